@@ -1,0 +1,80 @@
+"""holdfast: durable agents and pipelines. A tool with effects runs at most once, whatever dies."""
+
+from holdfast.agents import (
+    Agent,
+    AgentContext,
+    ContextCompression,
+    DiminishingReturns,
+    Loop,
+    TokenBudget,
+)
+from holdfast.checkpoints import (
+    Checkpoint,
+    InterruptedResponse,
+    Question,
+    RunResult,
+    assert_complete,
+    is_interrupted,
+)
+from holdfast.errors import (
+    DefinitionError,
+    HoldfastError,
+    InputError,
+    InterruptError,
+    MemoryStoreNotDurableError,
+    ModelError,
+    RetryableError,
+    SessionAccessDeniedError,
+    SessionConflictError,
+    SessionNotFoundError,
+    StoreError,
+    TerminalError,
+    ToolDurabilityError,
+)
+from holdfast.local import resume, run, run_streaming
+from holdfast.messages import LLMResponse, Message, ToolCall, Usage
+from holdfast.stores import memory_store, sqlite_store
+from holdfast.tools import Happened, NotHappened, RetryPolicy, Tool, ToolContext, tool
+
+__all__ = [
+    "Agent",
+    "AgentContext",
+    "Checkpoint",
+    "ContextCompression",
+    "DefinitionError",
+    "DiminishingReturns",
+    "Happened",
+    "HoldfastError",
+    "InputError",
+    "InterruptError",
+    "InterruptedResponse",
+    "LLMResponse",
+    "Loop",
+    "MemoryStoreNotDurableError",
+    "Message",
+    "ModelError",
+    "NotHappened",
+    "Question",
+    "RetryPolicy",
+    "RetryableError",
+    "RunResult",
+    "SessionAccessDeniedError",
+    "SessionConflictError",
+    "SessionNotFoundError",
+    "StoreError",
+    "TerminalError",
+    "TokenBudget",
+    "Tool",
+    "ToolCall",
+    "ToolContext",
+    "ToolDurabilityError",
+    "Usage",
+    "assert_complete",
+    "is_interrupted",
+    "memory_store",
+    "resume",
+    "run",
+    "run_streaming",
+    "sqlite_store",
+    "tool",
+]

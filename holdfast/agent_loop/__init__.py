@@ -1,0 +1,41 @@
+"""What an agent does next, and what its transcript says. Nothing here does I/O."""
+
+from holdfast.agent_loop.states import (
+    Action,
+    AskHuman,
+    CallModel,
+    CallTools,
+    Finish,
+    LoopState,
+    Settled,
+    ToolFacts,
+    next_action,
+)
+from holdfast.agent_loop.transcripts import (
+    answer_message,
+    in_call_order,
+    not_found,
+    read_transcript,
+    result_message,
+    unanswered,
+    with_notices,
+)
+
+__all__ = [
+    "Action",
+    "AskHuman",
+    "CallModel",
+    "CallTools",
+    "Finish",
+    "LoopState",
+    "Settled",
+    "ToolFacts",
+    "answer_message",
+    "in_call_order",
+    "next_action",
+    "not_found",
+    "read_transcript",
+    "result_message",
+    "unanswered",
+    "with_notices",
+]

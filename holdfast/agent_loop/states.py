@@ -1,0 +1,287 @@
+"""What an agent does next. Everything that decides it lives here; nothing here does I/O.
+
+A driver asks `next_action(state)`, carries the action out and reports back with `replied`, `failed`, `settled` or
+`answered`. Resuming is not a mode: `LoopState.fold` makes a state from a transcript, and the same loop goes on.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from holdfast.agent_loop.transcripts import last_answer, result_message, unanswered
+from holdfast.agents import Loop, OnTerminalToolError
+from holdfast.checkpoints import Question, RunStatus
+from holdfast.errors import TerminalError
+from holdfast.messages import Message, ToolCall, Usage
+from holdfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
+
+Settled = tuple[ToolCall, Outcome]
+
+
+class ToolFacts(Protocol):
+    """What the loop needs to know of a tool."""
+
+    @property
+    def parallel(self) -> bool: ...
+    @property
+    def safe_to_retry(self) -> bool: ...
+    @property
+    def verify(self) -> object | None: ...
+
+
+# --- actions ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CallModel:
+    """Call the model; `warning` and `nudge` are shown to it from now on (see `with_notices`)."""
+
+    warning: str | None = None
+    nudge: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallTools:
+    """Run the batches one after the other, the calls of a batch together; `settled` ones are not run.
+
+    Args:
+        recovering: an earlier run may have started the calls; ask `verify` before a call with effects.
+    """
+
+    batches: tuple[tuple[ToolCall, ...], ...]
+    settled: tuple[Settled, ...] = ()
+    recovering: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AskHuman:
+    """Wait for the answer to `question`."""
+
+    question: Question
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """End the run. `error` is to be raised, once everything is recorded."""
+
+    status: RunStatus
+    response: str
+    error: TerminalError | None = None
+
+
+Action = CallModel | CallTools | AskHuman | Finish
+
+
+def next_action(state: "LoopState") -> Action:
+    """Return what is to be done now."""
+    if state.open_calls:
+        return _call_tools(state)
+    if state.questions:
+        return AskHuman(state.questions[0])
+    if state.ended is not None:
+        return state.ended
+    if state.finished:
+        return Finish("complete", state.response)
+    if state.iterations >= state.loop.max_iterations:
+        return Finish("max-iterations", state.response)
+    return CallModel(state.warning, state.nudge)
+
+
+def _call_tools(state: "LoopState") -> CallTools:
+    if state.ended is not None:
+        reason = f"Not run: the run ended with {state.ended.status}"
+        return CallTools((), tuple((call, Cancelled(reason)) for call in state.open_calls))
+    if state.recovering:
+        # Nobody can tell whether an orphaned call ran. A tool that is gone may have had effects, too.
+        runnable = {name for name, tool in state.tools.items() if tool.safe_to_retry or tool.verify is not None}
+        lost = tuple((call, Unknown()) for call in state.open_calls if call.name not in runnable)
+        rest = [call for call in state.open_calls if call.name in runnable]
+        return CallTools(_batches(rest, state.tools), lost, recovering=True)
+    limit = state.loop.max_tool_calls
+    refusal = Failed(f"Not run: at most {limit} tool calls per turn (max_tool_calls); ask again for the others")
+    refused = tuple((call, refusal) for call in state.open_calls[limit:])
+    return CallTools(_batches(state.open_calls[:limit], state.tools), refused)
+
+
+def _batches(calls: Iterable[ToolCall], tools: Mapping[str, ToolFacts]) -> tuple[tuple[ToolCall, ...], ...]:
+    """Put parallel calls that stand next to each other into one batch; every other call is a batch of its own."""
+    batches: list[list[ToolCall]] = []
+    open_batch = False
+    for call in calls:
+        parallel = call.name in tools and tools[call.name].parallel
+        if parallel and open_batch:
+            batches[-1].append(call)
+        else:
+            batches.append([call])
+        open_batch = parallel
+    return tuple(tuple(batch) for batch in batches)
+
+
+# --- state --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopState:
+    """All that the next action depends on: a few numbers and the open calls, never the transcript.
+
+    Args:
+        loop, tools, on_terminal_tool_error: the agent's facts.
+        iterations: model calls so far.
+        response: the text of the last answer.
+        finished: the last answer asked for no tool.
+        open_calls: calls of the last answer without an outcome; `recovering` if an earlier run left them.
+        questions: open questions of the turn, in call order.
+        progressed: a call of this turn succeeded.
+        idle_turns: turns in a row without a successful call.
+        warning, nudge: system messages for the next model call; `warned`, `nudges` count those given.
+    """
+
+    loop: Loop
+    tools: Mapping[str, ToolFacts]
+    on_terminal_tool_error: OnTerminalToolError = "message"
+    iterations: int = 0
+    response: str = ""
+    finished: bool = False
+    open_calls: tuple[ToolCall, ...] = ()
+    recovering: bool = False
+    questions: tuple[Question, ...] = ()
+    progressed: bool = False
+    idle_turns: int = 0
+    usage: Usage | None = None
+    warning: str | None = None
+    warned: bool = False
+    nudge: str | None = None
+    nudges: int = 0
+    short_calls: int = 0
+    ended: Finish | None = None
+
+    def fold(
+        self, messages: Sequence[Message], *, recovering: bool, questions: tuple[Question, ...] = ()
+    ) -> "LoopState":
+        """Return the state that a transcript leaves: what is unanswered, and whether it is finished.
+
+        Args:
+            recovering: its unanswered calls may have been started.
+            questions: those of its unanswered calls that wait for a person.
+        """
+        asked = {question.tool_call_id for question in questions}
+        last = last_answer(messages)
+        return replace(
+            self,
+            response=messages[last].content if last is not None else "",
+            finished=last == len(messages) - 1 and not messages[last].tool_calls and not questions,
+            open_calls=tuple(call for call in unanswered(messages) if call.id not in asked),
+            recovering=recovering,
+            questions=questions,
+        )
+
+    def told(self) -> "LoopState":
+        """The user said something new."""
+        return replace(self, finished=False, idle_turns=0)
+
+    def replied(self, message: Message) -> "LoopState":
+        """The model answered with `message`."""
+        calls = message.tool_calls or ()
+        state = replace(
+            self,
+            iterations=self.iterations + 1,
+            response=message.content,
+            finished=not calls,
+            open_calls=calls,
+            recovering=False,
+            progressed=False,
+            warning=None,
+            nudge=None,
+        )
+        if message.usage is not None:
+            state = state.spent(message.usage)
+            if calls:
+                state = state._judged_by_length(message.usage)
+        return state
+
+    def failed(self, error: str) -> "LoopState":
+        """The model could not be called."""
+        return replace(self, iterations=self.iterations + 1, ended=Finish("error", error))
+
+    def spent(self, usage: Usage) -> "LoopState":
+        """Tokens were used by this run's model, or by an agent that it invoked."""
+        used = usage + self.usage
+        budget = self.loop.budget
+        if budget is None:
+            return replace(self, usage=used)
+        share = used.total_tokens / budget.max
+        if share >= budget.stop_threshold and not self.finished:
+            return replace(self, usage=used, ended=Finish("token-budget-exhausted", self.response))
+        if share >= budget.warning_threshold and not self.warned:
+            return replace(self, usage=used, warned=True, warning=budget.warning(used.total_tokens))
+        return replace(self, usage=used)
+
+    def _judged_by_length(self, usage: Usage) -> "LoopState":
+        rule = self.loop.diminishing_returns
+        if rule is None or self.ended is not None:
+            return self
+        short = self.short_calls + 1 if usage.total_tokens < rule.min_tokens else 0
+        ended = Finish("diminishing-returns", self.response) if short >= rule.calls else None
+        return replace(self, short_calls=short, ended=ended)
+
+    def stops_at(self, outcome: Outcome) -> bool:
+        """Tell whether, after this outcome, no further call of the turn may start."""
+        return isinstance(outcome, Terminated) and self.on_terminal_tool_error == "fail"
+
+    def results(self, outcomes: Sequence[Settled]) -> list[Message]:
+        """Return what is to be recorded of a turn's outcomes, in call order. A question has no result yet."""
+        ends = self._terminal(outcomes) is not None
+        return [
+            message
+            for call, outcome in outcomes
+            if (message := result_message(call, outcome))
+            or (ends and (message := result_message(call, Cancelled("Not asked: the run ended"))))
+        ]
+
+    def settled(self, outcomes: Sequence[Settled]) -> "LoopState":
+        """All open calls have an outcome, given in call order."""
+        terminal = self._terminal(outcomes)
+        asked = tuple(
+            Question(question=outcome.question, tool_call_id=call.id)
+            for call, outcome in outcomes
+            if isinstance(outcome, Asked) and terminal is None
+        )
+        state = replace(
+            self,
+            open_calls=(),
+            recovering=False,
+            questions=self.questions + asked,
+            progressed=self.progressed or any(isinstance(outcome, Returned) for _, outcome in outcomes),
+        )
+        if terminal is not None and self.ended is None:
+            raised = terminal if self.on_terminal_tool_error == "fail" else None
+            state = replace(state, ended=Finish("error", str(terminal), raised))
+        return state._turn_ended()
+
+    def _terminal(self, outcomes: Sequence[Settled]) -> TerminalError | None:
+        if self.on_terminal_tool_error == "message":
+            return None
+        return next((outcome.error for _, outcome in outcomes if isinstance(outcome, Terminated)), None)
+
+    def answered(self) -> "LoopState":
+        """The first question has its answer."""
+        first, *rest = self.questions
+        state = replace(self, questions=tuple(rest), finished=False, idle_turns=0)
+        return replace(state, progressed=True)._turn_ended() if first.tool_call_id else state
+
+    def _turn_ended(self) -> "LoopState":
+        if self.questions or self.ended is not None:
+            return self
+        idle = 0 if self.progressed else self.idle_turns + 1
+        state = replace(self, idle_turns=idle)
+        if not 0 < self.loop.stuck_threshold <= idle:
+            return state
+        match self.loop.on_stuck:
+            case "retry" if self.nudges < self.loop.stuck_retries:
+                nudge = f"No tool call of your last {idle} turns succeeded. Try another way, or say what hinders you."
+                return replace(state, idle_turns=0, nudges=self.nudges + 1, nudge=nudge)
+            case "escalate":
+                text = f"No tool call of the last {idle} turns succeeded. How should the agent go on?"
+                return replace(state, questions=(Question(question=text),))
+            case _:
+                return replace(state, ended=Finish("stuck", ""))

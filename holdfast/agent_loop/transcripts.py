@@ -1,0 +1,187 @@
+"""Transcripts: what is unanswered in one, what may enter one, and how outcomes are written into one."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, assert_never
+
+from pydantic import ValidationError
+
+from holdfast.errors import InputError, ToolDurabilityError
+from holdfast.messages import LLMResponse, Message, ToolCall, clean_text, explain
+from holdfast.tools import TOOL_NAME, Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
+
+
+def last_answer(messages: Sequence[Message]) -> int | None:
+    """Return the index of the assistant message that ends the transcript, tool results after it left aside."""
+    index = len(messages) - 1
+    while index >= 0 and messages[index].role == "tool":
+        index -= 1
+    return index if index >= 0 and messages[index].role == "assistant" else None
+
+
+def unanswered(messages: Sequence[Message]) -> tuple[ToolCall, ...]:
+    """Return the calls of the last answer that have no result yet."""
+    last = last_answer(messages)
+    if last is None:
+        return ()
+    results = {message.tool_call_id for message in messages[last + 1 :]}
+    return tuple(call for call in messages[last].tool_calls or () if call.id not in results)
+
+
+def read_transcript(messages: Iterable[Message | Mapping[str, Any]]) -> list[Message]:
+    """Read a transcript that a caller brings; results come back in call order, system messages are left out.
+
+    Raises:
+        InputError: naming the message that cannot stand where it stands.
+    """
+    result: list[Message] = []
+    open_calls: dict[str, ToolCall] = {}
+    for index, given in enumerate(messages):
+        message = _read_message(given, index)
+        if message.role == "system":
+            continue
+        if message.role == "tool":
+            if not any(earlier.role == "assistant" for earlier in result):
+                raise InputError(f"messages[{index}]: Expected an assistant message before tool results")
+            if open_calls.pop(message.tool_call_id or "", None) is None:
+                raise InputError(f"messages[{index}]: no unanswered tool call has the id {message.tool_call_id!r}")
+        elif open_calls:
+            raise InputError(
+                f"messages[{index}]: the tool calls {', '.join(open_calls)} before it have no results. "
+                "Run the transcript up to there first, or add their results"
+            )
+        for call in message.tool_calls or ():
+            if not call.id or call.id in open_calls:
+                raise InputError(f"messages[{index}]: tool call ids must be there and differ, got {call.id!r}")
+            open_calls[call.id] = call
+        result.append(message)
+    if not result:
+        raise InputError("messages: empty; give at least one message")
+    return in_call_order(result)
+
+
+def _read_message(given: Message | Mapping[str, Any], index: int) -> Message:
+    if isinstance(given, Message):
+        return given
+    try:
+        return Message.model_validate(given)
+    except ValidationError as error:
+        raise InputError(f"messages[{index}] is no message: {explain(error)}") from error
+
+
+def in_call_order(messages: Sequence[Message]) -> list[Message]:
+    """Return the transcript with the results of each turn in the order of its calls."""
+    result: list[Message] = []
+    position: dict[str | None, int] = {}
+    for message in messages:
+        if message.role == "assistant":
+            position = {call.id: len(result) + 1 + place for place, call in enumerate(message.tool_calls or ())}
+        if message.role == "tool" and result and result[-1].role == "tool":
+            place = position.get(message.tool_call_id, len(result))
+            at = len(result)
+            while at and result[at - 1].role == "tool" and position.get(result[at - 1].tool_call_id, -1) > place:
+                at -= 1
+            result.insert(at, message)
+        else:
+            result.append(message)
+    return result
+
+
+def with_notices(view: list[Message], warning: str | None, nudge: str | None) -> list[Message]:
+    """Return what the model sees with system messages added, never between a call and its result.
+
+    A warning is about the last answer and stands before it; a nudge is about its results and stands at the end.
+    """
+    if warning is not None:
+        last = last_answer(view)
+        at = len(view) if last is None or not view[last].tool_calls else last
+        view = [*view[:at], Message(role="system", content=clean_text(warning)), *view[at:]]
+    if nudge is not None:
+        view = [*view, Message(role="system", content=nudge)]
+    return view
+
+
+_CALL_ID = re.compile(r"[a-zA-Z0-9_.:|-]{1,256}")
+
+
+def answer_message(
+    response: LLMResponse, *, turn: int, taken: AbstractSet[str], tools: AbstractSet[str], limit: int
+) -> Message:
+    """Make the assistant message of an answer, fit to be stored and sent back, whatever the model produced.
+
+    Args:
+        turn: where the message will stand; makes ids that come out the same when the answer is read again.
+        taken: call ids used before.
+        tools: names that exist; a malformed name never becomes one of them.
+        limit: the longest text in bytes.
+    """
+    calls: dict[str, ToolCall] = {}
+    for position, call in enumerate(response.tool_calls):
+        call_id, name, arguments = call.id, _tool_name(call.name, tools), call.arguments
+        if not _CALL_ID.fullmatch(call_id) or call_id in taken or call_id in calls:
+            call_id = f"call_{turn}_{position}"
+            while call_id in taken or call_id in calls:
+                call_id += "_"
+        if isinstance(arguments, str):
+            arguments = cut(arguments, limit)
+        if (call_id, name) != (call.id, call.name) or arguments is not call.arguments:
+            call = ToolCall(id=call_id, name=name, arguments=arguments)
+        calls[call_id] = call
+    return Message(
+        role="assistant",
+        content=cut(clean_text(response.text), limit),
+        tool_calls=tuple(calls.values()) or None,
+        usage=response.usage,
+        cost=response.cost,
+    )
+
+
+def _tool_name(name: str, tools: AbstractSet[str]) -> str:
+    if TOOL_NAME.fullmatch(name):
+        return name
+    readable = "invalid_" + re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:40]
+    while readable in tools:
+        readable += "_"
+    return readable
+
+
+def cut(text: str, limit: int) -> str:
+    """Return at most `limit` bytes of a text, saying so where something is missing."""
+    if len(text) <= limit // 4 or (size := len(text.encode())) <= limit:
+        return text
+    return text.encode()[:limit].decode(errors="ignore") + f"\n[cut: {limit:,} of {size:,} bytes]"
+
+
+def result_message(call: ToolCall, outcome: Outcome) -> Message | None:
+    """Return what the model reads of an outcome, or None for a question: its answer will be the result."""
+    match outcome:
+        case Returned(content):
+            return _result(call, content, "completed")
+        case Failed(error):
+            return _result(call, _error(error), "failed")
+        case Terminated(error):
+            return _result(call, _error(clean_text(str(error))), "failed")
+        case Unknown(reason):
+            payload = ToolDurabilityError(call.name, call.id, reason=reason).payload()
+            return _result(call, json.dumps(payload, ensure_ascii=False), "failed")
+        case Cancelled(reason):
+            return _result(call, _error(reason), "cancelled")
+        case Asked():
+            return None
+        case _:
+            assert_never(outcome)
+
+
+def _result(call: ToolCall, content: str, status: Any) -> Message:
+    return Message(role="tool", content=content, tool_call_id=call.id, tool_name=call.name, status=status)
+
+
+def _error(text: str) -> str:
+    return json.dumps({"error": text}, ensure_ascii=False)
+
+
+def not_found(name: str, tools: Iterable[str]) -> Failed:
+    """Return the outcome of a call to a tool that the agent does not have."""
+    return Failed(f'Tool "{name}" not found. Available tools: {", ".join(tools) or "none"}')

@@ -1,0 +1,110 @@
+"""What a run returns, and the JSON from which another process continues it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from typing_extensions import TypeIs
+
+from holdfast.errors import HoldfastError
+from holdfast.messages import Message, Record, Usage
+
+RunStatus = Literal[
+    "complete",
+    "max-iterations",
+    "stuck",
+    "error",
+    "token-budget-exhausted",
+    "diminishing-returns",
+    "cancelled",
+]
+
+
+class Question(Record):
+    """Something that only a person can answer.
+
+    Args:
+        tool_call_id: the call whose result the answer becomes; None if the loop itself asks, then the answer
+            becomes a user message.
+    """
+
+    question: str
+    tool_call_id: str | None = None
+
+
+class Checkpoint(Record):
+    """A run as plain JSON: `model_dump_json()` writes it, `run(checkpoint=…)` and `resume(…)` continue it.
+
+    Args:
+        iterations: model calls so far, counted against `max_iterations` when the run continues.
+        pending_tool_use_id: the call that waits for an answer, the first of `questions`.
+        questions: all open questions of the turn, in call order.
+        session_id: the session that holds the same messages, if there is one.
+    """
+
+    messages: tuple[Message, ...] = ()
+    iterations: int = 0
+    usage: Usage = Usage()
+    pending_tool_use_id: str | None = None
+    questions: tuple[Question, ...] | None = None
+    session_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a run ended.
+
+    Args:
+        status: "complete", or why it ended before that.
+        response: the text of the last answer; with status "error" what went wrong.
+        messages: the whole transcript, without the system prompt.
+        iterations: model calls of this run.
+        session_id: the session it was written to; None without a store.
+        usage: tokens of this run, nested agents included; None if no adapter reported any.
+        budget_percent: how much of `Loop(token_budget=…)` was used; None without a budget or without usage.
+        output: the response read by the agent's `output` type; None unless complete.
+        tool_call_summary: how often each tool was requested, failed calls included; None if none was.
+        compression_count: how often the context was compressed; None if the loop has no compression.
+        checkpoint: the run as plain JSON.
+    """
+
+    status: RunStatus
+    response: str
+    messages: tuple[Message, ...]
+    iterations: int
+    checkpoint: Checkpoint
+    session_id: str | None = None
+    usage: Usage | None = None
+    budget_percent: float | None = None
+    output: Any = None
+    tool_call_summary: Mapping[str, int] | None = None
+    compression_count: int | None = None
+
+    interrupted: Literal[False] = field(default=False, init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptedResponse:
+    """A run that waits for a person: ask `question`, then `resume(agent, checkpoint, answer)`."""
+
+    question: str
+    checkpoint: Checkpoint
+    session_id: str | None = None
+
+    interrupted: Literal[True] = field(default=True, init=False)
+
+
+def is_interrupted(result: RunResult | InterruptedResponse) -> TypeIs[InterruptedResponse]:
+    """Tell whether a run waits for an answer, narrowing its type."""
+    return result.interrupted
+
+
+def assert_complete(result: RunResult | InterruptedResponse) -> RunResult:
+    """Return the result of a run that never asks.
+
+    Raises:
+        HoldfastError: the run was interrupted by a question.
+    """
+    if isinstance(result, InterruptedResponse):
+        raise HoldfastError(f"Agent interrupted: {result.question}")
+    return result

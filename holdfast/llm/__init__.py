@@ -1,0 +1,68 @@
+"""Models: anything with an async `chat` is an adapter."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from holdfast.agents import Agent
+from holdfast.errors import InputError
+from holdfast.messages import LLMResponse, Message, Record
+from holdfast.tools import Tool
+
+__all__ = ["LLM", "LLMAdapter", "StreamingLLMAdapter", "ToolDescription", "adapter_for", "tools_to_descriptions"]
+
+
+class ToolDescription(Record):
+    """What a model is told of a tool: `input_schema` is the JSON schema of its arguments."""
+
+    name: str
+    description: str
+    input_schema: Mapping[str, Any]
+
+
+class LLMAdapter(Protocol):
+    """Calls one model."""
+
+    async def chat(
+        self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any
+    ) -> LLMResponse | Mapping[str, Any]:
+        """Answer a conversation. Raise anything to say that the model could not be called."""
+        ...
+
+
+@runtime_checkable
+class StreamingLLMAdapter(Protocol):
+    """An adapter that can also answer piece by piece."""
+
+    def stream(
+        self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any
+    ) -> AsyncIterator[str | LLMResponse | Mapping[str, Any]]:
+        """Yield pieces of the text, and the whole answer as the last value."""
+        ...
+
+
+LLM = LLMAdapter | Callable[[str | None], LLMAdapter]
+
+
+def adapter_for(llm: LLM | None, agent: Agent) -> LLMAdapter:
+    """Return the adapter for an agent's model: `llm` itself, or what it returns for the model's name.
+
+    Raises:
+        InputError: there is none.
+    """
+    if llm is None:
+        raise InputError(
+            f"Agent '{agent.name}' has no model to call: pass llm=, an object with `async def chat(messages, tools)` "
+            "or a function from the agent's model to one"
+        )
+    adapter = llm if hasattr(llm, "chat") else llm(agent.model)
+    if not hasattr(adapter, "chat"):
+        raise InputError(f"llm gave {adapter!r} for the model {agent.model!r}: it has no `chat` method")
+    return adapter
+
+
+def tools_to_descriptions(tools: Mapping[str, Tool[..., Any]]) -> list[ToolDescription]:
+    """Describe tools to a model: name, description, JSON schema of the input."""
+    return [
+        ToolDescription(name=tool.name, description=tool.description, input_schema=tool.input_schema)
+        for tool in tools.values()
+    ]

@@ -1,0 +1,53 @@
+"""What `run_streaming` yields."""
+
+from dataclasses import dataclass
+
+from holdfast.checkpoints import Checkpoint, InterruptedResponse, RunResult
+from holdfast.messages import Message, ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """A piece of the model's text. An adapter that cannot stream gives the whole text as one."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageAdded:
+    """A message became part of the transcript, at `index`; with a durable store it is written."""
+
+    index: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStarted:
+    """A tool call starts."""
+
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEnded:
+    """A tool call ended; `result` is what the model will read, None if it asked a question."""
+
+    call: ToolCall
+    result: Message | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointReached:
+    """Another `checkpoint_interval` iterations are done."""
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The last event: what `run` would have returned."""
+
+    result: RunResult | InterruptedResponse
+
+
+Event = TextDelta | MessageAdded | ToolStarted | ToolEnded | CheckpointReached | RunEnded

@@ -1,0 +1,121 @@
+"""The record of a run: which session it writes to, and what of it is already written."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from uuid import uuid4
+
+from holdfast.agent_loop import in_call_order
+from holdfast.agents import Agent
+from holdfast.checkpoints import Question
+from holdfast.errors import (
+    InputError,
+    MemoryStoreNotDurableError,
+    SessionAccessDeniedError,
+    SessionConflictError,
+    SessionNotFoundError,
+)
+from holdfast.messages import Message
+from holdfast.stores.protocol import AgentStore, Session, check_session_id
+
+
+class Log:
+    """A run's session: what was in it, and how more is written.
+
+    A durable store is written to at once. A memory store gets everything at the end, and without a store nothing
+    is written at all.
+    """
+
+    def __init__(self, store: AgentStore | None, session: Session, messages: list[Message], *, is_new: bool) -> None:
+        self.session = session
+        self.messages = messages
+        self.is_new = is_new
+        self._store = store
+        self._unwritten: list[Message] = []
+        self._run = uuid4().hex
+        self._writes = 0
+
+    @property
+    def session_id(self) -> str | None:
+        return None if self._store is None else self.session.id
+
+    async def write(self, messages: Sequence[Message], state: str, questions: tuple[Question, ...] = ()) -> None:
+        """Record messages together with the agent's state and the open questions, all or nothing."""
+        session = self.session.model_copy(update={"state": state, "questions": questions or None})
+        last_seq = session.last_seq + len(messages)
+        if self._store is not None and self._store.durable:
+            self._writes += 1
+            last_seq = await self._store.append_messages_atomic(
+                session.id,
+                messages,
+                session,
+                write_key=f"{self._run}.{self._writes}",
+                expected_seq=session.last_seq,
+            )
+        else:
+            self._unwritten.extend(messages)
+        self.session = session.model_copy(update={"last_seq": last_seq})
+
+    async def close(self, keep: int, stored: int) -> None:
+        """Write what a memory store has not got yet, and prune a session of `stored` messages to `keep`."""
+        if self._store is None:
+            return
+        if not self._store.durable and self._unwritten:
+            await self._store.save_session(self.session)
+            await self._store.append_messages(self.session.id, self._unwritten, self.session)
+            self._unwritten = []
+        if stored > keep:
+            await self._store.prune_messages(self.session.id, keep)
+
+
+@asynccontextmanager
+async def open_log(
+    store: AgentStore | None,
+    agent: Agent,
+    session_id: str | None,
+    *,
+    create: bool,
+    user_id: str | None,
+    tenant_id: str | None,
+) -> AsyncIterator[Log]:
+    """Open a session for one run, which is then the only one of this process that may write to it.
+
+    Raises:
+        InputError: a malformed session id, or the session of another agent.
+        SessionNotFoundError: `create` is False and there is none.
+        SessionAccessDeniedError: it belongs to another user or tenant.
+        SessionConflictError: a run of this process has it open.
+        MemoryStoreNotDurableError: a memory store does not know it, and could not keep it.
+    """
+    if session_id is not None:
+        check_session_id(session_id)
+        if store is None:
+            raise InputError(f"session_id={session_id!r} needs a store to find the session in: pass store=")
+    new = Session(id=session_id or f"sess_{uuid4()}", agent_name=agent.name, user_id=user_id, tenant_id=tenant_id)
+    if store is None:
+        yield Log(None, new, [], is_new=True)
+        return
+    if new.id in store.in_flight:
+        raise SessionConflictError(f"Session {new.id} has a run in flight in this process; wait for it to end")
+    store.in_flight.add(new.id)
+    try:
+        session = await store.load_session(new.id) if session_id else None
+        if session is None:
+            if session_id and not store.durable:
+                raise MemoryStoreNotDurableError(f"Session {session_id} is unknown to this memory store")
+            if session_id and not create:
+                raise SessionNotFoundError(session_id)
+            yield Log(store, new, [], is_new=True)
+            return
+        _check_access(session, agent, user_id, tenant_id)
+        messages = await store.load_messages(session.id)
+        yield Log(store, session, in_call_order(messages), is_new=False)
+    finally:
+        store.in_flight.discard(new.id)
+
+
+def _check_access(session: Session, agent: Agent, user_id: str | None, tenant_id: str | None) -> None:
+    # A session without an owner is anybody's, and stays so.
+    if session.user_id not in (None, user_id) or session.tenant_id not in (None, tenant_id):
+        raise SessionAccessDeniedError(session.id)
+    if session.agent_name != agent.name:
+        raise InputError(f"Session {session.id} belongs to agent '{session.agent_name}', not to '{agent.name}'")

@@ -1,0 +1,145 @@
+"""Carries out tool calls in this process: batches, retries, timeouts, threads, and what a cancel leaves behind."""
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+
+from holdfast.agent_loop import CallTools, LoopState, Settled, not_found, result_message
+from holdfast.local.events import Event, ToolEnded, ToolStarted
+from holdfast.messages import ToolCall
+from holdfast.tools import Cancelled, Failed, Outcome, Tool, ToolContext, Unknown
+
+
+class ToolCalls:
+    """The calls of one turn.
+
+    Args:
+        context: makes the context of an attempt.
+        emit: hears of every start and end.
+    """
+
+    def __init__(
+        self,
+        tools: Mapping[str, Tool[..., Any]],
+        state: LoopState,
+        context: Callable[[ToolCall, int], ToolContext],
+        emit: Callable[[Event], None],
+    ) -> None:
+        self._tools = tools
+        self._state = state
+        self._context = context
+        self._emit = emit
+        self._outcomes: dict[str, Outcome] = {}
+        self._stopped_by: str | None = None
+
+    def outcomes(self) -> list[Settled]:
+        """Return the outcome of every call of the turn, in call order; what has none was never started."""
+        reason = f"Not run: {self._stopped_by or 'the run was cancelled before this call started'}"
+        return [(call, self._outcomes.get(call.id, Cancelled(reason))) for call in self._state.open_calls]
+
+    async def run(self, action: CallTools) -> None:
+        """Carry the action out. If this is cancelled, `outcomes()` tells what became of each call."""
+        self._outcomes.update((call.id, outcome) for call, outcome in action.settled)
+        for batch in action.batches:
+            if self._stopped_by is not None:
+                return
+            if len(batch) == 1:
+                await self._call(batch[0], action.recovering)
+            else:
+                await self._together(batch, action.recovering)
+
+    async def _together(self, batch: tuple[ToolCall, ...], recovering: bool) -> None:
+        slots = asyncio.Semaphore(self._state.loop.max_tool_concurrency)
+
+        async def one(call: ToolCall) -> None:
+            async with slots:
+                if self._stopped_by is None:
+                    await self._call(call, recovering)
+
+        tasks = [asyncio.create_task(one(call)) for call in batch]
+        try:
+            await asyncio.gather(*tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+
+    async def _call(self, call: ToolCall, recovering: bool) -> None:
+        self._emit(ToolStarted(call))
+        task = asyncio.current_task()
+        assert task is not None
+        cancels = task.cancelling()
+        tool = self._tools.get(call.name)
+        try:
+            if tool is None:
+                outcome: Outcome = not_found(call.name, self._tools)
+            else:
+                outcome = await self._settle(tool, call, recovering)
+        except asyncio.CancelledError:
+            if task.cancelling() > cancels:
+                unknown = tool is not None and not tool.safe_to_retry
+                self._outcomes[call.id] = (
+                    Unknown("it was cancelled while it ran") if unknown else Cancelled("Cancelled while it ran")
+                )
+                raise
+            outcome = Failed("The tool was cancelled from within")
+        self._outcomes[call.id] = outcome
+        if self._state.stops_at(outcome):
+            self._stopped_by = f"call {call.id} of tool {call.name} failed for good"
+        self._emit(ToolEnded(call, result_message(call, outcome)))
+        if task.cancelling() > cancels:  # a plain function that could not be stopped has ended: now is the time
+            raise asyncio.CancelledError
+
+    async def _settle(self, tool: Tool[..., Any], call: ToolCall, recovering: bool) -> Outcome:
+        if recovering and not tool.safe_to_retry:
+            verdict = await self._bounded(tool, call, 1, tool.ask_whether_it_happened)
+            if verdict is not None:
+                return verdict
+        attempt = 1
+        while True:
+            outcome = await self._bounded(tool, call, attempt, tool.attempt)
+            delay = tool.next_delay(outcome, attempt) if isinstance(outcome, Failed) else None
+            if delay is None:
+                assert outcome is not None
+                return outcome
+            await asyncio.sleep(delay)
+            attempt += 1
+
+    async def _bounded(
+        self, tool: Tool[..., Any], call: ToolCall, attempt: int, ask: Callable[..., Awaitable[Outcome | None]]
+    ) -> Outcome | None:
+        try:
+            async with asyncio.timeout(tool.timeout) as limit:  # type: ignore[arg-type]  # seconds since declared
+                return await ask(
+                    call.arguments,
+                    self._context(call, attempt),
+                    limit=self._state.loop.max_message_bytes,
+                    in_thread=partial(_in_thread, limit=limit),
+                )
+        except TimeoutError:
+            reason = f"it was cut off after its timeout of {tool.timeout:g} s"
+            if tool.safe_to_retry:
+                return Failed(f'Tool "{tool.name}": {reason}', raised=True)
+            return Unknown(reason)
+
+
+async def _in_thread(call: Callable[[], Any], *, limit: asyncio.Timeout) -> Any:
+    future = asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, _shielded, call)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        if limit.expired():
+            raise
+        # A thread cannot be stopped, and giving it up would make an outcome unknown that will soon be known.
+        await asyncio.wait({future})
+        return future.result()
+
+
+def _shielded(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except StopIteration as error:  # a future cannot carry it
+        raise RuntimeError("the tool raised StopIteration") from error

@@ -1,0 +1,251 @@
+"""The vocabulary of a conversation: messages, tool calls, usage, and what a model answers.
+
+The values are frozen and hold nothing that JSON cannot carry, however malformed the model's output was: a call
+whose arguments are no JSON object keeps them as text, and is answered with an error instead of being run.
+"""
+
+import json
+import math
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_serializer, model_validator
+from pydantic_core.core_schema import SerializerFunctionWrapHandler
+
+from holdfast.errors import InputError, ModelError
+
+MAX_DEPTH = 64  # deeper JSON encodes but does not decode everywhere: about 980 levels wedge a Temporal workflow
+MAX_DIGITS = 4_300  # of an integer; Python's own limit for reading one
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+class Record(BaseModel):
+    """A frozen value whose JSON leaves out what is absent."""
+
+    model_config = ConfigDict(frozen=True)
+
+    @model_serializer(mode="wrap")
+    def _leave_out_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in handler(self).items() if value is not None}
+
+
+class Usage(Record):
+    """Tokens of one model call, or summed over several."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: "Usage | None") -> "Usage":
+        if other is None:
+            return self
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+        )
+
+
+class ToolCall(Record):
+    """A tool call that a model asked for.
+
+    Args:
+        id: the provider's id; "" if it gave none (the loop then makes one).
+        arguments: a JSON object. Text that is one is read; anything else is kept as text, for the error.
+    """
+
+    id: str = ""
+    name: str = ""
+    arguments: dict[str, Any] | str = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _be_lenient(cls, data: Any) -> Any:
+        return data if isinstance(data, dict) else {"arguments": str(data)}
+
+    @field_validator("id", "name", mode="before")
+    @classmethod
+    def _as_text(cls, value: Any) -> str:
+        return value if isinstance(value, str) else "" if value is None else str(value)
+
+    @field_validator("arguments", mode="before")
+    @classmethod
+    def _as_object_or_text(cls, value: Any) -> dict[str, Any] | str:
+        if isinstance(value, str):
+            if not value.strip():
+                return {}  # what providers send for a call without arguments
+            try:
+                return read_object(value)
+            except InputError:
+                return clean_text(value)
+        if value is None:
+            return {}
+        if isinstance(value, dict) and json_problem(value) is None:
+            return value
+        try:
+            return json.dumps(value)
+        except (TypeError, ValueError, RecursionError):
+            return f"(a {type(value).__name__} that is no JSON)"
+
+
+class Message(Record):
+    """One message of a transcript. The system prompt is never part of a stored one.
+
+    Args:
+        status: of a tool result: "completed", "failed" or "cancelled".
+        usage, cost: of the model call that wrote the message; cost in US dollars.
+    """
+
+    role: Role
+    content: str = ""
+    tool_calls: tuple[ToolCall, ...] | None = None
+    tool_call_id: str | None = None
+    tool_name: str | None = None
+    status: Literal["completed", "failed", "cancelled"] | None = None
+    usage: Usage | None = None
+    cost: float | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_is_error(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "is_error" in data:  # older transcripts say so instead of `status`
+            data = dict(data)
+            data.setdefault("status", "failed" if data.pop("is_error") else "completed")
+        return data
+
+
+class LLMResponse(Record):
+    """What a model answered: text, tool calls, or both. A plain dict of the same keys is accepted in its place."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    usage: Usage | None = None
+    stop_reason: str | None = None
+    cost: float | None = None
+
+    @field_validator("text", "tool_calls", mode="before")
+    @classmethod
+    def _none_is_empty(cls, value: Any) -> Any:
+        return () if value is None else value
+
+    @field_validator("text", mode="before")
+    @classmethod
+    def _empty_text(cls, value: Any) -> Any:
+        return "" if value is None or value == () else value
+
+    @field_validator("usage", mode="before")
+    @classmethod
+    def _usage_needs_numbers(cls, value: Any) -> Any:
+        try:
+            return Usage.model_validate(value) if value is not None else None
+        except ValidationError:
+            return None
+
+    @classmethod
+    def read(cls, answer: object) -> Self:
+        """Read what an adapter returned.
+
+        Raises:
+            ModelError: it is neither an `LLMResponse` nor a dict of its keys.
+        """
+        if isinstance(answer, cls):
+            return answer
+        try:
+            return cls.model_validate(answer)
+        except ValidationError as error:
+            raise ModelError(
+                f"The adapter answered with something that is no LLMResponse "
+                f"(text, tool_calls, usage, stop_reason, cost): {explain(error)}"
+            ) from error
+
+
+def clean_text(text: str) -> str:
+    """Return text that any database and provider takes: no NUL, no lone surrogates (each becomes U+FFFD)."""
+    if "\0" in text:
+        text = text.replace("\0", "\ufffd")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def read_object(text: str) -> dict[str, Any]:
+    """Read a strict JSON object: no NaN, at most `MAX_DEPTH` deep, integers of at most `MAX_DIGITS` digits.
+
+    Raises:
+        InputError: saying what is wrong with the text.
+    """
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InputError(f"a JSON {_JSON_NAMES.get(type(value), 'value')} instead of an object")
+    problem = json_problem(value)
+    if problem:
+        raise InputError(problem)
+    return value
+
+
+_JSON_NAMES = {list: "array", str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def json_problem(value: object) -> str | None:
+    """Say why a value is no strict JSON, or None. Walks without recursion: the depth is what is in doubt."""
+    level: list[object] = [value]
+    for _ in range(MAX_DEPTH + 1):
+        deeper: list[object] = []
+        for item in level:
+            if isinstance(item, dict):
+                if not all(isinstance(key, str) for key in item):
+                    return "an object has a key that is no string"
+                deeper.extend(item)
+                deeper.extend(item.values())
+            elif isinstance(item, list):
+                deeper.extend(item)
+            elif problem := _scalar_problem(item):
+                return problem
+        if not deeper:
+            return None
+        level = deeper
+    return f"nested deeper than {MAX_DEPTH} levels"
+
+
+def _scalar_problem(item: object) -> str | None:
+    match item:
+        case str():
+            return "a string has a lone surrogate" if not item.isascii() and _has_lone_surrogate(item) else None
+        case None | bool():
+            return None
+        case float():
+            return None if math.isfinite(item) else f"{item} is not JSON"
+        case int():
+            too_long = item.bit_length() > MAX_DIGITS * math.log2(10)
+            return f"an integer has more than {MAX_DIGITS} digits" if too_long else None
+        case _:
+            return f"a {type(item).__name__} is not JSON"
+
+
+def _has_lone_surrogate(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def explain(error: ValidationError) -> str:
+    """Put a validation error on one line: `field: what is wrong; field: what is wrong`."""
+    return "; ".join(
+        f"{'.'.join(str(part) for part in fault['loc']) or 'value'}: {fault['msg']}"
+        for fault in error.errors(include_url=False, include_input=False, include_context=False)[:5]
+    )

@@ -1,0 +1,17 @@
+"""Where sessions are kept: a Protocol, and one module per database."""
+
+from holdfast.stores.memory import MemoryStore, memory_store
+from holdfast.stores.protocol import AgentStore, DurableStore, Ledger, LedgerEntry, Session
+from holdfast.stores.sqlite import SQLiteStore, sqlite_store
+
+__all__ = [
+    "AgentStore",
+    "DurableStore",
+    "Ledger",
+    "LedgerEntry",
+    "MemoryStore",
+    "SQLiteStore",
+    "Session",
+    "memory_store",
+    "sqlite_store",
+]

@@ -1,0 +1,195 @@
+"""What a store is: sessions and their messages, and, if it is durable, a ledger of tool calls and model replies.
+
+Anyone may write one; `holdfast.testing.StoreSuite` is the test that it has to pass.
+"""
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Literal, Protocol, runtime_checkable
+
+from holdfast.checkpoints import Question
+from holdfast.errors import InputError
+from holdfast.messages import Message, Record
+
+SESSION_ID = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.:@+=~-]{0,199}")
+
+
+def check_session_id(session_id: object) -> str:
+    """Return a session id that is safe in paths, SQL, URLs and workflow ids.
+
+    Raises:
+        InputError: it is not 1 to 200 letters, digits and `_ . : @ + = ~ -`, the first a letter, digit or `_`.
+    """
+    if isinstance(session_id, str) and SESSION_ID.fullmatch(session_id):
+        return session_id
+    shown = repr(session_id)
+    raise InputError(
+        f"session_id must be 1 to 200 characters of a-z A-Z 0-9 _ . : @ + = ~ - and begin with a letter, digit or _, "
+        f"got {shown if len(shown) <= 80 else shown[:80] + '…'}"
+    )
+
+
+class Session(Record):
+    """One conversation with one agent.
+
+    Args:
+        state: the agent's state as JSON.
+        user_id, tenant_id: the owner, checked when the session is resumed; None is nobody's.
+        questions: open questions; None if none.
+        last_seq: the number of the last message ever written. Set by the store.
+        created_at, updated_at: UTC. Set by the store.
+    """
+
+    id: str
+    agent_name: str
+    state: str = "{}"
+    user_id: str | None = None
+    tenant_id: str | None = None
+    questions: tuple[Question, ...] | None = None
+    last_seq: int = 0
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+
+LedgerState = Literal["claimed", "done", "failed", "abandoned"]
+
+
+class LedgerEntry(Record):
+    """What the ledger knows of one tool call.
+
+    Args:
+        state: "claimed" when its handler may be running, "done" or "failed" with a result, "abandoned" when it
+            was given up before it started: who comes later must not run it.
+        owner: who claimed it, one attempt of one process.
+        arguments_hash: of the arguments it was claimed with.
+        result: what the model is to read, once there is one.
+    """
+
+    state: LedgerState
+    owner: str | None = None
+    arguments_hash: str | None = None
+    result: str | None = None
+
+
+class AgentStore(Protocol):
+    """Sessions and their messages. Every method raises `StoreError` when the database refuses."""
+
+    durable: bool
+    """Whether what is acknowledged outlives the process."""
+
+    in_flight: set[str]
+    """Sessions that a run of this process writes to now; kept by the driver."""
+
+    async def load_session(self, session_id: str) -> Session | None:
+        """Return a session, or None."""
+        ...
+
+    async def save_session(self, session: Session) -> None:
+        """Create or update a session. The agent's name and the time of creation stay those of the first save."""
+        ...
+
+    async def load_messages(self, session_id: str) -> list[Message]:
+        """Return all messages in order; none for an unknown session."""
+        ...
+
+    async def append_messages(self, session_id: str, messages: Sequence[Message], session: Session) -> None:
+        """Append to a saved session. System messages are left out. Numbers go on from the highest ever given."""
+        ...
+
+    async def append_messages_atomic(
+        self,
+        session_id: str,
+        messages: Sequence[Message],
+        session: Session,
+        *,
+        write_key: str | None = None,
+        expected_seq: int | None = None,
+    ) -> int:
+        """Save the session and append, both or neither, and return the number of the session's last message.
+
+        Args:
+            write_key: names this write; the same key again changes nothing.
+            expected_seq: the last number the writer knows of.
+
+        Raises:
+            SessionConflictError: someone else has written since.
+            MemoryStoreNotDurableError: the store is not durable.
+        """
+        ...
+
+    async def prune_messages(self, session_id: str, keep: int) -> None:
+        """Keep at most the last `keep` messages, cut before a user message; the last turn always stays whole."""
+        ...
+
+    async def delete_session(self, session_id: str) -> None:
+        """Delete a session and its messages, if it is there."""
+        ...
+
+    async def list_sessions(
+        self, *, agent_name: str | None = None, user_id: str | None = None, limit: int | None = None
+    ) -> list[Session]:
+        """Return sessions that match all given, the last updated first."""
+        ...
+
+
+@runtime_checkable
+class Ledger(Protocol):
+    """What a durable store knows of tool calls and model calls, so that none happens twice.
+
+    A run key names a run; a call key a call in it.
+    """
+
+    async def claim(self, run_key: str, call_key: str, *, owner: str, arguments_hash: str) -> LedgerEntry:
+        """Claim a call if nobody has, and return its entry: it is yours if its `owner` is.
+
+        Raises:
+            InputError: the call was claimed with other arguments.
+        """
+        ...
+
+    async def take_over(self, run_key: str, call_key: str, *, owner: str) -> LedgerEntry:
+        """Claim a claimed call for another owner, to run it again: only for what is safe to retry."""
+        ...
+
+    async def finish(
+        self, run_key: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
+    ) -> bool:
+        """Record the result of a call that `owner` has claimed; False if it is not its any more."""
+        ...
+
+    async def settle(self, run_key: str, call_key: str) -> LedgerEntry:
+        """Return a call's entry; if there is none, abandon it first, so that a late starter does not run it."""
+        ...
+
+    async def save_reply(self, run_key: str, turn: int, reply: str) -> str:
+        """Keep a model's reply unless the turn has one, and return the one that is kept."""
+        ...
+
+    async def load_reply(self, run_key: str, turn: int) -> str | None:
+        """Return the reply kept for a turn, or None."""
+        ...
+
+
+class DurableStore(AgentStore, Ledger, Protocol):
+    """Both."""
+
+
+def kept_from(roles: Sequence[str], keep: int) -> int:
+    """Return the index of the first message to keep: a user message, `keep` or fewer from the end.
+
+    If the last turn alone is longer, it stays whole; a transcript without user messages is cut by count, but never
+    between a call and its results.
+    """
+    if len(roles) <= keep:
+        return 0
+    turns = [index for index, role in enumerate(roles) if role == "user"]
+    fitting = [index for index in turns if len(roles) - index <= keep]
+    if fitting:
+        return fitting[0]
+    if turns:
+        return turns[-1]
+    first = len(roles) - keep
+    while first < len(roles) and roles[first] == "tool":
+        first += 1
+    return first

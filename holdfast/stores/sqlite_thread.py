@@ -1,0 +1,209 @@
+"""One thread that owns a SQLite connection.
+
+Whatever waits for it when it is free goes into one transaction (group commit), so that many runs share the cost of a
+flush to disk; a caller hears of success only after that commit.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar, cast
+
+from holdfast.errors import HoldfastError, StoreError
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], Any]
+
+_MEANINGS = {
+    "SQLITE_BUSY": "is locked by another process; end that one or wait, then try again",
+    "SQLITE_LOCKED": "is locked by another connection; try again",
+    "SQLITE_FULL": "cannot grow: the disk is full; free some space, then try again",
+    "SQLITE_READONLY": "is read-only; give this process the right to write to the file and its folder",
+    "SQLITE_NOTADB": "is not a SQLite database; give another path",
+    "SQLITE_CORRUPT": "is damaged; restore it from a backup",
+    "SQLITE_CANTOPEN": "cannot be opened; check that the folder exists and may be written to",
+    "SQLITE_IOERR": "cannot be read or written: the disk reports an error, or is full",
+}
+
+
+class SQLiteThread:
+    """Runs work on a connection of its own. The file is opened by the first work, and again after `close`."""
+
+    def __init__(self, path: str, migrations: tuple[str, ...], *, busy_timeout: float = 5.0) -> None:
+        self._path = path
+        self._migrations = migrations
+        self._busy_timeout = busy_timeout
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    async def do(self, work: Callable[[sqlite3.Connection], T], *, writes: bool = True) -> T:
+        """Run work in a transaction and return what it returns, once that is committed."""
+        loop = asyncio.get_running_loop()
+        job = _Job(work, writes, loop, loop.create_future())
+        if self._thread is None:
+            self._start()
+        self._jobs.put(job)
+        return cast(T, await job.future)
+
+    async def close(self) -> None:
+        """Finish what was asked for and close the file."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._jobs.put(None)
+            await asyncio.to_thread(thread.join)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                # The thread holds the queue, not this object: when it is forgotten, its thread ends.
+                self._thread = threading.Thread(
+                    target=_serve,
+                    args=(self._path, self._migrations, self._busy_timeout, self._jobs),
+                    name=f"sqlite {self._path}",
+                    daemon=True,
+                )
+                self._thread.start()
+                weakref.finalize(self, self._jobs.put, None)
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    work: Work
+    writes: bool
+    loop: asyncio.AbstractEventLoop
+    future: "asyncio.Future[Any]"
+    result: Any = None
+    error: Exception | None = None
+
+
+def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, jobs: "SimpleQueue[_Job | None]") -> None:
+    db: sqlite3.Connection | None = None
+    closing = False
+    while not closing:
+        batch = [jobs.get()]
+        with contextlib.suppress(Empty):
+            while len(batch) < 1_000:
+                batch.append(jobs.get_nowait())
+        closing = None in batch
+        todo = [job for job in batch if job is not None]
+        try:
+            db = db or _open(path, migrations, busy_timeout)
+            _work_off(db, todo)
+        except Exception as error:
+            for job in todo:
+                job.error = _translated(error, path)
+        for job in todo:
+            if isinstance(job.error, sqlite3.Error):
+                job.error = _translated(job.error, path)
+        _deliver(todo)
+    if db is not None:
+        db.close()
+
+
+def _work_off(db: sqlite3.Connection, jobs: list[_Job]) -> None:
+    """Do all jobs in one transaction; if one fails, each in one of its own, so that only that one fails."""
+    try:
+        _transact(db, jobs)
+    except Exception as error:
+        if len(jobs) == 1:
+            jobs[0].error = error
+            return
+        for job in jobs:
+            try:
+                _transact(db, [job])
+            except Exception as own_error:
+                job.error = own_error
+
+
+def _transact(db: sqlite3.Connection, jobs: list[_Job]) -> None:
+    writes = any(job.writes for job in jobs)
+    try:
+        if writes:
+            db.execute("BEGIN IMMEDIATE")
+        for job in jobs:
+            job.result = job.work(db)
+        if writes:
+            db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def _deliver(jobs: list[_Job]) -> None:
+    for loop in {job.loop for job in jobs}:
+        mine = [job for job in jobs if job.loop is loop]
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody listens
+            loop.call_soon_threadsafe(_tell, mine)
+
+
+def _tell(jobs: list[_Job]) -> None:
+    for job in jobs:
+        if job.future.done():
+            continue
+        if job.error is not None:
+            job.future.set_exception(job.error)
+        else:
+            job.future.set_result(job.result)
+
+
+def _open(path: str, migrations: tuple[str, ...], busy_timeout: float) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=busy_timeout, isolation_level=None)
+    try:
+        # Looked at before anything is changed: what is no database, or newer, stays as it is.
+        _version(db, path, len(migrations))
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA foreign_keys = ON")
+        _migrate(db, path, migrations)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _version(db: sqlite3.Connection, path: str, newest: int) -> int:
+    has_schema = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'holdfast_schema'").fetchone()
+    version = int(db.execute("SELECT max(version) FROM holdfast_schema").fetchone()[0] or 0) if has_schema else 0
+    if version > newest:
+        raise StoreError(
+            f"The store {path} has schema version {version}, written by a newer holdfast; this one knows {newest}. "
+            "Upgrade holdfast. Nothing was changed."
+        )
+    return version
+
+
+def _migrate(db: sqlite3.Connection, path: str, migrations: tuple[str, ...]) -> None:
+    if _version(db, path, len(migrations)) == len(migrations):
+        return
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        db.execute("CREATE TABLE IF NOT EXISTS holdfast_schema (version INTEGER NOT NULL)")
+        # Asked again under the lock: another process may have migrated meanwhile.
+        done = _version(db, path, len(migrations))
+        for version, script in enumerate(migrations[done:], done + 1):
+            for statement in script.split(";"):
+                db.execute(statement)
+            db.execute("INSERT INTO holdfast_schema (version) VALUES (?)", (version,))
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def _translated(error: Exception, path: str) -> Exception:
+    if isinstance(error, HoldfastError) or not isinstance(error, sqlite3.Error):
+        return error
+    name = getattr(error, "sqlite_errorname", "")
+    meaning = next((text for code, text in _MEANINGS.items() if name.startswith(code)), f"refused: {error}")
+    translated = StoreError(f"The store {path} {meaning} ({error})")
+    translated.__cause__ = error
+    return translated

@@ -1,0 +1,308 @@
+"""Declares tools, reads the arguments of a call and writes its result. It makes one attempt and says what that was;
+how often a call runs is no business of this module.
+"""
+
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+
+from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from holdfast.errors import DefinitionError, InputError, InterruptError, RetryableError, TerminalError
+from holdfast.messages import clean_text, explain, read_object
+from holdfast.tools.attempts import (
+    Asked,
+    Duration,
+    Failed,
+    Happened,
+    NotHappened,
+    Outcome,
+    RetryPolicy,
+    Returned,
+    Terminated,
+    ToolContext,
+    Unknown,
+    seconds,
+)
+from holdfast.tools.signatures import parameters_of, read_docstring, read_signature
+
+P = ParamSpec("P")
+R = TypeVar("R")
+InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+TOOL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")  # what every provider accepts as a function's name
+
+
+@dataclass(frozen=True, eq=False)
+class Tool(Generic[P, R]):
+    """A tool with explicit schemas. Most tools come from a function, with `@tool`.
+
+    Args:
+        name: `[a-zA-Z_][a-zA-Z0-9_-]{0,63}`.
+        description: what the model reads.
+        input: a pydantic model, dataclass or TypedDict; None for a tool without arguments. The handler gets the
+            value it reads as its first argument, and a `ToolContext` as its second if it takes two.
+        output: a type that results must match; extra keys are dropped. Anything JSON can carry if None.
+        handler: a function, async or plain (plain ones run in a thread). May be given when the agent runs.
+        safe_to_retry: running it twice is harmless. Permits a second run after a crash and under `retry`.
+        parallel: calls that stand next to each other may run at once.
+        timeout: of one attempt; in process there is none by default. A call with effects that is cut off has an
+            unknown outcome.
+        retry: what to do when the handler raises, before the model sees it. Needs `safe_to_retry=True`.
+        verify: a read-only function with the handler's parameters that looks whether the effect of a call with an
+            unknown outcome is there: returns `Happened(result)`, `NotHappened()`, or None if it cannot tell.
+
+    Raises:
+        DefinitionError: naming the tool, the field and the rule.
+    """
+
+    name: str
+    _: KW_ONLY
+    description: str
+    input: Any = None
+    output: Any = Any
+    handler: Callable[P, R] | None = None
+    safe_to_retry: bool = False
+    parallel: bool = False
+    timeout: Duration | None = None
+    retry: RetryPolicy | None = None
+    verify: Callable[..., Any] | None = None
+    by_keyword: bool = field(default=False, repr=False)  # the handler takes the arguments themselves
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not TOOL_NAME.fullmatch(self.name):
+            raise DefinitionError(f"Tool name must match {TOOL_NAME.pattern}, got {self.name!r}")
+        if not isinstance(self.description, str) or not self.description.strip():
+            raise self._fault("description must be a non-empty string")
+        for flag in ("safe_to_retry", "parallel"):
+            if not isinstance(getattr(self, flag), bool):
+                raise self._fault(f"{flag} must be True or False, got {getattr(self, flag)!r}")
+        for name in ("handler", "verify"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise self._fault(f"{name} must be callable, got {getattr(self, name)!r}")
+        if self.timeout is not None:
+            object.__setattr__(self, "timeout", seconds(self.timeout, f"Tool '{self.name}': timeout"))
+        if self.retry is not None and not isinstance(self.retry, RetryPolicy):
+            raise self._fault(f"retry must be a RetryPolicy, got {self.retry!r}")
+        if self.retry is not None and not self.safe_to_retry:
+            raise self._fault("retry needs safe_to_retry=True: a retry runs the tool twice")
+        # A broken schema is found now, when the tool is declared, not by the first model that calls it.
+        _ = self.input_schema, self._result
+
+    def _fault(self, text: str) -> DefinitionError:
+        return DefinitionError(f"Tool '{self.name}': {text}")
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the handler itself, as a test of it would."""
+        if self.handler is None:
+            raise self._fault("has no handler")
+        return self.handler(*args, **kwargs)
+
+    def with_handler(self, handler: Callable[..., Any]) -> "Tool[..., Any]":
+        """Return the same tool with another handler, called as the first one would be."""
+        return replace(cast("Tool[..., Any]", self), handler=handler)
+
+    @functools.cached_property
+    def input_schema(self) -> dict[str, Any]:
+        """The JSON schema of the arguments."""
+        if self.input is None:
+            return {"type": "object", "properties": {}}
+        try:
+            schema = self._arguments.json_schema()
+        except PydanticUserError as error:
+            raise self._fault(f"input has no JSON schema: {error}") from error
+        if schema.get("type") != "object" and "$ref" not in schema:
+            raise self._fault(f"input must describe a JSON object, not {schema.get('type', 'a union')!r}")
+        schema.pop("title", None)
+        schema.pop("description", None)
+        for name in schema.get("properties", {}):
+            schema["properties"][name].pop("title", None)
+        return schema
+
+    @functools.cached_property
+    def _arguments(self) -> TypeAdapter[Any]:
+        return self._adapter(self.input, "input")
+
+    @functools.cached_property
+    def _result(self) -> TypeAdapter[Any]:
+        return self._adapter(self.output, "output")
+
+    def _adapter(self, annotation: Any, what: str) -> TypeAdapter[Any]:
+        try:
+            return TypeAdapter(annotation)
+        except (PydanticSchemaGenerationError, PydanticUserError, TypeError, NameError) as error:
+            raise self._fault(f"{what} {annotation!r} cannot become a schema: {str(error).splitlines()[0]}") from error
+
+    # --- one attempt ---
+
+    def read_arguments(self, arguments: dict[str, Any] | str) -> Any:
+        """Validate a model's arguments: defaults filled in, values converted, unknown keys dropped.
+
+        Raises:
+            InputError: saying what is wrong, in words for the model.
+        """
+        try:
+            given = read_object(arguments) if isinstance(arguments, str) else arguments
+            return {} if self.input is None else self._arguments.validate_python(given)
+        except ValidationError as error:
+            raise InputError(f'Invalid input for tool "{self.name}": {explain(error)}') from error
+        except (InputError, RecursionError) as error:
+            raise InputError(f'Invalid input for tool "{self.name}": {error}') from error
+
+    def write_result(self, value: Any, limit: int) -> Outcome:
+        """Turn a handler's value into what the model reads: text as it is, anything else as JSON."""
+        try:
+            result = self._result.validate_python(value)
+            content = clean_text(result) if isinstance(result, str) else self._result.dump_json(result).decode()
+        except ValidationError as error:
+            return Failed(f'Tool "{self.name}" returned invalid output: {explain(error)}')
+        except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
+            return Failed(f'Tool "{self.name}" ran, but its result was lost: it is no JSON ({clean_text(str(error))})')
+        if len(content) > limit // 4 and (size := len(content.encode())) > limit:
+            return Failed(
+                f'Tool "{self.name}" ran, but its result was lost: {size:,} bytes, '
+                f"more than max_message_bytes={limit:,}"
+            )
+        return Returned(content)
+
+    async def attempt(
+        self,
+        arguments: dict[str, Any] | str,
+        context: ToolContext,
+        *,
+        limit: int,
+        in_thread: InThread,
+    ) -> Outcome:
+        """Run the handler once and say what came of it.
+
+        Args:
+            limit: the largest result in bytes.
+            in_thread: runs a plain function where it may block.
+        """
+        if self.handler is None:
+            return Failed(
+                f'Tool "{self.name}" has no handler. Give it one when it is declared, or pass '
+                f'tools={{"{self.name}": handler}} to run().'
+            )
+        try:
+            call = self.bind(self.handler, self.read_arguments(arguments), context)
+        except InputError as error:
+            return Failed(clean_text(str(error)))
+        try:
+            return self.write_result(await _finish(self.handler, call, in_thread), limit)
+        except InterruptError as interrupt:
+            return Asked(clean_text(interrupt.question))
+        except TerminalError as error:
+            return Terminated(error)
+        except RetryableError as error:
+            return Failed(clean_text(str(error)), raised=True, retryable=True, retry_after=error.retry_after)
+        except Exception as error:
+            return Failed(clean_text(str(error)) or type(error).__name__, raised=True)
+
+    async def ask_whether_it_happened(
+        self,
+        arguments: dict[str, Any] | str,
+        context: ToolContext,
+        *,
+        limit: int,
+        in_thread: InThread,
+    ) -> Outcome | None:
+        """Settle an unknown outcome with `verify`: the outcome, or None if the call is to be run."""
+        if self.verify is None:
+            return Unknown()
+        try:
+            call = self.bind(self.verify, self.read_arguments(arguments), context)
+            verdict = await _finish(self.verify, call, in_thread)
+        except Exception as error:
+            return Unknown(f"verify failed: {clean_text(str(error)) or type(error).__name__}")
+        match verdict:
+            case Happened(result):
+                return self.write_result(result, limit)
+            case NotHappened():
+                return None
+            case None:
+                return Unknown()
+            case _:
+                return Unknown(f"verify returned {type(verdict).__name__} instead of Happened, NotHappened or None")
+
+    def bind(self, handler: Callable[..., Any], arguments: Any, context: ToolContext) -> Callable[[], Any]:
+        names, context_name = parameters_of(handler)
+        if self.by_keyword:
+            extra = {} if context_name is None else {context_name: context}
+            return functools.partial(handler, **arguments, **extra)
+        positional: tuple[Any, ...] = () if self.input is None else (arguments,)
+        if context_name is not None or len(names) > len(positional):
+            positional += (context,)
+        return functools.partial(handler, *positional)
+
+    def next_delay(self, failed: Failed, attempt: int) -> float | None:
+        """Return the seconds until the next attempt, or None if the model is to read the error.
+
+        The table of the design: a tool with effects is never retried; a safe one is when it raised
+        `RetryableError`, or anything under a `retry` policy.
+        """
+        if not self.safe_to_retry or not (failed.retryable or (failed.raised and self.retry)):
+            return None
+        policy = self.retry or RetryPolicy()
+        if attempt >= policy.maximum_attempts:
+            return None
+        return policy.delay(attempt) if failed.retry_after is None else failed.retry_after
+
+
+async def _finish(handler: Callable[..., Any], call: Callable[[], Any], in_thread: InThread) -> Any:
+    is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+    value = call() if is_async else await in_thread(call)
+    return await value if inspect.isawaitable(value) else value
+
+
+@overload
+def tool(fn: Callable[P, R], /) -> Tool[P, R]: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    safe_to_retry: bool = False,
+    parallel: bool = False,
+    timeout: Duration | None = None,
+    retry: RetryPolicy | None = None,
+    verify: Callable[..., Any] | None = None,
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+def tool(
+    fn: Callable[..., Any] | None = None, /, *, name: str | None = None, description: str | None = None, **options: Any
+) -> Any:
+    """Make a tool of a function: `@tool`, or `@tool(safe_to_retry=True)` with any option of `Tool`.
+
+    The schema comes from the signature (defaults, optional, unions, nested models, `Annotated[…, Field(…)]`), the
+    description from the docstring, the parameters' from its `Args:`. The result is checked against the return
+    annotation. A parameter annotated `ToolContext` is passed in and hidden from the model. By default a tool has
+    effects and runs at most once.
+
+    Raises:
+        DefinitionError: naming the tool, the parameter and the rule.
+    """
+    # Types declared inside a function are found like pydantic does: through the caller's names.
+    caller = sys._getframe(1).f_locals
+
+    def declare(function: Callable[..., Any]) -> Tool[..., Any]:
+        if not callable(function):
+            raise DefinitionError(f"@tool needs a function, got {function!r}")
+        tool_name = getattr(function, "__name__", type(function).__name__) if name is None else name
+        summary, parameter_docs = read_docstring(inspect.getdoc(function) or "")
+        arguments, output = read_signature(tool_name, function, parameter_docs, caller)
+        return Tool(
+            tool_name,
+            description=(summary or tool_name) if description is None else description,
+            input=arguments,
+            output=output,
+            handler=function,
+            by_keyword=True,
+            **options,
+        )
+
+    return declare if fn is None else declare(fn)
