@@ -6,6 +6,7 @@ whose arguments are no JSON object keeps them as text, and is answered with an e
 
 import json
 import math
+from collections.abc import Iterator
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_serializer, model_validator
@@ -20,9 +21,12 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 
 class Record(BaseModel):
-    """A frozen value whose JSON leaves out what is absent."""
+    """A frozen value whose JSON and repr leave out what is absent."""
 
     model_config = ConfigDict(frozen=True)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        return ((name, value) for name, value in super().__repr_args__() if value is not None)
 
     @model_serializer(mode="wrap")
     def _leave_out_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -6,7 +6,7 @@ A driver asks `next_action(state)`, carries the action out and reports back with
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from holdfast.agent_loop.transcripts import last_answer, result_message, unanswered
 from holdfast.agents import Loop, OnTerminalToolError
@@ -246,17 +246,17 @@ class LoopState:
             for call, outcome in outcomes
             if isinstance(outcome, Asked) and terminal is None
         )
-        state = replace(
-            self,
+        ended = self.ended
+        if terminal is not None and ended is None:
+            raised = terminal if self.on_terminal_tool_error == "fail" else None
+            ended = Finish("error", str(terminal), raised)
+        return self._turn_ended(
             open_calls=(),
             recovering=False,
             questions=self.questions + asked,
             progressed=self.progressed or any(isinstance(outcome, Returned) for _, outcome in outcomes),
+            ended=ended,
         )
-        if terminal is not None and self.ended is None:
-            raised = terminal if self.on_terminal_tool_error == "fail" else None
-            state = replace(state, ended=Finish("error", str(terminal), raised))
-        return state._turn_ended()
 
     def _terminal(self, outcomes: Sequence[Settled]) -> TerminalError | None:
         if self.on_terminal_tool_error == "message":
@@ -266,22 +266,23 @@ class LoopState:
     def answered(self) -> "LoopState":
         """The first question has its answer."""
         first, *rest = self.questions
-        state = replace(self, questions=tuple(rest), finished=False, idle_turns=0)
-        return replace(state, progressed=True)._turn_ended() if first.tool_call_id else state
+        if first.tool_call_id is None:
+            return replace(self, questions=tuple(rest), finished=False, idle_turns=0)
+        return self._turn_ended(questions=tuple(rest), progressed=True)
 
-    def _turn_ended(self) -> "LoopState":
-        if self.questions or self.ended is not None:
-            return self
-        idle = 0 if self.progressed else self.idle_turns + 1
-        state = replace(self, idle_turns=idle)
+    def _turn_ended(self, **changes: Any) -> "LoopState":
+        """Apply changes; if nothing of the turn is open any more, judge whether the agent is stuck."""
+        if changes["questions"] or changes.get("ended", self.ended) is not None:
+            return replace(self, **changes)
+        idle = 0 if changes["progressed"] else self.idle_turns + 1
         if not 0 < self.loop.stuck_threshold <= idle:
-            return state
+            return replace(self, **changes, idle_turns=idle)
         match self.loop.on_stuck:
             case "retry" if self.nudges < self.loop.stuck_retries:
                 nudge = f"No tool call of your last {idle} turns succeeded. Try another way, or say what hinders you."
-                return replace(state, idle_turns=0, nudges=self.nudges + 1, nudge=nudge)
+                return replace(self, **changes, idle_turns=0, nudges=self.nudges + 1, nudge=nudge)
             case "escalate":
                 text = f"No tool call of the last {idle} turns succeeded. How should the agent go on?"
-                return replace(state, questions=(Question(question=text),))
+                return replace(self, **{**changes, "questions": (Question(question=text),)}, idle_turns=idle)
             case _:
-                return replace(state, ended=Finish("stuck", ""))
+                return replace(self, **{**changes, "ended": Finish("stuck", "")}, idle_turns=idle)

@@ -45,10 +45,6 @@ class RunOptions(TypedDict, total=False):
     instance_id: str | None
 
 
-def _nobody_listens(event: Event) -> None:
-    pass
-
-
 class Run:
     """One run, from opening its session to its result."""
 
@@ -65,7 +61,7 @@ class Run:
         tenant_id: str | None = None,
         tools: Mapping[str, Callable[..., Any]] | None = None,
         instance_id: str | None = None,
-        emit: Callable[[Event], None] = _nobody_listens,
+        emit: Callable[[Event], None] | None = None,
     ) -> None:
         if not isinstance(agent, Agent):
             raise InputError(f"run() needs an Agent, got {agent!r}")
@@ -82,7 +78,8 @@ class Run:
             for name, tool in agent.tool_map.items()
         }
         self._descriptions = tools_to_descriptions(self._tools)
-        self._emit = emit
+        self._is_heard = emit is not None
+        self._emit = emit or (lambda event: None)
         self._context = AgentContext(
             AgentIdentity(instance_id or uuid4().hex, agent.name), agent.new_state(), user_id, tenant_id
         )
@@ -223,7 +220,7 @@ class Run:
                     state = await self._call_model(state, action)
                 case CallTools() as action:
                     state = await self._call_tools(state, action)
-                    if state.iterations and state.iterations % self._agent.loop.checkpoint_interval == 0:
+                    if self._is_heard and state.iterations % self._agent.loop.checkpoint_interval == 0:
                         self._emit(CheckpointReached(self._checkpoint(state)))
                 case AskHuman(question):
                     if self._unwritten:
@@ -258,7 +255,7 @@ class Run:
     async def _chat(self) -> LLMResponse | Mapping[str, Any]:
         settings = self._agent.settings
         view = list(self._view)  # the adapter's own: it may keep or change it
-        if self._emit is _nobody_listens:
+        if not self._is_heard:
             return await self._adapter.chat(view, self._descriptions, **settings)
         if not isinstance(self._adapter, StreamingLLMAdapter):
             response = LLMResponse.read(await self._adapter.chat(view, self._descriptions, **settings))
@@ -293,7 +290,7 @@ class Run:
         self._compressions += 1
 
     async def _call_tools(self, state: LoopState, action: CallTools) -> LoopState:
-        seq = self._log.session.last_seq + len(self._unwritten)
+        seq = self._log.last_seq + len(self._unwritten)
         answered = 0
         while self._transcript[-1 - answered].role == "tool":
             answered += 1
@@ -315,7 +312,7 @@ class Run:
                 agents=self,
             )
 
-        calls = ToolCalls(self._tools, state, context, self._emit)
+        calls = ToolCalls(self._tools, state, context, self._emit if self._is_heard else None)
         try:
             await calls.run(action)
         except asyncio.CancelledError:
@@ -373,9 +370,9 @@ class Run:
     async def _write(self, questions: tuple[Question, ...] = ()) -> None:
         messages, self._unwritten = self._unwritten, []
         await self._log.write(messages, self._agent.write_state(self._context.state), questions)
-        first = len(self._transcript) - len(messages)
-        for index, message in enumerate(messages, first):
-            self._emit(MessageAdded(index, message))
+        if self._is_heard:
+            for index, message in enumerate(messages, len(self._transcript) - len(messages)):
+                self._emit(MessageAdded(index, message))
 
     def _checkpoint(self, state: LoopState) -> Checkpoint:
         return Checkpoint(

@@ -29,9 +29,10 @@ class Log:
         self.session = session
         self.messages = messages
         self.is_new = is_new
+        self.last_seq = session.last_seq
         self._store = store
         self._unwritten: list[Message] = []
-        self._run = uuid4().hex
+        self._run = uuid4().hex[:16]
         self._writes = 0
 
     @property
@@ -40,20 +41,22 @@ class Log:
 
     async def write(self, messages: Sequence[Message], state: str, questions: tuple[Question, ...] = ()) -> None:
         """Record messages together with the agent's state and the open questions, all or nothing."""
-        session = self.session.model_copy(update={"state": state, "questions": questions or None})
-        last_seq = session.last_seq + len(messages)
+        session = self.session
+        if (state, questions) != (session.state, session.questions or ()):
+            session = session.model_copy(update={"state": state, "questions": questions or None})
         if self._store is not None and self._store.durable:
             self._writes += 1
-            last_seq = await self._store.append_messages_atomic(
+            self.last_seq = await self._store.append_messages_atomic(
                 session.id,
                 messages,
                 session,
                 write_key=f"{self._run}.{self._writes}",
-                expected_seq=session.last_seq,
+                expected_seq=self.last_seq,
             )
         else:
             self._unwritten.extend(messages)
-        self.session = session.model_copy(update={"last_seq": last_seq})
+            self.last_seq += len(messages)
+        self.session = session
 
     async def close(self, keep: int, stored: int) -> None:
         """Write what a memory store has not got yet, and prune a session of `stored` messages to `keep`."""

@@ -17,7 +17,7 @@ class ToolCalls:
 
     Args:
         context: makes the context of an attempt.
-        emit: hears of every start and end.
+        emit: hears of every start and end, if anybody listens.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class ToolCalls:
         tools: Mapping[str, Tool[..., Any]],
         state: LoopState,
         context: Callable[[ToolCall, int], ToolContext],
-        emit: Callable[[Event], None],
+        emit: Callable[[Event], None] | None,
     ) -> None:
         self._tools = tools
         self._state = state
@@ -68,7 +68,8 @@ class ToolCalls:
             raise
 
     async def _call(self, call: ToolCall, recovering: bool) -> None:
-        self._emit(ToolStarted(call))
+        if self._emit is not None:
+            self._emit(ToolStarted(call))
         task = asyncio.current_task()
         assert task is not None
         cancels = task.cancelling()
@@ -89,7 +90,8 @@ class ToolCalls:
         self._outcomes[call.id] = outcome
         if self._state.stops_at(outcome):
             self._stopped_by = f"call {call.id} of tool {call.name} failed for good"
-        self._emit(ToolEnded(call, result_message(call, outcome)))
+        if self._emit is not None:
+            self._emit(ToolEnded(call, result_message(call, outcome)))
         if task.cancelling() > cancels:  # a plain function that could not be stopped has ended: now is the time
             raise asyncio.CancelledError
 

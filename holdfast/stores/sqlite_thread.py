@@ -138,8 +138,10 @@ def _transact(db: sqlite3.Connection, jobs: list[_Job]) -> None:
 
 
 def _deliver(jobs: list[_Job]) -> None:
-    for loop in {job.loop for job in jobs}:
-        mine = [job for job in jobs if job.loop is loop]
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
+    for job in jobs:
+        by_loop.setdefault(job.loop, []).append(job)
+    for loop, mine in by_loop.items():
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody listens
             loop.call_soon_threadsafe(_tell, mine)
 
