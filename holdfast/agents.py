@@ -96,6 +96,12 @@ class ContextCompression:
             if getattr(self, name) is not None:
                 _check_count(f"context_compression.{name}", getattr(self, name), 1)
 
+    def applies_to(self, messages: Sequence[Message]) -> bool:
+        if self.max_messages is not None and len(messages) > self.max_messages:
+            return True
+        limit = self.max_token_estimate
+        return limit is not None and sum(len(message.content) for message in messages) / 4 > limit
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:

@@ -14,6 +14,7 @@ from holdfast.agent_loop.states import (
 from holdfast.agent_loop.transcripts import (
     answer_message,
     in_call_order,
+    last_answer,
     not_found,
     read_transcript,
     result_message,
@@ -32,6 +33,7 @@ __all__ = [
     "ToolFacts",
     "answer_message",
     "in_call_order",
+    "last_answer",
     "next_action",
     "not_found",
     "read_transcript",

@@ -1,13 +1,14 @@
 """Runs agents in this process. With a durable store and a session, that is enough to survive its death."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Unpack
+from collections.abc import AsyncIterator
+from typing import Unpack
 
 from holdfast.agents import Agent
-from holdfast.checkpoints import Checkpoint, InterruptedResponse, RunResult
+from holdfast.checkpoints import InterruptedResponse, RunResult
 from holdfast.local.events import CheckpointReached, Event, MessageAdded, RunEnded, TextDelta, ToolEnded, ToolStarted
-from holdfast.local.runs import Run, RunOptions, Transcript
+from holdfast.local.inputs import GivenCheckpoint, Transcript
+from holdfast.local.runs import Run, RunOptions
 
 __all__ = [
     "CheckpointReached",
@@ -29,7 +30,7 @@ async def run(
     *,
     message: str | None = None,
     messages: Transcript | None = None,
-    checkpoint: Checkpoint | Mapping[str, Any] | str | None = None,
+    checkpoint: GivenCheckpoint | None = None,
     **options: Unpack[RunOptions],
 ) -> RunResult | InterruptedResponse:
     """Run an agent until it is done, or asks a person.
@@ -61,7 +62,7 @@ async def run(
 
 
 async def resume(
-    agent: Agent, checkpoint: Checkpoint | Mapping[str, Any] | str, answer: str, **options: Unpack[RunOptions]
+    agent: Agent, checkpoint: GivenCheckpoint, answer: str, **options: Unpack[RunOptions]
 ) -> RunResult | InterruptedResponse:
     """Answer the question of an interrupted run and go on, in this process or any other.
 
@@ -81,7 +82,7 @@ async def run_streaming(
     *,
     message: str | None = None,
     messages: Transcript | None = None,
-    checkpoint: Checkpoint | Mapping[str, Any] | str | None = None,
+    checkpoint: GivenCheckpoint | None = None,
     answer: str | None = None,
     **options: Unpack[RunOptions],
 ) -> AsyncIterator[Event]:

@@ -1,9 +1,9 @@
 """Carries out one run in this process. No rule about agents is made here; `agent_loop` decides, this does."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypedDict, cast
+from typing import TypedDict, cast
 from uuid import uuid4
 
 from holdfast.agent_loop import (
@@ -13,22 +13,23 @@ from holdfast.agent_loop import (
     Finish,
     LoopState,
     answer_message,
+    last_answer,
     next_action,
-    read_transcript,
-    with_notices,
 )
 from holdfast.agents import Agent, AgentContext, AgentIdentity
 from holdfast.checkpoints import Checkpoint, InterruptedResponse, Question, RunResult
 from holdfast.errors import HoldfastError, InputError, InterruptError
-from holdfast.llm import LLM, LLMAdapter, StreamingLLMAdapter, adapter_for, tools_to_descriptions
-from holdfast.local.events import CheckpointReached, Event, MessageAdded, TextDelta
+from holdfast.llm import LLM, adapter_for, tools_to_descriptions
+from holdfast.local.events import CheckpointReached, Event, MessageAdded
+from holdfast.local.inputs import GivenCheckpoint, RunInput, Transcript
+from holdfast.local.model_calls import ModelCalls
 from holdfast.local.sessions import Log, open_log
 from holdfast.local.tool_calls import ToolCalls
-from holdfast.messages import LLMResponse, Message, ToolCall, Usage, clean_text
+from holdfast.messages import Message, ToolCall, Usage, clean_text
 from holdfast.stores.protocol import AgentStore
 from holdfast.tools import ToolContext
 
-Transcript = Sequence[Message | Mapping[str, Any]]
+Handlers = Mapping[str, Callable[..., object]]
 
 
 class RunOptions(TypedDict, total=False):
@@ -41,7 +42,7 @@ class RunOptions(TypedDict, total=False):
     max_stored_messages: int
     user_id: str | None
     tenant_id: str | None
-    tools: Mapping[str, Callable[..., Any]] | None
+    tools: Handlers | None
     instance_id: str | None
 
 
@@ -59,15 +60,17 @@ class Run:
         max_stored_messages: int = 200,
         user_id: str | None = None,
         tenant_id: str | None = None,
-        tools: Mapping[str, Callable[..., Any]] | None = None,
+        tools: Handlers | None = None,
         instance_id: str | None = None,
         emit: Callable[[Event], None] | None = None,
     ) -> None:
         if not isinstance(agent, Agent):
             raise InputError(f"run() needs an Agent, got {agent!r}")
+        if isinstance(max_stored_messages, bool) or not isinstance(max_stored_messages, int) or max_stored_messages < 1:
+            raise InputError(f"max_stored_messages must be >= 1, got {max_stored_messages!r}")
         self._agent = agent
         self._llm = llm
-        self._adapter: LLMAdapter = adapter_for(llm, agent)
+        self._adapter = adapter_for(llm, agent)
         self._store = store
         self._session_id = session_id
         self._create_session = create_session
@@ -77,139 +80,129 @@ class Run:
             name: tool.with_handler(self._injected[name]) if name in self._injected else tool
             for name, tool in agent.tool_map.items()
         }
-        self._descriptions = tools_to_descriptions(self._tools)
-        self._is_heard = emit is not None
-        self._emit = emit or (lambda event: None)
+        self._emit = emit
         self._context = AgentContext(
             AgentIdentity(instance_id or uuid4().hex, agent.name), agent.new_state(), user_id, tenant_id
         )
         self._transcript: list[Message] = []
         self._unwritten: list[Message] = []
-        self._view: list[Message] = []
         self._call_ids: set[str] = set()
         self._counts: dict[str, int] = {}
-        self._compressions = 0
         self._nested_usage: Usage | None = None
         self._log: Log
+        self._model: ModelCalls
 
     async def go(
         self,
         *,
         message: str | None = None,
         messages: Transcript | None = None,
-        checkpoint: Checkpoint | Mapping[str, Any] | str | None = None,
+        checkpoint: GivenCheckpoint | None = None,
         answer: str | None = None,
     ) -> RunResult | InterruptedResponse:
         """Run to the end, or to a question."""
-        if checkpoint is not None:
-            checkpoint = _read_checkpoint(checkpoint)
-            if messages is not None:
-                raise InputError("give messages= or checkpoint=, not both")
-            if self._store is not None and self._session_id is None:
-                self._session_id = checkpoint.session_id
-        for what, text in (("message", message), ("answer", answer)):
-            self._check_text(what, text)
+        given = RunInput.read(message, messages, checkpoint, answer, limit=self._agent.loop.max_message_bytes)
+        session_id = self._session_id
+        if self._store is not None and session_id is None and given.checkpoint is not None:
+            session_id = given.checkpoint.session_id
         async with open_log(
             self._store,
             self._agent,
-            self._session_id,
+            session_id,
             create=self._create_session,
             user_id=self._context.user_id,
             tenant_id=self._context.tenant_id,
         ) as self._log:
-            state = self._begin(messages, checkpoint, message)
+            state = self._begin(given)
             await _call_hook(self._agent.on_start, self._context)
-            system = Message(role="system", content=await self._agent.system_prompt(self._context))
-            self._view = [system, *self._transcript]
-            if answer is not None:
-                state, message = await self._take_answer(state, answer)
-            if message is not None and state.open_calls:
-                # Orphans are answered before the user's new message, so that results follow their calls.
-                state = await self._call_tools(state, cast(CallTools, next_action(state)))
-            if message is not None:
-                if state.questions:
-                    raise self._waits_for_answer(state.questions)
-                state = state.told()
-                self._add(Message(role="user", content=clean_text(message)))
+            system = Message(role="system", content=clean_text(await self._agent.system_prompt(self._context)))
+            descriptions = tools_to_descriptions(self._tools)
+            self._model = ModelCalls(self._agent, self._adapter, descriptions, [system, *self._transcript], self._emit)
+            state = await self._take_in(given, state)
             return await self._loop(state)
 
     # --- where the run begins ---
 
-    def _begin(self, messages: Transcript | None, checkpoint: Checkpoint | None, message: str | None) -> LoopState:
-        log, agent = self._log, self._agent
-        state = LoopState(loop=agent.loop, tools=self._tools, on_terminal_tool_error=agent.on_terminal_tool_error)
-        questions = log.session.questions or ()
-        imported = checkpoint.messages if checkpoint is not None else messages
-        if checkpoint is not None:
-            state = replace(
-                state,
-                iterations=checkpoint.iterations,
-                usage=checkpoint.usage if checkpoint.usage.total_tokens else None,
-            )
+    def _begin(self, given: RunInput) -> LoopState:
+        """Find the transcript that the run starts from, and the state it is in. Nothing is done or written yet."""
+        log, questions = self._log, given.questions
         if not log.is_new:
-            self._context.state = agent.read_state(log.session.state)
-            self._transcript = list(log.messages)
-            if messages is not None:
+            if given.messages is not None and given.checkpoint is None:
                 raise InputError(
-                    f"Session {log.session.id} has messages of its own: leave messages= out, or session_id="
+                    f"Session {log.session.id} has messages of its own: leave out messages= or session_id="
                 )
-            if checkpoint is not None:
-                _check_same_question(log.session.id, questions, checkpoint)
-        elif imported is not None:
-            self._transcript = read_transcript(imported)
-            self._unwritten = list(self._transcript)
-            questions = _questions_of(checkpoint) if checkpoint is not None else ()
-        elif message is None:
+            self._context.state = self._agent.read_state(log.session.state)
+            self._transcript = list(log.messages)
+            questions = log.session.questions or ()
+            self._check_still_asked(given.questions, questions)
+        elif given.messages is not None:
+            self._transcript = list(given.messages)
+            self._unwritten = list(given.messages)
+        elif given.message is None:
             raise InputError("nothing to run: give message=, messages=, checkpoint=, or the session_id of a session")
-        self._call_ids = {call.id for earlier in self._transcript for call in earlier.tool_calls or ()}
+        self._call_ids = {call.id for message in self._transcript for call in message.tool_calls or ()}
+        state = LoopState(
+            loop=self._agent.loop, tools=self._tools, on_terminal_tool_error=self._agent.on_terminal_tool_error
+        )
+        if given.checkpoint is not None:
+            usage = given.checkpoint.usage if given.checkpoint.usage.total_tokens else None
+            state = replace(state, iterations=given.checkpoint.iterations, usage=usage)
         state = state.fold(self._transcript, recovering=not log.is_new, questions=questions)
-        if message is not None and questions:
-            raise self._waits_for_answer(questions)
-        if message is not None and state.open_calls and log.is_new:
+        if given.message is not None:
+            self._check_may_speak(state)
+        return state
+
+    def _check_still_asked(self, asked: tuple[Question, ...], questions: tuple[Question, ...]) -> None:
+        if asked and (not questions or questions[0].tool_call_id != asked[0].tool_call_id):
+            raise InputError(
+                f"Session {self._log.session.id} does not wait for the answer to call {asked[0].tool_call_id} any "
+                "more: it was answered, or the session went on. run() without message= returns where it is."
+            )
+
+    def _check_may_speak(self, state: LoopState) -> None:
+        """Refuse a message where it would get between a call and its result."""
+        if state.questions:
+            where = f"Session {self._log.session_id}" if self._log.session_id else "The run"
+            question = state.questions[0]
+            raise InputError(
+                f"{where} waits for the answer to {question.question!r} (call {question.tool_call_id}): give it with "
+                "resume(agent, checkpoint, answer) before a new message. run() without message= returns the checkpoint."
+            )
+        if state.open_calls and not state.recovering:
             raise InputError(
                 f"the transcript ends with unanswered tool calls ({', '.join(call.id for call in state.open_calls)}): "
                 "run it without message= first"
             )
-        return state
 
-    def _check_text(self, what: str, text: str | None) -> None:
-        if text is None:
-            return
-        if not isinstance(text, str):
-            raise InputError(f"{what} must be text, got {type(text).__name__}")
-        limit = self._agent.loop.max_message_bytes
-        if len(text) > limit // 4 and len(text.encode(errors="replace")) > limit:
-            raise InputError(
-                f"{what} is longer than max_message_bytes={limit:,}: shorten it, or raise Loop(max_message_bytes)"
-            )
+    async def _take_in(self, given: RunInput, state: LoopState) -> LoopState:
+        """Take in the answer or message: an answer without a question is a message, an empty one nothing."""
+        message = given.message
+        if given.answer is not None and state.questions:
+            state = await self._take_answer(given.answer, state)
+        elif given.answer:
+            message = given.answer
+        if message is None:
+            return state
+        if state.open_calls:
+            # Orphans are answered before the user's new message, so that results follow their calls.
+            state = await self._call_tools(state, cast(CallTools, next_action(state)))
+            self._check_may_speak(state)
+        self._add([Message(role="user", content=message)])
+        return state.told()
 
-    def _waits_for_answer(self, questions: Sequence[Question]) -> InputError:
-        where = f"Session {self._log.session_id}" if self._log.session_id else "The run"
-        return InputError(
-            f"{where} waits for the answer to {questions[0].question!r} (call {questions[0].tool_call_id}): "
-            "give it with resume(agent, checkpoint, answer) before a new message. "
-            "run() without message= returns the checkpoint."
-        )
-
-    async def _take_answer(self, state: LoopState, answer: str) -> tuple[LoopState, str | None]:
-        """Put an answer where it belongs; without a question it is a message, and an empty one nothing."""
-        if not state.questions:
-            return state, answer or None
-        question = state.questions[0]
+    async def _take_answer(self, answer: str, state: LoopState) -> LoopState:
+        call_id = state.questions[0].tool_call_id
         state = state.answered()
-        text = clean_text(answer)
-        if question.tool_call_id is None:
-            result = Message(role="user", content=text)
+        if call_id is None:
+            result = Message(role="user", content=answer)
         else:
-            name = next(
-                (call.name for earlier in reversed(self._transcript) for call in earlier.tool_calls or ()
-                 if call.id == question.tool_call_id), None)  # fmt: skip
+            names = {call.id: call.name for message in self._transcript for call in message.tool_calls or ()}
             result = Message(
-                role="tool", content=text, tool_call_id=question.tool_call_id, tool_name=name, status="completed"
+                role="tool", content=answer, tool_call_id=call_id, tool_name=names.get(call_id), status="completed"
             )
-        self._add(result)
+        self._add([result])
         await self._write(state.questions)
-        return state, None
+        return state
 
     # --- the loop ---
 
@@ -220,7 +213,7 @@ class Run:
                     state = await self._call_model(state, action)
                 case CallTools() as action:
                     state = await self._call_tools(state, action)
-                    if self._is_heard and state.iterations % self._agent.loop.checkpoint_interval == 0:
+                    if self._emit is not None and state.iterations % self._agent.loop.checkpoint_interval == 0:
                         self._emit(CheckpointReached(self._checkpoint(state)))
                 case AskHuman(question):
                     if self._unwritten:
@@ -231,10 +224,8 @@ class Run:
                     return await self._finish(state, finish)
 
     async def _call_model(self, state: LoopState, action: CallModel) -> LoopState:
-        self._view = with_notices(self._view, action.warning, action.nudge)
         try:
-            await self._compress()
-            response = LLMResponse.read(await self._chat())
+            response = await self._model.ask(action)
         except Exception as error:
             return state.failed(clean_text(str(error)) or type(error).__name__)
         message = answer_message(
@@ -244,7 +235,7 @@ class Run:
             tools=self._tools.keys(),
             limit=self._agent.loop.max_message_bytes,
         )
-        self._add(message)
+        self._add([message])
         for call in message.tool_calls or ():
             self._call_ids.add(call.id)
             self._counts[call.name] = self._counts.get(call.name, 0) + 1
@@ -252,82 +243,46 @@ class Run:
             await self._write()
         return state.replied(message)
 
-    async def _chat(self) -> LLMResponse | Mapping[str, Any]:
-        settings = self._agent.settings
-        view = list(self._view)  # the adapter's own: it may keep or change it
-        if not self._is_heard:
-            return await self._adapter.chat(view, self._descriptions, **settings)
-        if not isinstance(self._adapter, StreamingLLMAdapter):
-            response = LLMResponse.read(await self._adapter.chat(view, self._descriptions, **settings))
-            if response.text:
-                self._emit(TextDelta(clean_text(response.text)))
-            return response
-        answer: LLMResponse | Mapping[str, Any] | None = None
-        async for part in self._adapter.stream(view, self._descriptions, **settings):
-            if isinstance(part, str):
-                self._emit(TextDelta(clean_text(part)))
-            else:
-                answer = part
-        if answer is None:
-            raise HoldfastError("The adapter's stream ended without the whole answer as its last value")
-        return answer
-
-    async def _compress(self) -> None:
-        rule = self._agent.loop.context_compression
-        if rule is None:
-            return
-        system, rest = self._view[0], self._view[1:]
-        too_many = rule.max_messages is not None and len(rest) > rule.max_messages
-        if not too_many:
-            limit = rule.max_token_estimate
-            if limit is None or sum(len(message.content) for message in rest) / 4 <= limit:
-                return
-        result = rule.compress(tuple(rest))
-        shorter = await result if isinstance(result, Awaitable) else result
-        if not shorter:
-            raise HoldfastError("Context compression returned empty message array")
-        self._view = [system, *shorter]
-        self._compressions += 1
-
     async def _call_tools(self, state: LoopState, action: CallTools) -> LoopState:
-        seq = self._log.last_seq + len(self._unwritten)
-        answered = 0
-        while self._transcript[-1 - answered].role == "tool":
-            answered += 1
-        answer = self._transcript[-1 - answered]
-        positions = {call.id: position for position, call in enumerate(answer.tool_calls or ())}
-
-        def context(call: ToolCall, attempt: int) -> ToolContext:
-            identity = self._context
-            run_key = self._log.session_id or identity.agent.id
-            return ToolContext(
-                agent_name=identity.agent.name,
-                agent_id=identity.agent.id,
-                session_id=self._log.session_id,
-                tool_call_id=call.id,
-                idempotency_key=f"{run_key}/{seq - answered}.{positions[call.id]}/{call.id}",
-                user_id=identity.user_id,
-                tenant_id=identity.tenant_id,
-                attempt=attempt,
-                agents=self,
-            )
-
-        calls = ToolCalls(self._tools, state, context, self._emit if self._is_heard else None)
+        calls = ToolCalls(self._tools, state, self._contexts(), self._emit)
         try:
             await calls.run(action)
         except asyncio.CancelledError:
             # What is known is kept, so that the session can be resumed; a second cancel does not undo this write.
             outcomes = calls.outcomes()
-            self._add(*state.results(outcomes))
+            self._add(state.results(outcomes))
             await asyncio.shield(self._write(state.settled(outcomes).questions))
             raise
         outcomes = calls.outcomes()
-        self._add(*state.results(outcomes))
+        self._add(state.results(outcomes))
         state = state.settled(outcomes)
         await self._write(state.questions)
         if self._nested_usage is not None:
             state, self._nested_usage = state.spent(self._nested_usage), None
         return state
+
+    def _contexts(self) -> Callable[[ToolCall, int], ToolContext]:
+        """Return what makes the context of an attempt. Its key rests on where in the session the call stands."""
+        at = last_answer(self._transcript) or 0
+        behind = len(self._transcript) - 1 - at
+        number = self._log.last_seq + len(self._unwritten) - behind
+        positions = {call.id: position for position, call in enumerate(self._transcript[at].tool_calls or ())}
+        session_id, who = self._log.session_id, self._context
+
+        def context(call: ToolCall, attempt: int) -> ToolContext:
+            return ToolContext(
+                agent_name=who.agent.name,
+                agent_id=who.agent.id,
+                session_id=session_id,
+                tool_call_id=call.id,
+                idempotency_key=f"{session_id or who.agent.id}/{number}.{positions[call.id]}/{call.id}",
+                user_id=who.user_id,
+                tenant_id=who.tenant_id,
+                attempt=attempt,
+                agents=self,
+            )
+
+        return context
 
     async def invoke(
         self,
@@ -348,29 +303,25 @@ class Run:
             tenant_id=self._context.tenant_id if tenant_id is None else tenant_id,
         )
         result = await child.go(message=message)
+        usage = result.checkpoint.usage
+        self._nested_usage = usage + self._nested_usage if usage.total_tokens else self._nested_usage
         if isinstance(result, InterruptedResponse):
-            self._count_usage(result.checkpoint.usage)
             raise InterruptError(result.question)
-        self._count_usage(result.usage)
         if result.status != "complete":
             raise HoldfastError(f"Agent '{agent.name}' ended with {result.status}: {result.response}")
         return {"response": result.response}
 
-    def _count_usage(self, usage: Usage | None) -> None:
-        if usage is not None:
-            self._nested_usage = usage + self._nested_usage
-
     # --- what is recorded ---
 
-    def _add(self, *messages: Message) -> None:
+    def _add(self, messages: list[Message]) -> None:
         self._transcript.extend(messages)
-        self._view.extend(messages)
         self._unwritten.extend(messages)
+        self._model.add(messages)
 
     async def _write(self, questions: tuple[Question, ...] = ()) -> None:
         messages, self._unwritten = self._unwritten, []
         await self._log.write(messages, self._agent.write_state(self._context.state), questions)
-        if self._is_heard:
+        if self._emit is not None:
             for index, message in enumerate(messages, len(self._transcript) - len(messages)):
                 self._emit(MessageAdded(index, message))
 
@@ -416,8 +367,8 @@ class Run:
             usage=state.usage,
             budget_percent=state.usage.total_tokens / budget.max * 100 if budget and state.usage else None,
             output=output,
-            tool_call_summary=dict(self._counts) or None,
-            compression_count=self._compressions if self._agent.loop.context_compression else None,
+            tool_call_summary=self._counts or None,
+            compression_count=self._model.compressions if self._agent.loop.context_compression else None,
         )
 
 
@@ -425,29 +376,3 @@ async def _call_hook(hook: Callable[[AgentContext], object] | None, context: Age
     result = None if hook is None else hook(context)
     if isinstance(result, Awaitable):
         await result
-
-
-def _read_checkpoint(checkpoint: Checkpoint | Mapping[str, Any] | str) -> Checkpoint:
-    try:
-        if isinstance(checkpoint, str):
-            return Checkpoint.model_validate_json(checkpoint)
-        return Checkpoint.model_validate(checkpoint)
-    except ValueError as error:
-        raise InputError(f"checkpoint is no Checkpoint: {error}") from error
-
-
-def _questions_of(checkpoint: Checkpoint) -> tuple[Question, ...]:
-    if checkpoint.questions:
-        return checkpoint.questions
-    if checkpoint.pending_tool_use_id is None:
-        return ()
-    return (Question(question="", tool_call_id=checkpoint.pending_tool_use_id),)
-
-
-def _check_same_question(session_id: str, open_now: Sequence[Question], checkpoint: Checkpoint) -> None:
-    asked = [question.tool_call_id for question in _questions_of(checkpoint)]
-    if asked and (not open_now or open_now[0].tool_call_id != asked[0]):
-        raise InputError(
-            f"Session {session_id} does not wait for an answer to call {asked[0]} any more: it was answered, or the "
-            "session went on. run() without message= returns where it is."
-        )

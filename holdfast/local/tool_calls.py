@@ -17,7 +17,7 @@ class ToolCalls:
 
     Args:
         context: makes the context of an attempt.
-        emit: hears of every start and end, if anybody listens.
+        emit: hears of every start and end; None if nobody listens.
     """
 
     def __init__(

@@ -1,0 +1,47 @@
+# Two commands: `make demo` and `make test`. Each prepares its own environment once, in .venv/.
+PYTHON ?= python3
+PIP = .venv/bin/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
+
+.PHONY: demo test check format bench wheel-test clean
+
+demo: .venv/demo                ## watch an agent die in the middle of a payment and go on
+	.venv/bin/python examples/at_most_once.py
+
+test: check                     ## all checks and tests, with branch coverage
+	.venv/bin/python -m pytest --cov --cov-report=term-missing:skip-covered
+
+check: .venv/test
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+
+format: .venv/test
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+bench: .venv/demo               ## what holdfast costs, against the least that could do the same
+	.venv/bin/python benchmarks/in_process.py
+
+wheel-test: .venv/test          ## build the wheel and test it, installed, in an environment of its own
+	rm -rf .cache/wheel dist
+	.venv/bin/python -m build --wheel --no-isolation --outdir dist .
+	$(PYTHON) -m venv .cache/wheel
+	.cache/wheel/bin/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt \
+		"$$(ls dist/*.whl)[dev]"
+	.cache/wheel/bin/python -P -c "import holdfast; assert 'site-packages' in holdfast.__file__, holdfast.__file__"
+	.cache/wheel/bin/pytest
+
+clean:
+	rm -rf .venv .cache dist .coverage .mypy_cache .pytest_cache .ruff_cache
+
+.venv/bin/python:
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'holdfast needs Python 3.11 or later')"
+	$(PYTHON) -m venv .venv
+
+.venv/demo: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) --editable .
+	touch $@
+
+.venv/test: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) --editable ".[dev]"
+	touch $@ .venv/demo

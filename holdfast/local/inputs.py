@@ -1,0 +1,87 @@
+"""What a caller brings to a run, read and checked before anything happens."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from holdfast.agent_loop import read_transcript
+from holdfast.checkpoints import Checkpoint, Question
+from holdfast.errors import InputError
+from holdfast.messages import Message, clean_text, explain
+
+Transcript = Sequence[Message | Mapping[str, Any]]
+GivenCheckpoint = Checkpoint | Mapping[str, Any] | str
+
+
+@dataclass(frozen=True, slots=True)
+class RunInput:
+    """A message, a transcript or a checkpoint, and the answer to the checkpoint's question.
+
+    Args:
+        messages: the transcript to start from, the checkpoint's if there is one.
+    """
+
+    message: str | None
+    answer: str | None
+    messages: list[Message] | None
+    checkpoint: Checkpoint | None
+
+    @classmethod
+    def read(
+        cls,
+        message: str | None,
+        messages: Transcript | None,
+        checkpoint: GivenCheckpoint | None,
+        answer: str | None,
+        *,
+        limit: int,
+    ) -> "RunInput":
+        """Read what a caller gave; texts come out clean and at most `limit` bytes long.
+
+        Raises:
+            InputError: saying what cannot be used.
+        """
+        if messages is not None and checkpoint is not None:
+            raise InputError("give messages= or checkpoint=, not both")
+        if answer is not None and checkpoint is None:
+            raise InputError("an answer needs the checkpoint that asks for it")
+        read = None if checkpoint is None else _read_checkpoint(checkpoint)
+        given = messages if read is None else read.messages
+        return cls(
+            message=_read_text("message", message, limit),
+            answer=_read_text("answer", answer, limit),
+            messages=None if given is None else read_transcript(given),
+            checkpoint=read,
+        )
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """The open questions of the checkpoint."""
+        if self.checkpoint is None:
+            return ()
+        pending = self.checkpoint.pending_tool_use_id
+        if self.checkpoint.questions is None and pending is not None:
+            return (Question(question="", tool_call_id=pending),)  # a checkpoint of the documents' four fields
+        return self.checkpoint.questions or ()
+
+
+def _read_text(what: str, text: object, limit: int) -> str | None:
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise InputError(f"{what} must be text, got {type(text).__name__}")
+    text = clean_text(text)
+    if len(text) > limit // 4 and len(text.encode()) > limit:
+        raise InputError(f"{what} is longer than {limit:,} bytes: shorten it, or raise Loop(max_message_bytes=…)")
+    return text
+
+
+def _read_checkpoint(checkpoint: GivenCheckpoint) -> Checkpoint:
+    try:
+        if isinstance(checkpoint, str):
+            return Checkpoint.model_validate_json(checkpoint)
+        return Checkpoint.model_validate(checkpoint)
+    except ValidationError as error:
+        raise InputError(f"the checkpoint cannot be read: {explain(error)}") from error

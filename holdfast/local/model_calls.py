@@ -1,0 +1,77 @@
+"""Calls the model of a run: what it sees of the transcript, how its answer is streamed, when the view is shortened."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from holdfast.agent_loop import CallModel, with_notices
+from holdfast.agents import Agent
+from holdfast.errors import HoldfastError
+from holdfast.llm import LLMAdapter, StreamingLLMAdapter, ToolDescription
+from holdfast.local.events import Event, TextDelta
+from holdfast.messages import LLMResponse, Message, clean_text
+
+
+class ModelCalls:
+    """The model's side of a run.
+
+    The view starts as the system prompt and the transcript. Notices and compression change the view alone: what is
+    stored stays whole.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        adapter: LLMAdapter,
+        tools: Sequence[ToolDescription],
+        view: list[Message],
+        emit: Callable[[Event], None] | None,
+    ) -> None:
+        self.compressions = 0
+        self._agent = agent
+        self._adapter = adapter
+        self._tools = tools
+        self._view = view
+        self._emit = emit
+
+    def add(self, messages: Sequence[Message]) -> None:
+        self._view.extend(messages)
+
+    async def ask(self, action: CallModel) -> LLMResponse:
+        """Return the model's answer; raises whatever keeps it from answering."""
+        self._view = with_notices(self._view, action.warning, action.nudge)
+        await self._compress()
+        view = list(self._view)  # the adapter's own: it may keep or change it
+        if self._emit is None:
+            return LLMResponse.read(await self._adapter.chat(view, self._tools, **self._agent.settings))
+        return await self._stream(view, self._emit)
+
+    async def _stream(self, view: list[Message], emit: Callable[[Event], None]) -> LLMResponse:
+        settings = self._agent.settings
+        if not isinstance(self._adapter, StreamingLLMAdapter):
+            response = LLMResponse.read(await self._adapter.chat(view, self._tools, **settings))
+            if response.text:
+                emit(TextDelta(clean_text(response.text)))
+            return response
+        answer: LLMResponse | Mapping[str, Any] | None = None
+        async for part in self._adapter.stream(view, self._tools, **settings):
+            if isinstance(part, str):
+                emit(TextDelta(clean_text(part)))
+            else:
+                answer = part
+        if answer is None:
+            raise HoldfastError("The adapter's stream ended without the whole answer as its last value")
+        return LLMResponse.read(answer)
+
+    async def _compress(self) -> None:
+        rule = self._agent.loop.context_compression
+        if rule is None:
+            return
+        system, rest = self._view[0], self._view[1:]
+        if not rule.applies_to(rest):
+            return
+        result = rule.compress(tuple(rest))
+        shorter = await result if isinstance(result, Awaitable) else result
+        if not shorter:
+            raise HoldfastError("Context compression returned empty message array")
+        self._view = [system, *shorter]
+        self.compressions += 1

@@ -1,0 +1,144 @@
+"""The shape of the code: what may import what, what is exported, which names are persisted."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+LIBRARY = Path(holdfast.__file__).parent
+ORDER = [
+    ["errors"],
+    ["messages"],
+    ["checkpoints"],
+    ["tools"],
+    ["agents"],
+    ["agent_loop"],
+    ["llm", "stores"],
+    ["local"],
+    ["testing"],
+]
+NO_IO = {"errors", "messages", "checkpoints", "tools", "agents", "agent_loop"}
+FORBIDDEN_WITHOUT_IO = {
+    "asyncio", "datetime.datetime", "io", "logging", "os", "pathlib", "random", "secrets", "socket", "sqlite3",
+    "subprocess", "tempfile", "threading", "time", "uuid",
+}  # fmt: skip
+MODULES = sorted(path for path in LIBRARY.rglob("*.py") if path != LIBRARY / "__init__.py")
+PACKAGES = ["holdfast", "holdfast.stores", "holdfast.llm", "holdfast.local", "holdfast.testing"]
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(LIBRARY).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(LIBRARY)))
+def test_a_module_imports_only_what_stands_to_its_left(path: Path) -> None:
+    part = part_of(path)
+    rank = next(index for index, parts in enumerate(ORDER) if part in parts)
+    allowed = {name for parts in ORDER[:rank] for name in parts} | {part}
+    used = {name.split(".")[1] for name in imports_of(path) if name.startswith("holdfast.")}
+    assert used <= allowed
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in MODULES if part_of(path) in NO_IO], ids=lambda path: str(path.relative_to(LIBRARY))
+)
+def test_what_decides_has_no_clock_no_chance_no_files_and_no_loop(path: Path) -> None:
+    assert imports_of(path) & FORBIDDEN_WITHOUT_IO == set()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(LIBRARY)))
+def test_a_module_has_at_most_400_lines_and_says_what_it_is_for(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 400
+    assert ast.get_docstring(ast.parse(text))
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_all_is_sorted_and_every_name_in_it_exists(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__all__ == sorted(module.__all__, key=lambda item: (not item.isupper(), item[0].islower(), item))
+    assert [item for item in module.__all__ if not hasattr(module, item)] == []
+
+
+def test_what_the_library_exports_is_a_decision() -> None:
+    assert holdfast.__all__ == [
+        "Agent", "AgentContext", "Checkpoint", "ContextCompression", "DefinitionError", "DiminishingReturns",
+        "Happened", "HoldfastError", "InputError", "InterruptError", "InterruptedResponse", "LLMResponse", "Loop",
+        "MemoryStoreNotDurableError", "Message", "ModelError", "NotHappened", "Question", "RetryPolicy",
+        "RetryableError", "RunResult", "SessionAccessDeniedError", "SessionConflictError", "SessionNotFoundError",
+        "StoreError", "TerminalError", "TokenBudget", "Tool", "ToolCall", "ToolContext", "ToolDurabilityError",
+        "Usage", "assert_complete", "is_interrupted", "memory_store", "resume", "run", "run_streaming",
+        "sqlite_store", "tool",
+    ]  # fmt: skip
+
+
+def test_importing_holdfast_loads_no_sdk_and_no_test_tool() -> None:
+    code = "import sys, holdfast; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not set(loaded) & {"anthropic", "openai", "mcp", "temporalio", "httpx", "httpx2", "pytest", "click"}
+    code = "import sys, holdfast; print('holdfast.testing' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_the_persisted_names_are_pinned() -> None:
+    """Stored sessions and exported checkpoints of older versions are read by these names: a change breaks them."""
+    from holdfast.stores.sqlite import MIGRATIONS
+
+    fields = {
+        model.__name__: sorted(model.model_fields)
+        for model in (holdfast.Message, holdfast.ToolCall, holdfast.Usage, holdfast.Checkpoint, holdfast.Question)
+    }
+    assert fields == {
+        "Message": ["content", "cost", "role", "status", "tool_call_id", "tool_calls", "tool_name", "usage"],
+        "ToolCall": ["arguments", "id", "name"],
+        "Usage": ["input_tokens", "output_tokens"],
+        "Checkpoint": ["iterations", "messages", "pending_tool_use_id", "questions", "session_id", "usage"],
+        "Question": ["question", "tool_call_id"],
+    }
+    assert sorted(holdfast.ToolDurabilityError("t", "c").payload()) == ["error", "kind", "toolCallId", "toolName"]
+    assert holdfast.ToolDurabilityError.kind == "tool-durability-error"
+    assert len(MIGRATIONS) == 1
+    assert [line.split()[2] for line in MIGRATIONS[0].splitlines() if "CREATE TABLE" in line] == [
+        "agent_sessions",
+        "agent_messages",
+        "tool_ledger",
+        "model_replies",
+    ]
+
+
+def test_the_error_codes_are_pinned() -> None:
+    errors = importlib.import_module("holdfast.errors")
+    codes = {
+        name: getattr(errors, name).code for name in dir(errors) if name.endswith("Error") and not name.startswith("_")
+    }
+    assert codes == {
+        "DefinitionError": "DEFINITION_ERROR",
+        "HoldfastError": "HOLDFAST_ERROR",
+        "InputError": "INPUT_ERROR",
+        "InterruptError": "INTERRUPT",
+        "MemoryStoreNotDurableError": "MEMORY_STORE_NOT_DURABLE",
+        "ModelError": "MODEL_ERROR",
+        "RetryableError": "RETRYABLE",
+        "SessionAccessDeniedError": "SESSION_ACCESS_DENIED",
+        "SessionConflictError": "SESSION_CONFLICT",
+        "SessionNotFoundError": "SESSION_NOT_FOUND",
+        "StoreError": "STORE_ERROR",
+        "TerminalError": "TERMINAL",
+        "ToolDurabilityError": "TOOL_DURABILITY_ERROR",
+    }
