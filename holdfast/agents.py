@@ -301,7 +301,10 @@ class Agent:
         texts = []
         for part in self._instruction_parts:
             text = part if isinstance(part, str) else part(context)
-            texts.append(text if isinstance(text, str) else await text)
+            text = await text if isinstance(text, Awaitable) else text
+            if not isinstance(text, str):
+                raise self._fault(f"instructions must give text, got {text!r}")
+            texts.append(text)
         return "\n".join(texts) or (
             f'You are an AI agent named "{self.name}". Use the available tools to accomplish the user\'s request.'
         )

@@ -136,7 +136,10 @@ class RetryableError(HoldfastError):
 
     def __init__(self, message: str = "Try again later", *, retry_after: float | timedelta | None = None) -> None:
         super().__init__(message)
-        self.retry_after = retry_after.total_seconds() if isinstance(retry_after, timedelta) else retry_after
+        wait = retry_after.total_seconds() if isinstance(retry_after, timedelta) else retry_after
+        if wait is not None and (not isinstance(wait, int | float) or not 0 <= wait < float("inf")):
+            raise InputError(f"RetryableError: retry_after must be seconds or a timedelta, got {retry_after!r}")
+        self.retry_after = wait
 
 
 class TerminalError(HoldfastError):
@@ -161,4 +164,4 @@ class InterruptError(HoldfastError):
 
     def __init__(self, question: str) -> None:
         super().__init__(question)
-        self.question = question
+        self.question = str(question)

@@ -178,6 +178,14 @@ def clean_text(text: str) -> str:
     return text
 
 
+def error_text(error: BaseException) -> str:
+    """Return what an exception says, fit for a tool result; its type's name if it says nothing."""
+    try:
+        return clean_text(str(error)) or type(error).__name__
+    except Exception:  # a __str__ that raises
+        return type(error).__name__
+
+
 def read_object(text: str) -> dict[str, Any]:
     """Read a strict JSON object: no NaN, at most `MAX_DEPTH` deep, integers of at most `MAX_DIGITS` digits.
 

@@ -9,7 +9,7 @@ from typing import Any, assert_never
 from pydantic import ValidationError
 
 from holdfast.errors import InputError, ToolDurabilityError
-from holdfast.messages import LLMResponse, Message, ToolCall, clean_text, explain
+from holdfast.messages import LLMResponse, Message, ToolCall, clean_text, error_text, explain
 from holdfast.tools import TOOL_NAME, Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
 
 
@@ -162,7 +162,7 @@ def result_message(call: ToolCall, outcome: Outcome) -> Message | None:
         case Failed(error):
             return _result(call, _error(error), "failed")
         case Terminated(error):
-            return _result(call, _error(clean_text(str(error))), "failed")
+            return _result(call, _error(error_text(error)), "failed")
         case Unknown(reason):
             payload = ToolDurabilityError(call.name, call.id, reason=reason).payload()
             return _result(call, json.dumps(payload, ensure_ascii=False), "failed")

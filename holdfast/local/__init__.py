@@ -108,4 +108,4 @@ async def run_streaming(
         await task
     finally:
         task.cancel()
-        await asyncio.wait({task})
+        await asyncio.gather(task, return_exceptions=True)

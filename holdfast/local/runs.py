@@ -25,7 +25,7 @@ from holdfast.local.inputs import GivenCheckpoint, RunInput, Transcript
 from holdfast.local.model_calls import ModelCalls
 from holdfast.local.sessions import Log, open_log
 from holdfast.local.tool_calls import ToolCalls
-from holdfast.messages import Message, ToolCall, Usage, clean_text
+from holdfast.messages import Message, ToolCall, Usage, clean_text, error_text
 from holdfast.stores.protocol import AgentStore
 from holdfast.tools import ToolContext
 
@@ -75,6 +75,8 @@ class Run:
         self._session_id = session_id
         self._create_session = create_session
         self._keep = max_stored_messages
+        if tools is not None and not isinstance(tools, Mapping):
+            raise InputError(f"tools must map names to handlers, got {tools!r}; tools are declared with the agent")
         self._injected = dict(tools or {})
         self._tools = {
             name: tool.with_handler(self._injected[name]) if name in self._injected else tool
@@ -119,7 +121,12 @@ class Run:
             descriptions = tools_to_descriptions(self._tools)
             self._model = ModelCalls(self._agent, self._adapter, descriptions, [system, *self._transcript], self._emit)
             state = await self._take_in(given, state)
-            return await self._loop(state)
+            try:
+                result = await self._loop(state)
+            finally:
+                await self._log.flush()
+            await self._log.prune(len(self._transcript), self._keep)
+            return result
 
     # --- where the run begins ---
 
@@ -218,7 +225,6 @@ class Run:
                 case AskHuman(question):
                     if self._unwritten:
                         await self._write(state.questions)
-                    await self._log.close(self._keep, len(self._transcript))
                     return InterruptedResponse(question.question, self._checkpoint(state), self._log.session_id)
                 case Finish() as finish:
                     return await self._finish(state, finish)
@@ -227,7 +233,7 @@ class Run:
         try:
             response = await self._model.ask(action)
         except Exception as error:
-            return state.failed(clean_text(str(error)) or type(error).__name__)
+            return state.failed(error_text(error))
         message = answer_message(
             response,
             turn=len(self._transcript),
@@ -353,7 +359,6 @@ class Run:
             changed = self._agent.write_state(self._context.state) != self._log.session.state
             if finish.status != "error" and (self._unwritten or changed):
                 await self._write()
-        await self._log.close(self._keep, len(self._transcript))
         if finish.error is not None:
             raise finish.error
         budget = self._agent.loop.budget

@@ -58,15 +58,16 @@ class Log:
             self.last_seq += len(messages)
         self.session = session
 
-    async def close(self, keep: int, stored: int) -> None:
-        """Write what a memory store has not got yet, and prune a session of `stored` messages to `keep`."""
-        if self._store is None:
-            return
-        if not self._store.durable and self._unwritten:
+    async def flush(self) -> None:
+        """Write what a memory store has not got yet."""
+        if self._store is not None and not self._store.durable and self._unwritten:
             await self._store.save_session(self.session)
             await self._store.append_messages(self.session.id, self._unwritten, self.session)
             self._unwritten = []
-        if stored > keep:
+
+    async def prune(self, stored: int, keep: int) -> None:
+        """Prune a session of `stored` messages to `keep`."""
+        if self._store is not None and stored > keep:
             await self._store.prune_messages(self.session.id, keep)
 
 

@@ -42,6 +42,10 @@ class ToolCalls:
     async def run(self, action: CallTools) -> None:
         """Carry the action out. If this is cancelled, `outcomes()` tells what became of each call."""
         self._outcomes.update((call.id, outcome) for call, outcome in action.settled)
+        if action.recovering:
+            # Until it is known better: an earlier process may have started them, whatever stops this one.
+            lost = (call for batch in action.batches for call in batch if not self._tools[call.name].safe_to_retry)
+            self._outcomes.update((call.id, Unknown()) for call in lost)
         for batch in action.batches:
             if self._stopped_by is not None:
                 return

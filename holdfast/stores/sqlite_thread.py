@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
 from holdfast.errors import HoldfastError, StoreError
@@ -88,9 +88,8 @@ def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, jobs: "S
     closing = False
     while not closing:
         batch = [jobs.get()]
-        with contextlib.suppress(Empty):
-            while len(batch) < 1_000:
-                batch.append(jobs.get_nowait())
+        while len(batch) < 1_000 and not jobs.empty():
+            batch.append(jobs.get())
         closing = None in batch
         todo = [job for job in batch if job is not None]
         try:

@@ -2,19 +2,20 @@
 how often a call runs is no business of this module.
 """
 
+import copy
 import functools
 import inspect
 import re
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from holdfast.errors import DefinitionError, InputError, InterruptError, RetryableError, TerminalError
-from holdfast.messages import clean_text, explain, read_object
+from holdfast.messages import clean_text, error_text, explain, read_object
 from holdfast.tools.attempts import (
     Asked,
     Duration,
@@ -105,7 +106,11 @@ class Tool(Generic[P, R]):
 
     def with_handler(self, handler: Callable[..., Any]) -> "Tool[..., Any]":
         """Return the same tool with another handler, called as the first one would be."""
-        return replace(cast("Tool[..., Any]", self), handler=handler)
+        if not callable(handler):
+            raise InputError(f"Tool '{self.name}': the handler given for it is not callable: {handler!r}")
+        twin = cast("Tool[..., Any]", copy.copy(self))  # a copy keeps the schemas, which take a millisecond to make
+        object.__setattr__(twin, "handler", handler)
+        return twin
 
     @functools.cached_property
     def input_schema(self) -> dict[str, Any]:
@@ -162,7 +167,7 @@ class Tool(Generic[P, R]):
         except ValidationError as error:
             return Failed(f'Tool "{self.name}" returned invalid output: {explain(error)}')
         except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
-            return Failed(f'Tool "{self.name}" ran, but its result was lost: it is no JSON ({clean_text(str(error))})')
+            return Failed(f'Tool "{self.name}" ran, but its result was lost: it is no JSON ({error_text(error)})')
         if len(content) > limit // 4 and (size := len(content.encode())) > limit:
             return Failed(
                 f'Tool "{self.name}" ran, but its result was lost: {size:,} bytes, '
@@ -192,7 +197,7 @@ class Tool(Generic[P, R]):
         try:
             call = self.bind(self.handler, self.read_arguments(arguments), context)
         except InputError as error:
-            return Failed(clean_text(str(error)))
+            return Failed(error_text(error))
         try:
             return self.write_result(await _finish(self.handler, call, in_thread), limit)
         except InterruptError as interrupt:
@@ -200,9 +205,9 @@ class Tool(Generic[P, R]):
         except TerminalError as error:
             return Terminated(error)
         except RetryableError as error:
-            return Failed(clean_text(str(error)), raised=True, retryable=True, retry_after=error.retry_after)
+            return Failed(error_text(error), raised=True, retryable=True, retry_after=error.retry_after)
         except Exception as error:
-            return Failed(clean_text(str(error)) or type(error).__name__, raised=True)
+            return Failed(error_text(error), raised=True)
 
     async def ask_whether_it_happened(
         self,
@@ -219,7 +224,7 @@ class Tool(Generic[P, R]):
             call = self.bind(self.verify, self.read_arguments(arguments), context)
             verdict = await _finish(self.verify, call, in_thread)
         except Exception as error:
-            return Unknown(f"verify failed: {clean_text(str(error)) or type(error).__name__}")
+            return Unknown(f"verify failed: {error_text(error)}")
         match verdict:
             case Happened(result):
                 return self.write_result(result, limit)

@@ -1,0 +1,16 @@
+"""`make demo` is a newcomer's first look: what it shows must be true."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+DEMO = Path(__file__).parents[2] / "examples" / "at_most_once.py"
+
+
+def test_the_demo_charges_a_card_once_where_a_naive_loop_charges_it_twice() -> None:
+    shown = subprocess.run([sys.executable, DEMO], capture_output=True, text=True, check=True)
+    assert shown.stderr == ""
+    assert shown.stdout.count("died by signal 9") == 2
+    assert "tool-durability-error" not in shown.stdout.split("== holdfast")[0]
+    assert "    a loop that runs lost calls again   2\n" in shown.stdout
+    assert "    holdfast                            1\n" in shown.stdout
