@@ -77,21 +77,19 @@ class ToolCall(Record):
     @field_validator("arguments", mode="before")
     @classmethod
     def _as_object_or_text(cls, value: Any) -> dict[str, Any] | str:
-        if isinstance(value, str):
-            if not value.strip():
-                return {}  # what providers send for a call without arguments
-            try:
-                return read_object(value)
-            except InputError:
-                return clean_text(value)
-        if value is None:
-            return {}
+        if value is None or (isinstance(value, str) and not value.strip()):
+            return {}  # what providers send for a call without arguments
         if isinstance(value, dict) and json_problem(value) is None:
             return value
         try:
-            return json.dumps(value)
+            text = value if isinstance(value, str) else json.dumps(value)
         except (TypeError, ValueError, RecursionError):
             return f"(a {type(value).__name__} that is no JSON)"
+        try:
+            return read_object(text)
+        except InputError:
+            # Text that had to be cleaned is kept as a JSON string: read again, it must not have become an object.
+            return text if clean_text(text) == text else json.dumps(text)
 
 
 class Message(Record):
@@ -140,6 +138,11 @@ class LLMResponse(Record):
     @classmethod
     def _empty_text(cls, value: Any) -> Any:
         return "" if value is None or value == () else value
+
+    @field_validator("cost", mode="before")
+    @classmethod
+    def _cost_needs_a_number(cls, value: Any) -> float | None:
+        return value if isinstance(value, int | float) and math.isfinite(value) else None
 
     @field_validator("usage", mode="before")
     @classmethod

@@ -89,6 +89,24 @@ def in_call_order(messages: Sequence[Message]) -> list[Message]:
     return result
 
 
+def mended(messages: Sequence[Message]) -> list[Message]:
+    """Return a stored transcript as a model may see it: every call answered, in call order, but for the last turn's.
+
+    The store stays as it is. A gap in the middle is another program's: nobody can tell what became of the call.
+    """
+    result: list[Message] = []
+    open_calls: dict[str | None, ToolCall] = {}
+    for message in in_call_order(messages):
+        if message.role == "tool" and open_calls.pop(message.tool_call_id, None) is None:
+            continue  # a result that nobody asked for
+        if message.role != "tool":
+            lost = [result_message(call, Unknown()) for call in open_calls.values()]
+            result.extend(message for message in lost if message is not None)
+            open_calls = {call.id: call for call in message.tool_calls or ()}
+        result.append(message)
+    return in_call_order(result)
+
+
 def with_notices(view: list[Message], warning: str | None, nudge: str | None) -> list[Message]:
     """Return what the model sees with system messages added, never between a call and its result.
 

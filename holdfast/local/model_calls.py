@@ -14,7 +14,7 @@ from holdfast.messages import LLMResponse, Message, clean_text
 class ModelCalls:
     """The model's side of a run.
 
-    The view starts as the system prompt and the transcript. Notices and compression change the view alone: what is
+    Notices and compression change the view alone: what is
     stored stays whole.
     """
 
@@ -23,15 +23,18 @@ class ModelCalls:
         agent: Agent,
         adapter: LLMAdapter,
         tools: Sequence[ToolDescription],
-        view: list[Message],
         emit: Callable[[Event], None] | None,
     ) -> None:
         self.compressions = 0
         self._agent = agent
         self._adapter = adapter
         self._tools = tools
-        self._view = view
+        self._view: list[Message] = []
         self._emit = emit
+
+    def show(self, messages: list[Message]) -> None:
+        """Begin with these: the system prompt, then the transcript."""
+        self._view = messages
 
     def add(self, messages: Sequence[Message]) -> None:
         self._view.extend(messages)

@@ -13,6 +13,7 @@ from holdfast.agent_loop import (
     Finish,
     LoopState,
     answer_message,
+    in_call_order,
     last_answer,
     next_action,
 )
@@ -92,7 +93,7 @@ class Run:
         self._counts: dict[str, int] = {}
         self._nested_usage: Usage | None = None
         self._log: Log
-        self._model: ModelCalls
+        self._model = ModelCalls(agent, self._adapter, tools_to_descriptions(self._tools), emit)
 
     async def go(
         self,
@@ -117,15 +118,17 @@ class Run:
         ) as self._log:
             state = self._begin(given)
             await _call_hook(self._agent.on_start, self._context)
-            system = Message(role="system", content=clean_text(await self._agent.system_prompt(self._context)))
-            descriptions = tools_to_descriptions(self._tools)
-            self._model = ModelCalls(self._agent, self._adapter, descriptions, [system, *self._transcript], self._emit)
+            prompt = clean_text(await self._agent.system_prompt(self._context))
             state = await self._take_in(given, state)
+            # An answer is written when it comes, which may be after the results of later calls.
+            self._transcript = in_call_order(self._transcript)
+            self._model.show([Message(role="system", content=prompt), *self._transcript])
             try:
                 result = await self._loop(state)
             finally:
                 await self._log.flush()
-            await self._log.prune(len(self._transcript), self._keep)
+            if self._log.has_written:
+                await self._log.prune(len(self._transcript), self._keep)
             return result
 
     # --- where the run begins ---
@@ -274,6 +277,7 @@ class Run:
         number = self._log.last_seq + len(self._unwritten) - behind
         positions = {call.id: position for position, call in enumerate(self._transcript[at].tool_calls or ())}
         session_id, who = self._log.session_id, self._context
+        run_key = who.agent.id if session_id is None else self._log.key
 
         def context(call: ToolCall, attempt: int) -> ToolContext:
             return ToolContext(
@@ -281,7 +285,7 @@ class Run:
                 agent_id=who.agent.id,
                 session_id=session_id,
                 tool_call_id=call.id,
-                idempotency_key=f"{session_id or who.agent.id}/{number}.{positions[call.id]}/{call.id}",
+                idempotency_key=f"{run_key}/{number}.{positions[call.id]}/{call.id}",
                 user_id=who.user_id,
                 tenant_id=who.tenant_id,
                 attempt=attempt,

@@ -2,9 +2,10 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from uuid import uuid4
 
-from holdfast.agent_loop import in_call_order
+from holdfast.agent_loop import mended
 from holdfast.agents import Agent
 from holdfast.checkpoints import Question
 from holdfast.errors import (
@@ -14,7 +15,7 @@ from holdfast.errors import (
     SessionConflictError,
     SessionNotFoundError,
 )
-from holdfast.messages import Message
+from holdfast.messages import Message, clean_text
 from holdfast.stores.protocol import AgentStore, Session, check_session_id
 
 
@@ -36,6 +37,15 @@ class Log:
         self._writes = 0
 
     @property
+    def has_written(self) -> bool:
+        return self._writes > 0
+
+    @property
+    def key(self) -> str:
+        """What tells this session from another one made later under the same id."""
+        return f"{self.session.id}@{self.session.created_at:%Y%m%dT%H%M%S%f}"
+
+    @property
     def session_id(self) -> str | None:
         return None if self._store is None else self.session.id
 
@@ -44,8 +54,8 @@ class Log:
         session = self.session
         if (state, questions) != (session.state, session.questions or ()):
             session = session.model_copy(update={"state": state, "questions": questions or None})
+        self._writes += 1
         if self._store is not None and self._store.durable:
-            self._writes += 1
             self.last_seq = await self._store.append_messages_atomic(
                 session.id,
                 messages,
@@ -94,7 +104,13 @@ async def open_log(
         check_session_id(session_id)
         if store is None:
             raise InputError(f"session_id={session_id!r} needs a store to find the session in: pass store=")
-    new = Session(id=session_id or f"sess_{uuid4()}", agent_name=agent.name, user_id=user_id, tenant_id=tenant_id)
+    new = Session(
+        id=session_id or f"sess_{uuid4()}",
+        agent_name=agent.name,
+        user_id=_check_owner("user_id", user_id),
+        tenant_id=_check_owner("tenant_id", tenant_id),
+        created_at=datetime.now(UTC),
+    )
     if store is None:
         yield Log(None, new, [], is_new=True)
         return
@@ -112,9 +128,15 @@ async def open_log(
             return
         _check_access(session, agent, user_id, tenant_id)
         messages = await store.load_messages(session.id)
-        yield Log(store, session, in_call_order(messages), is_new=False)
+        yield Log(store, session, mended(messages), is_new=False)
     finally:
         store.in_flight.discard(new.id)
+
+
+def _check_owner(what: str, value: object) -> str | None:
+    if value is None or (isinstance(value, str) and value and clean_text(value) == value):
+        return value
+    raise InputError(f"{what} must be text without NUL or lone surrogates, or None, got {value!r}")
 
 
 def _check_access(session: Session, agent: Agent, user_id: str | None, tenant_id: str | None) -> None:

@@ -24,7 +24,7 @@ class MemoryStore:
 
     async def save_session(self, session: Session) -> None:
         known, now = self._sessions.get(session.id), datetime.now(UTC)
-        set_by_store: dict[str, Any] = {"created_at": now, "updated_at": now, "last_seq": 0}
+        set_by_store: dict[str, Any] = {"created_at": session.created_at or now, "updated_at": now, "last_seq": 0}
         if known is not None:
             set_by_store |= {
                 "agent_name": known.agent_name,
@@ -36,10 +36,10 @@ class MemoryStore:
         self._sessions[session.id] = session.model_copy(update=set_by_store)
 
     async def load_messages(self, session_id: str) -> list[Message]:
-        return list(self._messages.get(session_id, ()))
+        return [message.model_copy(deep=True) for message in self._messages.get(session_id, ())]
 
     async def append_messages(self, session_id: str, messages: Sequence[Message], session: Session) -> None:
-        stored = [message for message in messages if message.role != "system"]
+        stored = [message.model_copy(deep=True) for message in messages if message.role != "system"]
         self._messages.setdefault(session_id, []).extend(stored)
         if known := self._sessions.get(session_id):
             self._sessions[session_id] = known.model_copy(update={"last_seq": known.last_seq + len(stored)})

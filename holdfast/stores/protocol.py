@@ -38,7 +38,9 @@ class Session(Record):
         user_id, tenant_id: the owner, checked when the session is resumed; None is nobody's.
         questions: open questions; None if none.
         last_seq: the number of the last message ever written. Set by the store.
-        created_at, updated_at: UTC. Set by the store.
+        created_at: UTC; the first save's is kept, and set by the store if that has none. With the id it tells a
+            session from one that was made anew under the same id.
+        updated_at: UTC. Set by the store.
     """
 
     id: str
@@ -113,7 +115,7 @@ class AgentStore(Protocol):
             expected_seq: the last number the writer knows of.
 
         Raises:
-            SessionConflictError: someone else has written since.
+            SessionConflictError: someone else has written since, or made the session anew.
             MemoryStoreNotDurableError: the store is not durable.
         """
         ...

@@ -241,9 +241,9 @@ def _advance(
     if expected_seq:  # the common case in one statement: the session is there and nobody else wrote
         done = db.execute(
             "UPDATE agent_sessions SET state = ?, user_id = ?, tenant_id = ?, questions = ?, updated_at = ?,"
-            " last_seq = last_seq + ? WHERE id = ? AND last_seq = ?",
+            " last_seq = last_seq + ? WHERE id = ? AND last_seq = ? AND created_at = coalesce(?, created_at)",
             (session.state, session.user_id, session.tenant_id, _write_questions(session), _now(), count, session_id,
-             expected_seq),
+             expected_seq, _created(session)),
         ).rowcount  # fmt: skip
         if done:
             return expected_seq + count
@@ -254,9 +254,10 @@ def _advance(
         ).fetchone()
     ):
         return None
-    row = db.execute("SELECT last_seq FROM agent_sessions WHERE id = ?", (session_id,)).fetchone()
-    last = row[0] if row else 0
-    if expected_seq is not None and last != expected_seq:
+    row = db.execute("SELECT last_seq, created_at FROM agent_sessions WHERE id = ?", (session_id,)).fetchone()
+    last, created = row or (0, None)
+    made_anew = created is not None and _created(session) not in (None, created)
+    if expected_seq is not None and (last != expected_seq or made_anew):
         raise SessionConflictError(
             f"Session {session_id} is at message {last}, this run knows of {expected_seq}: another run has written to "
             "it. Nothing was written; run again to go on from there."
@@ -272,7 +273,7 @@ def _save_session(db: sqlite3.Connection, session: Session, count: int) -> int:
         " questions = excluded.questions, last_seq = last_seq + excluded.last_seq, updated_at = excluded.updated_at"
         " RETURNING last_seq",
         (session.id, session.agent_name, session.state, session.user_id, session.tenant_id, _write_questions(session),
-         count, now, now),
+         count, _created(session) or now, now),
     ).fetchall()  # fmt: skip
     return int(row[0][0])
 
@@ -356,6 +357,10 @@ def _entry(db: sqlite3.Connection, run_key: str, call_key: str) -> LedgerEntry:
 def _reply(db: sqlite3.Connection, run_key: str, turn: int) -> str | None:
     row = db.execute("SELECT reply FROM model_replies WHERE run_key = ? AND turn = ?", (run_key, turn)).fetchone()
     return None if row is None else str(row[0])
+
+
+def _created(session: Session) -> str | None:
+    return None if session.created_at is None else session.created_at.isoformat()
 
 
 def _now() -> str:

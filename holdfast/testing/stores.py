@@ -9,6 +9,7 @@ Each check gets a new, empty store and raises AssertionError with what it saw.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.checkpoints import Question
@@ -81,6 +82,13 @@ async def saving_again_keeps_the_first_name_and_time_of_creation(store: Any) -> 
     _expect((second.state, second.user_id, second.tenant_id), ('{"n": 2}', "u", "t"), "state, user_id, tenant_id")
     if second.updated_at < first.updated_at:
         raise AssertionError("updated_at went back")
+
+
+async def the_time_of_creation_is_the_one_of_the_first_save(store: Any) -> None:
+    born = datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC)
+    await store.save_session(_session(created_at=born))
+    await store.save_session(_session(created_at=datetime(2026, 6, 1, tzinfo=UTC)))
+    _expect((await store.load_session("s1")).created_at, born, "created_at")
 
 
 async def appended_messages_come_back_in_order(store: Any) -> None:
@@ -245,6 +253,20 @@ async def a_second_writer_is_refused_and_nothing_is_interleaved(store: Any) -> N
     _expect((await store.load_session("s1")).state, "{}", "state")
 
 
+async def a_writer_of_a_session_that_was_made_anew_is_refused(store: Any) -> None:
+    born = datetime(2026, 1, 1, tzinfo=UTC)
+    await store.append_messages_atomic("s1", _say("a"), _session(created_at=born), expected_seq=0)
+    await store.delete_session("s1")
+    anew = _session(created_at=datetime(2026, 1, 2, tzinfo=UTC))
+    await store.append_messages_atomic("s1", _say("b"), anew, expected_seq=0)
+    await _expect_error(
+        SessionConflictError,
+        store.append_messages_atomic("s1", _say("x"), _session(created_at=born), expected_seq=1),
+        "a writer of the deleted session",
+    )
+    _expect(await _contents(store), ["b"], "load_messages")
+
+
 async def many_writers_at_once_lose_no_number(store: Any) -> None:
     await asyncio.gather(*(store.append_messages_atomic("s1", _say(f"m{n}"), _session()) for n in range(20)))
     _expect(sorted(await _contents(store)), sorted(f"m{n}" for n in range(20)), "load_messages")
@@ -324,6 +346,7 @@ _ANY_STORE: list[Check] = [
     an_unknown_session_is_none_and_has_no_messages,
     a_saved_session_is_loaded_as_it_was,
     saving_again_keeps_the_first_name_and_time_of_creation,
+    the_time_of_creation_is_the_one_of_the_first_save,
     appended_messages_come_back_in_order,
     every_field_of_a_message_survives_and_absent_ones_stay_absent,
     system_messages_are_never_stored,
@@ -341,6 +364,7 @@ _DURABLE_STORE: list[Check] = [
     the_same_write_key_again_changes_nothing,
     a_write_key_belongs_to_its_session,
     a_second_writer_is_refused_and_nothing_is_interleaved,
+    a_writer_of_a_session_that_was_made_anew_is_refused,
     many_writers_at_once_lose_no_number,
     a_failed_write_does_not_take_its_neighbours_down,
     open_questions_are_written_and_cleared_with_the_messages,

@@ -153,6 +153,8 @@ class Tool(Generic[P, R]):
         """
         try:
             given = read_object(arguments) if isinstance(arguments, str) else arguments
+            if any(isinstance(value, dict | list) for value in given.values()):
+                given = copy.deepcopy(given)  # the handler's own: the transcript keeps what was asked for
             return {} if self.input is None else self._arguments.validate_python(given)
         except ValidationError as error:
             raise InputError(f'Invalid input for tool "{self.name}": {explain(error)}') from error

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -194,7 +195,7 @@ async def wrong_result() -> int:
     return "many"  # type: ignore[return-value]
 
 
-no_handler = Tool("no_handler", description="Has no handler.")
+no_handler: Tool[..., Any] = Tool("no_handler", description="Has no handler.")
 
 
 @pytest.mark.parametrize(
@@ -649,7 +650,7 @@ async def test_the_messages_of_a_result_cannot_be_changed() -> None:
     result = assert_complete(await run(Agent("a"), message="go", llm=ScriptedModel(["ok"])))
     assert isinstance(result.messages, tuple)
     with pytest.raises(ValueError, match="frozen"):
-        result.messages[0].content = "changed"  # type: ignore[misc]
+        result.messages[0].content = "changed"
 
 
 async def test_a_caller_that_changes_the_arguments_in_a_result_does_not_reach_the_store() -> None:
@@ -660,10 +661,8 @@ async def test_a_caller_that_changes_the_arguments_in_a_result_does_not_reach_th
     requested = result.messages[1].tool_calls
     assert requested is not None
     assert isinstance(requested[0].arguments, dict)
-    try:
+    with suppress(TypeError):
         requested[0].arguments["text"] = "changed"
-    except TypeError:
-        pass
     stored = (await store.load_messages(result.session_id or ""))[1].tool_calls
     assert stored is not None
     assert stored[0].arguments == {"text": "x"}
@@ -813,6 +812,20 @@ async def test_an_answer_longer_than_a_message_may_be_is_cut_and_says_so() -> No
     assert result.response.startswith("é" * 1_000)
     assert "2,000 of 10,000 bytes" in result.response
     assert result.messages[-1].content == result.response
+
+
+async def test_arguments_longer_than_a_message_may_be_are_refused_and_not_run() -> None:
+    ran: list[str] = []
+
+    @tool
+    async def post(text: str) -> None:
+        ran.append(text)
+
+    agent = Agent("a", tools=[post], loop=Loop(max_message_bytes=2_000))
+    model = ScriptedModel([asks_for(call("post", "c1", text="x" * 5_000)), "done"])
+    result = assert_complete(await run(agent, message="go", llm=model))
+    assert ran == []
+    assert "max_message_bytes" in error_of(tool_results(result.messages)[0])
 
 
 async def test_a_nul_in_the_arguments_reaches_the_handler_as_the_model_wrote_it(store: SQLiteStore) -> None:

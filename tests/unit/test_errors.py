@@ -1,0 +1,157 @@
+"""The tree of errors: what catches what, the codes that programs read, the texts that people read."""
+
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    DefinitionError,
+    HoldfastError,
+    InputError,
+    InterruptError,
+    MemoryStoreNotDurableError,
+    ModelError,
+    RetryableError,
+    SessionAccessDeniedError,
+    SessionConflictError,
+    SessionNotFoundError,
+    StoreError,
+    TerminalError,
+    ToolDurabilityError,
+    errors,
+)
+
+CODES = {
+    HoldfastError: "HOLDFAST_ERROR",
+    DefinitionError: "DEFINITION_ERROR",
+    InputError: "INPUT_ERROR",
+    SessionNotFoundError: "SESSION_NOT_FOUND",
+    SessionAccessDeniedError: "SESSION_ACCESS_DENIED",
+    SessionConflictError: "SESSION_CONFLICT",
+    MemoryStoreNotDurableError: "MEMORY_STORE_NOT_DURABLE",
+    StoreError: "STORE_ERROR",
+    ModelError: "MODEL_ERROR",
+    ToolDurabilityError: "TOOL_DURABILITY_ERROR",
+    RetryableError: "RETRYABLE",
+    TerminalError: "TERMINAL",
+    InterruptError: "INTERRUPT",
+}
+
+
+@pytest.mark.parametrize(("error", "code"), CODES.items(), ids=lambda value: getattr(value, "__name__", ""))
+def test_codes_are_pinned(error: type[HoldfastError], code: str) -> None:
+    assert error.code == code
+
+
+@pytest.mark.parametrize("error", CODES, ids=lambda error: error.__name__)
+def test_every_error_is_a_holdfast_error(error: type[HoldfastError]) -> None:
+    assert issubclass(error, HoldfastError)
+
+
+@pytest.mark.parametrize("error", [DefinitionError, InputError])
+def test_a_wrong_declaration_or_input_is_a_value_error(error: type[HoldfastError]) -> None:
+    assert issubclass(error, ValueError)
+
+
+def test_the_tree_in_the_docstring_names_every_error() -> None:
+    public = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, HoldfastError) and not name.startswith("_")
+    }
+
+    assert {error.__name__ for error in CODES} == public
+    assert [name for name in sorted(public) if f"{name} " not in f"{errors.__doc__}".replace("\n", " ")] == []
+
+
+def test_a_foreign_session_reads_like_one_that_does_not_exist() -> None:
+    texts = {str(SessionNotFoundError("s1")), str(SessionAccessDeniedError("s1"))}
+
+    assert texts == {"Session not found or access denied: s1"}
+
+
+@pytest.mark.parametrize("error", [SessionNotFoundError, SessionAccessDeniedError])
+def test_a_session_error_knows_its_session(error: type[SessionNotFoundError]) -> None:
+    assert error("s1").session_id == "s1"
+
+
+def test_not_found_does_not_catch_access_denied() -> None:
+    assert not any(issubclass(one, other) for one, other in pairwise([SessionNotFoundError, SessionAccessDeniedError]))
+
+
+def test_the_payload_of_a_durability_error_has_the_keys_of_the_documents() -> None:
+    error = ToolDurabilityError("post_slack", "toolu_01")
+
+    assert error.payload() == {
+        "error": str(error),
+        "kind": "tool-durability-error",
+        "toolName": "post_slack",
+        "toolCallId": "toolu_01",
+    }
+
+
+@pytest.mark.parametrize(
+    "word", ["post_slack", "toolu_01", "safe_to_retry", "Check the external state", "did not complete durably. It may"]
+)
+def test_a_durability_error_says_what_happened_and_what_to_do(word: str) -> None:
+    assert word in str(ToolDurabilityError("post_slack", "toolu_01"))
+
+
+def test_a_durability_error_gives_the_reason_it_knows() -> None:
+    error = ToolDurabilityError("post_slack", "toolu_01", reason="it was cut off")
+
+    assert "did not complete durably: it was cut off. It may" in str(error)
+
+
+def test_a_memory_store_error_says_what_to_use_instead() -> None:
+    error = MemoryStoreNotDurableError("Session s1")
+
+    assert str(error).startswith("Session s1: a memory store forgets everything with its process. Use a durable store")
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "seconds"), [(None, None), (30, 30), (0.5, 0.5), (timedelta(minutes=1, milliseconds=500), 60.5)]
+)
+def test_a_retryable_error_knows_its_delay_in_seconds(
+    retry_after: float | timedelta | None, seconds: float | None
+) -> None:
+    assert RetryableError("busy", retry_after=retry_after).retry_after == seconds
+
+
+@pytest.mark.parametrize("retry_after", [-1, float("nan"), float("inf"), "30s", timedelta(-1)], ids=repr)
+def test_a_delay_that_makes_no_sense_is_refused(retry_after: Any) -> None:
+    with pytest.raises(InputError, match="retry_after must be seconds or a timedelta"):
+        RetryableError("busy", retry_after=retry_after)
+
+
+def test_a_retryable_error_has_a_text_of_its_own() -> None:
+    assert str(RetryableError()) == "Try again later"
+
+
+def test_a_terminal_error_is_a_500_without_metadata_unless_told() -> None:
+    error = TerminalError("no such issue")
+
+    assert (str(error), error.status_code, error.metadata) == ("no such issue", 500, {})
+
+
+def test_a_terminal_error_keeps_its_status_code_and_a_copy_of_its_metadata() -> None:
+    metadata = {"issue": 42}
+    error = TerminalError("no such issue", 404, metadata)
+    metadata["issue"] = 43
+
+    assert (error.status_code, error.metadata) == (404, {"issue": 42})
+
+
+@pytest.mark.parametrize("transient", [True, False])
+def test_a_model_error_says_whether_calling_again_may_help(transient: bool) -> None:
+    assert ModelError("busy", transient=transient).transient is transient
+
+
+def test_a_model_error_is_not_transient_unless_told() -> None:
+    assert not ModelError("bad key").transient
+
+
+def test_an_interrupt_carries_its_question() -> None:
+    assert (InterruptError("Who?").question, str(InterruptError("Who?"))) == ("Who?", "Who?")
