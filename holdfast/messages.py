@@ -4,18 +4,22 @@ The values are frozen and hold nothing that JSON cannot carry, however malformed
 whose arguments are no JSON object keeps them as text, and is answered with an error instead of being run.
 """
 
+import copy
 import json
 import math
+import re
 from collections.abc import Iterator
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_serializer, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_serializer, model_validator
 from pydantic_core.core_schema import SerializerFunctionWrapHandler
 
 from holdfast.errors import InputError, ModelError
 
 MAX_DEPTH = 64  # deeper JSON encodes but does not decode everywhere: about 980 levels wedge a Temporal workflow
 MAX_DIGITS = 4_300  # of an integer; Python's own limit for reading one
+
+TOO_LONG = 10**MAX_DIGITS
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -36,8 +40,8 @@ class Record(BaseModel):
 class Usage(Record):
     """Tokens of one model call, or summed over several."""
 
-    input_tokens: int = 0
-    output_tokens: int = 0
+    input_tokens: Annotated[int, Field(ge=0)] = 0
+    output_tokens: Annotated[int, Field(ge=0)] = 0
 
     @property
     def total_tokens(self) -> int:
@@ -72,7 +76,7 @@ class ToolCall(Record):
     @field_validator("id", "name", mode="before")
     @classmethod
     def _as_text(cls, value: Any) -> str:
-        return value if isinstance(value, str) else "" if value is None else str(value)
+        return clean_text(value if isinstance(value, str) else "" if value is None else str(value))
 
     @field_validator("arguments", mode="before")
     @classmethod
@@ -80,7 +84,9 @@ class ToolCall(Record):
         if value is None or (isinstance(value, str) and not value.strip()):
             return {}  # what providers send for a call without arguments
         if isinstance(value, dict) and json_problem(value) is None:
-            return value
+            # The call's own, so that nobody changes what was asked for.
+            nested = any(isinstance(item, dict | list) for item in value.values())
+            return copy.deepcopy(value) if nested else value
         try:
             text = value if isinstance(value, str) else json.dumps(value)
         except (TypeError, ValueError, RecursionError):
@@ -108,6 +114,11 @@ class Message(Record):
     status: Literal["completed", "failed", "cancelled"] | None = None
     usage: Usage | None = None
     cost: float | None = None
+
+    @field_validator("content")
+    @classmethod
+    def _clean(cls, value: str) -> str:
+        return clean_text(value)
 
     @model_validator(mode="before")
     @classmethod
@@ -147,8 +158,10 @@ class LLMResponse(Record):
     @field_validator("usage", mode="before")
     @classmethod
     def _usage_needs_numbers(cls, value: Any) -> Any:
+        if isinstance(value, dict) and not value.keys() & Usage.model_fields.keys():
+            return None
         try:
-            return Usage.model_validate(value) if value is not None else None
+            return None if value is None else Usage.model_validate(value)
         except ValidationError:
             return None
 
@@ -189,8 +202,19 @@ def error_text(error: BaseException) -> str:
         return type(error).__name__
 
 
-def read_object(text: str) -> dict[str, Any]:
-    """Read a strict JSON object: no NaN, at most `MAX_DEPTH` deep, integers of at most `MAX_DIGITS` digits.
+def cut(text: str, limit: int) -> str:
+    """Return at most `limit` bytes of a text, saying so where something is missing."""
+    if len(text) <= limit // 4 or (size := len(text.encode())) <= limit:
+        return text
+    return text.encode()[:limit].decode(errors="ignore") + f"\n[cut: {limit:,} of {size:,} bytes]"
+
+
+def is_cut(text: str) -> bool:
+    return re.search(r"\n\[cut: [\d,]+ of [\d,]+ bytes\]$", text[-80:]) is not None
+
+
+def read_json(text: str) -> Any:
+    """Read strict JSON: no NaN, at most `MAX_DEPTH` deep, integers of at most `MAX_DIGITS` digits.
 
     Raises:
         InputError: saying what is wrong with the text.
@@ -199,11 +223,16 @@ def read_object(text: str) -> dict[str, Any]:
         value = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise InputError(f"not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise InputError(f"a JSON {_JSON_NAMES.get(type(value), 'value')} instead of an object")
-    problem = json_problem(value)
-    if problem:
+    if problem := json_problem(value):
         raise InputError(problem)
+    return value
+
+
+def read_object(text: str) -> dict[str, Any]:
+    """Read a strict JSON object, as `read_json` does."""
+    value = read_json(text)
+    if not isinstance(value, dict):
+        raise InputError(f"a JSON {_JSON_NAMES[type(value)]} instead of an object")
     return value
 
 
@@ -217,9 +246,11 @@ def _refuse_constant(name: str) -> None:
 def json_problem(value: object) -> str | None:
     """Say why a value is no strict JSON, or None. Walks without recursion: the depth is what is in doubt."""
     level: list[object] = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for depth in range(MAX_DEPTH + 2):
         deeper: list[object] = []
         for item in level:
+            if isinstance(item, dict | list) and depth == MAX_DEPTH:
+                return f"nested deeper than {MAX_DEPTH} levels"
             if isinstance(item, dict):
                 if not all(isinstance(key, str) for key in item):
                     return "an object has a key that is no string"
@@ -229,10 +260,8 @@ def json_problem(value: object) -> str | None:
                 deeper.extend(item)
             elif problem := _scalar_problem(item):
                 return problem
-        if not deeper:
-            return None
         level = deeper
-    return f"nested deeper than {MAX_DEPTH} levels"
+    return None
 
 
 def _scalar_problem(item: object) -> str | None:
@@ -244,7 +273,7 @@ def _scalar_problem(item: object) -> str | None:
         case float():
             return None if math.isfinite(item) else f"{item} is not JSON"
         case int():
-            too_long = item.bit_length() > MAX_DIGITS * math.log2(10)
+            too_long = abs(item) >= TOO_LONG
             return f"an integer has more than {MAX_DIGITS} digits" if too_long else None
         case _:
             return f"a {type(item).__name__} is not JSON"

@@ -12,7 +12,7 @@ from holdfast.agent_loop.transcripts import last_answer, result_message, unanswe
 from holdfast.agents import Loop, OnTerminalToolError
 from holdfast.checkpoints import Question, RunStatus
 from holdfast.errors import TerminalError
-from holdfast.messages import Message, ToolCall, Usage
+from holdfast.messages import Message, ToolCall, Usage, error_text
 from holdfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
 
 Settled = tuple[ToolCall, Outcome]
@@ -34,9 +34,14 @@ class ToolFacts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CallModel:
-    """Call the model; `warning` and `nudge` are shown to it from now on (see `with_notices`)."""
+    """Call the model; a warning and a nudge are shown to it from now on (see `with_notices`).
 
-    warning: str | None = None
+    Args:
+        warning: the tokens used when the budget's warning became due. Its text may be the user's code, which does
+            not run here.
+    """
+
+    warning: int | None = None
     nudge: str | None = None
 
 
@@ -91,16 +96,22 @@ def _call_tools(state: "LoopState") -> CallTools:
     if state.ended is not None:
         reason = f"Not run: the run ended with {state.ended.status}"
         return CallTools((), tuple((call, Cancelled(reason)) for call in state.open_calls))
-    if state.recovering:
-        # Nobody can tell whether an orphaned call ran. A tool that is gone may have had effects, too.
-        runnable = {name for name, tool in state.tools.items() if tool.safe_to_retry or tool.verify is not None}
-        lost = tuple((call, Unknown()) for call in state.open_calls if call.name not in runnable)
-        rest = [call for call in state.open_calls if call.name in runnable]
-        return CallTools(_batches(rest, state.tools), lost, recovering=True)
-    limit = state.loop.max_tool_calls
-    refusal = Failed(f"Not run: at most {limit} tool calls per turn (max_tool_calls); ask again for the others")
-    refused = tuple((call, refusal) for call in state.open_calls[limit:])
-    return CallTools(_batches(state.open_calls[:limit], state.tools), refused)
+    settled: list[Settled] = []
+    calls = []
+    for call in state.open_calls:
+        if call.id in state.refused:
+            limit = f"at most {state.loop.max_tool_calls} tool calls per turn (max_tool_calls)"
+            settled.append((call, Failed(f"Not run: {limit}; ask again for the others")))
+        elif state.recovering and not _may_run_again(state.tools.get(call.name)):
+            settled.append((call, Unknown()))
+        else:
+            calls.append(call)
+    return CallTools(_batches(calls, state.tools), tuple(settled), state.recovering)
+
+
+def _may_run_again(tool: ToolFacts | None) -> bool:
+    """Nobody can tell whether an orphaned call ran. A tool that is gone may have had effects, too."""
+    return tool is not None and (tool.safe_to_retry or tool.verify is not None)
 
 
 def _batches(calls: Iterable[ToolCall], tools: Mapping[str, ToolFacts]) -> tuple[tuple[ToolCall, ...], ...]:
@@ -130,10 +141,11 @@ class LoopState:
         response: the text of the last answer.
         finished: the last answer asked for no tool.
         open_calls: calls of the last answer without an outcome; `recovering` if an earlier run left them.
+        refused: ids of calls beyond `max_tool_calls`, which never run.
         questions: open questions of the turn, in call order.
         progressed: a call of this turn succeeded.
         idle_turns: turns in a row without a successful call.
-        warning, nudge: system messages for the next model call; `warned`, `nudges` count those given.
+        warning, nudge: what the next `CallModel` carries; `warned`, `nudges` count those given.
     """
 
     loop: Loop
@@ -143,12 +155,13 @@ class LoopState:
     response: str = ""
     finished: bool = False
     open_calls: tuple[ToolCall, ...] = ()
+    refused: frozenset[str] = frozenset()
     recovering: bool = False
     questions: tuple[Question, ...] = ()
     progressed: bool = False
     idle_turns: int = 0
     usage: Usage | None = None
-    warning: str | None = None
+    warning: int | None = None
     warned: bool = False
     nudge: str | None = None
     nudges: int = 0
@@ -171,6 +184,7 @@ class LoopState:
             response=messages[last].content if last is not None else "",
             finished=last == len(messages) - 1 and not messages[last].tool_calls and not questions,
             open_calls=tuple(call for call in unanswered(messages) if call.id not in asked),
+            refused=self._beyond_limit(() if last is None else messages[last].tool_calls or ()),
             recovering=recovering,
             questions=questions,
         )
@@ -188,6 +202,7 @@ class LoopState:
             response=message.content,
             finished=not calls,
             open_calls=calls,
+            refused=self._beyond_limit(calls),
             recovering=False,
             progressed=False,
             warning=None,
@@ -199,6 +214,9 @@ class LoopState:
                 state = state._judged_by_length(message.usage)
         return state
 
+    def _beyond_limit(self, calls: Sequence[ToolCall]) -> frozenset[str]:
+        return frozenset(call.id for call in calls[self.loop.max_tool_calls :])
+
     def failed(self, error: str) -> "LoopState":
         """The model could not be called."""
         return replace(self, iterations=self.iterations + 1, ended=Finish("error", error))
@@ -207,13 +225,13 @@ class LoopState:
         """Tokens were used by this run's model, or by an agent that it invoked."""
         used = usage + self.usage
         budget = self.loop.budget
-        if budget is None:
+        if budget is None or self.ended is not None:
             return replace(self, usage=used)
         share = used.total_tokens / budget.max
         if share >= budget.stop_threshold and not self.finished:
             return replace(self, usage=used, ended=Finish("token-budget-exhausted", self.response))
         if share >= budget.warning_threshold and not self.warned:
-            return replace(self, usage=used, warned=True, warning=budget.warning(used.total_tokens))
+            return replace(self, usage=used, warned=True, warning=used.total_tokens)
         return replace(self, usage=used)
 
     def _judged_by_length(self, usage: Usage) -> "LoopState":
@@ -241,21 +259,26 @@ class LoopState:
     def settled(self, outcomes: Sequence[Settled]) -> "LoopState":
         """All open calls have an outcome, given in call order."""
         terminal = self._terminal(outcomes)
-        asked = tuple(
-            Question(question=outcome.question, tool_call_id=call.id)
-            for call, outcome in outcomes
-            if isinstance(outcome, Asked) and terminal is None
-        )
         ended = self.ended
         if terminal is not None and ended is None:
             raised = terminal if self.on_terminal_tool_error == "fail" else None
-            ended = Finish("error", str(terminal), raised)
+            ended = Finish("error", error_text(terminal), raised)
         return self._turn_ended(
             open_calls=(),
             recovering=False,
-            questions=self.questions + asked,
+            questions=self.asked(outcomes),
             progressed=self.progressed or any(isinstance(outcome, Returned) for _, outcome in outcomes),
             ended=ended,
+        )
+
+    def asked(self, outcomes: Sequence[Settled]) -> tuple[Question, ...]:
+        """Return the questions that are open then; none if a terminal error ends the run."""
+        if self._terminal(outcomes) is not None:
+            return ()
+        return self.questions + tuple(
+            Question(question=outcome.question, tool_call_id=call.id)
+            for call, outcome in outcomes
+            if isinstance(outcome, Asked)
         )
 
     def _terminal(self, outcomes: Sequence[Settled]) -> TerminalError | None:
@@ -274,7 +297,8 @@ class LoopState:
         """Apply changes; if nothing of the turn is open any more, judge whether the agent is stuck."""
         if changes["questions"] or changes.get("ended", self.ended) is not None:
             return replace(self, **changes)
-        idle = 0 if changes["progressed"] else self.idle_turns + 1
+        # What a crash took says nothing about the agent.
+        idle = 0 if changes["progressed"] else self.idle_turns + (not self.recovering)
         if not 0 < self.loop.stuck_threshold <= idle:
             return replace(self, **changes, idle_turns=idle)
         match self.loop.on_stuck:

@@ -9,7 +9,7 @@ from typing import Any, assert_never
 from pydantic import ValidationError
 
 from holdfast.errors import InputError, ToolDurabilityError
-from holdfast.messages import LLMResponse, Message, ToolCall, clean_text, error_text, explain
+from holdfast.messages import LLMResponse, Message, ToolCall, clean_text, cut, error_text, explain
 from holdfast.tools import TOOL_NAME, Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
 
 
@@ -42,16 +42,10 @@ def read_transcript(messages: Iterable[Message | Mapping[str, Any]]) -> list[Mes
         message = _read_message(given, index)
         if message.role == "system":
             continue
+        if problem := _misplaced(message, result, open_calls):
+            raise InputError(f"messages[{index}]: {problem}")
         if message.role == "tool":
-            if not any(earlier.role == "assistant" for earlier in result):
-                raise InputError(f"messages[{index}]: Expected an assistant message before tool results")
-            if open_calls.pop(message.tool_call_id or "", None) is None:
-                raise InputError(f"messages[{index}]: no unanswered tool call has the id {message.tool_call_id!r}")
-        elif open_calls:
-            raise InputError(
-                f"messages[{index}]: the tool calls {', '.join(open_calls)} before it have no results. "
-                "Run the transcript up to there first, or add their results"
-            )
+            del open_calls[message.tool_call_id or ""]
         for call in message.tool_calls or ():
             if not call.id or call.id in open_calls:
                 raise InputError(f"messages[{index}]: tool call ids must be there and differ, got {call.id!r}")
@@ -60,6 +54,22 @@ def read_transcript(messages: Iterable[Message | Mapping[str, Any]]) -> list[Mes
     if not result:
         raise InputError("messages: empty; give at least one message")
     return in_call_order(result)
+
+
+def _misplaced(message: Message, before: Sequence[Message], open_calls: Mapping[str, ToolCall]) -> str | None:
+    if message.tool_calls and message.role != "assistant":
+        return "only an assistant message may carry tool calls"
+    if message.role == "tool":
+        if not any(earlier.role == "assistant" for earlier in before):
+            return "Expected an assistant message before tool results"
+        if message.tool_call_id not in open_calls:
+            return f"no unanswered tool call has the id {message.tool_call_id!r}"
+    elif open_calls:
+        return (
+            f"the tool calls {', '.join(open_calls)} before it have no results. "
+            "Run the transcript up to there first, or add their results"
+        )
+    return None
 
 
 def _read_message(given: Message | Mapping[str, Any], index: int) -> Message:
@@ -142,8 +152,9 @@ def answer_message(
             call_id = f"call_{turn}_{position}"
             while call_id in taken or call_id in calls:
                 call_id += "_"
-        if isinstance(arguments, str):
-            arguments = cut(arguments, limit)
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        if (shorter := cut(text, limit)) is not text:
+            arguments = shorter
         if (call_id, name) != (call.id, call.name) or arguments is not call.arguments:
             call = ToolCall(id=call_id, name=name, arguments=arguments)
         calls[call_id] = call
@@ -163,13 +174,6 @@ def _tool_name(name: str, tools: AbstractSet[str]) -> str:
     while readable in tools:
         readable += "_"
     return readable
-
-
-def cut(text: str, limit: int) -> str:
-    """Return at most `limit` bytes of a text, saying so where something is missing."""
-    if len(text) <= limit // 4 or (size := len(text.encode())) <= limit:
-        return text
-    return text.encode()[:limit].decode(errors="ignore") + f"\n[cut: {limit:,} of {size:,} bytes]"
 
 
 def result_message(call: ToolCall, outcome: Outcome) -> Message | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from holdfast.agent_loop import read_transcript
+from holdfast.agent_loop import read_transcript, unanswered
 from holdfast.checkpoints import Checkpoint, Question
 from holdfast.errors import InputError
 from holdfast.messages import Message, clean_text, explain
@@ -65,6 +65,33 @@ class RunInput:
         if self.checkpoint.questions is None and pending is not None:
             return (Question(question="", tool_call_id=pending),)  # a checkpoint of the documents' four fields
         return self.checkpoint.questions or ()
+
+    def check_questions(self) -> None:
+        """Refuse a checkpoint whose questions do not belong to calls that wait for a result."""
+        waiting = {call.id for call in unanswered(self.messages or [])}
+        for question in self.questions:
+            if question.tool_call_id is not None and question.tool_call_id not in waiting:
+                raise InputError(f"the checkpoint asks for call {question.tool_call_id}, which waits for no result")
+
+    def check_session(self, session_id: str, questions: tuple[Question, ...], stored: list[Message]) -> None:
+        """Refuse a checkpoint whose question the session does not ask, or not any more."""
+        asked = self.questions[:1]
+        if asked and (asked != questions[:1] or (self.messages or [])[-1:] != stored[-1:]):
+            raise InputError(
+                f"Session {session_id} does not wait for the answer to call {asked[0].tool_call_id} any more: it was "
+                "answered, or the session went on. run() without message= returns where it is."
+            )
+
+    def not_in(self, stored: list[Message]) -> list[Message]:
+        """Return what the user said after the stored messages end: a run whose model failed has not written it."""
+        mine = self.messages or []
+        for end in range(len(mine), len(stored) - 1, -1):
+            rest = mine[end:]
+            if any(message.role != "user" for message in rest):
+                break
+            if mine[end - len(stored) : end] == stored:
+                return rest
+        return []
 
 
 def _read_text(what: str, text: object, limit: int) -> str | None:

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from holdfast.agent_loop import CallModel, with_notices
+from holdfast.agent_loop import CallModel, in_call_order, with_notices
 from holdfast.agents import Agent
 from holdfast.errors import HoldfastError
 from holdfast.llm import LLMAdapter, StreamingLLMAdapter, ToolDescription
@@ -36,20 +36,26 @@ class ModelCalls:
         """Begin with these: the system prompt, then the transcript."""
         self._view = messages
 
+    def put_in_order(self) -> None:
+        """Results that came late stand where their calls do."""
+        self._view = in_call_order(self._view)
+
     def add(self, messages: Sequence[Message]) -> None:
         self._view.extend(messages)
 
     async def ask(self, action: CallModel) -> LLMResponse:
         """Return the model's answer; raises whatever keeps it from answering."""
-        self._view = with_notices(self._view, action.warning, action.nudge)
+        budget = self._agent.loop.budget
+        warning = None if budget is None or action.warning is None else budget.warning(action.warning)
+        self._view = with_notices(self._view, warning, action.nudge)
         await self._compress()
         view = list(self._view)  # the adapter's own: it may keep or change it
         if self._emit is None:
-            return LLMResponse.read(await self._adapter.chat(view, self._tools, **self._agent.settings))
+            return LLMResponse.read(await self._adapter.chat(view, self._tools, **self._agent.plain_settings()))
         return await self._stream(view, self._emit)
 
     async def _stream(self, view: list[Message], emit: Callable[[Event], None]) -> LLMResponse:
-        settings = self._agent.settings
+        settings = self._agent.plain_settings()
         if not isinstance(self._adapter, StreamingLLMAdapter):
             response = LLMResponse.read(await self._adapter.chat(view, self._tools, **settings))
             if response.text:

@@ -87,6 +87,7 @@ class Run:
         self._context = AgentContext(
             AgentIdentity(instance_id or uuid4().hex, agent.name), agent.new_state(), user_id, tenant_id
         )
+        self.usage: Usage | None = None
         self._transcript: list[Message] = []
         self._unwritten: list[Message] = []
         self._call_ids: set[str] = set()
@@ -144,12 +145,15 @@ class Run:
             self._context.state = self._agent.read_state(log.session.state)
             self._transcript = list(log.messages)
             questions = log.session.questions or ()
-            self._check_still_asked(given.questions, questions)
+            self._unwritten = given.not_in(log.messages)
+            given.check_session(log.session.id, questions, log.messages)
+            self._transcript += self._unwritten
         elif given.messages is not None:
             self._transcript = list(given.messages)
             self._unwritten = list(given.messages)
-        elif given.message is None:
-            raise InputError("nothing to run: give message=, messages=, checkpoint=, or the session_id of a session")
+            given.check_questions()
+        if not self._transcript and given.message is None:
+            raise InputError("nothing to run: give message=, messages=, checkpoint=, or a session_id with messages")
         self._call_ids = {call.id for message in self._transcript for call in message.tool_calls or ()}
         state = LoopState(
             loop=self._agent.loop, tools=self._tools, on_terminal_tool_error=self._agent.on_terminal_tool_error
@@ -161,13 +165,6 @@ class Run:
         if given.message is not None:
             self._check_may_speak(state)
         return state
-
-    def _check_still_asked(self, asked: tuple[Question, ...], questions: tuple[Question, ...]) -> None:
-        if asked and (not questions or questions[0].tool_call_id != asked[0].tool_call_id):
-            raise InputError(
-                f"Session {self._log.session.id} does not wait for the answer to call {asked[0].tool_call_id} any "
-                "more: it was answered, or the session went on. run() without message= returns where it is."
-            )
 
     def _check_may_speak(self, state: LoopState) -> None:
         """Refuse a message where it would get between a call and its result."""
@@ -223,7 +220,8 @@ class Run:
                     state = await self._call_model(state, action)
                 case CallTools() as action:
                     state = await self._call_tools(state, action)
-                    if self._emit is not None and state.iterations % self._agent.loop.checkpoint_interval == 0:
+                    done = state.iterations
+                    if self._emit is not None and done and done % self._agent.loop.checkpoint_interval == 0:
                         self._emit(CheckpointReached(self._checkpoint(state)))
                 case AskHuman(question):
                     if self._unwritten:
@@ -248,9 +246,11 @@ class Run:
         for call in message.tool_calls or ():
             self._call_ids.add(call.id)
             self._counts[call.name] = self._counts.get(call.name, 0) + 1
+        state = state.replied(message)
+        self.usage = state.usage
         if message.tool_calls:  # a final text is written with the state that on_complete leaves
             await self._write()
-        return state.replied(message)
+        return state
 
     async def _call_tools(self, state: LoopState, action: CallTools) -> LoopState:
         calls = ToolCalls(self._tools, state, self._contexts(), self._emit)
@@ -260,14 +260,19 @@ class Run:
             # What is known is kept, so that the session can be resumed; a second cancel does not undo this write.
             outcomes = calls.outcomes()
             self._add(state.results(outcomes))
-            await asyncio.shield(self._write(state.settled(outcomes).questions))
+            await asyncio.shield(self._write(state.asked(outcomes)))
             raise
         outcomes = calls.outcomes()
-        self._add(state.results(outcomes))
+        results = state.results(outcomes)
+        self._add(results)
         state = state.settled(outcomes)
         await self._write(state.questions)
+        if self._transcript[-len(results) - 1].role == "tool":  # some calls of the turn had results before
+            self._transcript = in_call_order(self._transcript)
+            self._model.put_in_order()
         if self._nested_usage is not None:
             state, self._nested_usage = state.spent(self._nested_usage), None
+            self.usage = state.usage
         return state
 
     def _contexts(self) -> Callable[[ToolCall, int], ToolContext]:
@@ -276,8 +281,7 @@ class Run:
         behind = len(self._transcript) - 1 - at
         number = self._log.last_seq + len(self._unwritten) - behind
         positions = {call.id: position for position, call in enumerate(self._transcript[at].tool_calls or ())}
-        session_id, who = self._log.session_id, self._context
-        run_key = who.agent.id if session_id is None else self._log.key
+        session_id, run_key, who = self._log.session_id, self._log.key, self._context
 
         def context(call: ToolCall, attempt: int) -> ToolContext:
             return ToolContext(
@@ -312,9 +316,11 @@ class Run:
             user_id=self._context.user_id if user_id is None else user_id,
             tenant_id=self._context.tenant_id if tenant_id is None else tenant_id,
         )
-        result = await child.go(message=message)
-        usage = result.checkpoint.usage
-        self._nested_usage = usage + self._nested_usage if usage.total_tokens else self._nested_usage
+        try:
+            result = await child.go(message=message)
+        finally:
+            if child.usage is not None:
+                self._nested_usage = child.usage + self._nested_usage
         if isinstance(result, InterruptedResponse):
             raise InterruptError(result.question)
         if result.status != "complete":

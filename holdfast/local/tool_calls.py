@@ -82,7 +82,7 @@ class ToolCalls:
             if tool is None:
                 outcome: Outcome = not_found(call.name, self._tools)
             else:
-                outcome = await self._settle(tool, call, recovering)
+                outcome = await self._settle(tool, call, recovering, lambda: task.cancelling() > cancels)
         except asyncio.CancelledError:
             if task.cancelling() > cancels:
                 unknown = tool is not None and not tool.safe_to_retry
@@ -99,7 +99,9 @@ class ToolCalls:
         if task.cancelling() > cancels:  # a plain function that could not be stopped has ended: now is the time
             raise asyncio.CancelledError
 
-    async def _settle(self, tool: Tool[..., Any], call: ToolCall, recovering: bool) -> Outcome:
+    async def _settle(
+        self, tool: Tool[..., Any], call: ToolCall, recovering: bool, is_cancelled: Callable[[], bool]
+    ) -> Outcome:
         if recovering and not tool.safe_to_retry:
             verdict = await self._bounded(tool, call, 1, tool.ask_whether_it_happened)
             if verdict is not None:
@@ -108,7 +110,7 @@ class ToolCalls:
         while True:
             outcome = await self._bounded(tool, call, attempt, tool.attempt)
             delay = tool.next_delay(outcome, attempt) if isinstance(outcome, Failed) else None
-            if delay is None:
+            if delay is None or is_cancelled():
                 assert outcome is not None
                 return outcome
             await asyncio.sleep(delay)

@@ -53,7 +53,7 @@ class SQLiteStore:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.in_flight: set[str] = set()
-        self._path = os.fspath(path)
+        self._path = _checked(os.fspath(path))
         self._thread = SQLiteThread(self._path, MIGRATIONS)
         self._do = self._thread.do
 
@@ -224,6 +224,13 @@ def sqlite_store(path: str | os.PathLike[str]) -> SQLiteStore:
     or was written by a newer version of holdfast. Nothing is overwritten then.
     """
     return SQLiteStore(path)
+
+
+def _checked(path: str) -> str:
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise InputError(f"sqlite_store needs the path of a file, or ':memory:', got {path!r}")
+    # Absolute now: the file is opened later, and the process may have moved by then.
+    return path if path == ":memory:" else os.path.abspath(path)
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------

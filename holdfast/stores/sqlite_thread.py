@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,31 +47,32 @@ class SQLiteThread:
         """Run work in a transaction and return what it returns, once that is committed."""
         loop = asyncio.get_running_loop()
         job = _Job(work, writes, loop, loop.create_future())
-        if self._thread is None:
-            self._start()
-        self._jobs.put(job)
+        with self._lock:  # so that nothing gets behind the end of a queue that closes
+            if self._thread is None:
+                self._start()
+            self._jobs.put(job)
         return cast(T, await job.future)
 
     async def close(self) -> None:
         """Finish what was asked for and close the file."""
         with self._lock:
             thread, self._thread = self._thread, None
-        if thread is not None:
             self._jobs.put(None)
+        if thread is not None:
             await asyncio.to_thread(thread.join)
 
     def _start(self) -> None:
-        with self._lock:
-            if self._thread is None:
-                # The thread holds the queue, not this object: when it is forgotten, its thread ends.
-                self._thread = threading.Thread(
-                    target=_serve,
-                    args=(self._path, self._migrations, self._busy_timeout, self._jobs),
-                    name=f"sqlite {self._path}",
-                    daemon=True,
-                )
-                self._thread.start()
-                weakref.finalize(self, self._jobs.put, None)
+        # Each thread has a queue of its own: one that closes does not take the end of the next.
+        self._jobs = SimpleQueue()
+        self._thread = threading.Thread(
+            target=_serve,
+            args=(self._path, self._migrations, self._busy_timeout, self._jobs),
+            name=f"sqlite {self._path}",
+            daemon=True,
+        )
+        self._thread.start()
+        # The thread holds the queue, not this object: when it is forgotten, its thread ends.
+        weakref.finalize(self, self._jobs.put, None)
 
 
 @dataclass(slots=True, eq=False)
@@ -159,8 +161,9 @@ def _open(path: str, migrations: tuple[str, ...], busy_timeout: float) -> sqlite
     db = sqlite3.connect(path, timeout=busy_timeout, isolation_level=None)
     try:
         # Looked at before anything is changed: what is no database, or newer, stays as it is.
+        _refuse_foreign(db, path)
         _version(db, path, len(migrations))
-        db.execute("PRAGMA journal_mode = WAL")
+        _switch_to_wal(db, busy_timeout)
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA foreign_keys = ON")
         _migrate(db, path, migrations)
@@ -168,6 +171,29 @@ def _open(path: str, migrations: tuple[str, ...], busy_timeout: float) -> sqlite
         db.close()
         raise
     return db
+
+
+def _switch_to_wal(db: sqlite3.Connection, busy_timeout: float) -> None:
+    """SQLite does not wait by itself here, and several processes may open a new file at once."""
+    deadline = time.monotonic() + busy_timeout
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname != "SQLITE_BUSY" or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def _refuse_foreign(db: sqlite3.Connection, path: str) -> None:
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if tables and "holdfast_schema" not in tables:
+        raise StoreError(
+            f"The store {path} is the database of another program (it has the table {min(tables)!r}); give another "
+            "path. Nothing was changed."
+        )
 
 
 def _version(db: sqlite3.Connection, path: str, newest: int) -> int:

@@ -29,6 +29,8 @@ class ScriptedModel:
     """
 
     def __init__(self, script: Iterable[Answer] | Callable[[list[Message], list[ToolDescription]], Any]) -> None:
+        if isinstance(script, str | Mapping | LLMResponse):
+            raise TypeError(f"ScriptedModel needs a list of answers or a function, got {script!r}")
         self.calls: list[ModelCall] = []
         self._answer = script if callable(script) else None
         self._answers = [] if callable(script) else list(script)

@@ -10,6 +10,8 @@ from holdfast.errors import DefinitionError, HoldfastError, TerminalError
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
+_LONGEST = 100 * 365 * 86_400  # a century; what an engine's timers can hold
+
 Duration = str | float | int | timedelta
 
 
@@ -26,10 +28,10 @@ def seconds(value: Duration, what: str) -> float:
         match = re.fullmatch(r"(\d{1,9})([smhdw])", value)
         result = int(match[1]) * _UNITS[match[2]] if match else None
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        result = float(value)
-    if result is None or not 0 < result < float("inf"):
+        result = value if 0 < value <= _LONGEST else None
+    if result is None or not 0 < result <= _LONGEST:
         raise DefinitionError(f'{what} must be like "30s", "15m", "2h", "7d", "1w" or seconds above 0, got {value!r}')
-    return result
+    return float(result)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +48,10 @@ class RetryPolicy:
     maximum_attempts: int = 5
 
     def __post_init__(self) -> None:
-        if isinstance(self.maximum_attempts, bool) or self.maximum_attempts < 1:
+        attempts, factor = self.maximum_attempts, self.backoff_coefficient
+        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
             raise DefinitionError(f"retry.maximum_attempts must be >= 1, got {self.maximum_attempts!r}")
-        if self.backoff_coefficient < 1:
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor < float("inf"):
             raise DefinitionError(f"retry.backoff_coefficient must be >= 1, got {self.backoff_coefficient!r}")
         for name in ("initial_interval", "maximum_interval"):
             object.__setattr__(self, name, seconds(getattr(self, name), f"retry.{name}"))

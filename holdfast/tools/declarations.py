@@ -5,6 +5,7 @@ how often a call runs is no business of this module.
 import copy
 import functools
 import inspect
+import json
 import re
 import sys
 from collections.abc import Awaitable, Callable
@@ -15,7 +16,7 @@ from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapt
 from pydantic_core import PydanticSerializationError
 
 from holdfast.errors import DefinitionError, InputError, InterruptError, RetryableError, TerminalError
-from holdfast.messages import clean_text, error_text, explain, read_object
+from holdfast.messages import clean_text, cut, error_text, explain, is_cut, read_object
 from holdfast.tools.attempts import (
     Asked,
     Duration,
@@ -30,7 +31,7 @@ from holdfast.tools.attempts import (
     Unknown,
     seconds,
 )
-from holdfast.tools.signatures import parameters_of, read_docstring, read_signature
+from holdfast.tools.signatures import Takes, parameters_of, read_signature, read_summary
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -93,7 +94,7 @@ class Tool(Generic[P, R]):
         if self.retry is not None and not self.safe_to_retry:
             raise self._fault("retry needs safe_to_retry=True: a retry runs the tool twice")
         # A broken schema is found now, when the tool is declared, not by the first model that calls it.
-        _ = self.input_schema, self._result
+        _ = self._input_schema, self._result
 
     def _fault(self, text: str) -> DefinitionError:
         return DefinitionError(f"Tool '{self.name}': {text}")
@@ -110,18 +111,25 @@ class Tool(Generic[P, R]):
             raise InputError(f"Tool '{self.name}': the handler given for it is not callable: {handler!r}")
         twin = cast("Tool[..., Any]", copy.copy(self))  # a copy keeps the schemas, which take a millisecond to make
         object.__setattr__(twin, "handler", handler)
+        twin.__dict__.pop("_takes", None)
         return twin
 
-    @functools.cached_property
+    @property
     def input_schema(self) -> dict[str, Any]:
-        """The JSON schema of the arguments."""
+        """The JSON schema of the arguments, the caller's own."""
+        return copy.deepcopy(self._input_schema)
+
+    @functools.cached_property
+    def _input_schema(self) -> dict[str, Any]:
         if self.input is None:
             return {"type": "object", "properties": {}}
         try:
             schema = self._arguments.json_schema()
         except PydanticUserError as error:
-            raise self._fault(f"input has no JSON schema: {error}") from error
-        if schema.get("type") != "object" and "$ref" not in schema:
+            raise self._fault(f"input has no JSON schema: {str(error).splitlines()[0]}") from error
+        if "$ref" in schema:  # a recursive model; providers want the type at the top
+            schema = {**schema["$defs"][schema["$ref"].rpartition("/")[2]], "$defs": schema["$defs"]}
+        if schema.get("type") != "object":
             raise self._fault(f"input must describe a JSON object, not {schema.get('type', 'a union')!r}")
         schema.pop("title", None)
         schema.pop("description", None)
@@ -139,7 +147,9 @@ class Tool(Generic[P, R]):
 
     def _adapter(self, annotation: Any, what: str) -> TypeAdapter[Any]:
         try:
-            return TypeAdapter(annotation)
+            adapter = TypeAdapter(annotation)
+            adapter.rebuild(raise_errors=True)
+            return adapter
         except (PydanticSchemaGenerationError, PydanticUserError, TypeError, NameError) as error:
             raise self._fault(f"{what} {annotation!r} cannot become a schema: {str(error).splitlines()[0]}") from error
 
@@ -152,10 +162,11 @@ class Tool(Generic[P, R]):
             InputError: saying what is wrong, in words for the model.
         """
         try:
+            if isinstance(arguments, str) and is_cut(arguments):
+                raise InputError("the arguments are longer than max_message_bytes")
             given = read_object(arguments) if isinstance(arguments, str) else arguments
-            if any(isinstance(value, dict | list) for value in given.values()):
-                given = copy.deepcopy(given)  # the handler's own: the transcript keeps what was asked for
-            return {} if self.input is None else self._arguments.validate_python(given)
+            # As the JSON that it is: strict types are read from it, and the handler gets a value of its own.
+            return {} if self.input is None else self._arguments.validate_json(json.dumps(given))
         except ValidationError as error:
             raise InputError(f'Invalid input for tool "{self.name}": {explain(error)}') from error
         except (InputError, RecursionError) as error:
@@ -203,13 +214,13 @@ class Tool(Generic[P, R]):
         try:
             return self.write_result(await _finish(self.handler, call, in_thread), limit)
         except InterruptError as interrupt:
-            return Asked(clean_text(interrupt.question))
+            return Asked(cut(clean_text(interrupt.question), limit))
         except TerminalError as error:
             return Terminated(error)
         except RetryableError as error:
-            return Failed(error_text(error), raised=True, retryable=True, retry_after=error.retry_after)
+            return Failed(cut(error_text(error), limit), raised=True, retryable=True, retry_after=error.retry_after)
         except Exception as error:
-            return Failed(error_text(error), raised=True)
+            return Failed(cut(error_text(error), limit), raised=True)
 
     async def ask_whether_it_happened(
         self,
@@ -238,14 +249,23 @@ class Tool(Generic[P, R]):
                 return Unknown(f"verify returned {type(verdict).__name__} instead of Happened, NotHappened or None")
 
     def bind(self, handler: Callable[..., Any], arguments: Any, context: ToolContext) -> Callable[[], Any]:
-        names, context_name = parameters_of(handler)
+        """Return the call of a handler: of keywords if it came from a signature, else of the value it reads."""
+        takes = self._takes if handler is self.handler else parameters_of(handler)
+        extra = {takes.context: context} if takes.context is not None else {}
         if self.by_keyword:
-            extra = {} if context_name is None else {context_name: context}
             return functools.partial(handler, **arguments, **extra)
-        positional: tuple[Any, ...] = () if self.input is None else (arguments,)
-        if context_name is not None or len(names) > len(positional):
-            positional += (context,)
-        return functools.partial(handler, *positional)
+        positional = () if self.input is None else (arguments,)
+        if takes.context is None:
+            # Untyped, a second parameter that must be given can only be the context.
+            also = (context,) if len(takes.needed) > len(positional) else ()
+            return functools.partial(handler, *positional, *also)
+        if takes.needed[:1] == (takes.context,):
+            return functools.partial(handler, context, *positional)
+        return functools.partial(handler, *positional, **extra)
+
+    @functools.cached_property
+    def _takes(self) -> Takes:
+        return parameters_of(self.handler)
 
     def next_delay(self, failed: Failed, attempt: int) -> float | None:
         """Return the seconds until the next attempt, or None if the model is to read the error.
@@ -299,9 +319,9 @@ def tool(
     def declare(function: Callable[..., Any]) -> Tool[..., Any]:
         if not callable(function):
             raise DefinitionError(f"@tool needs a function, got {function!r}")
-        tool_name = getattr(function, "__name__", type(function).__name__) if name is None else name
-        summary, parameter_docs = read_docstring(inspect.getdoc(function) or "")
-        arguments, output = read_signature(tool_name, function, parameter_docs, caller)
+        own_name, summary = read_summary(function)
+        tool_name = own_name if name is None else name
+        arguments, output = read_signature(tool_name, function, caller)
         return Tool(
             tool_name,
             description=(summary or tool_name) if description is None else description,

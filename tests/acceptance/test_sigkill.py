@@ -99,7 +99,7 @@ class Ended(NamedTuple):
 
 def start(folder: Path, window: str, kind: str) -> Ended:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROGRAM, str(folder), window, kind],
+        [sys.executable, "-P", "-W", "error", "-c", PROGRAM, str(folder), window, kind],
         capture_output=True,
         text=True,
         timeout=60,

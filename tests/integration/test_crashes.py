@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import os
 import shutil
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -171,7 +173,7 @@ async def transfer_blindly(text: str = "") -> str:
     return "transferred"
 
 
-missing = Tool("missing", description="A tool whose handler nobody gave.")
+missing: Tool[..., Any] = Tool("missing", description="A tool whose handler nobody gave.")
 
 
 class Letter(BaseModel):
@@ -213,7 +215,7 @@ async def doubt(text: str, ctx: ToolContext) -> str:
 Turn = str | Mapping[str, Any]
 
 
-def calling(*names: str, **arguments: Any) -> Turn:
+def calling(*names: str, **arguments: Any) -> dict[str, Any]:
     """Return an answer that calls tools, without ids: the loop makes them."""
     return {"tool_calls": [{"name": name, "arguments": arguments} for name in names]}
 
@@ -278,13 +280,12 @@ SCENARIOS = {
     "an empty answer": Scenario(turns=[""]),
     "a safe call": Scenario(tools=[look], turns=[calling("look"), "done"]),
     "an unsafe call": Scenario(tools=[post], turns=[calling("post"), "done"]),
-    "safe and unsafe in one turn": Scenario(
-        tools=[look, post], turns=[calling("look", "post", "look"), "done"]
-    ),
+    "safe and unsafe in one turn": Scenario(tools=[look, post], turns=[calling("look", "post", "look"), "done"]),
     "unsafe calls beside each other": Scenario(tools=[send], turns=[calling("send", "send", "send"), "done"]),
     "safe calls beside each other": Scenario(tools=[peek], turns=[calling("peek", "peek"), "done"]),
     "parallel and serial batches": Scenario(
-        tools=[peek, post, send], turns=[calling("peek", "send", "post", "send", "peek"), "done"], is_long=True),
+        tools=[peek, post, send], turns=[calling("peek", "send", "post", "send", "peek"), "done"], is_long=True
+    ),
     "one slot for parallel calls": Scenario(
         tools=[send], turns=[calling("send", "send"), "done"], options={"loop": Loop(max_tool_concurrency=1)}
     ),
@@ -295,7 +296,9 @@ SCENARIOS = {
         tools=[look, post], turns=[*[calling("look", "post")] * 10, "done"], is_long=True
     ),
     "plain functions": Scenario(tools=[write], turns=[calling("write", text="x"), "done"]),
-    "explicit schemas": Scenario(tools=[mail], turns=[calling("mail", to="ann"), calling("mail", to=""), "done"], is_long=True),
+    "explicit schemas": Scenario(
+        tools=[mail], turns=[calling("mail", to="ann"), calling("mail", to=""), "done"], is_long=True
+    ),
     "the same id for every call": Scenario(tools=[post, look], turns=[SAME_ID, SAME_ID, "done"], is_long=True),
     "text beside calls": Scenario(tools=[post], turns=[{"text": "One moment.", **calling("post")}, "done"]),
     "an agent as a tool": Scenario(
@@ -332,7 +335,9 @@ SCENARIOS = {
     "a question among parallel calls": Scenario(
         tools=[confirm, send], turns=[calling("send", "confirm", "send"), "done"]
     ),
-    "questions in two turns": Scenario(tools=[ask, post], turns=[calling("ask"), calling("post", "ask"), "done"], is_long=True),
+    "questions in two turns": Scenario(
+        tools=[ask, post], turns=[calling("ask"), calling("post", "ask"), "done"], is_long=True
+    ),
     "a failing handler": Scenario(tools=[fail, fail_safely], turns=[calling("fail", "fail_safely"), "done"]),
     "a handler that is cancelled from within": Scenario(
         tools=[cancel_itself], turns=[calling("cancel_itself"), "done"]
@@ -361,9 +366,7 @@ SCENARIOS = {
     ),
     "verify that can tell": Scenario(tools=[transfer], turns=[calling("transfer"), "done"]),
     "verify that cannot tell": Scenario(tools=[transfer_blindly], turns=[calling("transfer_blindly"), "done"]),
-    "an output type": Scenario(
-        tools=[post], turns=[calling("post"), '{"to": "ann"}'], options={"output": Letter}
-    ),
+    "an output type": Scenario(tools=[post], turns=[calling("post"), '{"to": "ann"}'], options={"output": Letter}),
     "hooks that change the state": Scenario(
         tools=[post], turns=[calling("post"), "done"], options={"on_start": start, "on_complete": complete}
     ),
@@ -371,28 +374,47 @@ SCENARIOS = {
         tools=[look],
         turns=[{**calling("look"), **USAGE}] * 9,
         options={"loop": Loop(token_budget=TokenBudget(1_000))},
-        statuses=frozenset({"token-budget-exhausted"}), is_long=True,
+        statuses=frozenset({"token-budget-exhausted"}),
+        is_long=True,
     ),
     "too many iterations": Scenario(
         tools=[post],
         turns=[calling("post")],
         options={"loop": Loop(max_iterations=2)},
-        statuses=frozenset({"max-iterations"}), is_long=True,
+        statuses=frozenset({"max-iterations"}),
+        is_long=True,
     ),
     "stuck": Scenario(tools=[fail], turns=[calling("fail")], statuses=frozenset({"stuck"}), is_long=True),
     "stuck until a person helps": Scenario(
         tools=[fail],
         turns=[calling("fail"), calling("fail"), "done"],
-        options={"loop": Loop(stuck_threshold=2, on_stuck="escalate")}, is_long=True),
+        options={"loop": Loop(stuck_threshold=2, on_stuck="escalate")},
+        is_long=True,
+    ),
     "a context that is compressed": Scenario(
         tools=[look],
         turns=[calling("look"), calling("look"), "done"],
-        options={"loop": Loop(context_compression=ContextCompression(list, max_messages=2))}, is_long=True),
+        options={"loop": Loop(context_compression=ContextCompression(list, max_messages=2))},
+        is_long=True,
+    ),
     "a long session that is pruned": Scenario(
-        tools=[post, look], turns=["a"] * 105 + [calling("post", "look"), "done"], is_long=True,
+        tools=[post, look],
+        turns=["a"] * 105 + [calling("post", "look"), "done"],
+        is_long=True,
         seed=[*LONG, Message(role="user", content="go")],
     ),
-}  # fmt: skip
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Where the databases are: in memory if there is such a folder, since nothing here depends on a flush to disk."""
+    memory = "/dev/shm"
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="holdfast-", dir=memory) as name:
+        yield Path(name)
 
 
 class Files:
@@ -448,27 +470,25 @@ def check(folder: Path, scenario: Scenario, report: CrashReport) -> None:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
-async def test_a_run_stopped_anywhere_doubles_no_effect_and_loses_no_message(
-    tmp_path: Path, scenario: Scenario
-) -> None:
-    check(tmp_path, scenario, await crash(tmp_path, scenario))
+async def test_a_run_stopped_anywhere_doubles_no_effect_and_loses_no_message(folder: Path, scenario: Scenario) -> None:
+    check(folder, scenario, await crash(folder, scenario))
 
 
 SHORT = {name: scenario for name, scenario in SCENARIOS.items() if not scenario.is_long}
 
 
 @pytest.mark.parametrize("scenario", SHORT.values(), ids=SHORT)
-async def test_a_run_stopped_twice_doubles_no_effect_and_loses_no_message(tmp_path: Path, scenario: Scenario) -> None:
-    report = await crash(tmp_path, scenario, crashes=2)
-    check(tmp_path, scenario, report)
+async def test_a_run_stopped_twice_doubles_no_effect_and_loses_no_message(folder: Path, scenario: Scenario) -> None:
+    report = await crash(folder, scenario, crashes=2)
+    check(folder, scenario, report)
     assert {len(run.stopped_at) for run in report.runs} == {0, 1, 2}
 
 
 # --- what the harness sees ----------------------------------------------------------------------------------------
 
 
-async def test_the_harness_stops_at_every_write_and_every_handler(tmp_path: Path) -> None:
-    report = await crash(tmp_path, SCENARIOS["an unsafe call"])
+async def test_the_harness_stops_at_every_write_and_every_handler(folder: Path) -> None:
+    report = await crash(folder, SCENARIOS["an unsafe call"])
     assert [run.stopped_at for run in report.runs] == [
         ("before write 1",),
         ("after write 1",),
@@ -483,10 +503,10 @@ async def test_the_harness_stops_at_every_write_and_every_handler(tmp_path: Path
     assert [run.calls["agent/call_1_0"] for run in report.runs] == [1, 0, 0, 1, 1, 1, 1, 1, 1]
 
 
-async def test_hooks_that_change_the_state_are_recorded_wherever_the_run_was_stopped(tmp_path: Path) -> None:
-    await crash(tmp_path, SCENARIOS["hooks that change the state"])
+async def test_hooks_that_change_the_state_are_recorded_wherever_the_run_was_stopped(folder: Path) -> None:
+    await crash(folder, SCENARIOS["hooks that change the state"])
     states = []
-    for path in Files(tmp_path).paths():
+    for path in Files(folder).paths():
         async with sqlite_store(path) as store:
             session = await store.load_session("crash")
             assert session is not None
@@ -505,13 +525,13 @@ async def charge(text: str = "") -> str:
     return "charged"
 
 
-async def test_an_effect_that_is_falsely_declared_safe_shows_as_run_twice(tmp_path: Path) -> None:
-    report = await crash(tmp_path, Scenario(tools=[charge], turns=[calling("charge"), "done"]))
+async def test_an_effect_that_is_falsely_declared_safe_shows_as_run_twice(folder: Path) -> None:
+    report = await crash(folder, Scenario(tools=[charge], turns=[calling("charge"), "done"]))
     assert [run.stopped_at for run in report.runs if run.calls["agent/call_1_0"] == 2] == [
         ("after handler of agent/call_1_0",),
         ("before write 2",),
     ]
-    assert sorted(WORLD.effects[str(path)]["charge"] for path in Files(tmp_path).paths()).count(2) == 2
+    assert sorted(WORLD.effects[str(path)]["charge"] for path in Files(folder).paths()).count(2) == 2
 
 
 @tool(verify=lambda text="": NotHappened())
@@ -520,8 +540,8 @@ async def pay(text: str = "") -> str:
     return "paid"
 
 
-async def test_a_verify_that_denies_what_happened_shows_as_a_double_execution(tmp_path: Path) -> None:
-    report = await crash(tmp_path, Scenario(tools=[pay], turns=[calling("pay"), "done"]))
+async def test_a_verify_that_denies_what_happened_shows_as_a_double_execution(folder: Path) -> None:
+    report = await crash(folder, Scenario(tools=[pay], turns=[calling("pay"), "done"]))
     assert report.double_executions == [
         (("after handler of agent/call_1_0",), "agent/call_1_0"),
         (("before write 2",), "agent/call_1_0"),
@@ -534,14 +554,14 @@ async def delegate_carelessly(text: str, ctx: ToolContext) -> str:
     return (await ctx.agents.invoke(poster, message=text))["response"]
 
 
-async def test_an_agent_with_effects_behind_a_tool_declared_safe_shows_as_a_double_execution(tmp_path: Path) -> None:
+async def test_an_agent_with_effects_behind_a_tool_declared_safe_shows_as_a_double_execution(folder: Path) -> None:
     careless = Scenario(
         tools=[delegate_carelessly],
         turns=[calling("delegate_carelessly", text="x"), "done"],
         others={"poster": [calling("post"), "posted"]},
         invoked=[poster],
     )
-    report = await crash(tmp_path, careless)
+    report = await crash(folder, careless)
     assert {call for _, call in report.double_executions} == {"poster/call_1_0"}
 
 
@@ -561,31 +581,31 @@ class ForgetfulStore:
         return await self._store.append_messages_atomic(session_id, kept, session, write_key=options["write_key"])
 
 
-async def test_a_store_that_forgets_a_message_shows_in_the_lost_messages(tmp_path: Path) -> None:
-    report = await crash(tmp_path, SCENARIOS["an unsafe call"], store=ForgetfulStore)
+async def test_a_store_that_forgets_a_message_shows_in_the_lost_messages(folder: Path) -> None:
+    report = await crash(folder, SCENARIOS["an unsafe call"], store=ForgetfulStore)
     assert set(report.lost_messages) >= {(("after write 1",), "user: 'go'"), ((), "user: 'go'")}
 
 
-async def test_a_store_that_forgets_results_shows_in_the_lost_messages(tmp_path: Path) -> None:
+async def test_a_store_that_forgets_results_shows_in_the_lost_messages(folder: Path) -> None:
     class ResultsForgotten(ForgetfulStore):
         async def load_messages(self, session_id: str) -> list[Message]:
             return [message for message in await self._store.load_messages(session_id) if message.role != "tool"]
 
-    report = await crash(tmp_path, Scenario(tools=[look], turns=[calling("look"), "done"]), store=ResultsForgotten)
+    report = await crash(folder, Scenario(tools=[look], turns=[calling("look"), "done"]), store=ResultsForgotten)
     assert ((), "0 results for 1 requests of call_1_0") in report.lost_messages
 
 
 async def test_a_store_that_dies_with_its_process_shows_as_a_double_execution() -> None:
-    report = await crash_everywhere(
-        SCENARIOS["an unsafe call"].agent,
-        message="go",
-        model=scripted(SCENARIOS["an unsafe call"].turns),
-        store=lambda name: [WORLD.enter(name), sqlite_store(":memory:")][1],  # type: ignore[return-value]
-    )
+    def forgets_all(name: str) -> SQLiteStore:
+        WORLD.enter(name)
+        return sqlite_store(":memory:")
+
+    scenario = SCENARIOS["an unsafe call"]
+    report = await crash_everywhere(scenario.agent, message="go", model=scripted(scenario.turns), store=forgets_all)
     assert ("after write 2",) in [stopped_at for stopped_at, _ in report.double_executions]
 
 
-async def test_a_message_said_twice_and_stored_once_shows_in_the_lost_messages(tmp_path: Path) -> None:
+async def test_a_message_said_twice_and_stored_once_shows_in_the_lost_messages(folder: Path) -> None:
     class SecondForgotten(ForgetfulStore):
         async def append_messages_atomic(
             self, session_id: str, messages: Sequence[Message], session: Session, **options: Any
@@ -596,10 +616,10 @@ async def test_a_message_said_twice_and_stored_once_shows_in_the_lost_messages(t
 
     loop = Loop(stuck_threshold=1, on_stuck="escalate")  # asks twice, and gets the same answer twice
     scenario = Scenario(tools=[fail], turns=[calling("fail"), calling("fail"), "done"], options={"loop": loop})
-    report = await crash(tmp_path, scenario, store=SecondForgotten)
+    report = await crash(folder, scenario, store=SecondForgotten)
     assert report.lost_messages != []
 
 
-async def test_a_run_that_does_not_complete_shows_as_unfinished(tmp_path: Path) -> None:
-    report = await crash(tmp_path, SCENARIOS["too many iterations"])
+async def test_a_run_that_does_not_complete_shows_as_unfinished(folder: Path) -> None:
+    report = await crash(folder, SCENARIOS["too many iterations"])
     assert report.unfinished == [run.stopped_at for run in report.runs]

@@ -889,7 +889,7 @@ async def test_numbers_go_on_after_pruning_and_the_next_run_is_no_conflict(store
 
 async def test_pruning_never_parts_a_call_from_its_result(store: SQLiteStore) -> None:
     agent = Agent("poster", tools=[poster([])])
-    script = [calls("c1"), calls("c2"), "done"]
+    script: list[Any] = [calls("c1"), calls("c2"), "done"]
     await run(agent, message="hi", llm=ScriptedModel(script), store=store, session_id="s", max_stored_messages=3)
     assert shape(await store.load_messages("s")) == [
         "user hi",
@@ -958,7 +958,7 @@ async def test_no_two_calls_of_a_session_have_the_same_idempotency_key(store: SQ
     keys: list[str] = []
     agent = Agent("poster", tools=[keyed(keys, parallel=True)])
     for _ in range(2):
-        script = [calls("same", "same"), calls("same", "other"), "done"]
+        script: list[Any] = [calls("same", "same"), calls("same", "other"), "done"]
         await run(agent, message="hi", llm=ScriptedModel(script), store=store, session_id="s", max_stored_messages=2)
     assert len(keys) == len(set(keys)) == 8
 

@@ -57,7 +57,7 @@ async def write_and_close(path: Path, *texts: str) -> None:
 
 def python(script: str, *arguments: object, **options: Any) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(script), *map(str, arguments)],
+        [sys.executable, "-P", "-W", "error", "-c", textwrap.dedent(script), *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=60,
@@ -111,7 +111,7 @@ def a_store_with_a_torn_page(path: Path) -> None:
     path.write_bytes(data)
 
 
-BAD_FILES = {
+BAD_FILES: dict[Callable[[Path], None], str] = {
     not_a_database: "is not a SQLite database; give another path",
     only_the_header: "is not a SQLite database|is damaged",
     a_foreign_database: "give another path",
@@ -379,6 +379,7 @@ async def locked(path: Path) -> AsyncIterator[None]:
     )
     process = await asyncio.create_subprocess_exec(
         sys.executable,
+        "-P",
         "-c",
         script,
         str(path),
@@ -417,7 +418,7 @@ async def test_a_run_whose_store_is_locked_runs_no_tool_and_goes_on_later(tmp_pa
         effects.append("post")
 
     path, agent = tmp_path / "holdfast.db", Agent("greeter", tools=[post])
-    script = [{"tool_calls": [{"id": "c1", "name": "post"}]}, "done"]
+    script: list[Any] = [{"tool_calls": [{"id": "c1", "name": "post"}]}, "done"]
     async with ImpatientStore(path) as store:
         await append(store, "a", "other")
         async with locked(path):
@@ -426,6 +427,16 @@ async def test_a_run_whose_store_is_locked_runs_no_tool_and_goes_on_later(tmp_pa
         assert effects == []
         result = await run(agent, message="hi", llm=ScriptedModel(script), store=store, session_id="s")
     assert (isinstance(result, RunResult), effects) == (True, ["post"])
+
+
+async def test_a_new_file_that_another_process_locks_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "holdfast.db"
+    async with sqlite_store(path) as store:
+        async with locked(path):
+            write = asyncio.create_task(append(store, "a"))
+            await asyncio.wait([write], timeout=0.3)
+            assert not write.done(), write.exception()
+        assert await write == 1
 
 
 async def test_a_new_file_that_another_process_locks_is_an_error_and_becomes_a_store_later(tmp_path: Path) -> None:
@@ -460,7 +471,7 @@ async def test_processes_that_append_to_one_new_file_at_once_lose_nothing(tmp_pa
     path, count = tmp_path / "holdfast.db", 40
     processes = [
         await asyncio.create_subprocess_exec(
-            sys.executable, "-c", APPENDS, str(path), name, str(count),
+            sys.executable, "-P", "-c", APPENDS, str(path), name, str(count),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )
         for name in "abc"

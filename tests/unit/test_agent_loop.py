@@ -347,11 +347,12 @@ def test_a_budget_warns_once_at_the_first_crossing(tokens: list[int], warnings: 
     assert given_warnings == warnings
 
 
-def test_a_warning_has_the_words_of_the_budget() -> None:
+def test_a_warning_says_what_was_used_and_the_budget_has_the_words() -> None:
     budget = TokenBudget(1_000, warning_message=lambda percent, used, most: f"{percent}% {used}/{most}")
     state = after_turn(started(token_budget=budget), OK, tokens=850)
 
-    assert next_action(state) == CallModel(warning="85% 850/1000")
+    assert next_action(state) == CallModel(warning=850)
+    assert budget.warning(850) == "85% 850/1000"
 
 
 def test_a_jump_over_both_thresholds_only_ends_the_run() -> None:

@@ -3,7 +3,7 @@
 import copy
 import functools
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, cast
@@ -11,13 +11,13 @@ from typing import Any, Literal, cast
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from holdfast.agents.limits import Loop, check_choice
 from holdfast.errors import DefinitionError
-from holdfast.messages import Message, explain
+from holdfast.messages import explain, read_json
 from holdfast.tools import Tool, ToolContext, tool
 
 NAME = re.compile(r"[a-z][a-z0-9-]*")
 
-OnStuck = Literal["stop", "retry", "escalate"]
 OnTerminalToolError = Literal["message", "stop", "fail"]
 
 
@@ -25,148 +25,6 @@ def check_name(name: object, what: str) -> None:
     """Refuse a name that is no `[a-z][a-z0-9-]*`; the whole of it must match, a final newline included."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise DefinitionError(f"{what} name must match ^{NAME.pattern}$, got {name!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class TokenBudget:
-    """How many tokens a run may use, counted after every model call.
-
-    Args:
-        max: input and output tokens of the run, nested agents included.
-        stop_threshold: share of `max` at which the run ends with "token-budget-exhausted".
-        warning_threshold: share at which the model is told, once.
-        warning_message: the text, or a function of (percent, used, max) that returns it.
-    """
-
-    max: int
-    _: KW_ONLY
-    stop_threshold: float = 0.9
-    warning_threshold: float = 0.8
-    warning_message: str | Callable[[int, int, int], str] | None = None
-
-    def __post_init__(self) -> None:
-        _check_count("token_budget.max", self.max, 1)
-        for name in ("stop_threshold", "warning_threshold"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise DefinitionError(f"token_budget.{name} must be a share above 0, got {value!r}")
-
-    def warning(self, used: int) -> str:
-        percent = round(used / self.max * 100)
-        if callable(self.warning_message):
-            return self.warning_message(percent, used, self.max)
-        return self.warning_message or (
-            f"Warning: You have used {percent}% of your token budget ({used}/{self.max} tokens). "
-            "Please wrap up your current task."
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class DiminishingReturns:
-    """End a run whose model calls have become short: `calls` in a row below `min_tokens` tokens each."""
-
-    calls: int = 3
-    min_tokens: int = 500
-
-    def __post_init__(self) -> None:
-        _check_count("diminishing_returns.calls", self.calls, 1)
-        _check_count("diminishing_returns.min_tokens", self.min_tokens, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class ContextCompression:
-    """Shorten what the model sees; what is stored stays whole.
-
-    Args:
-        compress: gets the messages without the leading system prompt, returns those to go on with.
-        max_messages, max_token_estimate: compress above either (a token is estimated as four characters).
-    """
-
-    compress: Callable[[Sequence[Message]], Sequence[Message] | Awaitable[Sequence[Message]]]
-    _: KW_ONLY
-    max_messages: int | None = None
-    max_token_estimate: int | None = None
-
-    def __post_init__(self) -> None:
-        if not callable(self.compress):
-            raise DefinitionError(f"context_compression.compress must be callable, got {self.compress!r}")
-        if self.max_messages is None and self.max_token_estimate is None:
-            raise DefinitionError("context_compression needs max_messages or max_token_estimate")
-        for name in ("max_messages", "max_token_estimate"):
-            if getattr(self, name) is not None:
-                _check_count(f"context_compression.{name}", getattr(self, name), 1)
-
-    def applies_to(self, messages: Sequence[Message]) -> bool:
-        if self.max_messages is not None and len(messages) > self.max_messages:
-            return True
-        limit = self.max_token_estimate
-        return limit is not None and sum(len(message.content) for message in messages) / 4 > limit
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loop:
-    """The limits of a run.
-
-    Args:
-        max_iterations: model calls per run.
-        on_stuck: when `stuck_threshold` iterations in a row had no successful tool call: "stop" ends the run,
-            "retry" nudges the model `stuck_retries` times first, "escalate" asks a person.
-        stuck_threshold: 0 turns stuck detection off.
-        checkpoint_interval: `run_streaming` yields a checkpoint every so many iterations.
-        max_tool_concurrency: parallel tool calls at once.
-        max_tool_calls: per turn; the rest are refused to the model.
-        max_message_bytes: of one message: a longer answer of the model is cut, a longer tool result is lost with
-            an error, a longer user message is refused.
-        token_budget: a `TokenBudget`, or its `max`.
-    """
-
-    max_iterations: int = 20
-    on_stuck: OnStuck = "stop"
-    stuck_threshold: int = 3
-    stuck_retries: int = 1
-    checkpoint_interval: int = 5
-    max_tool_concurrency: int = 5
-    max_tool_calls: int = 64
-    max_message_bytes: int = 10 * 1024 * 1024
-    token_budget: TokenBudget | int | None = None
-    diminishing_returns: DiminishingReturns | None = None
-    context_compression: ContextCompression | None = None
-
-    def __post_init__(self) -> None:
-        for name, least in (
-            ("max_iterations", 1),
-            ("stuck_threshold", 0),
-            ("stuck_retries", 0),
-            ("checkpoint_interval", 1),
-            ("max_tool_concurrency", 1),
-            ("max_tool_calls", 1),
-            ("max_message_bytes", 1_024),
-        ):
-            _check_count(f"loop.{name}", getattr(self, name), least)
-        _check_choice("loop.on_stuck", self.on_stuck, ("stop", "retry", "escalate"))
-        if isinstance(self.token_budget, int):
-            object.__setattr__(self, "token_budget", TokenBudget(self.token_budget))
-        for name, kind in (
-            ("token_budget", TokenBudget),
-            ("diminishing_returns", DiminishingReturns),
-            ("context_compression", ContextCompression),
-        ):
-            if not isinstance(getattr(self, name), kind | None):
-                raise DefinitionError(f"loop.{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
-
-    @property
-    def budget(self) -> TokenBudget | None:
-        return cast("TokenBudget | None", self.token_budget)
-
-
-def _check_count(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise DefinitionError(f"{name} must be >= {least}, got {value!r}")
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise DefinitionError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,24 +100,35 @@ class Agent:
             raise self._fault("description must be a non-empty string")
         if not isinstance(self.loop, Loop):
             raise self._fault(f"loop must be a Loop, got {self.loop!r}")
-        if not all(isinstance(part, str) or callable(part) for part in self._instruction_parts):
-            raise self._fault("instructions must be texts or functions")
+        self._freeze_instructions()
         for name in ("on_start", "on_complete", "on_stuck"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise self._fault(f"{name} must be callable, got {getattr(self, name)!r}")
-        _check_choice(f"Agent '{self.name}': on_terminal_tool_error", self.on_terminal_tool_error,
+        check_choice(f"Agent '{self.name}': on_terminal_tool_error", self.on_terminal_tool_error,
                       ("message", "stop", "fail"))  # fmt: skip
         for name in ("settings", "access"):
             if not isinstance(getattr(self, name), Mapping):
                 raise self._fault(f"{name} must be a mapping, got {getattr(self, name)!r}")
             object.__setattr__(self, name, _frozen(getattr(self, name)))
         self._check_tools()
-        object.__setattr__(self, "initial_state", copy.deepcopy(self.initial_state))
+        try:
+            object.__setattr__(self, "initial_state", copy.deepcopy(self.initial_state))
+        except TypeError as error:
+            raise self._fault(f"initial_state cannot be copied: {error}") from error
         # Broken types are found now, not by the first run.
-        _ = self.new_state(), self._output_type, self.tool_map
+        _ = self.write_state(self.new_state()), self.output_schema, self.tool_map
 
     def _fault(self, text: str) -> DefinitionError:
         return DefinitionError(f"Agent '{self.name}': {text}")
+
+    def _freeze_instructions(self) -> None:
+        parts = self.instructions
+        if isinstance(parts, Iterable) and not isinstance(parts, str | Mapping):
+            parts = tuple(parts)
+            object.__setattr__(self, "instructions", parts)
+        flat = parts if isinstance(parts, tuple) else () if parts is None else (parts,)
+        if not all(isinstance(part, str) or callable(part) for part in flat):
+            raise self._fault(f"instructions must be texts or functions, got {self.instructions!r}")
 
     def _check_tools(self) -> None:
         if isinstance(self.tools, str | Mapping):
@@ -286,15 +155,17 @@ class Agent:
     def parallel_tools(self) -> frozenset[str]:
         return frozenset(name for name, item in self.tool_map.items() if item.parallel)
 
+    def plain_settings(self) -> dict[str, Any]:
+        """Return the settings as plain data, the caller's own."""
+        return {name: _thawed(value) for name, value in self.settings.items()}
+
     # --- instructions, state, output ---
 
     @property
     def _instruction_parts(self) -> tuple[Instructions, ...]:
         if self.instructions is None:
             return ()
-        if isinstance(self.instructions, str) or callable(self.instructions):
-            return (self.instructions,)
-        return tuple(self.instructions)
+        return self.instructions if isinstance(self.instructions, tuple) else (cast(Instructions, self.instructions),)
 
     async def system_prompt(self, context: AgentContext) -> str:
         """Return the instructions, callables resolved and joined by newlines."""
@@ -319,7 +190,9 @@ class Agent:
 
     def _adapter(self, what: str, annotation: Any) -> TypeAdapter[Any]:
         try:
-            return TypeAdapter(annotation)
+            adapter = TypeAdapter(annotation)
+            adapter.rebuild(raise_errors=True)
+            return adapter
         except (PydanticSchemaGenerationError, PydanticUserError, TypeError, NameError) as error:
             raise self._fault(f"{what} {annotation!r} cannot become a schema: {str(error).splitlines()[0]}") from error
 
@@ -358,13 +231,18 @@ class Agent:
         if self._output_type is None:
             return None
         try:
-            return self._output_type.validate_json(response)
+            output = self._output_type.validate_json(response)
         except ValidationError as error:
             raise ValueError(explain(error)) from error
+        read_json(response)  # pydantic takes NaN; JSON does not have it
+        return output
 
     @functools.cached_property
     def output_schema(self) -> dict[str, Any] | None:
-        return None if self._output_type is None else self._output_type.json_schema()
+        try:
+            return None if self._output_type is None else self._output_type.json_schema()
+        except PydanticUserError as error:
+            raise self._fault(f"output has no JSON schema: {str(error).splitlines()[0]}") from error
 
 
 def _as_tool(agent: Agent) -> Tool[..., Any]:
@@ -373,6 +251,12 @@ def _as_tool(agent: Agent) -> Tool[..., Any]:
         return (await ctx.agents.invoke(agent, message=message))["response"]
 
     return ask
+
+
+def _thawed(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _thawed(item) for key, item in value.items()}
+    return [_thawed(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _frozen(value: Any) -> Any:

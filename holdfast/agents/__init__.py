@@ -1,0 +1,16 @@
+"""Agents: a model, its instructions, its tools and the limits of its loop, declared once and frozen."""
+
+from holdfast.agents.declarations import Agent, AgentContext, AgentIdentity, OnTerminalToolError, check_name
+from holdfast.agents.limits import ContextCompression, DiminishingReturns, Loop, TokenBudget
+
+__all__ = [
+    "Agent",
+    "AgentContext",
+    "AgentIdentity",
+    "ContextCompression",
+    "DiminishingReturns",
+    "Loop",
+    "OnTerminalToolError",
+    "TokenBudget",
+    "check_name",
+]

@@ -1,0 +1,155 @@
+"""The limits of a run: how long the loop goes on, what it may use, when it counts as stuck."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal, cast
+
+from holdfast.errors import DefinitionError
+from holdfast.messages import Message
+
+OnStuck = Literal["stop", "retry", "escalate"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBudget:
+    """How many tokens a run may use, counted after every model call.
+
+    Args:
+        max: input and output tokens of the run, nested agents included.
+        stop_threshold: share of `max` at which the run ends with "token-budget-exhausted".
+        warning_threshold: share at which the model is told, once.
+        warning_message: the text, or a function of (percent, used, max) that returns it.
+    """
+
+    max: int
+    _: KW_ONLY
+    stop_threshold: float = 0.9
+    warning_threshold: float = 0.8
+    warning_message: str | Callable[[int, int, int], str] | None = None
+
+    def __post_init__(self) -> None:
+        check_count("token_budget.max", self.max, 1)
+        for name in ("stop_threshold", "warning_threshold"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise DefinitionError(f"token_budget.{name} must be a share above 0, got {value!r}")
+        message = self.warning_message
+        if message is not None and not isinstance(message, str) and not callable(message):
+            raise DefinitionError(f"token_budget.warning_message must be text or a function, got {message!r}")
+
+    def warning(self, used: int) -> str:
+        percent = round(used / self.max * 100)
+        if callable(self.warning_message):
+            return str(self.warning_message(percent, used, self.max))
+        return self.warning_message or (
+            f"Warning: You have used {percent}% of your token budget ({used}/{self.max} tokens). "
+            "Please wrap up your current task."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DiminishingReturns:
+    """End a run whose model calls have become short: `calls` in a row below `min_tokens` tokens each."""
+
+    calls: int = 3
+    min_tokens: int = 500
+
+    def __post_init__(self) -> None:
+        check_count("diminishing_returns.calls", self.calls, 1)
+        check_count("diminishing_returns.min_tokens", self.min_tokens, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ContextCompression:
+    """Shorten what the model sees; what is stored stays whole.
+
+    Args:
+        compress: gets the messages without the leading system prompt, returns those to go on with.
+        max_messages, max_token_estimate: compress above either (a token is estimated as four characters).
+    """
+
+    compress: Callable[[Sequence[Message]], Sequence[Message] | Awaitable[Sequence[Message]]]
+    _: KW_ONLY
+    max_messages: int | None = None
+    max_token_estimate: int | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.compress):
+            raise DefinitionError(f"context_compression.compress must be callable, got {self.compress!r}")
+        if self.max_messages is None and self.max_token_estimate is None:
+            raise DefinitionError("context_compression needs max_messages or max_token_estimate")
+        for name in ("max_messages", "max_token_estimate"):
+            if getattr(self, name) is not None:
+                check_count(f"context_compression.{name}", getattr(self, name), 1)
+
+    def applies_to(self, messages: Sequence[Message]) -> bool:
+        if self.max_messages is not None and len(messages) > self.max_messages:
+            return True
+        limit = self.max_token_estimate
+        return limit is not None and sum(len(message.content) for message in messages) / 4 > limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """The limits of a run.
+
+    Args:
+        max_iterations: model calls per run.
+        on_stuck: when `stuck_threshold` iterations in a row had no successful tool call: "stop" ends the run,
+            "retry" nudges the model `stuck_retries` times first, "escalate" asks a person.
+        stuck_threshold: 0 turns stuck detection off.
+        checkpoint_interval: `run_streaming` yields a checkpoint every so many iterations.
+        max_tool_concurrency: parallel tool calls at once.
+        max_tool_calls: per turn; the rest are refused to the model.
+        max_message_bytes: of one message: a longer answer of the model is cut, a longer tool result is lost with
+            an error, a longer user message is refused.
+        token_budget: a `TokenBudget`, or its `max`.
+    """
+
+    max_iterations: int = 20
+    on_stuck: OnStuck = "stop"
+    stuck_threshold: int = 3
+    stuck_retries: int = 1
+    checkpoint_interval: int = 5
+    max_tool_concurrency: int = 5
+    max_tool_calls: int = 64
+    max_message_bytes: int = 10 * 1024 * 1024
+    token_budget: TokenBudget | int | None = None
+    diminishing_returns: DiminishingReturns | None = None
+    context_compression: ContextCompression | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("max_iterations", 1),
+            ("stuck_threshold", 0),
+            ("stuck_retries", 0),
+            ("checkpoint_interval", 1),
+            ("max_tool_concurrency", 1),
+            ("max_tool_calls", 1),
+            ("max_message_bytes", 1_024),
+        ):
+            check_count(f"loop.{name}", getattr(self, name), least)
+        check_choice("loop.on_stuck", self.on_stuck, ("stop", "retry", "escalate"))
+        if isinstance(self.token_budget, int):
+            object.__setattr__(self, "token_budget", TokenBudget(self.token_budget))
+        for name, kind in (
+            ("token_budget", TokenBudget),
+            ("diminishing_returns", DiminishingReturns),
+            ("context_compression", ContextCompression),
+        ):
+            if not isinstance(getattr(self, name), kind | None):
+                raise DefinitionError(f"loop.{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
+
+    @property
+    def budget(self) -> TokenBudget | None:
+        return cast("TokenBudget | None", self.token_budget)
+
+
+def check_count(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise DefinitionError(f"{name} must be >= {least}, got {value!r}")
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise DefinitionError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
