@@ -28,6 +28,16 @@ class HoldfastError(Exception):
 
     code: ClassVar[str] = "HOLDFAST_ERROR"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Constructors take more than the text; an error that comes back from another process must not need them.
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[HoldfastError], args: tuple[Any, ...], attributes: dict[str, Any]) -> HoldfastError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
+
 
 class DefinitionError(HoldfastError, ValueError):
     """An agent, tool or loop is declared wrongly. Raised when it is declared, never when it runs."""

@@ -122,10 +122,14 @@ class Message(Record):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_is_error(cls, data: Any) -> Any:
-        if isinstance(data, dict) and "is_error" in data:  # older transcripts say so instead of `status`
+    def _read_other_forms(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        if "is_error" in data:  # older transcripts say so instead of `status`
             data = dict(data)
             data.setdefault("status", "failed" if data.pop("is_error") else "completed")
+        if data.get("content", "") is None:  # what OpenAI's format has beside tool calls
+            data = {**data, "content": ""}
         return data
 
 

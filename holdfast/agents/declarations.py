@@ -110,6 +110,8 @@ class Agent:
             if not isinstance(getattr(self, name), Mapping):
                 raise self._fault(f"{name} must be a mapping, got {getattr(self, name)!r}")
             object.__setattr__(self, name, _frozen(getattr(self, name)))
+        if wrong := [key for key in self.settings if not isinstance(key, str) or key in ("messages", "tools")]:
+            raise self._fault(f"settings are further keyword arguments for chat(messages, tools); {wrong[0]!r} is none")
         self._check_tools()
         try:
             object.__setattr__(self, "initial_state", copy.deepcopy(self.initial_state))
@@ -196,10 +198,15 @@ class Agent:
         except (PydanticSchemaGenerationError, PydanticUserError, TypeError, NameError) as error:
             raise self._fault(f"{what} {annotation!r} cannot become a schema: {str(error).splitlines()[0]}") from error
 
+    @functools.cached_property
+    def _pristine(self) -> Any:
+        """The initial state that nobody else holds and can change."""
+        return copy.deepcopy(self.initial_state)
+
     def new_state(self) -> Any:
         """Return a copy of the initial state for one run."""
         try:
-            initial = {} if self.initial_state is None else copy.deepcopy(self.initial_state)
+            initial = {} if self._pristine is None else copy.deepcopy(self._pristine)
             return self._state_type.validate_python(initial)
         except ValidationError as error:
             raise self._fault(f"initial_state does not fit its type: {explain(error)}") from error

@@ -317,7 +317,7 @@ def tool(
     caller = sys._getframe(1).f_locals
 
     def declare(function: Callable[..., Any]) -> Tool[..., Any]:
-        if not callable(function):
+        if not callable(function) or isinstance(function, Tool | type):
             raise DefinitionError(f"@tool needs a function, got {function!r}")
         own_name, summary = read_summary(function)
         tool_name = own_name if name is None else name

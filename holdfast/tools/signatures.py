@@ -58,7 +58,10 @@ def read_signature(name: str, function: Callable[..., Any], names: Mapping[str, 
         raise DefinitionError(f"Tool '{name}': an annotation cannot be resolved: {error}") from error
     docs = _read_docstring(inspect.getdoc(_unwrapped(function)) or "")[1]
     fields: dict[str, Any] = {}
-    for parameter in inspect.signature(function).parameters.values():
+    parameters = inspect.signature(function).parameters.values()
+    if sum(_is_context(hints.get(parameter.name)) for parameter in parameters) > 1:
+        raise DefinitionError(f"Tool '{name}': only one parameter can be the ToolContext")
+    for parameter in parameters:
         annotation = hints.get(parameter.name, Any)
         if _is_context(annotation) and parameter.kind is not parameter.POSITIONAL_ONLY:
             continue

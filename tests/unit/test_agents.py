@@ -637,3 +637,16 @@ def test_an_agent_without_an_output_type_has_no_schema() -> None:
 @pytest.mark.parametrize(("user_id", "authenticated"), [(None, False), ("ada", True), ("", True)])
 def test_somebody_is_authenticated_who_has_a_user_id(user_id: str | None, authenticated: bool) -> None:
     assert AgentContext(AgentIdentity("1", "greeter"), {}, user_id).authenticated() is authenticated
+
+
+def test_a_state_that_somebody_changes_is_not_the_state_of_the_next_run() -> None:
+    agent = Agent("greeter", initial_state={"seen": []})
+    agent.initial_state["seen"].append("x")
+
+    assert agent.new_state() == {"seen": []}
+
+
+@pytest.mark.parametrize("settings", [{"messages": []}, {"tools": []}, {5: 1}], ids=repr)
+def test_a_setting_that_chat_cannot_take_is_refused(settings: Any) -> None:
+    with pytest.raises(DefinitionError, match="Agent 'greeter': settings"):
+        Agent("greeter", settings=settings)

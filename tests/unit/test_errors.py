@@ -1,5 +1,6 @@
 """The tree of errors: what catches what, the codes that programs read, the texts that people read."""
 
+import pickle
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -155,3 +156,21 @@ def test_a_model_error_is_not_transient_unless_told() -> None:
 
 def test_an_interrupt_carries_its_question() -> None:
     assert (InterruptError("Who?").question, str(InterruptError("Who?"))) == ("Who?", "Who?")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SessionNotFoundError("s1"),
+        MemoryStoreNotDurableError("Session s1"),
+        ToolDurabilityError("charge", "c1", reason="it was cut off"),
+        TerminalError("blocked", status_code=403, metadata={"a": 1}),
+        RetryableError("busy", retry_after=3),
+        InterruptError("When?"),
+        ModelError("down", transient=True),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_comes_back_whole_from_another_process(error: HoldfastError) -> None:
+    restored = pickle.loads(pickle.dumps(error))
+    assert (type(restored), str(restored), restored.__dict__) == (type(error), str(error), error.__dict__)

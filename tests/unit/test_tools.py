@@ -1186,3 +1186,16 @@ async def test_arguments_that_cannot_be_read_leave_the_outcome_unknown() -> None
     assert await verified(verifying(give(NotHappened())), {"x": -1}) == Unknown(
         'verify failed: Invalid input for tool "post": x: Input should be greater than or equal to 0'
     )
+
+
+def test_only_one_parameter_is_the_context() -> None:
+    def look(one: ToolContext, two: ToolContext) -> None: ...
+
+    with pytest.raises(DefinitionError, match="Tool 'look': only one parameter can be the ToolContext"):
+        tool(look)
+
+
+@pytest.mark.parametrize("thing", [Tool("look", description="d"), dict, 5], ids=lambda thing: type(thing).__name__)
+def test_what_is_no_function_is_no_tool(thing: Any) -> None:
+    with pytest.raises(DefinitionError, match="@tool needs a function"):
+        tool(thing)

@@ -567,3 +567,11 @@ def test_an_unknown_outcome_is_a_durability_error(reason: str) -> None:
 
 def test_a_question_has_no_result_yet() -> None:
     assert result_message(CALL, Asked("Who?")) is None
+
+
+def test_a_message_without_content_is_read_as_openai_sends_it() -> None:
+    given = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "name": "look", "arguments": "{}"}]},
+    ]
+    assert read_transcript(given)[1] == Message(role="assistant", tool_calls=(ToolCall(id="c1", name="look"),))
