@@ -253,6 +253,8 @@ class Run:
         return state
 
     async def _call_tools(self, state: LoopState, action: CallTools) -> LoopState:
+        if self._unwritten:  # a transcript that was brought: no handler runs before what asks for it is stored
+            await self._write(state.questions)
         calls = ToolCalls(self._tools, state, self._contexts(), self._emit)
         try:
             await calls.run(action)

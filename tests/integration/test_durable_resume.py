@@ -998,3 +998,15 @@ async def test_the_crash_harness_passes_everything_else_through(store: SQLiteSto
     assert [listed.id for listed in await harness.list_sessions()] == ["s"]
     await harness.delete_session("s")
     assert await harness.load_session("s") is None
+
+
+async def test_a_transcript_that_was_brought_is_stored_before_its_calls_run(store: SQLiteStore) -> None:
+    effects: list[str] = []
+    brought = [USER, asks("c1")]
+    crashing = crash_after_tool_results(store)
+    agent = Agent("poster", tools=[poster(effects)])
+    with pytest.raises(RuntimeError, match="simulated crash"):
+        await run(agent, messages=brought, llm=ScriptedModel([]), store=crashing, session_id="s")
+    await run(agent, llm=ScriptedModel(["done"]), store=store, session_id="s")
+    assert len(effects) == 1
+    assert shape(await store.load_messages("s")) == ["user hi", "calls c1", "result c1", "assistant done"]

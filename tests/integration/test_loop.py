@@ -778,6 +778,19 @@ async def test_calls_with_duplicate_missing_or_unusable_ids_run_once_each(store:
     assert [message.content for message in results] == ["x0", "x1", "x2"]
 
 
+@pytest.mark.parametrize("name", ["", "echo "])
+async def test_a_malformed_name_never_becomes_the_name_of_a_tool(name: str) -> None:
+    ran: list[str] = []
+
+    def named(tool_name: str) -> Tool[..., Any]:
+        return Tool(tool_name, description="Never meant.", handler=lambda: ran.append(tool_name))
+
+    agent = Agent("a", tools=[named(name) for name in ("invalid_", "invalid__", "invalid_echo_", "echo")])
+    answer = {"tool_calls": [{"id": "c1", "name": name, "arguments": {}}]}
+    result = assert_complete(await run(agent, message="go", llm=ScriptedModel([answer, "done"])))
+    assert (ran, [message.status for message in tool_results(result.messages)]) == ([], ["failed"])
+
+
 async def test_an_id_that_an_earlier_turn_used_is_replaced(store: SQLiteStore) -> None:
     model = ScriptedModel([asks_for(call("echo", "c", text="1")), asks_for(call("echo", "c", text="2")), "done"])
     result = assert_complete(await run(Agent("a", tools=[echo]), message="go", session_id="s", store=store, llm=model))
