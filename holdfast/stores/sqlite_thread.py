@@ -64,13 +64,14 @@ class SQLiteThread:
     def _start(self) -> None:
         # Each thread has a queue of its own: one that closes does not take the end of the next.
         self._jobs = SimpleQueue()
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=_serve,
             args=(self._path, self._migrations, self._busy_timeout, self._jobs),
             name=f"sqlite {self._path}",
             daemon=True,
         )
-        self._thread.start()
+        thread.start()
+        self._thread = thread
         # The thread holds the queue, not this object: when it is forgotten, its thread ends.
         weakref.finalize(self, self._jobs.put, None)
 
@@ -110,27 +111,30 @@ def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, jobs: "S
 
 def _work_off(db: sqlite3.Connection, jobs: list[_Job]) -> None:
     """Do all jobs in one transaction; if one fails, each in one of its own, so that only that one fails."""
+    writers = [job for job in jobs if job.writes]
+    if writers:
+        try:
+            db.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            # They have waited for the lock together, and do not wait again one after the other.
+            for job in writers:
+                job.error = error
+            jobs = [job for job in jobs if not job.writes]
     try:
-        _transact(db, jobs)
+        _finish_transaction(db, jobs)
     except Exception as error:
         if len(jobs) == 1:
             jobs[0].error = error
             return
         for job in jobs:
-            try:
-                _transact(db, [job])
-            except Exception as own_error:
-                job.error = own_error
+            _work_off(db, [job])
 
 
-def _transact(db: sqlite3.Connection, jobs: list[_Job]) -> None:
-    writes = any(job.writes for job in jobs)
+def _finish_transaction(db: sqlite3.Connection, jobs: list[_Job]) -> None:
     try:
-        if writes:
-            db.execute("BEGIN IMMEDIATE")
         for job in jobs:
             job.result = job.work(db)
-        if writes:
+        if db.in_transaction:
             db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:

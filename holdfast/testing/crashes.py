@@ -75,7 +75,12 @@ class CrashedRun:
     @property
     def lost_messages(self) -> list[str]:
         """What is missing: accepted messages that are gone, calls without exactly one result."""
-        lost = [f"{message.role}: {message.content!r}" for message in self.written if message not in self.messages]
+        lost, kept = [], list(self.messages)
+        for message in self.written:
+            if message in kept:
+                kept.remove(message)
+            else:
+                lost.append(f"{message.role}: {message.content!r}")
         asked = Counter(call.id for message in self.messages for call in message.tool_calls or ())
         given = Counter(message.tool_call_id for message in self.messages if message.role == "tool")
         lost += [f"{given[call]} results for {count} requests of {call}" for call, count in asked.items()
@@ -193,11 +198,15 @@ class _Process:
             await self._store.close()
 
     def _options(self) -> dict[str, Any]:
-        tools = {}
-        for tool in _all_tools((self._scenario.agent, *self._scenario.invoked)):
+        tools: dict[str, dict[str, Tool[..., Any]]] = {}
+        for agent_name, tool in _all_tools((self._scenario.agent, *self._scenario.invoked)):
             if tool.handler is not None:
-                tools[tool.name] = self._watched(tool, tool.handler)
-        return {"llm": ScriptedModel(self._scenario.model), "store": _WatchedStore(self, self._store), "tools": tools}
+                tools.setdefault(tool.name, {})[agent_name] = tool
+        return {
+            "llm": ScriptedModel(self._scenario.model),
+            "store": _WatchedStore(self, self._store),
+            "tools": {name: self._watched(by_agent) for name, by_agent in tools.items()},
+        }
 
     def reach(self, boundary: str) -> None:
         self._boundaries += 1
@@ -217,30 +226,23 @@ class _Process:
         self.reach(f"after write {number}")
         return result
 
-    def _watched(self, tool: Tool[..., Any], handler: Callable[..., Any]) -> Callable[..., Any]:
-        async def watch(arguments: Any, context: ToolContext) -> Any:
-            call = f"{context.agent_name}/{context.tool_call_id}"
+    def _watched(self, by_agent: dict[str, Tool[..., Any]]) -> Callable[..., Any]:
+        """Return what runs in place of the tools of one name, of whichever agent calls."""
+
+        async def watched(*value: Any, holdfast_context: ToolContext, **arguments: Any) -> Any:
+            tool = by_agent[holdfast_context.agent_name]
+            assert tool.handler is not None
+            call = f"{holdfast_context.agent_name}/{holdfast_context.tool_call_id}"
             self.reach(f"before handler of {call}")
             self._record.calls[call] += 1
             if not tool.safe_to_retry:
                 self._record.unsafe_calls.add(call)
-            value = tool.bind(handler, arguments, context)()
-            value = await value if inspect.isawaitable(value) else value
+            result = tool.bind(tool.handler, value[0] if value else arguments, holdfast_context)()
+            result = await result if inspect.isawaitable(result) else result
             self.reach(f"after handler of {call}")
-            return value
+            return result
 
-        async def by_keyword(*, holdfast_context: ToolContext, **arguments: Any) -> Any:
-            return await watch(arguments, holdfast_context)
-
-        async def by_value(arguments: Any, holdfast_context: ToolContext) -> Any:
-            return await watch(arguments, holdfast_context)
-
-        async def by_nothing(holdfast_context: ToolContext) -> Any:
-            return await watch({}, holdfast_context)
-
-        if tool.by_keyword:
-            return by_keyword
-        return by_nothing if tool.input is None else by_value
+        return watched
 
 
 class _WatchedStore:
@@ -259,11 +261,9 @@ class _WatchedStore:
         return write
 
 
-def _all_tools(agents: Iterable[Agent]) -> Iterable[Tool[..., Any]]:
+def _all_tools(agents: Iterable[Agent]) -> Iterable[tuple[str, Tool[..., Any]]]:
     for agent in agents:
         for item in agent.tools:
+            yield agent.name, agent.tool_map[item.name]
             if isinstance(item, Agent):
-                yield agent.tool_map[item.name]
                 yield from _all_tools((item,))
-            else:
-                yield item

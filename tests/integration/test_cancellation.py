@@ -423,10 +423,11 @@ async def test_leaving_a_stream_early_cancels_the_run(store: SQLiteStore) -> Non
     agent = Agent("a", tools=[staying(place, safe_to_retry=True)])
     model = ScriptedModel([asks_for(call("stay", "c1"))])
     events = run_streaming(agent, message="go", session_id="s", store=store, llm=model)
-    async for event in events:
-        if isinstance(event, ToolStarted):
-            break
-    await events.aclose()
+    async with asyncio.timeout(30):
+        async for event in events:
+            if isinstance(event, ToolStarted):
+                break
+        await events.aclose()
     assert [message.status for message in await stored_results(store)] == ["cancelled"]
     assert store.in_flight == set()
     assert (await go_on(agent, store)).status == "complete"

@@ -515,6 +515,28 @@ async def test_hooks_that_change_the_state_are_recorded_wherever_the_run_was_sto
     assert len(states) == 9
 
 
+def named_alike(name: str, **options: Any) -> Agent:
+    @tool(name="act", **options)
+    async def act() -> str:
+        """Act."""
+        return f"{name} acted"
+
+    return Agent(name, instructions=name, tools=[act])
+
+
+async def test_tools_of_two_agents_that_are_named_alike_are_watched_each_as_what_it_is(folder: Path) -> None:
+    child = named_alike("child", safe_to_retry=True)
+    (act,) = named_alike("parent").tool_map.values()
+    alike = Scenario(
+        tools=[act, child],
+        turns=[calling("act"), calling("child", message="x"), "done"],
+        others={"child": [calling("act"), "ok"]},
+    )
+    whole = (await crash(folder, alike)).runs[-1]
+    assert [message.content for message in whole.messages if message.role == "tool"] == ["parent acted", "ok"]
+    assert whole.unsafe_calls == {"agent/call_1_0", "agent/call_3_0"}
+
+
 # --- the harness can fail -----------------------------------------------------------------------------------------
 
 

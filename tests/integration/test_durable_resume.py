@@ -118,6 +118,14 @@ async def crash_on_write(store: Any, agent: Agent, script: Sequence[Any], number
         )
 
 
+async def reached(event: asyncio.Event, task: "asyncio.Task[Any]") -> None:
+    """Wait for an event; fail if the task ends without it."""
+    waiting = asyncio.create_task(event.wait())
+    await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    assert event.is_set(), task
+
+
 USER = Message(role="user", content="hi")
 DURABILITY = ToolDurabilityError.kind
 
@@ -343,7 +351,7 @@ async def test_a_cancelled_run_records_its_unsafe_call_as_unknown(store: SQLiteS
     going = asyncio.create_task(
         run(agent, message="hi", llm=ScriptedModel([calls("c1", "c2")]), store=store, session_id="s")
     )
-    await started.wait()
+    await reached(started, going)
     going.cancel()
     with pytest.raises(asyncio.CancelledError):
         await going
@@ -778,7 +786,7 @@ async def test_a_memory_store_forgets_a_session_with_its_object() -> None:
 
 
 class Gate:
-    """A tool that waits in its handler until it is let go on."""
+    """A tool whose handler waits, the first time, until it is let go on."""
 
     def __init__(self, **options: Any) -> None:
         self.reached = asyncio.Event()
@@ -789,8 +797,9 @@ class Gate:
         async def post(text: str) -> str:
             """Post a text."""
             self.effects.append(text)
-            self.reached.set()
-            await self.open.wait()
+            if not self.reached.is_set():
+                self.reached.set()
+                await self.open.wait()
             return f"posted {text}"
 
         self.tool = post
@@ -802,7 +811,7 @@ async def test_a_second_run_of_a_session_in_flight_is_refused(store: SQLiteStore
     first = asyncio.create_task(
         run(agent, message="hi", llm=ScriptedModel([calls("c1"), "done"]), store=store, session_id="s")
     )
-    await gate.reached.wait()
+    await reached(gate.reached, first)
     model = ScriptedModel([])
     with pytest.raises(SessionConflictError, match="Session s has a run in flight"):
         await run(agent, message="me too", llm=model, store=store, session_id="s")
@@ -818,7 +827,7 @@ async def test_a_run_that_another_process_has_repaired_meanwhile_writes_nothing_
     gate = Gate()
     agent = Agent("poster", tools=[gate.tool])
     first = asyncio.create_task(run(agent, message="hi", llm=ScriptedModel([calls("c1")]), store=store, session_id="s"))
-    await gate.reached.wait()
+    await reached(gate.reached, first)
     async with sqlite_store(tmp_path / "holdfast.db") as other:
         await run(agent, llm=ScriptedModel(["lost"]), store=other, session_id="s")
         gate.open.set()

@@ -381,6 +381,14 @@ async def test_a_session_of_another_agent_is_refused_and_unchanged(store: SQLite
 # --- one writer ---------------------------------------------------------------------------------------------------
 
 
+async def reached(event: asyncio.Event, task: "asyncio.Task[Any]") -> None:
+    """Wait for an event; fail if the task ends without it."""
+    waiting = asyncio.create_task(event.wait())
+    await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    assert event.is_set(), task
+
+
 class WaitingModel:
     """A model that answers once it is let go on."""
 
@@ -399,7 +407,7 @@ async def test_of_two_processes_in_one_session_the_later_writer_is_refused(store
     await run(agent, message="hi", llm=ScriptedModel(["yes"]), store=store, session_id="s")
     async with sqlite_store(tmp_path / "holdfast.db") as other:
         slow = asyncio.create_task(run(agent, message="slow", llm=late, store=other, session_id="s"))
-        await late.asked.wait()
+        await reached(late.asked, slow)
         await run(agent, message="fast", llm=ScriptedModel(["ok"]), store=store, session_id="s")
         late.go_on.set()
         with pytest.raises(SessionConflictError, match="Session s is at message 4, this run knows of 2") as caught:
@@ -444,7 +452,7 @@ async def test_a_session_deleted_under_a_run_is_a_conflict(store: SQLiteStore, t
     agent, late = Agent("greeter"), WaitingModel()
     await run(agent, message="hi", llm=ScriptedModel(["yes"]), store=store, session_id="s")
     slow = asyncio.create_task(run(agent, message="slow", llm=late, store=store, session_id="s"))
-    await late.asked.wait()
+    await reached(late.asked, slow)
     await store.delete_session("s")
     late.go_on.set()
     with pytest.raises(SessionConflictError):
@@ -456,7 +464,7 @@ async def test_a_session_deleted_and_made_anew_under_a_run_is_a_conflict(store: 
     agent, late = Agent("greeter"), WaitingModel()
     await run(agent, message="hi", llm=ScriptedModel(["yes"]), store=store, session_id="s", user_id="ann")
     slow = asyncio.create_task(run(agent, message="slow", llm=late, store=store, session_id="s", user_id="ann"))
-    await late.asked.wait()
+    await reached(late.asked, slow)
     async with sqlite_store(tmp_path / "holdfast.db") as other:
         await other.delete_session("s")
         await run(agent, message="bob's", llm=ScriptedModel(["secret"]), store=other, session_id="s", user_id="bob")
@@ -469,7 +477,7 @@ async def test_a_session_deleted_and_made_anew_under_a_run_is_a_conflict(store: 
 async def test_a_run_in_flight_holds_its_session_until_it_ends(store: SQLiteStore) -> None:
     agent, late = Agent("greeter"), WaitingModel()
     first = asyncio.create_task(run(agent, message="hi", llm=late, store=store, session_id="s"))
-    await late.asked.wait()
+    await reached(late.asked, first)
     with pytest.raises(SessionConflictError, match="Session s has a run in flight in this process"):
         await run(agent, message="too soon", llm=ScriptedModel([]), store=store, session_id="s")
     late.go_on.set()
@@ -481,7 +489,7 @@ async def test_a_run_in_flight_holds_its_session_until_it_ends(store: SQLiteStor
 async def test_other_sessions_run_while_one_is_in_flight(store: SQLiteStore) -> None:
     agent, late = Agent("greeter"), WaitingModel()
     first = asyncio.create_task(run(agent, message="hi", llm=late, store=store, session_id="s"))
-    await late.asked.wait()
+    await reached(late.asked, first)
     await run(agent, message="hi", llm=ScriptedModel(["ok"]), store=store, session_id="t")
     assert (first.done(), await contents(store, "t")) == (False, ["hi", "ok"])
     late.go_on.set()
@@ -505,7 +513,7 @@ async def test_a_run_that_fails_gives_its_session_free(store: SQLiteStore) -> No
 async def test_a_cancelled_run_gives_its_session_free(store: SQLiteStore) -> None:
     agent, late = Agent("greeter"), WaitingModel()
     first = asyncio.create_task(run(agent, message="hi", llm=late, store=store, session_id="s"))
-    await late.asked.wait()
+    await reached(late.asked, first)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first

@@ -192,6 +192,13 @@ async def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
         assert (await append(store, "x"), await contents(store)) == (1, ["x"])
 
 
+async def test_every_commit_is_flushed_to_disk_and_sessions_take_their_messages_with_them(tmp_path: Path) -> None:
+    async with OpenStore(tmp_path / "holdfast.db") as store:
+        settings = [await store.setting(name) for name in ("synchronous", "journal_mode", "foreign_keys")]
+    full = 2
+    assert settings == [full, "wal", 1]
+
+
 async def test_a_store_opens_again_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "holdfast.db"
     await write_and_close(path, "a", "b")
@@ -340,21 +347,21 @@ async def test_a_full_disk_stops_the_run_what_was_written_stays_and_it_goes_on_w
     assert (done.returncode, done.stderr) == (0, "")
 
 
-class TinyStore(SQLiteStore):
-    """A store whose file may not grow beyond a number of pages."""
+class OpenStore(SQLiteStore):
+    """A store whose connection can be looked into and set up."""
 
-    def limit(self, pages: int) -> Awaitable[Any]:
-        return self._do(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone(), writes=False)
+    async def setting(self, pragma: str) -> Any:
+        return await self._do(lambda db: db.execute(f"PRAGMA {pragma}").fetchone()[0], writes=False)
 
 
 async def test_a_database_that_may_not_grow_refuses_one_write_and_keeps_the_others(tmp_path: Path) -> None:
-    async with TinyStore(tmp_path / "holdfast.db") as store:
+    async with OpenStore(tmp_path / "holdfast.db") as store:
         await append(store, "kept")
-        await store.limit(30)
+        await store.setting("max_page_count = 30")
         with pytest.raises(StoreError, match="the disk is full; free some space, then try again"):
             await append(store, "x" * 1_000_000)
         assert (await append(store, "small"), await contents(store)) == (2, ["kept", "small"])
-        await store.limit(1_000_000)
+        await store.setting("max_page_count = 1000000")
         assert await append(store, "x" * 1_000_000) == 3
 
 
@@ -407,6 +414,16 @@ async def test_a_locked_file_is_an_error_after_a_while_and_works_once_it_is_free
             assert await contents(store) == ["a"]
         assert str(path) in str(caught.value)
         assert (await append(store, "c"), await contents(store)) == (2, ["a", "c"])
+
+
+async def test_writes_that_meet_one_lock_wait_for_it_together_and_not_one_after_the_other(tmp_path: Path) -> None:
+    path, statements = tmp_path / "holdfast.db", list[str]()
+    async with ImpatientStore(path) as store:
+        await store._do(lambda db: db.set_trace_callback(statements.append), writes=False)
+        async with locked(path):
+            ended = await asyncio.gather(*(append(store, "x") for _ in range(30)), return_exceptions=True)
+    assert [type(end) for end in ended] == [StoreError] * 30
+    assert statements.count("BEGIN IMMEDIATE") < 10
 
 
 async def test_a_run_whose_store_is_locked_runs_no_tool_and_goes_on_later(tmp_path: Path) -> None:
@@ -672,8 +689,8 @@ async def test_a_process_that_exits_without_closing_its_store_loses_nothing(tmp_
 
 
 async def test_closed_stores_leave_no_file_descriptor_behind(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(os.listdir("/dev/fd"))
     for number in range(50):
         async with sqlite_store(tmp_path / f"{number % 5}.db") as store:
             await store.load_session("s")
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert len(os.listdir("/dev/fd")) <= before
