@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
 from typing_extensions import TypeIs
 
 from holdfast.errors import HoldfastError
@@ -43,7 +44,7 @@ class Checkpoint(Record):
     """
 
     messages: tuple[Message, ...] = ()
-    iterations: int = 0
+    iterations: Annotated[int, Field(ge=0)] = 0
     usage: Usage = Usage()
     pending_tool_use_id: str | None = None
     questions: tuple[Question, ...] | None = None

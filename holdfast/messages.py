@@ -40,8 +40,8 @@ class Record(BaseModel):
 class Usage(Record):
     """Tokens of one model call, or summed over several."""
 
-    input_tokens: Annotated[int, Field(ge=0)] = 0
-    output_tokens: Annotated[int, Field(ge=0)] = 0
+    input_tokens: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    output_tokens: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
     @property
     def total_tokens(self) -> int:

@@ -1,7 +1,7 @@
 """Runs agents in this process. With a durable store and a session, that is enough to survive its death."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Unpack
 
 from holdfast.agents import Agent
@@ -85,10 +85,11 @@ async def run_streaming(
     checkpoint: GivenCheckpoint | None = None,
     answer: str | None = None,
     **options: Unpack[RunOptions],
-) -> AsyncIterator[Event]:
+) -> AsyncGenerator[Event, None]:
     """Run an agent and yield what happens; the last event, `RunEnded`, has the result that `run` would return.
 
-    Leaving the loop early cancels the run; a session can be resumed. Arguments and errors are those of `run`, and
+    Closing the generator early cancels the run, and a session can be resumed: use `contextlib.aclosing` if you may
+    leave the loop, since Python closes a generator that is only left whenever it gets to it. Arguments and errors are those of `run`, and
     `answer` goes with a checkpoint that asks.
     """
     events: asyncio.Queue[Event | None] = asyncio.Queue()

@@ -75,11 +75,13 @@ class RunInput:
 
     def check_session(self, session_id: str, questions: tuple[Question, ...], stored: list[Message]) -> None:
         """Refuse a checkpoint whose question the session does not ask, or not any more."""
-        asked = self.questions[:1]
-        if asked and (asked != questions[:1] or (self.messages or [])[-1:] != stored[-1:]):
+        if not self.questions:
+            return
+        asked, ids = self.questions[0].tool_call_id, [question.tool_call_id for question in questions]
+        if ids[:1] != [asked] or (self.messages or [])[-1:] != stored[-1:]:
             raise InputError(
-                f"Session {session_id} does not wait for the answer to call {asked[0].tool_call_id} any more: it was "
-                "answered, or the session went on. run() without message= returns where it is."
+                f"Session {session_id} does not wait for the answer to call {asked} any more: it was answered, or the "
+                "session went on. run() without message= returns where it is."
             )
 
     def not_in(self, stored: list[Message]) -> list[Message]:

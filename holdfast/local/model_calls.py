@@ -82,5 +82,7 @@ class ModelCalls:
         shorter = await result if isinstance(result, Awaitable) else result
         if not shorter:
             raise HoldfastError("Context compression returned empty message array")
+        if not all(isinstance(message, Message) for message in shorter):
+            raise HoldfastError("Context compression must return messages")
         self._view = [system, *shorter]
         self.compressions += 1

@@ -148,12 +148,20 @@ async def test_what_is_no_checkpoint_is_refused(broken: Any) -> None:
         await resume(agent, broken, "x", llm=ScriptedModel([]))
 
 
-async def test_a_checkpoint_of_the_four_documented_fields_is_enough() -> None:
-    asked = await interrupted(call("ask", "a1", question="Who?"))
+async def test_a_checkpoint_of_the_four_documented_fields_is_enough(where: Callable[[], dict[str, Any]]) -> None:
+    asked = await interrupted(call("ask", "a1", question="Who?"), **where())
     plain = asked.checkpoint.model_dump()
     four = {name: plain[name] for name in ("messages", "iterations", "usage", "pending_tool_use_id")}
-    result = assert_complete(await resume(agent, four, "Alice", llm=ScriptedModel(["ok"])))
+    result = assert_complete(await resume(agent, four, "Alice", llm=ScriptedModel(["ok"]), **where()))
     assert tool_contents(result.messages) == [("a1", "Alice")]
+
+
+@pytest.mark.parametrize("field", [{"iterations": -1}, {"usage": {"input_tokens": -1}}], ids=str)
+async def test_a_checkpoint_that_counts_below_zero_is_refused(field: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        await run(
+            agent, checkpoint={"messages": [{"role": "user", "content": "go"}], **field}, llm=ScriptedModel(["x"])
+        )
 
 
 async def test_resuming_changes_nothing_in_the_checkpoint_that_was_given() -> None:

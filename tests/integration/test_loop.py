@@ -1,5 +1,6 @@
 """The loop as a caller sees it: what `run` returns, what the model is shown, what is stored."""
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -349,10 +350,18 @@ async def test_an_answer_that_is_no_llm_response_ends_the_run_with_error(answer:
     assert "LLMResponse" in result.response
 
 
-async def test_usage_that_is_no_usage_is_taken_for_none() -> None:
-    answer = {"text": "ok", "usage": {"input_tokens": "many"}}
-    result = assert_complete(await run(Agent("a"), message="go", llm=ScriptedModel([answer])))
+@pytest.mark.parametrize("tokens", ["many", -1, 1.5, 10**400], ids=["text", "negative", "part", "endless"])
+async def test_usage_that_is_no_usage_is_taken_for_none(store: SQLiteStore, tokens: Any) -> None:
+    answer = {"text": "ok", "usage": {"input_tokens": tokens}}
+    agent = Agent("a", loop=Loop(token_budget=1_000))
+    result = assert_complete(await run(agent, message="go", store=store, session_id="s", llm=ScriptedModel([answer])))
     assert (result.status, result.usage) == ("complete", None)
+    assert await store.load_messages("s") == list(result.messages)
+
+
+async def test_a_model_call_that_is_cancelled_from_within_ends_the_run_with_error() -> None:
+    result = assert_complete(await run(Agent("a"), message="go", llm=ScriptedModel([asyncio.CancelledError()])))
+    assert (result.status, result.iterations) == ("error", 1)
 
 
 # --- budgets ---
