@@ -89,7 +89,8 @@ async def run_streaming(
     """Run an agent and yield what happens; the last event, `RunEnded`, has the result that `run` would return.
 
     Closing the generator early cancels the run, and a session can be resumed: use `contextlib.aclosing` if you may
-    leave the loop, since Python closes a generator that is only left whenever it gets to it. Arguments and errors are those of `run`, and
+    leave the loop, since Python closes one that is only left whenever it gets to it. Arguments and errors are those of
+    `run`, and
     `answer` goes with a checkpoint that asks.
     """
     events: asyncio.Queue[Event | None] = asyncio.Queue()

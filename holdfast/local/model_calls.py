@@ -1,12 +1,14 @@
 """Calls the model of a run: what it sees of the transcript, how its answer is streamed, when the view is shortened."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.agent_loop import CallModel, in_call_order, with_notices
 from holdfast.agents import Agent
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, ModelError
 from holdfast.llm import LLMAdapter, StreamingLLMAdapter, ToolDescription
+from holdfast.local.cancellation import Cancellation
 from holdfast.local.events import Event, TextDelta
 from holdfast.messages import LLMResponse, Message, clean_text
 
@@ -48,14 +50,24 @@ class ModelCalls:
         budget = self._agent.loop.budget
         warning = None if budget is None or action.warning is None else budget.warning(action.warning)
         self._view = with_notices(self._view, warning, action.nudge)
-        await self._compress()
-        view = list(self._view)  # the adapter's own: it may keep or change it
-        if self._emit is None:
-            return LLMResponse.read(await self._adapter.chat(view, self._tools, **self._agent.plain_settings()))
-        return await self._stream(view, self._emit)
+        cancellation = Cancellation()
+        try:
+            await self._compress()
+            return await self._call(list(self._view))  # the adapter's own list: it may keep or change it
+        except asyncio.CancelledError as error:
+            if cancellation.requested():
+                raise
+            raise ModelError("The model call was cancelled from within") from error
 
-    async def _stream(self, view: list[Message], emit: Callable[[Event], None]) -> LLMResponse:
+    async def _call(self, view: list[Message]) -> LLMResponse:
         settings = self._agent.plain_settings()
+        if self._emit is None:
+            return LLMResponse.read(await self._adapter.chat(view, self._tools, **settings))
+        return await self._stream(view, settings, self._emit)
+
+    async def _stream(
+        self, view: list[Message], settings: dict[str, Any], emit: Callable[[Event], None]
+    ) -> LLMResponse:
         if not isinstance(self._adapter, StreamingLLMAdapter):
             response = LLMResponse.read(await self._adapter.chat(view, self._tools, **settings))
             if response.text:

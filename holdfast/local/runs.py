@@ -231,14 +231,8 @@ class Run:
                     return await self._finish(state, finish)
 
     async def _call_model(self, state: LoopState, action: CallModel) -> LoopState:
-        task = asyncio.current_task()
-        cancels = 0 if task is None else task.cancelling()
         try:
             response = await self._model.ask(action)
-        except asyncio.CancelledError:
-            if task is None or task.cancelling() > cancels:
-                raise
-            return state.failed("The model call was cancelled from within")
         except Exception as error:
             return state.failed(error_text(error))
         message = answer_message(

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.agent_loop import CallTools, LoopState, Settled, not_found, result_message
+from holdfast.local.cancellation import Cancellation
 from holdfast.local.events import Event, ToolEnded, ToolStarted
 from holdfast.messages import ToolCall
 from holdfast.tools import Cancelled, Failed, Outcome, Tool, ToolContext, Unknown
@@ -74,17 +75,15 @@ class ToolCalls:
     async def _call(self, call: ToolCall, recovering: bool) -> None:
         if self._emit is not None:
             self._emit(ToolStarted(call))
-        task = asyncio.current_task()
-        assert task is not None
-        cancels = task.cancelling()
+        cancellation = Cancellation()
         tool = self._tools.get(call.name)
         try:
             if tool is None:
                 outcome: Outcome = not_found(call.name, self._tools)
             else:
-                outcome = await self._settle(tool, call, recovering, lambda: task.cancelling() > cancels)
+                outcome = await self._settle(tool, call, recovering, cancellation)
         except asyncio.CancelledError:
-            if task.cancelling() > cancels:
+            if cancellation.requested():
                 unknown = tool is not None and not tool.safe_to_retry
                 self._outcomes[call.id] = (
                     Unknown("it was cancelled while it ran") if unknown else Cancelled("Cancelled while it ran")
@@ -96,11 +95,11 @@ class ToolCalls:
             self._stopped_by = f"call {call.id} of tool {call.name} failed for good"
         if self._emit is not None:
             self._emit(ToolEnded(call, result_message(call, outcome)))
-        if task.cancelling() > cancels:  # a plain function that could not be stopped has ended: now is the time
+        if cancellation.requested():  # a plain function that could not be stopped has ended: now is the time
             raise asyncio.CancelledError
 
     async def _settle(
-        self, tool: Tool[..., Any], call: ToolCall, recovering: bool, is_cancelled: Callable[[], bool]
+        self, tool: Tool[..., Any], call: ToolCall, recovering: bool, cancellation: Cancellation
     ) -> Outcome:
         if recovering and not tool.safe_to_retry:
             verdict = await self._bounded(tool, call, 1, tool.ask_whether_it_happened)
@@ -110,7 +109,7 @@ class ToolCalls:
         while True:
             outcome = await self._bounded(tool, call, attempt, tool.attempt)
             delay = tool.next_delay(outcome, attempt) if isinstance(outcome, Failed) else None
-            if delay is None or is_cancelled():
+            if delay is None or cancellation.requested():
                 assert outcome is not None
                 return outcome
             await asyncio.sleep(delay)
