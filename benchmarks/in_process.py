@@ -59,7 +59,7 @@ def bare_database(path: Path) -> sqlite3.Connection:
     for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
         db.execute(f"PRAGMA {pragma}")
     db.executescript(MIGRATIONS[0])
-    db.execute("INSERT INTO agent_sessions VALUES ('s', 'bench', '{}', NULL, NULL, NULL, 0, 'now', 'now')")
+    db.execute("INSERT INTO agent_sessions VALUES ('s', 'bench', '{}', NULL, NULL, NULL, 0, 0, 'now', 'now')")
     return db
 
 
@@ -70,7 +70,9 @@ ROWS = (("assistant", "", CALLS, None, None), ("tool", '{"ok":true}', None, "cal
 def bare_transaction(db: sqlite3.Connection, seq: int) -> None:
     """Write the row that a run writes, in the transaction that it writes it in, with nothing around it."""
     db.execute("BEGIN IMMEDIATE")
-    db.execute("UPDATE agent_sessions SET updated_at = 'later', last_seq = ? WHERE id = 's'", (seq,))
+    db.execute(
+        "UPDATE agent_sessions SET updated_at = 'later', last_seq = ?, version = version + 1 WHERE id = 's'", (seq,)
+    )
     db.execute(
         "INSERT INTO agent_messages (session_id, seq, role, content, tool_calls, tool_call_id, tool_name, write_key)"
         " VALUES ('s', ?, ?, ?, ?, ?, ?, ?)",

@@ -57,7 +57,8 @@ class RunResult:
 
     Args:
         status: "complete", or why it ended before that.
-        response: the text of the last answer; with status "error" what went wrong.
+        response: the text of the last answer; if the model could not be called, what it said.
+        error: what went wrong, with status "error".
         messages: the whole transcript, without the system prompt.
         iterations: model calls of this run.
         session_id: the session it was written to; None without a store.
@@ -78,6 +79,7 @@ class RunResult:
     usage: Usage | None = None
     budget_percent: float | None = None
     output: Any = None
+    error: str | None = None
     tool_call_summary: Mapping[str, int] | None = None
     compression_count: int | None = None
 

@@ -73,6 +73,14 @@ class ToolCall(Record):
     def _be_lenient(cls, data: Any) -> Any:
         return data if isinstance(data, dict) else {"arguments": str(data)}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _know_the_keys(cls, data: Any) -> Any:
+        # A call whose arguments stand under another key must not be taken for one without arguments.
+        if isinstance(data, dict) and "arguments" not in data and (unknown := data.keys() - cls.model_fields.keys()):
+            raise ValueError(f"unknown key {min(map(str, unknown))!r}; a tool call has id, name, arguments")
+        return data
+
     @field_validator("id", "name", mode="before")
     @classmethod
     def _as_text(cls, value: Any) -> str:
@@ -115,10 +123,10 @@ class Message(Record):
     usage: Usage | None = None
     cost: float | None = None
 
-    @field_validator("content")
+    @field_validator("content", "tool_call_id", "tool_name")
     @classmethod
-    def _clean(cls, value: str) -> str:
-        return clean_text(value)
+    def _clean(cls, value: str | None) -> str | None:
+        return value if value is None else clean_text(value)
 
     @model_validator(mode="before")
     @classmethod
@@ -162,10 +170,11 @@ class LLMResponse(Record):
     @field_validator("usage", mode="before")
     @classmethod
     def _usage_needs_numbers(cls, value: Any) -> Any:
-        if isinstance(value, dict) and not value.keys() & Usage.model_fields.keys():
-            return None
+        if isinstance(value, dict) and value and not value.keys() & Usage.model_fields.keys():
+            # Left out silently, a budget would never act.
+            raise ValueError(f"unknown key {min(map(str, value))!r}; usage has {', '.join(Usage.model_fields)}")
         try:
-            return None if value is None else Usage.model_validate(value)
+            return Usage.model_validate(value) if value else None
         except ValidationError:
             return None
 
@@ -181,9 +190,10 @@ class LLMResponse(Record):
         try:
             return cls.model_validate(answer)
         except ValidationError as error:
+            what = f"{answer!r:.80}" if not isinstance(answer, dict) else f"a dict, but {explain(error)}"
             raise ModelError(
-                f"The adapter answered with something that is no LLMResponse "
-                f"(text, tool_calls, usage, stop_reason, cost): {explain(error)}"
+                f"The adapter returned {what}: that is no LLMResponse, nor a dict of its keys "
+                "(text, tool_calls, usage, stop_reason, cost)"
             ) from error
 
 
@@ -201,7 +211,9 @@ def clean_text(text: str) -> str:
 def error_text(error: BaseException) -> str:
     """Return what an exception says, fit for a tool result; its type's name if it says nothing."""
     try:
-        return clean_text(str(error)) or type(error).__name__
+        # str() of a KeyError is the bare key, which tells nobody anything.
+        text, name = clean_text(str(error)), type(error).__name__
+        return f"{name}: {text}" if text and isinstance(error, KeyError) else text or name
     except Exception:  # a __str__ that raises
         return type(error).__name__
 

@@ -99,11 +99,11 @@ def _call_tools(state: "LoopState") -> CallTools:
     settled: list[Settled] = []
     calls = []
     for call in state.open_calls:
-        if call.id in state.refused:
+        if state.recovering and not _may_run_again(state.tools.get(call.name)):
+            settled.append((call, Unknown()))  # also beyond the limit, which may have been another one then
+        elif call.id in state.refused:
             limit = f"at most {state.loop.max_tool_calls} tool calls per turn (max_tool_calls)"
             settled.append((call, Failed(f"Not run: {limit}; ask again for the others")))
-        elif state.recovering and not _may_run_again(state.tools.get(call.name)):
-            settled.append((call, Unknown()))
         else:
             calls.append(call)
     return CallTools(_batches(calls, state.tools), tuple(settled), state.recovering)
@@ -248,12 +248,12 @@ class LoopState:
 
     def results(self, outcomes: Sequence[Settled]) -> list[Message]:
         """Return what is to be recorded of a turn's outcomes, in call order. A question has no result yet."""
-        ends = self._terminal(outcomes) is not None
+        ends, limit = self._terminal(outcomes) is not None, self.loop.max_message_bytes
         return [
             message
             for call, outcome in outcomes
-            if (message := result_message(call, outcome))
-            or (ends and (message := result_message(call, Cancelled("Not asked: the run ended"))))
+            if (message := result_message(call, outcome, limit))
+            or (ends and (message := result_message(call, Cancelled("Not asked: the run ended"), limit)))
         ]
 
     def settled(self, outcomes: Sequence[Settled]) -> "LoopState":

@@ -110,8 +110,7 @@ def mended(messages: Sequence[Message]) -> list[Message]:
         if message.role == "tool" and open_calls.pop(message.tool_call_id, None) is None:
             continue  # a result that nobody asked for
         if message.role != "tool":
-            lost = [result_message(call, Unknown()) for call in open_calls.values()]
-            result.extend(message for message in lost if message is not None)
+            result.extend(_result(call, _lost(call, ""), "failed") for call in open_calls.values())
             open_calls = {call.id: call for call in message.tool_calls or ()}
         result.append(message)
     return in_call_order(result)
@@ -176,18 +175,20 @@ def _tool_name(name: str, tools: AbstractSet[str]) -> str:
     return readable
 
 
-def result_message(call: ToolCall, outcome: Outcome) -> Message | None:
-    """Return what the model reads of an outcome, or None for a question: its answer will be the result."""
+def result_message(call: ToolCall, outcome: Outcome, limit: int) -> Message | None:
+    """Return what the model reads of an outcome, at most about `limit` bytes of an error.
+
+    None for a question: its answer will be the result.
+    """
     match outcome:
         case Returned(content):
             return _result(call, content, "completed")
         case Failed(error):
-            return _result(call, _error(error), "failed")
+            return _result(call, _error(cut(error, limit)), "failed")
         case Terminated(error):
-            return _result(call, _error(error_text(error)), "failed")
+            return _result(call, _error(cut(error_text(error), limit)), "failed")
         case Unknown(reason):
-            payload = ToolDurabilityError(call.name, call.id, reason=reason).payload()
-            return _result(call, json.dumps(payload, ensure_ascii=False), "failed")
+            return _result(call, _lost(call, cut(reason, limit)), "failed")
         case Cancelled(reason):
             return _result(call, _error(reason), "cancelled")
         case Asked():
@@ -198,6 +199,10 @@ def result_message(call: ToolCall, outcome: Outcome) -> Message | None:
 
 def _result(call: ToolCall, content: str, status: Any) -> Message:
     return Message(role="tool", content=content, tool_call_id=call.id, tool_name=call.name, status=status)
+
+
+def _lost(call: ToolCall, reason: str) -> str:
+    return json.dumps(ToolDurabilityError(call.name, call.id, reason=reason).payload(), ensure_ascii=False)
 
 
 def _error(text: str) -> str:

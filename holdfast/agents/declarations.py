@@ -2,19 +2,20 @@
 
 import copy
 import functools
+import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
-from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from holdfast.agents.limits import Loop, check_choice
 from holdfast.errors import DefinitionError
 from holdfast.messages import explain, read_json
-from holdfast.tools import Tool, ToolContext, tool
+from holdfast.tools import Tool, ToolContext, schema_type, tool
 
 NAME = re.compile(r"[a-z][a-z0-9-]*")
 
@@ -153,10 +154,6 @@ class Agent:
         """The tools by name; agents among them have become tools."""
         return MappingProxyType({item.name: _as_tool(item) if isinstance(item, Agent) else item for item in self.tools})
 
-    @functools.cached_property
-    def parallel_tools(self) -> frozenset[str]:
-        return frozenset(name for name, item in self.tool_map.items() if item.parallel)
-
     def plain_settings(self) -> dict[str, Any]:
         """Return the settings as plain data, the caller's own."""
         return {name: _thawed(value) for name, value in self.settings.items()}
@@ -178,25 +175,20 @@ class Agent:
             if not isinstance(text, str):
                 raise self._fault(f"instructions must give text, got {text!r}")
             texts.append(text)
-        return "\n".join(texts) or (
+        prompt = "\n".join(texts) or (
             f'You are an AI agent named "{self.name}". Use the available tools to accomplish the user\'s request.'
         )
+        if self.output_schema is None:
+            return prompt
+        return f"{prompt}\n\nAnswer with JSON alone that matches this schema: {json.dumps(self.output_schema)}"
 
     @functools.cached_property
     def _state_type(self) -> TypeAdapter[Any]:
-        return self._adapter("state", dict[str, Any] if self.state is None else self.state)
+        return schema_type(dict[str, Any] if self.state is None else self.state, f"Agent '{self.name}'", "state")
 
     @functools.cached_property
     def _output_type(self) -> TypeAdapter[Any] | None:
-        return None if self.output is None else self._adapter("output", self.output)
-
-    def _adapter(self, what: str, annotation: Any) -> TypeAdapter[Any]:
-        try:
-            adapter = TypeAdapter(annotation)
-            adapter.rebuild(raise_errors=True)
-            return adapter
-        except (PydanticSchemaGenerationError, PydanticUserError, TypeError, NameError) as error:
-            raise self._fault(f"{what} {annotation!r} cannot become a schema: {str(error).splitlines()[0]}") from error
+        return None if self.output is None else schema_type(self.output, f"Agent '{self.name}'", "output")
 
     @functools.cached_property
     def _pristine(self) -> Any:

@@ -1,5 +1,6 @@
 """Models: anything with an async `chat` is an adapter."""
 
+import inspect
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -54,9 +55,18 @@ def adapter_for(llm: LLM | None, agent: Agent) -> LLMAdapter:
             f"Agent '{agent.name}' has no model to call: pass llm=, an object with `async def chat(messages, tools)` "
             "or a function from the agent's model to one"
         )
-    adapter = llm if hasattr(llm, "chat") else llm(agent.model)
+    if hasattr(llm, "chat"):
+        if isinstance(llm, type):
+            raise InputError(f"llm must be an adapter, not the class {llm.__name__}: make one of it")
+        return llm
+    if not callable(llm) or isinstance(llm, type) or inspect.iscoroutinefunction(llm):
+        raise InputError(
+            f"llm must be an object with `async def chat(messages, tools)`, or a plain function from an agent's model "
+            f"to one, got {llm!r:.80}"
+        )
+    adapter = llm(agent.model)
     if not hasattr(adapter, "chat"):
-        raise InputError(f"llm gave {adapter!r} for the model {agent.model!r}: it has no `chat` method")
+        raise InputError(f"llm gave {adapter!r:.80} for the model {agent.model!r}: it has no `chat` method")
     return adapter
 
 

@@ -1,6 +1,7 @@
 """Runs agents in this process. With a durable store and a session, that is enough to survive its death."""
 
 import asyncio
+import difflib
 from collections.abc import AsyncGenerator
 from typing import Unpack
 
@@ -58,6 +59,7 @@ async def run(
         StoreError: the database refused; what was written before stays, run again to go on.
         TerminalError: of a tool, if the agent says `on_terminal_tool_error="fail"`.
     """
+    _check_options("run", options)
     return await Run(agent, **options).go(message=message, messages=messages, checkpoint=checkpoint)
 
 
@@ -74,6 +76,7 @@ async def resume(
     Raises:
         InputError: the session does not wait for this answer any more; and all that `run` raises.
     """
+    _check_options("resume", options)
     return await Run(agent, **options).go(checkpoint=checkpoint, answer=answer)
 
 
@@ -93,6 +96,7 @@ async def run_streaming(
     `run`, and
     `answer` goes with a checkpoint that asks.
     """
+    _check_options("run_streaming", options)
     events: asyncio.Queue[Event | None] = asyncio.Queue()
 
     async def go() -> None:
@@ -111,3 +115,9 @@ async def run_streaming(
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+def _check_options(function: str, options: RunOptions) -> None:
+    for name in options.keys() - RunOptions.__annotations__.keys():
+        close = difflib.get_close_matches(name, RunOptions.__annotations__, n=1, cutoff=0.5)
+        raise TypeError(f"{function}() has no option {name!r}{f'; do you mean {close[0]!r}?' if close else ''}")

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from holdfast.agent_loop import read_transcript, unanswered
-from holdfast.checkpoints import Checkpoint, Question
+from holdfast.checkpoints import Checkpoint, InterruptedResponse, Question, RunResult
 from holdfast.errors import InputError
 from holdfast.messages import Message, clean_text, explain
 
@@ -73,15 +73,37 @@ class RunInput:
             if question.tool_call_id is not None and question.tool_call_id not in waiting:
                 raise InputError(f"the checkpoint asks for call {question.tool_call_id}, which waits for no result")
 
+    def session_for(self, session_id: str | None, has_store: bool) -> str | None:
+        """Return the session to run: the checkpoint's, if it has one.
+
+        A checkpoint of a session goes on in that session only. Gone on from twice, it would run later effects twice.
+        """
+        mine = None if self.checkpoint is None else self.checkpoint.session_id
+        if mine is None:
+            return session_id
+        if not has_store:
+            raise InputError(f"the checkpoint belongs to session {mine}: pass the store= that holds it")
+        if session_id not in (None, mine):
+            raise InputError(f"the checkpoint belongs to session {mine}, not to session {session_id}")
+        return mine
+
+    @property
+    def has_acted_in_a_session(self) -> bool:
+        """Whether a session must exist somewhere: a run whose first model call failed has not written one."""
+        acted = any(message.role == "assistant" for message in self.messages or ())
+        return self.checkpoint is not None and self.checkpoint.session_id is not None and acted
+
     def check_session(self, session_id: str, questions: tuple[Question, ...], stored: list[Message]) -> None:
-        """Refuse a checkpoint whose question the session does not ask, or not any more."""
-        if not self.questions:
+        """Refuse an answer to what the session does not ask, or not any more."""
+        if not self.questions and self.answer is None:
             return
-        asked, ids = self.questions[0].tool_call_id, [question.tool_call_id for question in questions]
-        if ids[:1] != [asked] or (self.messages or [])[-1:] != stored[-1:]:
+        asked = self.questions[0].tool_call_id if self.questions else None
+        now = questions[0].tool_call_id if questions else None
+        if bool(self.questions) != bool(questions) or asked != now or (self.messages or [])[-1:] != stored[-1:]:
+            what = f"the answer to call {asked} any more: it was answered, or" if self.questions else "an answer here:"
             raise InputError(
-                f"Session {session_id} does not wait for the answer to call {asked} any more: it was answered, or the "
-                "session went on. run() without message= returns where it is."
+                f"Session {session_id} does not wait for {what} the session went on. "
+                "run() without message= returns where it is."
             )
 
     def not_in(self, stored: list[Message]) -> list[Message]:
@@ -108,6 +130,8 @@ def _read_text(what: str, text: object, limit: int) -> str | None:
 
 
 def _read_checkpoint(checkpoint: GivenCheckpoint) -> Checkpoint:
+    if isinstance(checkpoint, RunResult | InterruptedResponse):
+        raise InputError("checkpoint= is the result itself: pass its .checkpoint")
     try:
         if isinstance(checkpoint, str):
             return Checkpoint.model_validate_json(checkpoint)

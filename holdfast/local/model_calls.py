@@ -1,7 +1,7 @@
 """Calls the model of a run: what it sees of the transcript, how its answer is streamed, when the view is shortened."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.agent_loop import CallModel, in_call_order, with_notices
@@ -62,23 +62,34 @@ class ModelCalls:
     async def _call(self, view: list[Message]) -> LLMResponse:
         settings = self._agent.plain_settings()
         if self._emit is None:
-            return LLMResponse.read(await self._adapter.chat(view, self._tools, **settings))
+            return await self._chat(view, settings)
         return await self._stream(view, settings, self._emit)
+
+    async def _chat(self, view: list[Message], settings: dict[str, Any]) -> LLMResponse:
+        answer: Any = self._adapter.chat(view, self._tools, **settings)
+        if not isinstance(answer, Awaitable):
+            raise ModelError(f"{type(self._adapter).__name__}.chat must be async: write `async def chat`")
+        return LLMResponse.read(await answer)
 
     async def _stream(
         self, view: list[Message], settings: dict[str, Any], emit: Callable[[Event], None]
     ) -> LLMResponse:
         if not isinstance(self._adapter, StreamingLLMAdapter):
-            response = LLMResponse.read(await self._adapter.chat(view, self._tools, **settings))
+            response = await self._chat(view, settings)
             if response.text:
                 emit(TextDelta(clean_text(response.text)))
             return response
         answer: LLMResponse | Mapping[str, Any] | None = None
-        async for part in self._adapter.stream(view, self._tools, **settings):
-            if isinstance(part, str):
-                emit(TextDelta(clean_text(part)))
-            else:
-                answer = part
+        parts = self._adapter.stream(view, self._tools, **settings)
+        try:
+            async for part in parts:
+                if isinstance(part, str):
+                    emit(TextDelta(clean_text(part)))
+                else:
+                    answer = part
+        finally:
+            if isinstance(parts, AsyncGenerator):
+                await parts.aclose()
         if answer is None:
             raise HoldfastError("The adapter's stream ended without the whole answer as its last value")
         return LLMResponse.read(answer)

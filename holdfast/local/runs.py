@@ -1,6 +1,7 @@
 """Carries out one run in this process. No rule about agents is made here; `agent_loop` decides, this does."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import TypedDict, cast
@@ -14,21 +15,24 @@ from holdfast.agent_loop import (
     LoopState,
     answer_message,
     in_call_order,
-    last_answer,
     next_action,
 )
 from holdfast.agents import Agent, AgentContext, AgentIdentity
 from holdfast.checkpoints import Checkpoint, InterruptedResponse, Question, RunResult
-from holdfast.errors import HoldfastError, InputError, InterruptError
+from holdfast.errors import InputError, StoreError
 from holdfast.llm import LLM, adapter_for, tools_to_descriptions
+from holdfast.local.contexts import tool_contexts
 from holdfast.local.events import CheckpointReached, Event, MessageAdded
 from holdfast.local.inputs import GivenCheckpoint, RunInput, Transcript
+from holdfast.local.invocations import Invocations
 from holdfast.local.model_calls import ModelCalls
 from holdfast.local.sessions import Log, open_log
 from holdfast.local.tool_calls import ToolCalls
 from holdfast.messages import Message, ToolCall, Usage, clean_text, error_text
 from holdfast.stores.protocol import AgentStore
 from holdfast.tools import ToolContext
+
+_LOG = logging.getLogger("holdfast")
 
 Handlers = Mapping[str, Callable[..., object]]
 
@@ -64,6 +68,8 @@ class Run:
         tools: Handlers | None = None,
         instance_id: str | None = None,
         emit: Callable[[Event], None] | None = None,
+        invoked_by: str | None = None,
+        depth: int = 0,
     ) -> None:
         if not isinstance(agent, Agent):
             raise InputError(f"run() needs an Agent, got {agent!r}")
@@ -84,6 +90,8 @@ class Run:
             for name, tool in agent.tool_map.items()
         }
         self._emit = emit
+        self._invoked_by = invoked_by
+        self._depth = depth
         self._context = AgentContext(
             AgentIdentity(instance_id or uuid4().hex, agent.name), agent.new_state(), user_id, tenant_id
         )
@@ -106,9 +114,7 @@ class Run:
     ) -> RunResult | InterruptedResponse:
         """Run to the end, or to a question."""
         given = RunInput.read(message, messages, checkpoint, answer, limit=self._agent.loop.max_message_bytes)
-        session_id = self._session_id
-        if self._store is not None and session_id is None and given.checkpoint is not None:
-            session_id = given.checkpoint.session_id
+        session_id = given.session_for(self._session_id, self._store is not None)
         async with open_log(
             self._store,
             self._agent,
@@ -148,12 +154,15 @@ class Run:
             self._unwritten = given.not_in(log.messages)
             given.check_session(log.session.id, questions, log.messages)
             self._transcript += self._unwritten
+        elif given.has_acted_in_a_session:
+            raise InputError(f"the checkpoint belongs to session {log.session.id}, which is not in this store")
         elif given.messages is not None:
             self._transcript = list(given.messages)
             self._unwritten = list(given.messages)
             given.check_questions()
         if not self._transcript and given.message is None:
-            raise InputError("nothing to run: give message=, messages=, checkpoint=, or a session_id with messages")
+            there = f"session {log.session.id} has no messages yet" if self._session_id else "no session was named"
+            raise InputError(f"nothing to run, {there}: give message=, messages= or checkpoint= to begin")
         self._call_ids = {call.id for message in self._transcript for call in message.tool_calls or ()}
         state = LoopState(
             loop=self._agent.loop, tools=self._tools, on_terminal_tool_error=self._agent.on_terminal_tool_error
@@ -234,6 +243,7 @@ class Run:
         try:
             response = await self._model.ask(action)
         except Exception as error:
+            _LOG.warning("Agent %s: the model could not be called", self._agent.name, exc_info=error)
             return state.failed(error_text(error))
         message = answer_message(
             response,
@@ -255,14 +265,17 @@ class Run:
     async def _call_tools(self, state: LoopState, action: CallTools) -> LoopState:
         if self._unwritten:  # a transcript that was brought: no handler runs before what asks for it is stored
             await self._write(state.questions)
-        calls = ToolCalls(self._tools, state, self._contexts(), self._emit)
+        calls = ToolCalls(self._tools, state, self._contexts(), self._fence(), self._emit)
         try:
             await calls.run(action)
         except asyncio.CancelledError:
             # What is known is kept, so that the session can be resumed; a second cancel does not undo this write.
             outcomes = calls.outcomes()
             self._add(state.results(outcomes))
-            await asyncio.shield(self._write(state.asked(outcomes)))
+            try:
+                await asyncio.shield(self._write(state.asked(outcomes)))
+            except StoreError as error:  # it must not take the place of the cancel
+                _LOG.warning("Agent %s: results were lost when its run was cancelled: %s", self._agent.name, error)
             raise
         outcomes = calls.outcomes()
         results = state.results(outcomes)
@@ -278,56 +291,44 @@ class Run:
         return state
 
     def _contexts(self) -> Callable[[ToolCall, int], ToolContext]:
-        """Return what makes the context of an attempt. Its key rests on where in the session the call stands."""
-        at = last_answer(self._transcript) or 0
-        behind = len(self._transcript) - 1 - at
-        number = self._log.last_seq + len(self._unwritten) - behind
-        positions = {call.id: position for position, call in enumerate(self._transcript[at].tool_calls or ())}
-        session_id, run_key, who = self._log.session_id, self._log.key, self._context
+        return tool_contexts(
+            self._transcript,
+            self._log.last_seq + len(self._unwritten),
+            run_key=self._invoked_by or self._log.key,
+            session_id=self._log.session_id,
+            who=self._context,
+            invoker=lambda key: Invocations(self._invoked, key, self._depth, self._count_nested),
+        )
 
-        def context(call: ToolCall, attempt: int) -> ToolContext:
-            return ToolContext(
-                agent_name=who.agent.name,
-                agent_id=who.agent.id,
-                session_id=session_id,
-                tool_call_id=call.id,
-                idempotency_key=f"{run_key}/{number}.{positions[call.id]}/{call.id}",
-                user_id=who.user_id,
-                tenant_id=who.tenant_id,
-                attempt=attempt,
-                agents=self,
-            )
-
-        return context
-
-    async def invoke(
-        self,
-        agent: Agent,
-        *,
-        message: str,
-        instance_id: str | None = None,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
-    ) -> dict[str, str]:
-        """Run another agent for a tool of this one: `ctx.agents.invoke`. It keeps no session of its own."""
-        child = Run(
+    def _invoked(
+        self, agent: Agent, key: str, instance_id: str | None, user_id: str | None, tenant_id: str | None
+    ) -> "Run":
+        return Run(
             agent,
             llm=self._llm,
             tools=self._injected,
             instance_id=instance_id,
             user_id=self._context.user_id if user_id is None else user_id,
             tenant_id=self._context.tenant_id if tenant_id is None else tenant_id,
+            invoked_by=key,
+            depth=self._depth + 1,
         )
-        try:
-            result = await child.go(message=message)
-        finally:
-            if child.usage is not None:
-                self._nested_usage = child.usage + self._nested_usage
-        if isinstance(result, InterruptedResponse):
-            raise InterruptError(result.question)
-        if result.status != "complete":
-            raise HoldfastError(f"Agent '{agent.name}' ended with {result.status}: {result.response}")
-        return {"response": result.response}
+
+    def _count_nested(self, usage: Usage) -> None:
+        self._nested_usage = usage + self._nested_usage
+
+    def _fence(self) -> Callable[[], Awaitable[None]]:
+        """Return what is awaited before a lost call runs: a write that only one run of the session can make."""
+        lock, passed = asyncio.Lock(), False
+
+        async def fence() -> None:
+            nonlocal passed
+            async with lock:
+                if not passed:
+                    await self._write()
+                    passed = True
+
+        return fence
 
     # --- what is recorded ---
 
@@ -357,12 +358,13 @@ class Run:
 
     async def _finish(self, state: LoopState, finish: Finish) -> RunResult:
         output, status = None, finish.status
+        error = finish.response if status == "error" else None
         try:
             if status == "complete":
                 try:
                     output = self._agent.read_output(finish.response)
-                except ValueError:
-                    status = "error"
+                except ValueError as fault:
+                    status, error = "error", f"the answer does not fit the agent's output: {fault}"
                 else:
                     await _call_hook(self._agent.on_complete, self._context)
             elif status != "error":
@@ -384,6 +386,7 @@ class Run:
             usage=state.usage,
             budget_percent=state.usage.total_tokens / budget.max * 100 if budget and state.usage else None,
             output=output,
+            error=error,
             tool_call_summary=self._counts or None,
             compression_count=self._model.compressions if self._agent.loop.context_compression else None,
         )

@@ -1,5 +1,7 @@
 """The record of a run: which session it writes to, and what of it is already written."""
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -14,9 +16,13 @@ from holdfast.errors import (
     SessionAccessDeniedError,
     SessionConflictError,
     SessionNotFoundError,
+    StoreError,
 )
 from holdfast.messages import Message, clean_text
 from holdfast.stores.protocol import AgentStore, Session, check_session_id
+
+_LOG = logging.getLogger("holdfast")
+_RETRY_DELAYS = (0.05, 0.2, 1.0)  # seconds; a locked database has waited for its own timeout each time
 
 
 class Log:
@@ -31,6 +37,7 @@ class Log:
         self.messages = messages
         self.is_new = is_new
         self.last_seq = session.last_seq
+        self._version = session.version
         self._store = store
         self._unwritten: list[Message] = []
         self._run = uuid4().hex[:16]
@@ -56,17 +63,30 @@ class Log:
             session = session.model_copy(update={"state": state, "questions": questions or None})
         self._writes += 1
         if self._store is not None and self._store.durable:
-            self.last_seq = await self._store.append_messages_atomic(
-                session.id,
-                messages,
-                session,
-                write_key=f"{self._run}.{self._writes}",
-                expected_seq=self.last_seq,
-            )
+            self.last_seq = await self._append(self._store, session, messages)
+            self._version += 1
         else:
             self._unwritten.extend(messages)
             self.last_seq += len(messages)
         self.session = session
+
+    async def _append(self, store: AgentStore, session: Session, messages: Sequence[Message]) -> int:
+        """Write, and try again for a while: what a store refuses now are the results of effects that are done."""
+        for delay in (*_RETRY_DELAYS, None):
+            try:
+                return await store.append_messages_atomic(
+                    session.id,
+                    messages,
+                    session,
+                    write_key=f"{self._run}.{self._writes}",
+                    expected_seq=self.last_seq,
+                    expected_version=self._version,
+                )
+            except StoreError:
+                if delay is None:
+                    raise
+                await asyncio.sleep(delay)
+        raise AssertionError("unreachable")
 
     async def flush(self) -> None:
         """Write what a memory store has not got yet."""
@@ -76,9 +96,12 @@ class Log:
             self._unwritten = []
 
     async def prune(self, stored: int, keep: int) -> None:
-        """Prune a session of `stored` messages to `keep`."""
+        """Prune a session of `stored` messages to `keep`. The run is recorded by then: a failure waits for the next."""
         if self._store is not None and stored > keep:
-            await self._store.prune_messages(self.session.id, keep)
+            try:
+                await self._store.prune_messages(self.session.id, keep)
+            except StoreError as error:
+                _LOG.warning("Session %s was not pruned: %s", self.session.id, error)
 
 
 @asynccontextmanager
@@ -91,13 +114,13 @@ async def open_log(
     user_id: str | None,
     tenant_id: str | None,
 ) -> AsyncIterator[Log]:
-    """Open a session for one run, which is then the only one of this process that may write to it.
+    """Open a session for one run, which then holds it: no other run may begin on it until this one has ended.
 
     Raises:
         InputError: a malformed session id, or the session of another agent.
         SessionNotFoundError: `create` is False and there is none.
         SessionAccessDeniedError: it belongs to another user or tenant.
-        SessionConflictError: a run of this process has it open.
+        SessionConflictError: another run holds it.
         MemoryStoreNotDurableError: a memory store does not know it, and could not keep it.
     """
     if session_id is not None:
@@ -114,9 +137,13 @@ async def open_log(
     if store is None:
         yield Log(None, new, [], is_new=True)
         return
-    if new.id in store.in_flight:
-        raise SessionConflictError(f"Session {new.id} has a run in flight in this process; wait for it to end")
-    store.in_flight.add(new.id)
+    if not hasattr(store, "append_messages_atomic"):
+        raise InputError(f"store must be a store, such as sqlite_store('holdfast.db'), got {store!r:.80}")
+    if not await store.hold(new.id):
+        held = await store.load_session(new.id)
+        if held is not None:
+            _check_access(held, agent, user_id, tenant_id)  # a stranger learns nothing, not even of the run
+        raise SessionConflictError(f"Session {new.id} has a run in flight; wait for it to end, then run again")
     try:
         session = await store.load_session(new.id) if session_id else None
         if session is None:
@@ -130,7 +157,7 @@ async def open_log(
         messages = await store.load_messages(session.id)
         yield Log(store, session, mended(messages), is_new=False)
     finally:
-        store.in_flight.discard(new.id)
+        await store.let_go(new.id)
 
 
 def _check_owner(what: str, value: object) -> str | None:

@@ -1,7 +1,6 @@
-"""Carries out tool calls in this process: batches, retries, timeouts, threads, and what a cancel leaves behind."""
+"""Carries out tool calls in this process: batches, retries, timeouts, and what a cancel leaves behind."""
 
 import asyncio
-import contextvars
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 from holdfast.agent_loop import CallTools, LoopState, Settled, not_found, result_message
 from holdfast.local.cancellation import Cancellation
 from holdfast.local.events import Event, ToolEnded, ToolStarted
+from holdfast.local.threads import in_thread
 from holdfast.messages import ToolCall
 from holdfast.tools import Cancelled, Failed, Outcome, Tool, ToolContext, Unknown
 
@@ -18,6 +18,7 @@ class ToolCalls:
 
     Args:
         context: makes the context of an attempt.
+        fence: is awaited before a call runs that may have run before; raises if another run of the session goes on.
         emit: hears of every start and end; None if nobody listens.
     """
 
@@ -26,11 +27,13 @@ class ToolCalls:
         tools: Mapping[str, Tool[..., Any]],
         state: LoopState,
         context: Callable[[ToolCall, int], ToolContext],
+        fence: Callable[[], Awaitable[None]],
         emit: Callable[[Event], None] | None,
     ) -> None:
         self._tools = tools
         self._state = state
         self._context = context
+        self._fence = fence
         self._emit = emit
         self._outcomes: dict[str, Outcome] = {}
         self._stopped_by: str | None = None
@@ -63,14 +66,18 @@ class ToolCalls:
                 if self._stopped_by is None:
                     await self._call(call, recovering)
 
-        tasks = [asyncio.create_task(one(call)) for call in batch]
+        tasks = {asyncio.create_task(one(call)) for call in batch}
         try:
-            await asyncio.gather(*tasks)
-        except BaseException:
-            for task in tasks:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            # Each is cancelled once, and waited for: a plain function among them ends in its own time.
+            unfinished = {task for task in tasks if not task.done()}
+            for task in unfinished:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            raise
+            if unfinished:
+                await asyncio.wait(unfinished)
+        for task in tasks:
+            task.result()
 
     async def _call(self, call: ToolCall, recovering: bool) -> None:
         if self._emit is not None:
@@ -94,7 +101,7 @@ class ToolCalls:
         if self._state.stops_at(outcome):
             self._stopped_by = f"call {call.id} of tool {call.name} failed for good"
         if self._emit is not None:
-            self._emit(ToolEnded(call, result_message(call, outcome)))
+            self._emit(ToolEnded(call, result_message(call, outcome, self._state.loop.max_message_bytes)))
         if cancellation.requested():  # a plain function that could not be stopped has ended: now is the time
             raise asyncio.CancelledError
 
@@ -105,6 +112,7 @@ class ToolCalls:
             verdict = await self._bounded(tool, call, 1, tool.ask_whether_it_happened)
             if verdict is not None:
                 return verdict
+            await self._fence()
         attempt = 1
         while True:
             outcome = await self._bounded(tool, call, attempt, tool.attempt)
@@ -124,29 +132,10 @@ class ToolCalls:
                     call.arguments,
                     self._context(call, attempt),
                     limit=self._state.loop.max_message_bytes,
-                    in_thread=partial(_in_thread, limit=limit),
+                    in_thread=partial(in_thread, limit=limit),
                 )
         except TimeoutError:
             reason = f"it was cut off after its timeout of {tool.timeout:g} s"
             if tool.safe_to_retry:
                 return Failed(f'Tool "{tool.name}": {reason}', raised=True)
             return Unknown(reason)
-
-
-async def _in_thread(call: Callable[[], Any], *, limit: asyncio.Timeout) -> Any:
-    future = asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, _shielded, call)
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        if limit.expired():
-            raise
-        # A thread cannot be stopped, and giving it up would make an outcome unknown that will soon be known.
-        await asyncio.wait({future})
-        return future.result()
-
-
-def _shielded(call: Callable[[], Any]) -> Any:
-    try:
-        return call()
-    except StopIteration as error:  # a future cannot carry it
-        raise RuntimeError("the tool raised StopIteration") from error

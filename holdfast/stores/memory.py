@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast.errors import MemoryStoreNotDurableError
 from holdfast.messages import Message
+from holdfast.stores.locks import SessionLocks
 from holdfast.stores.protocol import Session, kept_from
 
 
@@ -15,21 +16,33 @@ class MemoryStore:
     durable = False
 
     def __init__(self) -> None:
-        self.in_flight: set[str] = set()
+        self._locks = SessionLocks(None)
         self._sessions: dict[str, Session] = {}
         self._messages: dict[str, list[Message]] = {}
+
+    async def hold(self, session_id: str) -> bool:
+        return self._locks.take(session_id)
+
+    async def let_go(self, session_id: str) -> None:
+        self._locks.release(session_id)
 
     async def load_session(self, session_id: str) -> Session | None:
         return self._sessions.get(session_id)
 
     async def save_session(self, session: Session) -> None:
         known, now = self._sessions.get(session.id), datetime.now(UTC)
-        set_by_store: dict[str, Any] = {"created_at": session.created_at or now, "updated_at": now, "last_seq": 0}
+        set_by_store: dict[str, Any] = {
+            "created_at": session.created_at or now,
+            "updated_at": now,
+            "last_seq": 0,
+            "version": 1,
+        }
         if known is not None:
             set_by_store |= {
                 "agent_name": known.agent_name,
                 "created_at": known.created_at,
                 "last_seq": known.last_seq,
+                "version": known.version + 1,
             }
         # Popped first, so that the order of the dict is the order of the updates.
         self._sessions.pop(session.id, None)
@@ -42,7 +55,9 @@ class MemoryStore:
         stored = [message.model_copy(deep=True) for message in messages if message.role != "system"]
         self._messages.setdefault(session_id, []).extend(stored)
         if known := self._sessions.get(session_id):
-            self._sessions[session_id] = known.model_copy(update={"last_seq": known.last_seq + len(stored)})
+            self._sessions[session_id] = known.model_copy(
+                update={"last_seq": known.last_seq + len(stored), "version": known.version + 1}
+            )
 
     async def append_messages_atomic(
         self,
@@ -52,6 +67,7 @@ class MemoryStore:
         *,
         write_key: str | None = None,
         expected_seq: int | None = None,
+        expected_version: int | None = None,
     ) -> int:
         raise MemoryStoreNotDurableError(f"Session {session_id} needs an atomic write")
 

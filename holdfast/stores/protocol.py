@@ -38,6 +38,7 @@ class Session(Record):
         user_id, tenant_id: the owner, checked when the session is resumed; None is nobody's.
         questions: open questions; None if none.
         last_seq: the number of the last message ever written. Set by the store.
+        version: how often the session was written, with or without messages. Set by the store.
         created_at: UTC; the first save's is kept, and set by the store if that has none. With the id it tells a
             session from one that was made anew under the same id.
         updated_at: UTC. Set by the store.
@@ -50,6 +51,7 @@ class Session(Record):
     tenant_id: str | None = None
     questions: tuple[Question, ...] | None = None
     last_seq: int = 0
+    version: int = 0
     created_at: datetime | None = None
     updated_at: datetime | None = None
 
@@ -80,8 +82,13 @@ class AgentStore(Protocol):
     durable: bool
     """Whether what is acknowledged outlives the process."""
 
-    in_flight: set[str]
-    """Sessions that a run of this process writes to now; kept by the driver."""
+    async def hold(self, session_id: str) -> bool:
+        """Hold a session for one run until `let_go`, or the death of the process; False if another run holds it."""
+        ...
+
+    async def let_go(self, session_id: str) -> None:
+        """End a hold."""
+        ...
 
     async def load_session(self, session_id: str) -> Session | None:
         """Return a session, or None."""
@@ -107,12 +114,15 @@ class AgentStore(Protocol):
         *,
         write_key: str | None = None,
         expected_seq: int | None = None,
+        expected_version: int | None = None,
     ) -> int:
         """Save the session and append, both or neither, and return the number of the session's last message.
 
         Args:
-            write_key: names this write; the same key again changes nothing.
+            write_key: names this write; the same key again changes nothing, as long as its messages are kept.
             expected_seq: the last number the writer knows of.
+            expected_version: the session's version that the writer knows of, 0 for a new one; tells of writes
+                without messages, too.
 
         Raises:
             SessionConflictError: someone else has written since, or made the session anew.
@@ -157,7 +167,7 @@ class Ledger(Protocol):
     async def finish(
         self, run_key: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
     ) -> bool:
-        """Record the result of a call that `owner` has claimed; False if it is not its any more."""
+        """Record the result of a call that `owner` has claimed, once or again; False if it is not its any more."""
         ...
 
     async def settle(self, run_key: str, call_key: str) -> LedgerEntry:

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 from holdfast.checkpoints import Question
 from holdfast.errors import InputError, SessionConflictError
 from holdfast.messages import Message, ToolCall, Usage
+from holdfast.stores.locks import SessionLocks
 from holdfast.stores.protocol import LedgerEntry, Session, kept_from
 from holdfast.stores.sqlite_thread import SQLiteThread
 
@@ -17,7 +18,8 @@ MIGRATIONS = (
     """
     CREATE TABLE agent_sessions (
       id TEXT PRIMARY KEY, agent_name TEXT NOT NULL, state TEXT NOT NULL, user_id TEXT, tenant_id TEXT,
-      questions TEXT, last_seq INTEGER NOT NULL, created_at TEXT NOT NULL, updated_at TEXT NOT NULL
+      questions TEXT, last_seq INTEGER NOT NULL, version INTEGER NOT NULL,
+      created_at TEXT NOT NULL, updated_at TEXT NOT NULL
     ) STRICT;
     CREATE INDEX agent_sessions_updated ON agent_sessions (updated_at);
     CREATE TABLE agent_messages (
@@ -38,24 +40,26 @@ MIGRATIONS = (
 )
 """One script per schema version, applied in order and never edited."""
 
-_SESSION = "id, agent_name, state, user_id, tenant_id, questions, last_seq, created_at, updated_at"
+_SESSION = "id, agent_name, state, user_id, tenant_id, questions, last_seq, version, created_at, updated_at"
 _MESSAGE = "role, content, tool_calls, tool_call_id, tool_name, status, usage, cost"
 
 
 class SQLiteStore:
     """A durable store in a SQLite file: WAL, synchronous=FULL, foreign keys. Safe to use from several processes.
 
-    The file is opened by the first operation. `await store.close()`, or leaving `async with store`, closes it; a
+    Beside the file stand SQLite's `-wal` and `-shm`, and `-lock`, by which processes know who runs a session. The file
+    is opened by the first operation. `await store.close()`, or leaving `async with store`, closes it; a
     store that nobody holds any more closes itself.
     """
 
     durable = True
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.in_flight: set[str] = set()
         self._path = _checked(os.fspath(path))
         self._thread = SQLiteThread(self._path, MIGRATIONS)
         self._do = self._thread.do
+        self._locks = SessionLocks(None if self._path == ":memory:" else f"{self._path}-lock")
+        self._is_ours = False
 
     def __repr__(self) -> str:
         return f"sqlite_store({self._path!r})"
@@ -69,6 +73,15 @@ class SQLiteStore:
     async def close(self) -> None:
         """Finish what was asked for and close the file. The next operation would open it again."""
         await self._thread.close()
+
+    async def hold(self, session_id: str) -> bool:
+        if not self._is_ours:  # nothing is put beside a file before it is known to be a store
+            await self._do(lambda db: None, writes=False)
+            self._is_ours = True
+        return self._locks.take(session_id)
+
+    async def let_go(self, session_id: str) -> None:
+        self._locks.release(session_id)
 
     # --- sessions and messages ---
 
@@ -96,7 +109,8 @@ class SQLiteStore:
 
         def work(db: sqlite3.Connection) -> None:
             found = db.execute(
-                "UPDATE agent_sessions SET last_seq = last_seq + ? WHERE id = ? RETURNING last_seq",
+                "UPDATE agent_sessions SET last_seq = last_seq + ?, version = version + 1 WHERE id = ?"
+                " RETURNING last_seq",
                 (len(rows), session_id),
             ).fetchall()
             if not found:
@@ -113,11 +127,12 @@ class SQLiteStore:
         *,
         write_key: str | None = None,
         expected_seq: int | None = None,
+        expected_version: int | None = None,
     ) -> int:
         rows = _message_rows(messages)
 
         def work(db: sqlite3.Connection) -> int:
-            last = _advance(db, session_id, session, len(rows), write_key, expected_seq)
+            last = _advance(db, session_id, session, len(rows), write_key, expected_seq, expected_version)
             if last is None:
                 return int(db.execute("SELECT last_seq FROM agent_sessions WHERE id = ?", (session_id,)).fetchone()[0])
             _insert_messages(db, session_id, last - len(rows), rows, session, write_key)
@@ -145,9 +160,9 @@ class SQLiteStore:
     ) -> list[Session]:
         rows = await self._do(
             lambda db: db.execute(
-                f"SELECT {_SESSION} FROM agent_sessions WHERE (?1 IS NULL OR agent_name = ?1)"
-                " AND (?2 IS NULL OR user_id = ?2) ORDER BY updated_at DESC, rowid DESC LIMIT ?3",
-                (agent_name, user_id, -1 if limit is None else limit),
+                f"SELECT {_SESSION} FROM agent_sessions WHERE (:agent IS NULL OR agent_name = :agent)"
+                " AND (:user IS NULL OR user_id = :user) ORDER BY updated_at DESC, rowid DESC LIMIT :most",
+                {"agent": agent_name, "user": user_id, "most": -1 if limit is None else limit},
             ).fetchall(),
             writes=False,
         )
@@ -182,16 +197,16 @@ class SQLiteStore:
     async def finish(
         self, run_key: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
     ) -> bool:
-        return await self._do(
-            lambda db: (
-                db.execute(
-                    "UPDATE tool_ledger SET state = ?, result = ?"
-                    " WHERE run_key = ? AND call_key = ? AND owner = ? AND state = 'claimed'",
-                    (state, result, run_key, call_key, owner),
-                ).rowcount
-                == 1
+        def work(db: sqlite3.Connection) -> bool:
+            db.execute(
+                "UPDATE tool_ledger SET state = ?, result = ?"
+                " WHERE run_key = ? AND call_key = ? AND owner = ? AND state = 'claimed'",
+                (state, result, run_key, call_key, owner),
             )
-        )
+            entry = _entry(db, run_key, call_key)
+            return (entry.owner, entry.state, entry.result) == (owner, state, result)
+
+        return await self._do(work)
 
     async def settle(self, run_key: str, call_key: str) -> LedgerEntry:
         def work(db: sqlite3.Connection) -> LedgerEntry:
@@ -230,7 +245,7 @@ def _checked(path: str) -> str:
     if not isinstance(path, str) or not path or "\0" in path:
         raise InputError(f"sqlite_store needs the path of a file, or ':memory:', got {path!r}")
     # Absolute now: the file is opened later, and the process may have moved by then.
-    return path if path == ":memory:" else os.path.abspath(path)
+    return path if path == ":memory:" else os.path.realpath(path)
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
@@ -243,14 +258,16 @@ def _advance(
     count: int,
     write_key: str | None,
     expected_seq: int | None,
+    expected_version: int | None,
 ) -> int | None:
     """Save the session and move its last number on; return it, or None if the write key was used before."""
     if expected_seq:  # the common case in one statement: the session is there and nobody else wrote
         done = db.execute(
             "UPDATE agent_sessions SET state = ?, user_id = ?, tenant_id = ?, questions = ?, updated_at = ?,"
-            " last_seq = last_seq + ? WHERE id = ? AND last_seq = ? AND created_at = coalesce(?, created_at)",
+            " last_seq = last_seq + ?, version = version + 1 WHERE id = ? AND last_seq = ?"
+            " AND created_at = coalesce(?, created_at) AND version = coalesce(?, version)",
             (session.state, session.user_id, session.tenant_id, _write_questions(session), _now(), count, session_id,
-             expected_seq, _created(session)),
+             expected_seq, _created(session), expected_version),
         ).rowcount  # fmt: skip
         if done:
             return expected_seq + count
@@ -261,10 +278,10 @@ def _advance(
         ).fetchone()
     ):
         return None
-    row = db.execute("SELECT last_seq, created_at FROM agent_sessions WHERE id = ?", (session_id,)).fetchone()
-    last, created = row or (0, None)
-    made_anew = created is not None and _created(session) not in (None, created)
-    if expected_seq is not None and (last != expected_seq or made_anew):
+    row = db.execute("SELECT last_seq, version, created_at FROM agent_sessions WHERE id = ?", (session_id,)).fetchone()
+    last, version, created = row or (0, 0, None)
+    made_anew = created is not None and expected_seq is not None and _created(session) not in (None, created)
+    if expected_seq not in (None, last) or expected_version not in (None, version) or made_anew:
         raise SessionConflictError(
             f"Session {session_id} is at message {last}, this run knows of {expected_seq}: another run has written to "
             "it. Nothing was written; run again to go on from there."
@@ -275,9 +292,10 @@ def _advance(
 def _save_session(db: sqlite3.Connection, session: Session, count: int) -> int:
     now = _now()
     row = db.execute(
-        f"INSERT INTO agent_sessions ({_SESSION}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
+        f"INSERT INTO agent_sessions ({_SESSION}) VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?, ?) ON CONFLICT (id) DO UPDATE SET"
         " state = excluded.state, user_id = excluded.user_id, tenant_id = excluded.tenant_id,"
-        " questions = excluded.questions, last_seq = last_seq + excluded.last_seq, updated_at = excluded.updated_at"
+        " questions = excluded.questions, last_seq = last_seq + excluded.last_seq, version = version + 1,"
+        " updated_at = excluded.updated_at"
         " RETURNING last_seq",
         (session.id, session.agent_name, session.state, session.user_id, session.tenant_id, _write_questions(session),
          count, _created(session) or now, now),

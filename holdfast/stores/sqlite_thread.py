@@ -48,7 +48,7 @@ class SQLiteThread:
         loop = asyncio.get_running_loop()
         job = _Job(work, writes, loop, loop.create_future())
         with self._lock:  # so that nothing gets behind the end of a queue that closes
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():  # a fork leaves threads behind
                 self._start()
             self._jobs.put(job)
         return cast(T, await job.future)
@@ -110,7 +110,7 @@ def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, jobs: "S
 
 
 def _work_off(db: sqlite3.Connection, jobs: list[_Job]) -> None:
-    """Do all jobs in one transaction; if one fails, each in one of its own, so that only that one fails."""
+    """Do all jobs in one transaction, so that one flush to disk serves them all; if one fails, only that one."""
     writers = [job for job in jobs if job.writes]
     if writers:
         try:
@@ -121,25 +121,39 @@ def _work_off(db: sqlite3.Connection, jobs: list[_Job]) -> None:
                 job.error = error
             jobs = [job for job in jobs if not job.writes]
     try:
-        _finish_transaction(db, jobs)
-    except Exception as error:
-        if len(jobs) == 1:
-            jobs[0].error = error
-            return
-        for job in jobs:
-            _work_off(db, [job])
-
-
-def _finish_transaction(db: sqlite3.Connection, jobs: list[_Job]) -> None:
-    try:
         for job in jobs:
             job.result = job.work(db)
         if db.in_transaction:
             db.execute("COMMIT")
-    except BaseException:
+    except Exception as error:
         if db.in_transaction:
             db.execute("ROLLBACK")
-        raise
+        if len(jobs) == 1:
+            jobs[0].error = error
+        else:
+            _work_off_apart(db, jobs)
+
+
+def _work_off_apart(db: sqlite3.Connection, jobs: list[_Job]) -> None:
+    """Do all jobs in one transaction again, each so that it can be undone alone."""
+    try:
+        db.execute("BEGIN IMMEDIATE")
+        for job in jobs:
+            db.execute("SAVEPOINT job")
+            try:
+                job.result = job.work(db)
+            except Exception as error:
+                job.error = error
+                if not db.in_transaction:  # a full disk undoes everything
+                    raise
+                db.execute("ROLLBACK TO job")
+            db.execute("RELEASE job")
+        db.execute("COMMIT")
+    except Exception as error:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        for job in jobs:
+            job.error = job.error or error
 
 
 def _deliver(jobs: list[_Job]) -> None:

@@ -18,6 +18,7 @@ from holdfast.tools.attempts import (
     seconds,
 )
 from holdfast.tools.declarations import TOOL_NAME, InThread, Tool, tool
+from holdfast.tools.signatures import schema_type
 
 __all__ = [
     "TOOL_NAME",
@@ -37,6 +38,7 @@ __all__ = [
     "ToolContext",
     "Unknown",
     "Verdict",
+    "schema_type",
     "seconds",
     "tool",
 ]

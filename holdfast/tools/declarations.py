@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
-from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from holdfast.errors import DefinitionError, InputError, InterruptError, RetryableError, TerminalError
 from holdfast.messages import clean_text, cut, error_text, explain, is_cut, read_object
@@ -31,7 +30,7 @@ from holdfast.tools.attempts import (
     Unknown,
     seconds,
 )
-from holdfast.tools.signatures import Takes, parameters_of, read_signature, read_summary
+from holdfast.tools.signatures import Takes, parameters_of, read_signature, read_summary, schema_type
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -139,19 +138,11 @@ class Tool(Generic[P, R]):
 
     @functools.cached_property
     def _arguments(self) -> TypeAdapter[Any]:
-        return self._adapter(self.input, "input")
+        return schema_type(self.input, f"Tool '{self.name}'", "input")
 
     @functools.cached_property
     def _result(self) -> TypeAdapter[Any]:
-        return self._adapter(self.output, "output")
-
-    def _adapter(self, annotation: Any, what: str) -> TypeAdapter[Any]:
-        try:
-            adapter = TypeAdapter(annotation)
-            adapter.rebuild(raise_errors=True)
-            return adapter
-        except (PydanticSchemaGenerationError, PydanticUserError, TypeError, NameError) as error:
-            raise self._fault(f"{what} {annotation!r} cannot become a schema: {str(error).splitlines()[0]}") from error
+        return schema_type(self.output, f"Tool '{self.name}'", "output")
 
     # --- one attempt ---
 
@@ -169,8 +160,8 @@ class Tool(Generic[P, R]):
             return {} if self.input is None else self._arguments.validate_json(json.dumps(given))
         except ValidationError as error:
             raise InputError(f'Invalid input for tool "{self.name}": {explain(error)}') from error
-        except (InputError, RecursionError) as error:
-            raise InputError(f'Invalid input for tool "{self.name}": {error}') from error
+        except Exception as error:  # whatever a validator of the user's raises
+            raise InputError(f'Invalid input for tool "{self.name}": {error_text(error)}') from error
 
     def write_result(self, value: Any, limit: int) -> Outcome:
         """Turn a handler's value into what the model reads: text as it is, anything else as JSON."""
@@ -179,7 +170,7 @@ class Tool(Generic[P, R]):
             content = clean_text(result) if isinstance(result, str) else self._result.dump_json(result).decode()
         except ValidationError as error:
             return Failed(f'Tool "{self.name}" returned invalid output: {explain(error)}')
-        except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
+        except Exception as error:  # no JSON, or whatever a serializer of the user's raises
             return Failed(f'Tool "{self.name}" ran, but its result was lost: it is no JSON ({error_text(error)})')
         if len(content) > limit // 4 and (size := len(content.encode())) > limit:
             return Failed(
@@ -208,18 +199,19 @@ class Tool(Generic[P, R]):
                 f'tools={{"{self.name}": handler}} to run().'
             )
         try:
-            call = self.bind(self.handler, self.read_arguments(arguments), context)
+            given = self.read_arguments(arguments)
         except InputError as error:
-            return Failed(error_text(error))
+            return Failed(cut(error_text(error), limit))
         try:
-            return self.write_result(await _finish(self.handler, call, in_thread), limit)
+            value = await _finish(self.handler, self.bind(self.handler, given, context), in_thread)
+            return self.write_result(value, limit)
         except InterruptError as interrupt:
             return Asked(cut(clean_text(interrupt.question), limit))
         except TerminalError as error:
             return Terminated(error)
         except RetryableError as error:
             return Failed(cut(error_text(error), limit), raised=True, retryable=True, retry_after=error.retry_after)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return Failed(cut(error_text(error), limit), raised=True)
 
     async def ask_whether_it_happened(
@@ -236,11 +228,11 @@ class Tool(Generic[P, R]):
         try:
             call = self.bind(self.verify, self.read_arguments(arguments), context)
             verdict = await _finish(self.verify, call, in_thread)
-        except Exception as error:
+            if isinstance(verdict, Happened):
+                return self.write_result(verdict.result, limit)
+        except (Exception, SystemExit) as error:
             return Unknown(f"verify failed: {error_text(error)}")
         match verdict:
-            case Happened(result):
-                return self.write_result(result, limit)
             case NotHappened():
                 return None
             case None:

@@ -77,6 +77,21 @@ def read_signature(name: str, function: Callable[..., Any], names: Mapping[str, 
     return arguments, hints.get("return", Any)
 
 
+def schema_type(annotation: Any, owner: str, what: str) -> TypeAdapter[Any]:
+    """Return what reads and writes values of a type.
+
+    Raises:
+        DefinitionError: saying for whom and what the type cannot be used.
+    """
+    try:
+        adapter = TypeAdapter(annotation)
+        adapter.rebuild(raise_errors=True)
+    except (PydanticSchemaGenerationError, PydanticUserError, TypeError, NameError) as error:
+        first = str(error).splitlines()[0]
+        raise DefinitionError(f"{owner}: {what} {annotation!r} cannot become a schema: {first}") from error
+    return adapter
+
+
 def _problem(parameter: inspect.Parameter, annotation: Any) -> str | None:
     if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
         return "must be passable by its name"

@@ -16,6 +16,7 @@ from holdfast import (
     Message,
     RetryPolicy,
     RunResult,
+    StoreError,
     Tool,
     ToolCall,
     ToolContext,
@@ -118,7 +119,8 @@ async def test_a_cancelled_run_leaves_its_session_free(store: SQLiteStore) -> No
     place = Place()
     model = ScriptedModel(lambda messages, tools: place.stay())
     await cancelled(run(Agent("a"), message="go", session_id="s", store=store, llm=model), place.reached)
-    assert store.in_flight == set()
+    assert await store.hold("s")
+    await store.let_go("s")
 
 
 # --- in a handler ---
@@ -429,7 +431,8 @@ async def test_leaving_a_stream_early_cancels_the_run(store: SQLiteStore) -> Non
                 break
         await events.aclose()
     assert [message.status for message in await stored_results(store)] == ["cancelled"]
-    assert store.in_flight == set()
+    assert await store.hold("s")
+    await store.let_go("s")
     assert (await go_on(agent, store)).status == "complete"
 
 
@@ -485,3 +488,59 @@ async def test_a_stream_that_nobody_reads_starts_nothing(store: SQLiteStore) -> 
     await events.aclose()
     assert model.calls == []
     assert await store.load_session("s") is None
+
+
+async def test_a_cancelled_batch_waits_for_the_plain_function_in_it(store: SQLiteStore) -> None:
+    inside, release = threading.Event(), threading.Event()
+
+    @tool(parallel=True)
+    async def post() -> str:
+        """Post."""
+        await asyncio.Event().wait()
+        return "never"
+
+    @tool(parallel=True)
+    def pay() -> str:
+        """Pay."""
+        inside.set()
+        release.wait(30)
+        return "paid"
+
+    agent = Agent("a", tools=[post, pay])
+    model = ScriptedModel([{"tool_calls": [{"id": "c1", "name": "post"}, {"id": "c2", "name": "pay"}]}])
+    running = asyncio.create_task(run(agent, message="go", session_id="s", store=store, llm=model))
+    await asyncio.to_thread(inside.wait, 30)
+    running.cancel()
+    asyncio.get_running_loop().call_later(0.05, release.set)
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    results = {message.tool_call_id: message.content for message in await stored_results(store)}
+    assert "tool-durability-error" in results["c1"]
+    assert results["c2"] == "paid"
+
+
+async def test_a_cancel_is_a_cancel_also_when_the_store_then_fails() -> None:
+    class Failing(SQLiteStore):
+        writes = 0
+
+        async def append_messages_atomic(self, *args: Any, **options: Any) -> int:
+            self.writes += 1
+            if self.writes > 1:
+                raise StoreError("gone")
+            return await super().append_messages_atomic(*args, **options)
+
+    inside = asyncio.Event()
+
+    @tool
+    async def post() -> None:
+        """Post."""
+        inside.set()
+        await asyncio.Event().wait()
+
+    model = ScriptedModel([{"tool_calls": [{"id": "c1", "name": "post"}]}])
+    async with Failing(":memory:") as failing:
+        running = asyncio.create_task(run(Agent("a", tools=[post]), message="go", store=failing, llm=model))
+        await inside.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running

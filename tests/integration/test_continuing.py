@@ -412,7 +412,14 @@ async def test_a_checkpoint_of_a_lost_session_makes_it_again(store: SQLiteStore)
     first = assert_complete(await run(Agent("a"), message="hi", store=store, session_id="s", llm=ScriptedModel(["ok"])))
     await store.delete_session("s")
     second = assert_complete(
-        await run(Agent("a"), checkpoint=first.checkpoint, message="more", store=store, llm=ScriptedModel(["sure"]))
+        await run(
+            Agent("a"),
+            checkpoint=first.checkpoint.model_copy(update={"session_id": None}),
+            session_id="s",
+            message="more",
+            store=store,
+            llm=ScriptedModel(["sure"]),
+        )
     )
     assert [message.content for message in second.messages] == ["hi", "ok", "more", "sure"]
     assert await store.load_messages("s") == list(second.messages)

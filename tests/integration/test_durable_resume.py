@@ -5,14 +5,14 @@ import contextlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import pytest
+from pydantic import AfterValidator
 
 from holdfast import (
     Agent,
     AgentContext,
-    Checkpoint,
     Happened,
     InputError,
     InterruptedResponse,
@@ -23,6 +23,7 @@ from holdfast import (
     NotHappened,
     RunResult,
     SessionConflictError,
+    StoreError,
     TerminalError,
     Tool,
     ToolContext,
@@ -136,6 +137,16 @@ def asks(*ids: str, tool: str = "post") -> Message:
 
 def answers(call_id: str) -> Message:
     return Message(role="tool", content=f"posted {call_id}", tool_call_id=call_id, tool_name="post", status="completed")
+
+
+class StoreElsewhere(SQLiteStore):
+    """The store as a machine sees it that shares the file and not the locks."""
+
+    async def hold(self, session_id: str) -> bool:
+        return True
+
+    async def let_go(self, session_id: str) -> None:
+        pass
 
 
 # --- what is written, and when ------------------------------------------------------------------------------------
@@ -588,7 +599,10 @@ async def test_an_exported_run_ends_in_another_store_as_it_did_in_the_first(stor
         await run(agent, message="hi", llm=ScriptedModel([calls("c1"), "done"]), store=store, session_id="s")
     )
     async with sqlite_store(tmp_path / "other.db") as other:
-        await run(agent, checkpoint=done.checkpoint.model_dump_json(), llm=ScriptedModel([]), store=other)
+        with pytest.raises(InputError, match="belongs to session s, which is not in this store"):
+            await run(agent, checkpoint=done.checkpoint, llm=ScriptedModel([]), store=other)
+        exported = done.checkpoint.model_copy(update={"session_id": None}).model_dump_json()
+        await run(agent, checkpoint=exported, llm=ScriptedModel([]), store=other, session_id="s")
         assert await other.load_messages("s") == await store.load_messages("s")
     assert effects == ["c1"]
 
@@ -693,9 +707,15 @@ async def test_a_checkpoint_goes_on_in_another_store_under_its_session_id(store:
     agent = Agent("poster", tools=[asking()])
     waiting = await run(agent, message="hi", llm=ScriptedModel([calls("c1", tool="ask")]), store=store, session_id="s")
     assert is_interrupted(waiting)
-    exported = Checkpoint.model_validate_json(waiting.checkpoint.model_dump_json())
+    exported = waiting.checkpoint.model_copy(update={"session_id": None}).model_dump_json()
     async with sqlite_store(tmp_path / "other.db") as other:
-        await resume(agent, exported, "yes", llm=ScriptedModel(["done"]), store=other)
+        with pytest.raises(InputError, match="belongs to session s, which is not in this store"):
+            await resume(agent, waiting.checkpoint, "yes", llm=ScriptedModel([]), store=other)
+        with pytest.raises(InputError, match="belongs to session s: pass the store= that holds it"):
+            await resume(agent, waiting.checkpoint, "yes", llm=ScriptedModel([]))
+        with pytest.raises(InputError, match="belongs to session s, not to session t"):
+            await resume(agent, waiting.checkpoint, "yes", llm=ScriptedModel([]), store=store, session_id="t")
+        await resume(agent, exported, "yes", llm=ScriptedModel(["done"]), store=other, session_id="s")
         assert shape(await other.load_messages("s")) == ["user hi", "calls c1", "result c1", "assistant done"]
 
 
@@ -828,7 +848,7 @@ async def test_a_run_that_another_process_has_repaired_meanwhile_writes_nothing_
     agent = Agent("poster", tools=[gate.tool])
     first = asyncio.create_task(run(agent, message="hi", llm=ScriptedModel([calls("c1")]), store=store, session_id="s"))
     await reached(gate.reached, first)
-    async with sqlite_store(tmp_path / "holdfast.db") as other:
+    async with StoreElsewhere(tmp_path / "holdfast.db") as other:
         await run(agent, llm=ScriptedModel(["lost"]), store=other, session_id="s")
         gate.open.set()
         with pytest.raises(SessionConflictError, match="another run has written to it"):
@@ -1019,3 +1039,142 @@ async def test_a_transcript_that_was_brought_is_stored_before_its_calls_run(stor
     await run(agent, llm=ScriptedModel(["done"]), store=store, session_id="s")
     assert len(effects) == 1
     assert shape(await store.load_messages("s")) == ["user hi", "calls c1", "result c1", "assistant done"]
+
+
+# --- what could make an effect happen twice ------------------------------------------------------------------------
+
+
+async def test_calls_that_ran_under_a_higher_limit_are_not_reported_as_not_run(store: SQLiteStore) -> None:
+    effects: list[str] = []
+    before = Agent("poster", tools=[poster(effects)])
+    after = Agent("poster", tools=[poster(effects)], loop=Loop(max_tool_calls=1))
+    with pytest.raises(RuntimeError, match="simulated crash"):
+        await run(
+            before,
+            message="hi",
+            llm=ScriptedModel([calls("c1", "c2")]),
+            store=crash_after_tool_results(store),
+            session_id="s",
+        )
+    await run(after, llm=ScriptedModel(["done"]), store=store, session_id="s")
+    messages = await store.load_messages("s")
+    assert (effects, kind_of(messages, "c1"), kind_of(messages, "c2")) == (["c1", "c2"], DURABILITY, DURABILITY)
+
+
+async def test_of_two_runs_that_hear_that_a_call_never_happened_only_one_runs_it(
+    store: SQLiteStore, tmp_path: Path
+) -> None:
+    effects: list[str] = []
+    asked: list[str] = []
+    both = asyncio.Event()
+
+    async def look(text: str) -> NotHappened:
+        asked.append(text)
+        if len(asked) == 2:
+            both.set()
+        await both.wait()
+        return NotHappened()
+
+    agent = Agent("poster", tools=[poster(effects, verify=look)])
+    await seed(store, [USER, asks("c1")])
+    async with StoreElsewhere(tmp_path / "holdfast.db") as other:
+        ended = await asyncio.gather(
+            *(run(agent, llm=ScriptedModel(["done"]), store=each, session_id="s") for each in (store, other)),
+            return_exceptions=True,
+        )
+    assert sorted(type(end).__name__ for end in ended) == ["RunResult", "SessionConflictError"]
+    assert effects == ["c1"]
+
+
+async def test_calls_that_run_after_all_are_fenced_together(store: SQLiteStore) -> None:
+    effects: list[str] = []
+
+    async def never(text: str) -> NotHappened:
+        return NotHappened()
+
+    agent = Agent("poster", tools=[poster(effects, verify=never, parallel=True)])
+    await seed(store, [USER, asks("c1", "c2")])
+    result = assert_complete(await run(agent, llm=ScriptedModel(["done"]), store=store, session_id="s"))
+    assert (sorted(effects), result.status) == (["c1", "c2"], "complete")
+
+
+async def test_results_that_a_store_refuses_for_a_moment_are_kept(store: SQLiteStore) -> None:
+    class Hiccup(SQLiteStore):
+        keys: ClassVar[list[Any]] = []
+
+        async def append_messages_atomic(self, *args: Any, **options: Any) -> int:
+            self.keys.append(options["write_key"])
+            if len(self.keys) == 2:
+                raise StoreError("busy")
+            return await super().append_messages_atomic(*args, **options)
+
+    effects: list[str] = []
+    agent = Agent("poster", tools=[poster(effects)])
+    async with Hiccup(":memory:") as hiccup:
+        result = assert_complete(
+            await run(agent, message="hi", llm=ScriptedModel([calls("c1"), "done"]), store=hiccup, session_id="s")
+        )
+        assert shape(await hiccup.load_messages("s")) == ["user hi", "calls c1", "result c1", "assistant done"]
+    assert (result.status, effects) == ("complete", ["c1"])
+    assert [Hiccup.keys.index(key) for key in Hiccup.keys] == [0, 1, 1, 3]
+
+
+async def test_an_answer_to_an_old_checkpoint_is_not_taken_for_the_answer_to_a_new_question(store: SQLiteStore) -> None:
+    agent = Agent("poster", tools=[asking()])
+    old = assert_complete(await run(agent, message="hi", llm=ScriptedModel(["ok"]), store=store, session_id="s"))
+    await run(agent, message="go", llm=ScriptedModel([calls("c1", tool="ask")]), store=store, session_id="s")
+    with pytest.raises(InputError, match="does not wait for an answer here"):
+        await resume(agent, old.checkpoint, "yes", llm=ScriptedModel([]), store=store)
+    assert shape(await store.load_messages("s"))[-1] == "calls c1"
+
+
+async def test_a_validator_that_raises_on_resume_does_not_wedge_the_session(store: SQLiteStore) -> None:
+    def refuse(value: str) -> str:
+        raise KeyError(value)
+
+    @tool(safe_to_retry=True)
+    async def post(text: Annotated[str, AfterValidator(refuse)]) -> str:
+        """Post."""
+        return text
+
+    await seed(store, [USER, asks("c1")])
+    agent = Agent("poster", tools=[post])
+    result = assert_complete(await run(agent, llm=ScriptedModel(["done"]), store=store, session_id="s"))
+    assert result.response == "done"
+    assert "Invalid input" in result_of(await store.load_messages("s"), "c1")
+
+
+async def test_a_question_that_was_returned_is_not_overwritten_by_a_run_that_began_before(
+    store: SQLiteStore, tmp_path: Path
+) -> None:
+    await seed(store, [USER, asks("c1", tool="ask")])
+    late, go = asyncio.Event(), asyncio.Event()
+
+    async def unknown(text: str) -> None:
+        late.set()
+        await go.wait()
+
+    @tool(verify=unknown)
+    async def ask(text: str) -> str:
+        """Ask a person."""
+        raise InterruptError(f"{text}?")
+
+    @tool(name="ask", safe_to_retry=True)
+    async def ask_again(text: str) -> str:
+        """Ask a person."""
+        raise InterruptError(f"{text}?")
+
+    async with StoreElsewhere(tmp_path / "holdfast.db") as other:
+        slow = asyncio.create_task(
+            run(Agent("poster", tools=[ask]), llm=ScriptedModel(["done"]), store=other, session_id="s")
+        )
+        await reached(late, slow)
+        waiting = await run(Agent("poster", tools=[ask_again]), llm=ScriptedModel([]), store=store, session_id="s")
+        assert is_interrupted(waiting)
+        go.set()
+        with pytest.raises(SessionConflictError):
+            await slow
+    await resume(
+        Agent("poster", tools=[ask_again]), waiting.checkpoint, "yes", llm=ScriptedModel(["done"]), store=store
+    )
+    assert result_of(await store.load_messages("s"), "c1") == "yes"

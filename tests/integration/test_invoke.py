@@ -27,7 +27,7 @@ from holdfast import (
 )
 from holdfast.errors import InterruptError
 from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
+from holdfast.testing import ScriptedModel, crash_after_tool_results
 
 
 def call(name: str, call_id: str, /, **arguments: Any) -> ToolCall:
@@ -413,3 +413,52 @@ async def test_usage_stays_none_when_neither_parent_nor_child_reports_any() -> N
     child = Agent("child")
     model = ScriptedModel([asks_for(call("child", "c", message="go")), "ok", "done"])
     assert assert_complete(await run(Agent("parent", tools=[child]), message="hi", llm=model)).usage is None
+
+
+async def test_the_calls_of_an_invoked_agent_have_the_same_keys_after_a_crash(store: SQLiteStore) -> None:
+    keys: list[str] = []
+
+    @tool
+    async def pay(ctx: ToolContext) -> None:
+        """Pay."""
+        keys.append(ctx.idempotency_key)
+
+    child = Agent("child", tools=[pay])
+
+    @tool(safe_to_retry=True)
+    async def delegate(ctx: ToolContext) -> None:
+        """Delegate twice."""
+        await ctx.agents.invoke(child, message="one")
+        await ctx.agents.invoke(child, message="two")
+
+    def answer(messages: list[Message], tools: list[Any]) -> Any:
+        if messages[-1].role == "tool":
+            return "done"
+        name = tools[0].name
+        return {"tool_calls": [{"id": "c", "name": name}]}
+
+    agent = Agent("parent", tools=[delegate])
+    with pytest.raises(RuntimeError, match="simulated crash"):
+        await run(agent, message="go", session_id="s", store=crash_after_tool_results(store), llm=ScriptedModel(answer))
+    await run(agent, session_id="s", store=store, llm=ScriptedModel(answer))
+    assert (keys[:2], len(set(keys))) == (keys[2:], 2)
+
+
+async def test_agents_that_invoke_each_other_for_ever_come_to_an_end() -> None:
+    agents: dict[str, Agent] = {}
+
+    @tool
+    async def again(ctx: ToolContext) -> str:
+        """Ask the same agent again."""
+        return (await ctx.agents.invoke(agents["loop"], message="again"))["response"]
+
+    agents["loop"] = Agent("loop", tools=[again])
+    depth: list[int] = []
+
+    def answer(messages: list[Message], tools: list[Any]) -> Any:
+        depth.append(len(messages))
+        return messages[-1].content if messages[-1].role == "tool" else {"tool_calls": [{"id": "c", "name": "again"}]}
+
+    result = assert_complete(await run(agents["loop"], message="go", llm=ScriptedModel(answer)))
+    assert "agents invoke each other 16 deep already" in result.response
+    assert len(depth) == 34

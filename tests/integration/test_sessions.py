@@ -3,6 +3,8 @@
 import asyncio
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -402,10 +404,20 @@ class WaitingModel:
         return {"text": "late"}
 
 
+class StoreElsewhere(SQLiteStore):
+    """The store as a machine sees it that shares the file and not the locks."""
+
+    async def hold(self, session_id: str) -> bool:
+        return True
+
+    async def let_go(self, session_id: str) -> None:
+        pass
+
+
 async def test_of_two_processes_in_one_session_the_later_writer_is_refused(store: SQLiteStore, tmp_path: Path) -> None:
     agent, late = Agent("greeter"), WaitingModel()
     await run(agent, message="hi", llm=ScriptedModel(["yes"]), store=store, session_id="s")
-    async with sqlite_store(tmp_path / "holdfast.db") as other:
+    async with StoreElsewhere(tmp_path / "holdfast.db") as other:
         slow = asyncio.create_task(run(agent, message="slow", llm=late, store=other, session_id="s"))
         await reached(late.asked, slow)
         await run(agent, message="fast", llm=ScriptedModel(["ok"]), store=store, session_id="s")
@@ -436,7 +448,7 @@ async def test_of_two_processes_that_create_a_session_one_is_refused_and_its_too
 
     agent = Agent("greeter", tools=[post])
     await store.list_sessions()
-    async with sqlite_store(tmp_path / "holdfast.db") as other:
+    async with StoreElsewhere(tmp_path / "holdfast.db") as other:
         ended = await asyncio.gather(
             *(
                 run(agent, message="hi", llm=ScriptedModel(answer), store=each, session_id="s")
@@ -465,7 +477,7 @@ async def test_a_session_deleted_and_made_anew_under_a_run_is_a_conflict(store: 
     await run(agent, message="hi", llm=ScriptedModel(["yes"]), store=store, session_id="s", user_id="ann")
     slow = asyncio.create_task(run(agent, message="slow", llm=late, store=store, session_id="s", user_id="ann"))
     await reached(late.asked, slow)
-    async with sqlite_store(tmp_path / "holdfast.db") as other:
+    async with StoreElsewhere(tmp_path / "holdfast.db") as other:
         await other.delete_session("s")
         await run(agent, message="bob's", llm=ScriptedModel(["secret"]), store=other, session_id="s", user_id="bob")
     late.go_on.set()
@@ -478,7 +490,7 @@ async def test_a_run_in_flight_holds_its_session_until_it_ends(store: SQLiteStor
     agent, late = Agent("greeter"), WaitingModel()
     first = asyncio.create_task(run(agent, message="hi", llm=late, store=store, session_id="s"))
     await reached(late.asked, first)
-    with pytest.raises(SessionConflictError, match="Session s has a run in flight in this process"):
+    with pytest.raises(SessionConflictError, match="Session s has a run in flight"):
         await run(agent, message="too soon", llm=ScriptedModel([]), store=store, session_id="s")
     late.go_on.set()
     await first
@@ -542,3 +554,48 @@ async def test_a_tool_that_runs_its_own_session_is_refused_instead_of_waiting_fo
     await run(agent, message="hi", llm=ScriptedModel(script), store=store, session_id="s")
     messages = await store.load_messages("s")
     assert (messages[2].status, "run in flight" in messages[2].content) == ("failed", True)
+
+
+async def test_a_stranger_learns_nothing_of_a_run_in_flight(store: SQLiteStore) -> None:
+    agent, late = Agent("greeter"), WaitingModel()
+    await run(agent, message="hi", llm=ScriptedModel(["yes"]), store=store, session_id="s", user_id="ann")
+    first = asyncio.create_task(run(agent, message="hi", llm=late, store=store, session_id="s", user_id="ann"))
+    await reached(late.asked, first)
+    with pytest.raises(SessionAccessDeniedError):
+        await run(agent, message="hi", llm=ScriptedModel([]), store=store, session_id="s", user_id="bob")
+    late.go_on.set()
+    await first
+
+
+async def test_a_session_is_held_against_other_stores_and_processes_on_the_file(
+    store: SQLiteStore, tmp_path: Path
+) -> None:
+    (tmp_path / "link.db").symlink_to(tmp_path / "holdfast.db")
+    assert await store.hold("s")
+    code = (
+        "import asyncio, sys\nfrom holdfast import sqlite_store\n"
+        "print([asyncio.run(sqlite_store(sys.argv[1]).hold(name)) for name in ('s', 'free')])"
+    )
+    command = [sys.executable, "-P", "-c", code, str(tmp_path / "holdfast.db")]
+    async with sqlite_store(tmp_path / "link.db") as other:
+        assert (await other.hold("s"), await other.hold("t")) == (False, True)
+        seen = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
+        assert seen.stdout == "[False, True]\n"
+        await store.let_go("s")
+        assert await other.hold("s")
+        await other.let_go("s")
+        await other.let_go("t")
+
+
+async def test_a_store_can_be_used_after_a_fork(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, os, sys\nfrom holdfast import sqlite_store\n"
+        "store = sqlite_store(sys.argv[1])\n"
+        "asyncio.run(store.load_session('s'))\n"
+        "child = os.fork()\n"
+        "print('child' if child == 0 else 'parent', asyncio.run(store.load_session('s')), flush=True)\n"
+        "child == 0 or os.waitpid(child, 0)\n"
+    )
+    command = [sys.executable, "-P", "-c", code, str(tmp_path / "forked.db")]
+    seen = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
+    assert sorted(seen.stdout.splitlines()) == ["child None", "parent None"]

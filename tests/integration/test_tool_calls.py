@@ -3,8 +3,11 @@
 import asyncio
 import json
 import math
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -853,3 +856,66 @@ async def test_an_exception_that_cannot_be_printed_is_an_error_of_its_call() -> 
 
     result = await ask(Agent("a", tools=[work]), call("work", "c1"))
     assert (result.status, error(result)) == ("complete", "Unprintable")
+
+
+# --- threads --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_plain_function_starts_at_once_however_many_were_given_up(store: SQLiteStore) -> None:
+    release, started = threading.Event(), []
+
+    @tool(timeout=0.05)
+    def hang(name: str) -> None:
+        """Hang."""
+        started.append(name)
+        release.wait(30)
+
+    agent = Agent("a", tools=[hang], loop=Loop(stuck_threshold=0, max_tool_calls=100))
+    ids = [f"c{number}" for number in range(40)]
+    model = ScriptedModel([{"tool_calls": [{"id": i, "name": "hang", "arguments": {"name": i}} for i in ids]}, "done"])
+    result = assert_complete(await run(agent, message="go", llm=model))
+    release.set()
+    assert (result.status, started) == ("complete", ids)
+
+
+async def test_a_function_that_hangs_does_not_keep_the_process_from_ending() -> None:
+    code = (
+        "import asyncio, threading\n"
+        "from holdfast import Agent, run, tool\n"
+        "from holdfast.testing import ScriptedModel\n"
+        "@tool(timeout=0.05)\n"
+        "def hang() -> None:\n"
+        "    threading.Event().wait()\n"
+        "model = ScriptedModel([{'tool_calls': [{'id': 'c', 'name': 'hang'}]}, 'done'])\n"
+        "print(asyncio.run(run(Agent('a', tools=[hang]), message='go', llm=model)).response)\n"
+    )
+    ended = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert (ended.stdout, ended.returncode) == ("done\n", 0)
+
+
+async def test_a_plain_function_sees_the_context_variables_of_its_caller() -> None:
+    tenant: ContextVar[str] = ContextVar("tenant")
+
+    @tool
+    def look() -> str:
+        """Look."""
+        return tenant.get()
+
+    tenant.set("acme")
+    model = ScriptedModel([{"tool_calls": [{"id": "c", "name": "look"}]}, "done"])
+    result = assert_complete(await run(Agent("a", tools=[look]), message="go", llm=model))
+    assert result.messages[2].content == "acme"
+
+
+async def test_a_terminal_error_over_the_limit_is_cut() -> None:
+    @tool
+    async def fail() -> None:
+        """Fail."""
+        raise TerminalError("x" * 5_000)
+
+    agent = Agent("a", tools=[fail], loop=Loop(max_message_bytes=1_024))
+    model = ScriptedModel([{"tool_calls": [{"id": "c", "name": "fail"}]}, "done"])
+    result = assert_complete(await run(agent, message="go", llm=model))
+    assert len(result.messages[2].content) < 1_200

@@ -401,10 +401,6 @@ def test_tools_are_kept_by_identity_and_found_by_name() -> None:
     assert agent.tool_map["fetch"] is fetch
 
 
-def test_parallel_tools_are_known_by_name() -> None:
-    assert Agent("greeter", tools=[look, fetch]).parallel_tools == {"fetch"}
-
-
 def test_an_agent_among_the_tools_is_a_tool_with_a_message() -> None:
     agent = Agent("greeter", tools=[look, Agent("helper", description="Helps.")])
     helper = agent.tool_map["helper"]

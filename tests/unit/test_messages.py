@@ -358,9 +358,21 @@ def test_usage_that_is_no_count_is_no_usage(usage: Any) -> None:
     assert LLMResponse.read({"text": "hi", "usage": usage}) == LLMResponse(text="hi")
 
 
-@pytest.mark.parametrize("usage", [{}, {"prompt_tokens": 3, "completion_tokens": 4}], ids=repr)
-def test_usage_without_its_keys_is_no_usage(usage: dict[str, int]) -> None:
-    assert LLMResponse.read({"text": "hi", "usage": usage}).usage is None
+def test_empty_usage_is_no_usage() -> None:
+    assert LLMResponse.read({"text": "hi", "usage": {}}).usage is None
+
+
+def test_usage_of_another_format_is_refused_so_that_a_budget_acts() -> None:
+    with pytest.raises(ModelError, match="unknown key 'completion_tokens'; usage has input_tokens, output_tokens"):
+        LLMResponse.read({"text": "hi", "usage": {"prompt_tokens": 3, "completion_tokens": 4}})
+
+
+@pytest.mark.parametrize(
+    "call", [{"name": "refund", "args": {"amount": 5}}, {"type": "function", "function": {"name": "refund"}}], ids=repr
+)
+def test_a_call_of_another_format_is_not_taken_for_one_without_arguments(call: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match="a tool call has id, name, arguments"):
+        LLMResponse.read({"tool_calls": [call]})
 
 
 @pytest.mark.parametrize("cost", [float("nan"), float("inf"), "nan"])

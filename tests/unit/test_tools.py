@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, RootModel
 from typing_extensions import TypedDict
 
 from holdfast import (
@@ -980,10 +980,37 @@ async def test_an_error_of_an_async_handler_is_the_same() -> None:
     assert await attempt(Tool("fail", description="d", handler=fail)) == Failed("no such issue", raised=True)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1)], ids=repr)
-async def test_what_ends_the_process_is_no_outcome(error: BaseException) -> None:
-    with pytest.raises(type(error)):
-        await attempt(raising(error))
+async def test_an_interrupt_from_the_keyboard_is_no_outcome() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        await attempt(raising(KeyboardInterrupt()))
+
+
+async def test_a_tool_cannot_end_the_process() -> None:
+    assert await attempt(raising(SystemExit(2))) == Failed("2", raised=True)
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), TypeError("x"), RuntimeError("x")], ids=repr)
+async def test_whatever_a_validator_raises_the_arguments_are_invalid(error: Exception) -> None:
+    def refuse(value: int) -> int:
+        raise error
+
+    @tool
+    def look(x: Annotated[int, AfterValidator(refuse)]) -> None: ...
+
+    outcome = await attempt(look, {"x": 1})
+    assert isinstance(outcome, Failed)
+    assert (outcome.error.startswith('Invalid input for tool "look"'), outcome.raised) == (True, False)
+
+
+async def test_whatever_a_serializer_raises_the_result_is_lost_and_the_run_is_not() -> None:
+    def refuse(value: int) -> int:
+        raise KeyError("x")
+
+    @tool
+    def look() -> Annotated[int, PlainSerializer(refuse)]:
+        return 1
+
+    assert isinstance(await attempt(look), Failed)
 
 
 @pytest.mark.parametrize("error", [ValueError("x" * 5_000), RetryableError("é" * 5_000), InterruptError("x" * 5_000)])

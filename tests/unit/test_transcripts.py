@@ -269,7 +269,7 @@ def test_results_of_one_turn_are_ordered_whatever_finished_first(ids: list[str])
 
 
 def lost(call_id: str) -> Message:
-    message = result_message(ToolCall(id=call_id, name="look"), Unknown())
+    message = result_message(ToolCall(id=call_id, name="look"), Unknown(), KIB)
     assert message is not None
     return message
 
@@ -551,14 +551,14 @@ CALL = ToolCall(id="c1", name="post", arguments={"x": 1})
     ids=lambda value: type(value).__name__,
 )
 def test_an_outcome_is_written_for_the_model(outcome: Outcome, content: str, status: Any) -> None:
-    assert result_message(CALL, outcome) == Message(
+    assert result_message(CALL, outcome, KIB) == Message(
         role="tool", content=content, tool_call_id="c1", tool_name="post", status=status
     )
 
 
 @pytest.mark.parametrize("reason", ["", "it was cut off"])
 def test_an_unknown_outcome_is_a_durability_error(reason: str) -> None:
-    message = result_message(CALL, Unknown(reason))
+    message = result_message(CALL, Unknown(reason), KIB)
 
     assert message is not None
     assert (message.status, message.tool_call_id, message.tool_name) == ("failed", "c1", "post")
@@ -566,7 +566,7 @@ def test_an_unknown_outcome_is_a_durability_error(reason: str) -> None:
 
 
 def test_a_question_has_no_result_yet() -> None:
-    assert result_message(CALL, Asked("Who?")) is None
+    assert result_message(CALL, Asked("Who?"), KIB) is None
 
 
 def test_a_message_without_content_is_read_as_openai_sends_it() -> None:

@@ -1,0 +1,45 @@
+"""Makes what a handler learns about its call. The key of a call rests on where in its session it stands."""
+
+from collections.abc import Callable, Sequence
+
+from holdfast.agent_loop import last_answer
+from holdfast.agents import AgentContext
+from holdfast.messages import Message, ToolCall
+from holdfast.tools import AgentInvoker, ToolContext
+
+
+def tool_contexts(
+    transcript: Sequence[Message],
+    last_seq: int,
+    *,
+    run_key: str,
+    session_id: str | None,
+    who: AgentContext,
+    invoker: Callable[[str], AgentInvoker],
+) -> Callable[[ToolCall, int], ToolContext]:
+    """Return what makes the context of an attempt at a call of the last turn.
+
+    Args:
+        last_seq: the number of the transcript's last message in its session.
+        run_key: what the keys of all calls begin with.
+        invoker: makes, for the key of a call, what runs agents for it.
+    """
+    at = last_answer(transcript) or 0
+    number = last_seq - (len(transcript) - 1 - at)
+    positions = {call.id: position for position, call in enumerate(transcript[at].tool_calls or ())}
+
+    def context(call: ToolCall, attempt: int) -> ToolContext:
+        key = f"{run_key}/{number}.{positions[call.id]}/{call.id}"
+        return ToolContext(
+            agent_name=who.agent.name,
+            agent_id=who.agent.id,
+            session_id=session_id,
+            tool_call_id=call.id,
+            idempotency_key=key,
+            user_id=who.user_id,
+            tenant_id=who.tenant_id,
+            attempt=attempt,
+            agents=invoker(key),
+        )
+
+    return context

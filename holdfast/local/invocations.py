@@ -1,0 +1,65 @@
+"""Runs an agent for a tool of another one: `ctx.agents.invoke`."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from holdfast.agents import Agent
+from holdfast.checkpoints import InterruptedResponse
+from holdfast.errors import HoldfastError, InterruptError
+from holdfast.messages import Usage
+
+if TYPE_CHECKING:
+    from holdfast.local.runs import Run
+
+MAX_DEPTH = 16  # agents that invoke each other for ever end here
+
+
+class Invocations:
+    """The agents that one tool call runs. They keep no session of their own.
+
+    Args:
+        make: makes the run of an agent: (agent, key, instance_id, user_id, tenant_id).
+        key: the idempotency key of the call; those of the agents' calls begin with it.
+        depth: how many agents stand above.
+        spent: hears what each agent used, also of one that failed.
+    """
+
+    def __init__(
+        self,
+        make: "Callable[[Agent, str, str | None, str | None, str | None], Run]",
+        key: str,
+        depth: int,
+        spent: Callable[[Usage], None],
+    ) -> None:
+        self._make = make
+        self._key = key
+        self._depth = depth
+        self._spent = spent
+        self._count = 0
+
+    async def invoke(
+        self,
+        agent: Agent,
+        *,
+        message: str,
+        instance_id: str | None = None,
+        user_id: str | None = None,
+        tenant_id: str | None = None,
+    ) -> dict[str, str]:
+        """Run an agent to its end and return `{"response": text}`; see `AgentInvoker`."""
+        if self._depth >= MAX_DEPTH:
+            raise HoldfastError(
+                f"Agent '{agent.name}' is not invoked: agents invoke each other {MAX_DEPTH} deep already"
+            )
+        self._count += 1
+        run = self._make(agent, f"{self._key}.{self._count}", instance_id, user_id, tenant_id)
+        try:
+            result = await run.go(message=message)
+        finally:
+            if run.usage is not None:
+                self._spent(run.usage)
+        if isinstance(result, InterruptedResponse):
+            raise InterruptError(result.question)
+        if result.status != "complete":
+            raise HoldfastError(f"Agent '{agent.name}' ended with {result.status}: {result.error or result.response}")
+        return {"response": result.response}

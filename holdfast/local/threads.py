@@ -1,0 +1,41 @@
+"""Runs plain functions beside the event loop."""
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+async def in_thread(call: Callable[[], Any], *, limit: asyncio.Timeout) -> Any:
+    """Run a function that may block in a thread of its own, and return what it returns.
+
+    Of its own, because in a pool it could wait for a place, and start after its timeout had already been reported;
+    a daemon, because a function that hangs must not keep the process from ending. When the run is cancelled, the
+    function is waited for: it cannot be stopped, and an outcome that will soon be known should not be called unknown.
+    Past `limit` it is given up.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        try:
+            report, value = future.set_result, context.run(call)
+        except StopIteration:  # a future cannot carry it
+            report, value = future.set_exception, RuntimeError("the tool raised StopIteration")
+        except BaseException as error:
+            report, value = future.set_exception, error
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody listens
+            loop.call_soon_threadsafe(lambda: None if future.done() else report(value))
+
+    threading.Thread(target=work, name="tool", daemon=True).start()
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        if limit.expired():
+            future.cancel()
+            raise
+        await asyncio.wait({future})
+        return future.result()
