@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, assert_never
 
 from pydantic import ValidationError
+from pydantic_core import to_json
 
 from holdfast.errors import InputError, ToolDurabilityError
 from holdfast.messages import LLMResponse, Message, ToolCall, clean_text, cut, error_text, explain
@@ -151,9 +152,10 @@ def answer_message(
             call_id = f"call_{turn}_{position}"
             while call_id in taken or call_id in calls:
                 call_id += "_"
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        if (shorter := cut(text, limit)) is not text:
-            arguments = shorter
+        if isinstance(arguments, str):
+            arguments = cut(arguments, limit)
+        elif len(written := to_json(arguments)) > limit:
+            arguments = cut(written.decode(), limit)
         if (call_id, name) != (call.id, call.name) or arguments is not call.arguments:
             call = ToolCall(id=call_id, name=name, arguments=arguments)
         calls[call_id] = call

@@ -37,6 +37,8 @@ class Log:
         self.messages = messages
         self.is_new = is_new
         self.last_seq = session.last_seq
+        # The time of creation tells this session from another one made later under the same id.
+        self.key = f"{session.id}@{session.created_at:%Y%m%dT%H%M%S%f}"
         self._version = session.version
         self._store = store
         self._unwritten: list[Message] = []
@@ -46,11 +48,6 @@ class Log:
     @property
     def has_written(self) -> bool:
         return self._writes > 0
-
-    @property
-    def key(self) -> str:
-        """What tells this session from another one made later under the same id."""
-        return f"{self.session.id}@{self.session.created_at:%Y%m%dT%H%M%S%f}"
 
     @property
     def session_id(self) -> str | None:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, Self
 
+from pydantic_core import to_json
+
 from holdfast.checkpoints import Question
 from holdfast.errors import InputError, SessionConflictError
 from holdfast.messages import Message, ToolCall, Usage
@@ -308,7 +310,7 @@ def _message_rows(messages: Sequence[Message]) -> list[tuple[Any, ...]]:
         (
             message.role,
             message.content,
-            None if message.tool_calls is None else json.dumps([_plain(call) for call in message.tool_calls]),
+            None if message.tool_calls is None else to_json([_plain(call) for call in message.tool_calls]).decode(),
             message.tool_call_id,
             message.tool_name,
             message.status,

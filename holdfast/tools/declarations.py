@@ -5,7 +5,6 @@ how often a call runs is no business of this module.
 import copy
 import functools
 import inspect
-import json
 import re
 import sys
 from collections.abc import Awaitable, Callable
@@ -13,6 +12,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from holdfast.errors import DefinitionError, InputError, InterruptError, RetryableError, TerminalError
 from holdfast.messages import clean_text, cut, error_text, explain, is_cut, read_object
@@ -157,7 +157,7 @@ class Tool(Generic[P, R]):
                 raise InputError("the arguments are longer than max_message_bytes")
             given = read_object(arguments) if isinstance(arguments, str) else arguments
             # As the JSON that it is: strict types are read from it, and the handler gets a value of its own.
-            return {} if self.input is None else self._arguments.validate_json(json.dumps(given))
+            return {} if self.input is None else self._arguments.validate_json(to_json(given))
         except ValidationError as error:
             raise InputError(f'Invalid input for tool "{self.name}": {explain(error)}') from error
         except Exception as error:  # whatever a validator of the user's raises
