@@ -23,7 +23,6 @@ MIGRATIONS = (
       questions TEXT, last_seq INTEGER NOT NULL, version INTEGER NOT NULL,
       created_at TEXT NOT NULL, updated_at TEXT NOT NULL
     ) STRICT;
-    CREATE INDEX agent_sessions_updated ON agent_sessions (updated_at);
     CREATE TABLE agent_messages (
       session_id TEXT NOT NULL REFERENCES agent_sessions (id) ON DELETE CASCADE, seq INTEGER NOT NULL,
       role TEXT NOT NULL, content TEXT NOT NULL, tool_calls TEXT, tool_call_id TEXT, tool_name TEXT, status TEXT,
