@@ -247,7 +247,8 @@ def _migrate(db: sqlite3.Connection, path: str, migrations: tuple[str, ...]) -> 
 def _translated(error: Exception, path: str) -> Exception:
     if isinstance(error, HoldfastError) or not isinstance(error, sqlite3.Error):
         return error
-    name = getattr(error, "sqlite_errorname", "")
+    # What Python cannot decode has no code of SQLite's: the text was torn.
+    name = getattr(error, "sqlite_errorname", "SQLITE_CORRUPT" if "decode" in str(error) else "")
     meaning = next((text for code, text in _MEANINGS.items() if name.startswith(code)), f"refused: {error}")
     translated = StoreError(f"The store {path} {meaning} ({error})")
     translated.__cause__ = error

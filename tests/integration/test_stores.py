@@ -107,7 +107,7 @@ def a_newer_store(path: Path) -> None:
 def a_store_with_a_torn_page(path: Path) -> None:
     asyncio.run(write_and_close(path, "a" * 20_000))
     data = bytearray(path.read_bytes())
-    data[100:4_096] = os.urandom(3_996)
+    data[100:4_096] = bytes([255]) * 3_996
     path.write_bytes(data)
 
 
@@ -137,11 +137,12 @@ async def test_a_file_that_is_no_store_of_ours_is_refused_and_stays_as_it_is(
     assert os.listdir(tmp_path) == ["other.db"]
 
 
-async def test_a_store_whose_data_pages_are_torn_is_damaged_and_is_not_written_to(tmp_path: Path) -> None:
+@pytest.mark.parametrize("filling", [0, 255, 65])
+async def test_a_store_whose_data_pages_are_torn_is_damaged_and_is_not_written_to(tmp_path: Path, filling: int) -> None:
     path = tmp_path / "torn.db"
     await write_and_close(path, *("x" * 3_000 for _ in range(50)))
     data = bytearray(path.read_bytes())
-    data[len(data) // 4 :] = os.urandom(len(data) - len(data) // 4)
+    data[len(data) // 4 :] = bytes([filling]) * (len(data) - len(data) // 4)
     path.write_bytes(data)
     async with sqlite_store(path) as store:
         with pytest.raises(StoreError, match="is damaged; restore it from a backup") as caught:
