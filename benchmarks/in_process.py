@@ -59,7 +59,7 @@ def bare_database(path: Path) -> sqlite3.Connection:
     for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
         db.execute(f"PRAGMA {pragma}")
     db.executescript(MIGRATIONS[0])
-    db.execute("INSERT INTO agent_sessions VALUES ('s', 'bench', '{}', NULL, NULL, NULL, 0, 0, 'now', 'now')")
+    db.execute("INSERT INTO agent_sessions VALUES ('s', 'bench', '{}', NULL, NULL, NULL, 0, 0, NULL, 'now', 'now')")
     return db
 
 

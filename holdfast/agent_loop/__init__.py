@@ -9,6 +9,8 @@ from holdfast.agent_loop.states import (
     LoopState,
     Settled,
     ToolFacts,
+    cancelled,
+    cut_off,
     next_action,
 )
 from holdfast.agent_loop.transcripts import (
@@ -33,6 +35,8 @@ __all__ = [
     "Settled",
     "ToolFacts",
     "answer_message",
+    "cancelled",
+    "cut_off",
     "in_call_order",
     "last_answer",
     "mended",

@@ -114,6 +114,19 @@ def _may_run_again(tool: ToolFacts | None) -> bool:
     return tool is not None and (tool.safe_to_retry or tool.verify is not None)
 
 
+def cut_off(tool: ToolFacts, name: str, after: float) -> Outcome:
+    """Return what an attempt came to that went past its timeout of `after` seconds."""
+    reason = f"it was cut off after its timeout of {after:g} s"
+    return Failed(f'Tool "{name}": {reason}', raised=True) if tool.safe_to_retry else Unknown(reason)
+
+
+def cancelled(tool: ToolFacts | None) -> Outcome:
+    """Return what a call came to that was cancelled while it ran."""
+    if tool is None or tool.safe_to_retry:
+        return Cancelled("Cancelled while it ran")
+    return Unknown("it was cancelled while it ran")
+
+
 def _batches(calls: Iterable[ToolCall], tools: Mapping[str, ToolFacts]) -> tuple[tuple[ToolCall, ...], ...]:
     """Put parallel calls that stand next to each other into one batch; every other call is a batch of its own."""
     batches: list[list[ToolCall]] = []

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
-from holdfast.agent_loop import CallTools, LoopState, Settled, not_found, result_message
+from holdfast.agent_loop import CallTools, LoopState, Settled, cancelled, cut_off, not_found, result_message
 from holdfast.local.cancellation import Cancellation
 from holdfast.local.events import Event, ToolEnded, ToolStarted
 from holdfast.local.threads import in_thread
@@ -91,10 +91,7 @@ class ToolCalls:
                 outcome = await self._settle(tool, call, recovering, cancellation)
         except asyncio.CancelledError:
             if cancellation.requested():
-                unknown = tool is not None and not tool.safe_to_retry
-                self._outcomes[call.id] = (
-                    Unknown("it was cancelled while it ran") if unknown else Cancelled("Cancelled while it ran")
-                )
+                self._outcomes[call.id] = cancelled(tool)
                 raise
             outcome = Failed("The tool was cancelled from within")
         self._outcomes[call.id] = outcome
@@ -127,7 +124,7 @@ class ToolCalls:
         self, tool: Tool[..., Any], call: ToolCall, attempt: int, ask: Callable[..., Awaitable[Outcome | None]]
     ) -> Outcome | None:
         try:
-            async with asyncio.timeout(tool.timeout) as limit:  # type: ignore[arg-type]  # seconds since declared
+            async with asyncio.timeout(cast("float | None", tool.timeout)) as limit:  # seconds since it was declared
                 return await ask(
                     call.arguments,
                     self._context(call, attempt),
@@ -135,7 +132,4 @@ class ToolCalls:
                     in_thread=partial(in_thread, limit=limit),
                 )
         except TimeoutError:
-            reason = f"it was cut off after its timeout of {tool.timeout:g} s"
-            if tool.safe_to_retry:
-                return Failed(f'Tool "{tool.name}": {reason}', raised=True)
-            return Unknown(reason)
+            return cut_off(tool, tool.name, cast(float, tool.timeout))

@@ -119,7 +119,8 @@ class AgentStore(Protocol):
         """Save the session and append, both or neither, and return the number of the session's last message.
 
         Args:
-            write_key: names this write; the same key again changes nothing, as long as its messages are kept.
+            write_key: names this write; the same key again changes nothing, as long as its messages are kept, or, for
+                a write without any, until the next write.
             expected_seq: the last number the writer knows of.
             expected_version: the session's version that the writer knows of, 0 for a new one; tells of writes
                 without messages, too.

@@ -21,7 +21,7 @@ MIGRATIONS = (
     CREATE TABLE agent_sessions (
       id TEXT PRIMARY KEY, agent_name TEXT NOT NULL, state TEXT NOT NULL, user_id TEXT, tenant_id TEXT,
       questions TEXT, last_seq INTEGER NOT NULL, version INTEGER NOT NULL,
-      created_at TEXT NOT NULL, updated_at TEXT NOT NULL
+      last_write TEXT, created_at TEXT NOT NULL, updated_at TEXT NOT NULL
     ) STRICT;
     CREATE TABLE agent_messages (
       session_id TEXT NOT NULL REFERENCES agent_sessions (id) ON DELETE CASCADE, seq INTEGER NOT NULL,
@@ -265,41 +265,43 @@ def _advance(
     if expected_seq:  # the common case in one statement: the session is there and nobody else wrote
         done = db.execute(
             "UPDATE agent_sessions SET state = ?, user_id = ?, tenant_id = ?, questions = ?, updated_at = ?,"
-            " last_seq = last_seq + ?, version = version + 1 WHERE id = ? AND last_seq = ?"
+            " last_write = ?, last_seq = last_seq + ?, version = version + 1 WHERE id = ? AND last_seq = ?"
             " AND created_at = coalesce(?, created_at) AND version = coalesce(?, version)",
-            (session.state, session.user_id, session.tenant_id, _write_questions(session), _now(), count, session_id,
-             expected_seq, _created(session), expected_version),
+            (session.state, session.user_id, session.tenant_id, _write_questions(session), _now(), write_key, count,
+             session_id, expected_seq, _created(session), expected_version),
         ).rowcount  # fmt: skip
         if done:
             return expected_seq + count
-    if (
-        write_key is not None
-        and db.execute(
-            "SELECT 1 FROM agent_messages WHERE session_id = ? AND write_key = ?", (session_id, write_key)
-        ).fetchone()
-    ):
+    row = db.execute(
+        "SELECT last_seq, version, created_at, last_write FROM agent_sessions WHERE id = ?", (session_id,)
+    ).fetchone()
+    last, version, created, last_write = row or (0, 0, None, None)
+    if write_key is not None and (write_key == last_write or _has_key(db, session_id, write_key)):
         return None
-    row = db.execute("SELECT last_seq, version, created_at FROM agent_sessions WHERE id = ?", (session_id,)).fetchone()
-    last, version, created = row or (0, 0, None)
     made_anew = created is not None and expected_seq is not None and _created(session) not in (None, created)
     if expected_seq not in (None, last) or expected_version not in (None, version) or made_anew:
         raise SessionConflictError(
             f"Session {session_id} is at message {last}, this run knows of {expected_seq}: another run has written to "
             "it. Nothing was written; run again to go on from there."
         )
-    return _save_session(db, session.model_copy(update={"id": session_id}), count)
+    return _save_session(db, session.model_copy(update={"id": session_id}), count, write_key)
 
 
-def _save_session(db: sqlite3.Connection, session: Session, count: int) -> int:
+def _has_key(db: sqlite3.Connection, session_id: str, write_key: str) -> bool:
+    row = db.execute("SELECT 1 FROM agent_messages WHERE session_id = ? AND write_key = ?", (session_id, write_key))
+    return row.fetchone() is not None
+
+
+def _save_session(db: sqlite3.Connection, session: Session, count: int, write_key: str | None = None) -> int:
     now = _now()
     row = db.execute(
-        f"INSERT INTO agent_sessions ({_SESSION}) VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?, ?) ON CONFLICT (id) DO UPDATE SET"
-        " state = excluded.state, user_id = excluded.user_id, tenant_id = excluded.tenant_id,"
-        " questions = excluded.questions, last_seq = last_seq + excluded.last_seq, version = version + 1,"
-        " updated_at = excluded.updated_at"
+        f"INSERT INTO agent_sessions ({_SESSION}, last_write) VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?)"
+        " ON CONFLICT (id) DO UPDATE SET state = excluded.state, user_id = excluded.user_id,"
+        " tenant_id = excluded.tenant_id, questions = excluded.questions, last_seq = last_seq + excluded.last_seq,"
+        " version = version + 1, last_write = excluded.last_write, updated_at = excluded.updated_at"
         " RETURNING last_seq",
         (session.id, session.agent_name, session.state, session.user_id, session.tenant_id, _write_questions(session),
-         count, _created(session) or now, now),
+         count, _created(session) or now, now, write_key),
     ).fetchall()  # fmt: skip
     return int(row[0][0])
 

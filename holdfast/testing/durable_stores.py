@@ -48,6 +48,16 @@ async def the_same_write_key_again_changes_nothing(store: Any) -> None:
     expect(await contents(store), ["a", "b"], "load_messages")
 
 
+async def the_same_write_key_again_changes_nothing_also_without_messages(store: Any) -> None:
+    await store.append_messages_atomic("s1", say("a"), session(), write_key="k1", expected_seq=0, expected_version=0)
+    for _ in range(2):
+        last = await store.append_messages_atomic(
+            "s1", [], session(state="[1]"), write_key="k2", expected_seq=1, expected_version=1
+        )
+        expect(last, 1, "the last number")
+    expect((await store.load_session("s1")).version, 2, "version")
+
+
 async def a_write_key_belongs_to_its_session(store: Any) -> None:
     await store.append_messages_atomic("s1", say("a"), session("s1"), write_key="k")
     await store.append_messages_atomic("s2", say("b"), session("s2"), write_key="k")
@@ -173,6 +183,7 @@ ATOMIC_WRITES = [
     atomic_appends_stay_in_order,
     an_atomic_append_that_cannot_be_stored_leaves_nothing,
     the_same_write_key_again_changes_nothing,
+    the_same_write_key_again_changes_nothing_also_without_messages,
     a_write_key_belongs_to_its_session,
     a_second_writer_is_refused_and_nothing_is_interleaved,
     a_writer_of_a_session_that_was_made_anew_is_refused,

@@ -874,3 +874,57 @@ async def test_a_message_of_the_user_is_cleaned_of_what_no_database_takes(store:
     )
     assert result.messages[0].content == "a\ufffdb\ufffd"
     assert await store.load_messages("s") == list(result.messages)
+
+
+class Synchronous:
+    def chat(self, messages: Any, tools: Any) -> dict[str, str]:
+        return {"text": "hi"}
+
+
+class Silent:
+    async def chat(self, messages: Any, tools: Any) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("adapter", "error"),
+    [
+        (Synchronous(), "Synchronous.chat must be async"),
+        (Silent(), "The adapter returned None: that is no LLMResponse"),
+    ],
+    ids=["not async", "nothing returned"],
+)
+async def test_an_adapter_that_is_none_is_named_in_the_result(adapter: Any, error: str) -> None:
+    result = assert_complete(await run(Agent("a"), message="go", llm=adapter))
+    assert result.status == "error"
+    assert (result.error or "").startswith(error)
+
+
+@pytest.mark.parametrize("llm", ["openai:gpt-5", Silent, Silent().chat, 5], ids=["text", "class", "function", "number"])
+async def test_what_is_no_adapter_is_refused_with_what_to_pass(llm: Any) -> None:
+    with pytest.raises(InputError, match="llm must be"):
+        await run(Agent("a"), message="go", llm=llm)
+
+
+async def test_an_answer_that_does_not_fit_the_output_says_why() -> None:
+    result = assert_complete(await run(Agent("a", output=int), message="go", llm=ScriptedModel(["five"])))
+    assert (result.status, result.response) == ("error", "five")
+    assert (result.error or "").startswith("the answer does not fit the agent's output: value: Invalid JSON")
+
+
+async def test_an_agent_with_an_output_tells_the_model_its_schema() -> None:
+    model = ScriptedModel(["5"])
+    await run(Agent("a", output=int, instructions="Count."), message="go", llm=model)
+    assert model.calls[0].messages[0].content == (
+        'Count.\n\nAnswer with JSON alone that matches this schema: {"type": "integer"}'
+    )
+
+
+async def test_a_misspelt_option_is_refused_with_the_right_one() -> None:
+    with pytest.raises(TypeError, match=r"run\(\) has no option 'sesion_id'; do you mean 'session_id'\?"):
+        await run(Agent("a"), message="go", llm=ScriptedModel([]), sesion_id="s")  # type: ignore[call-arg]
+
+
+async def test_what_is_no_store_is_refused_with_what_to_pass() -> None:
+    with pytest.raises(InputError, match="store must be a store"):
+        await run(Agent("a"), message="go", llm=ScriptedModel([]), store="holdfast.db")  # type: ignore[arg-type]

@@ -11,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import DiminishingReturns, Loop, Message, Question, TerminalError, TokenBudget, ToolCall, Usage
-from holdfast.agent_loop import Action, AskHuman, CallModel, CallTools, Finish, LoopState, next_action
+from holdfast.agent_loop import (
+    Action,
+    AskHuman,
+    CallModel,
+    CallTools,
+    Finish,
+    LoopState,
+    cancelled,
+    cut_off,
+    next_action,
+)
 from holdfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
 
 
@@ -711,3 +721,18 @@ def test_no_run_calls_the_model_more_often_than_allowed(turns: list[list[Outcome
         pytest.fail("the run does not end")
 
     assert state.iterations <= 5
+
+
+@pytest.mark.parametrize(
+    ("safe", "after_timeout", "after_cancel"), [(True, Failed, Cancelled), (False, Unknown, Unknown)]
+)
+def test_a_call_that_was_stopped_is_unknown_if_it_has_effects(
+    safe: bool, after_timeout: type, after_cancel: type
+) -> None:
+    facts = Facts(safe_to_retry=safe)
+
+    assert (type(cut_off(facts, "look", 5)), type(cancelled(facts))) == (after_timeout, after_cancel)
+
+
+def test_a_tool_that_does_not_exist_was_cancelled_without_effects() -> None:
+    assert isinstance(cancelled(None), Cancelled)
