@@ -15,6 +15,7 @@ from holdfast import (
     ContextCompression,
     DiminishingReturns,
     HoldfastError,
+    InputError,
     LLMResponse,
     Loop,
     Message,
