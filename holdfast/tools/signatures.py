@@ -99,10 +99,8 @@ def _problem(parameter: inspect.Parameter, annotation: Any) -> str | None:
         return "has a Field as its default; write Annotated[<type>, Field(…)] and a plain default"
     try:
         TypeAdapter(TypedDict("one", {parameter.name: annotation})).json_schema()  # type: ignore[operator]
-    except (PydanticSchemaGenerationError, TypeError) as error:
-        return f"cannot become a schema: {str(error).splitlines()[0]}"
-    except PydanticUserError as error:
-        return f"has no JSON schema: {str(error).splitlines()[0]}"
+    except (PydanticSchemaGenerationError, PydanticUserError, TypeError) as error:
+        return f"cannot become a JSON schema: {str(error).splitlines()[0]}"
     return None
 
 
