@@ -1,10 +1,18 @@
-"""Tells a cancel of the run from one that code under it raised by itself."""
+"""What a cancel is, and what it must not break off."""
 
 import asyncio
+import contextlib
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Cancellation:
-    """Made before code is awaited; afterwards `requested()` tells whether somebody cancelled this task meanwhile."""
+    """Tells a cancel of the run from one that code under it raised by itself.
+
+    Made before code is awaited; afterwards `requested()` tells whether somebody cancelled this task meanwhile.
+    """
 
     def __init__(self) -> None:
         self._task = asyncio.current_task()
@@ -15,3 +23,12 @@ class Cancellation:
 
     def _count(self) -> int:
         return 0 if self._task is None else self._task.cancelling()
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Wait for work however often this is cancelled meanwhile. The caller is on its way out, and says so itself."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait({task})
+    return task.result()

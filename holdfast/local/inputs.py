@@ -87,12 +87,6 @@ class RunInput:
             raise InputError(f"the checkpoint belongs to session {mine}, not to session {session_id}")
         return mine
 
-    @property
-    def has_acted_in_a_session(self) -> bool:
-        """Whether a session must exist somewhere: a run whose first model call failed has not written one."""
-        acted = any(message.role == "assistant" for message in self.messages or ())
-        return self.checkpoint is not None and self.checkpoint.session_id is not None and acted
-
     def check_session(self, session_id: str, questions: tuple[Question, ...], stored: list[Message]) -> None:
         """Refuse an answer to what the session does not ask, or not any more."""
         if not self.questions and self.answer is None:

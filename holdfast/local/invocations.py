@@ -1,5 +1,6 @@
 """Runs an agent for a tool of another one: `ctx.agents.invoke`."""
 
+import hashlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,7 @@ class Invocations:
         self._key = key
         self._depth = depth
         self._spent = spent
-        self._count = 0
+        self._counts: dict[str, int] = {}
 
     async def invoke(
         self,
@@ -51,8 +52,11 @@ class Invocations:
             raise HoldfastError(
                 f"Agent '{agent.name}' is not invoked: agents invoke each other {MAX_DEPTH} deep already"
             )
-        self._count += 1
-        run = self._make(agent, f"{self._key}.{self._count}", instance_id, user_id, tenant_id)
+        # By what is asked, not by when: agents that run at once must have the same keys after a crash.
+        asked = repr((agent.name, message, instance_id, user_id, tenant_id)).encode(errors="replace")
+        name = hashlib.blake2b(asked, digest_size=6).hexdigest()
+        self._counts[name] = self._counts.get(name, 0) + 1
+        run = self._make(agent, f"{self._key}.{name}.{self._counts[name]}", instance_id, user_id, tenant_id)
         try:
             result = await run.go(message=message)
         finally:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TypedDict, cast
 from uuid import uuid4
 
@@ -13,13 +14,14 @@ from holdfast.agent_loop import (
     CallTools,
     Finish,
     LoopState,
+    Settled,
     answer_message,
     in_call_order,
     next_action,
 )
 from holdfast.agents import Agent, AgentContext, AgentIdentity
 from holdfast.checkpoints import Checkpoint, InterruptedResponse, Question, RunResult
-from holdfast.errors import InputError, StoreError
+from holdfast.errors import InputError
 from holdfast.llm import LLM, adapter_for, tools_to_descriptions
 from holdfast.local.contexts import tool_contexts
 from holdfast.local.events import CheckpointReached, Event, MessageAdded
@@ -154,7 +156,7 @@ class Run:
             self._unwritten = given.not_in(log.messages)
             given.check_session(log.session.id, questions, log.messages)
             self._transcript += self._unwritten
-        elif given.has_acted_in_a_session:
+        elif given.checkpoint is not None and given.checkpoint.session_id is not None:
             raise InputError(f"the checkpoint belongs to session {log.session.id}, which is not in this store")
         elif given.messages is not None:
             self._transcript = list(given.messages)
@@ -259,23 +261,21 @@ class Run:
         state = state.replied(message)
         self.usage = state.usage
         if message.tool_calls:  # a final text is written with the state that on_complete leaves
-            await self._write()
+            try:
+                await self._write()
+            except asyncio.CancelledError:
+                await self._give_up(state, self._tool_calls(state).outcomes())
+                raise
         return state
 
     async def _call_tools(self, state: LoopState, action: CallTools) -> LoopState:
         if self._unwritten:  # a transcript that was brought: no handler runs before what asks for it is stored
             await self._write(state.questions)
-        calls = ToolCalls(self._tools, state, self._contexts(), self._fence(), self._emit)
+        calls = self._tool_calls(state)
         try:
             await calls.run(action)
         except asyncio.CancelledError:
-            # What is known is kept, so that the session can be resumed; a second cancel does not undo this write.
-            outcomes = calls.outcomes()
-            self._add(state.results(outcomes))
-            try:
-                await asyncio.shield(self._write(state.asked(outcomes)))
-            except StoreError as error:  # it must not take the place of the cancel
-                _LOG.warning("Agent %s: results were lost when its run was cancelled: %s", self._agent.name, error)
+            await self._give_up(state, calls.outcomes())
             raise
         outcomes = calls.outcomes()
         results = state.results(outcomes)
@@ -289,6 +289,17 @@ class Run:
             state, self._nested_usage = state.spent(self._nested_usage), None
             self.usage = state.usage
         return state
+
+    def _tool_calls(self, state: LoopState) -> ToolCalls:
+        return ToolCalls(self._tools, state, self._contexts(), partial(self._write, state.questions), self._emit)
+
+    async def _give_up(self, state: LoopState, outcomes: list[Settled]) -> None:
+        """Keep what is known when the run is cancelled, so that the session can be resumed."""
+        self._add(state.results(outcomes))
+        try:
+            await self._write(state.asked(outcomes))
+        except Exception as error:  # it must not take the place of the cancel
+            _LOG.warning("Agent %s: results were lost when its run was cancelled: %s", self._agent.name, error)
 
     def _contexts(self) -> Callable[[ToolCall, int], ToolContext]:
         return tool_contexts(
@@ -317,19 +328,6 @@ class Run:
     def _count_nested(self, usage: Usage) -> None:
         self._nested_usage = usage + self._nested_usage
 
-    def _fence(self) -> Callable[[], Awaitable[None]]:
-        """Return what is awaited before a lost call runs: a write that only one run of the session can make."""
-        lock, passed = asyncio.Lock(), False
-
-        async def fence() -> None:
-            nonlocal passed
-            async with lock:
-                if not passed:
-                    await self._write()
-                    passed = True
-
-        return fence
-
     # --- what is recorded ---
 
     def _add(self, messages: list[Message]) -> None:
@@ -351,7 +349,7 @@ class Run:
             usage=state.usage or Usage(),
             pending_tool_use_id=state.questions[0].tool_call_id if state.questions else None,
             questions=state.questions or None,
-            session_id=self._log.session_id,
+            session_id=self._log.session_id if self._log.is_stored else None,
         )
 
     # --- how the run ends ---

@@ -18,6 +18,7 @@ from holdfast.errors import (
     SessionNotFoundError,
     StoreError,
 )
+from holdfast.local.cancellation import to_the_end
 from holdfast.messages import Message, clean_text
 from holdfast.stores.protocol import AgentStore, Session, check_session_id
 
@@ -50,6 +51,11 @@ class Log:
         return self._writes > 0
 
     @property
+    def is_stored(self) -> bool:
+        """Whether there is such a session: a run whose first model call failed has not written one."""
+        return not self.is_new or self.has_written
+
+    @property
     def session_id(self) -> str | None:
         return None if self._store is None else self.session.id
 
@@ -59,17 +65,25 @@ class Log:
         if (state, questions) != (session.state, session.questions or ()):
             session = session.model_copy(update={"state": state, "questions": questions or None})
         self._writes += 1
-        if self._store is not None and self._store.durable:
-            self.last_seq = await self._append(self._store, session, messages)
-            self._version += 1
-        else:
+        if self._store is None or not self._store.durable:
             self._unwritten.extend(messages)
             self.last_seq += len(messages)
-        self.session = session
+            self.session = session
+            return
+        try:
+            self.last_seq = await self._append(self._store, session, messages, _RETRY_DELAYS)
+        except asyncio.CancelledError:
+            # It may have landed or not. The same write again does no harm, and tells; only then may the run end.
+            self.last_seq = await to_the_end(self._append(self._store, session, messages, ()))
+            self._version, self.session = self._version + 1, session
+            raise
+        self._version, self.session = self._version + 1, session
 
-    async def _append(self, store: AgentStore, session: Session, messages: Sequence[Message]) -> int:
+    async def _append(
+        self, store: AgentStore, session: Session, messages: Sequence[Message], delays: tuple[float, ...]
+    ) -> int:
         """Write, and try again for a while: what a store refuses now are the results of effects that are done."""
-        for delay in (*_RETRY_DELAYS, None):
+        for delay in (*delays, None):
             try:
                 return await store.append_messages_atomic(
                     session.id,
@@ -134,8 +148,7 @@ async def open_log(
     if store is None:
         yield Log(None, new, [], is_new=True)
         return
-    if not hasattr(store, "append_messages_atomic"):
-        raise InputError(f"store must be a store, such as sqlite_store('holdfast.db'), got {store!r:.80}")
+    _check_store(store)
     if not await store.hold(new.id):
         held = await store.load_session(new.id)
         if held is not None:
@@ -155,6 +168,12 @@ async def open_log(
         yield Log(store, session, mended(messages), is_new=False)
     finally:
         await store.let_go(new.id)
+
+
+def _check_store(store: object) -> None:
+    for needed in ("durable", "hold", "let_go", "append_messages_atomic"):
+        if not hasattr(store, needed):
+            raise InputError(f"store must be a store, such as sqlite_store('a.db'); {store!r:.80} has no {needed!r}")
 
 
 def _check_owner(what: str, value: object) -> str | None:

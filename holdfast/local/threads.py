@@ -34,8 +34,11 @@ async def in_thread(call: Callable[[], Any], *, limit: asyncio.Timeout) -> Any:
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
-        if limit.expired():
-            future.cancel()
+        try:
+            if limit.expired():
+                raise
+            await asyncio.wait({future})
+        except asyncio.CancelledError:
+            future.cancel()  # given up: nobody asks for what it comes to
             raise
-        await asyncio.wait({future})
         return future.result()

@@ -18,7 +18,8 @@ class ToolCalls:
 
     Args:
         context: makes the context of an attempt.
-        fence: is awaited before a call runs that may have run before; raises if another run of the session goes on.
+        fence: makes a write that only one run of the session can make; awaited once, before a call runs that may
+            have run before.
         emit: hears of every start and end; None if nobody listens.
     """
 
@@ -34,6 +35,8 @@ class ToolCalls:
         self._state = state
         self._context = context
         self._fence = fence
+        self._fencing = asyncio.Lock()
+        self._is_fenced = False
         self._emit = emit
         self._outcomes: dict[str, Outcome] = {}
         self._stopped_by: str | None = None
@@ -84,6 +87,7 @@ class ToolCalls:
             self._emit(ToolStarted(call))
         cancellation = Cancellation()
         tool = self._tools.get(call.name)
+        self._outcomes[call.id] = cancelled(tool)  # until it is known better, whatever breaks this off
         try:
             if tool is None:
                 outcome: Outcome = not_found(call.name, self._tools)
@@ -91,7 +95,6 @@ class ToolCalls:
                 outcome = await self._settle(tool, call, recovering, cancellation)
         except asyncio.CancelledError:
             if cancellation.requested():
-                self._outcomes[call.id] = cancelled(tool)
                 raise
             outcome = Failed("The tool was cancelled from within")
         self._outcomes[call.id] = outcome
@@ -109,7 +112,10 @@ class ToolCalls:
             verdict = await self._bounded(tool, call, 1, tool.ask_whether_it_happened)
             if verdict is not None:
                 return verdict
-            await self._fence()
+            async with self._fencing:
+                if not self._is_fenced:
+                    await self._fence()
+                self._is_fenced = True
         attempt = 1
         while True:
             outcome = await self._bounded(tool, call, attempt, tool.attempt)

@@ -1,17 +1,21 @@
 """Who runs a session now: known to every process on the machine, and forgotten by nobody but the dead.
 
 A lock is one byte of a file beside the database, at a place that follows from the session's id. The operating system
-drops it when its process, and the children that it forked, are dead, however they died: a lock needs no clock. It keeps
-a second run from taking live calls for lost ones. That no two runs write is the database's to see, by version.
+drops it when its process dies, however it dies: a lock needs no clock. It keeps a second run from taking live calls for
+lost ones. That no two runs write is the database's to see, by version.
 """
 
 import contextlib
 import errno
 import hashlib
+import logging
 import os
 import struct
 import sys
+import threading
 from types import ModuleType
+
+from holdfast.errors import StoreError
 
 fcntl: ModuleType | None
 try:
@@ -19,43 +23,69 @@ try:
 except ImportError:  # Windows: sessions are then guarded within a process only
     fcntl = None
 
+_TAKEN = (errno.EAGAIN, errno.EACCES)
+_UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+
 
 class SessionLocks:
-    """Locks by session id; never waits.
+    """Locks by session id; never waits, and may be used from several threads.
 
     Args:
-        path: of the lock file; None guards within this object only.
+        path: of the database, beside which the lock file stands; None guards within this object only.
     """
 
     def __init__(self, path: str | None) -> None:
         self._path = path
         self._file: int | None = None
         self._held: set[str] = set()
+        self._process = os.getpid()
+        self._guard = threading.Lock()
 
     def take(self, session_id: str) -> bool:
-        """Take a session's lock; False if anybody has it."""
-        if session_id in self._held:
-            return False
-        if self._file is None and self._path is not None and fcntl is not None:
-            with contextlib.suppress(OSError):  # what is wrong with the folder is the database's to say
-                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        if self._file is not None:
-            try:
-                _lock(self._file, session_id, locked=True)
-            except OSError as error:
-                # Any other error says that this file system has no locks: then the database alone guards.
-                if error.errno in (errno.EAGAIN, errno.EACCES):
-                    self._close_if_idle()
-                    return False
-        self._held.add(session_id)
-        return True
+        """Take a session's lock; False if anybody has it.
+
+        Raises:
+            StoreError: the lock file cannot be used.
+        """
+        with self._guard:
+            self._leave_to_parent()
+            if session_id in self._held:
+                return False
+            if self._path is not None and fcntl is not None and not self._lock(self._path, session_id):
+                self._close_if_idle()
+                return False
+            self._held.add(session_id)
+            return True
 
     def release(self, session_id: str) -> None:
         """Give a lock back."""
-        self._held.discard(session_id)
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                _lock(self._file, session_id, locked=False)
+        with self._guard:
+            self._leave_to_parent()
+            self._held.discard(session_id)
+            if self._file is not None:
+                with contextlib.suppress(OSError):
+                    _set(self._file, session_id, locked=False)
+                self._close_if_idle()
+
+    def _lock(self, path: str, session_id: str) -> bool:
+        try:
+            if self._file is None:
+                self._file = _open_beside(path)
+            _set(self._file, session_id, locked=True)
+        except OSError as error:
+            if error.errno in _UNSUPPORTED:  # then the database alone guards
+                logging.getLogger("holdfast").warning("%s-lock: this file system has no locks (%s)", path, error)
+            elif self._file is None or error.errno not in _TAKEN:
+                raise StoreError(f"The lock file {path}-lock cannot be used: {error}") from error
+            else:
+                return False
+        return True
+
+    def _leave_to_parent(self) -> None:
+        """After a fork the open file is the parent's, and its locks with it."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._held.clear()
             self._close_if_idle()
 
     def _close_if_idle(self) -> None:
@@ -64,7 +94,16 @@ class SessionLocks:
             self._file = None
 
 
-def _lock(file: int, session_id: str, *, locked: bool) -> None:
+def _open_beside(path: str) -> int:
+    file = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    mode = os.stat(path).st_mode & 0o777
+    if os.fstat(file).st_mode & 0o777 != mode:
+        with contextlib.suppress(PermissionError):  # somebody else's: who may write to the database may lock, too
+            os.fchmod(file, mode)
+    return file
+
+
+def _set(file: int, session_id: str, *, locked: bool) -> None:
     assert fcntl is not None
     place = int.from_bytes(hashlib.blake2b(session_id.encode(), digest_size=8).digest()) >> 2
     if sys.platform == "linux":

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from pydantic_core import to_json
 
 from holdfast.checkpoints import Question
-from holdfast.errors import InputError, SessionConflictError
+from holdfast.errors import InputError, SessionConflictError, StoreError
 from holdfast.messages import Message, ToolCall, Usage
 from holdfast.stores.locks import SessionLocks
 from holdfast.stores.protocol import LedgerEntry, Session, kept_from
@@ -59,7 +59,7 @@ class SQLiteStore:
         self._path = _checked(os.fspath(path))
         self._thread = SQLiteThread(self._path, MIGRATIONS)
         self._do = self._thread.do
-        self._locks = SessionLocks(None if self._path == ":memory:" else f"{self._path}-lock")
+        self._locks = SessionLocks(None if self._path == ":memory:" else self._path)
         self._is_ours = False
 
     def __repr__(self) -> str:
@@ -103,7 +103,10 @@ class SQLiteStore:
             ).fetchall(),
             writes=False,
         )
-        return [_read_message(row) for row in rows]
+        try:
+            return [_read_message(row) for row in rows]
+        except ValueError as error:
+            raise StoreError(f"The store {self._path} is damaged at session {session_id}: {error}") from error
 
     async def append_messages(self, session_id: str, messages: Sequence[Message], session: Session) -> None:
         rows = _message_rows(messages)

@@ -110,31 +110,40 @@ def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, jobs: "S
 
 
 def _work_off(db: sqlite3.Connection, jobs: list[_Job]) -> None:
-    """Do all jobs in one transaction, so that one flush to disk serves them all; if one fails, only that one."""
+    """Do all that writes in one transaction, so that one flush to disk serves them all; then what only reads."""
     writers = [job for job in jobs if job.writes]
     if writers:
-        try:
-            db.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
-            # They have waited for the lock together, and do not wait again one after the other.
-            for job in writers:
+        _write(db, writers)
+    for job in jobs:
+        if not job.writes:
+            try:
+                job.result = job.work(db)
+            except Exception as error:
                 job.error = error
-            jobs = [job for job in jobs if not job.writes]
+
+
+def _write(db: sqlite3.Connection, jobs: list[_Job]) -> None:
+    try:
+        db.execute("BEGIN IMMEDIATE")
+    except sqlite3.Error as error:
+        # They have waited for the lock together, and do not wait again one after the other.
+        for job in jobs:
+            job.error = error
+        return
     try:
         for job in jobs:
             job.result = job.work(db)
-        if db.in_transaction:
-            db.execute("COMMIT")
+        db.execute("COMMIT")
     except Exception as error:
         if db.in_transaction:
             db.execute("ROLLBACK")
         if len(jobs) == 1:
             jobs[0].error = error
         else:
-            _work_off_apart(db, jobs)
+            _write_apart(db, jobs)
 
 
-def _work_off_apart(db: sqlite3.Connection, jobs: list[_Job]) -> None:
+def _write_apart(db: sqlite3.Connection, jobs: list[_Job]) -> None:
     """Do all jobs in one transaction again, each so that it can be undone alone."""
     try:
         db.execute("BEGIN IMMEDIATE")
@@ -149,11 +158,13 @@ def _work_off_apart(db: sqlite3.Connection, jobs: list[_Job]) -> None:
                 db.execute("ROLLBACK TO job")
             db.execute("RELEASE job")
         db.execute("COMMIT")
-    except Exception as error:
+    except Exception:
+        # A full disk undoes everything: each by itself then, so that the large ones do not take the small ones down.
         if db.in_transaction:
             db.execute("ROLLBACK")
         for job in jobs:
-            job.error = job.error or error
+            job.error = None
+            _write(db, [job])
 
 
 def _deliver(jobs: list[_Job]) -> None:

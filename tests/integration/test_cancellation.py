@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import threading
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -11,74 +9,20 @@ import pytest
 from holdfast import (
     Agent,
     InterruptError,
-    LLMResponse,
     Loop,
     Message,
     RetryPolicy,
-    RunResult,
     StoreError,
     Tool,
-    ToolCall,
     ToolContext,
-    assert_complete,
     is_interrupted,
     run,
-    run_streaming,
     tool,
 )
-from holdfast.local import ToolStarted
 from holdfast.stores import SQLiteStore
 from holdfast.testing import ScriptedModel
-
-
-def call(name: str, call_id: str, /, **arguments: Any) -> ToolCall:
-    return ToolCall(id=call_id, name=name, arguments=arguments)
-
-
-def asks_for(*calls: ToolCall) -> LLMResponse:
-    return LLMResponse(tool_calls=calls)
-
-
-class Place:
-    """A place in a tool or model that a run reaches, and stays at until it is released."""
-
-    def __init__(self) -> None:
-        self.reached = asyncio.Event()
-        self.released = asyncio.Event()
-        self.visits = 0
-
-    async def stay(self) -> str:
-        self.visits += 1
-        self.reached.set()
-        await self.released.wait()
-        return "done"
-
-
-async def cancelled(work: Coroutine[Any, Any, Any], reached: asyncio.Event) -> None:
-    """Start a run, cancel it when it has reached the event, and wait for its end."""
-    task = asyncio.create_task(work)
-    async with asyncio.timeout(30):
-        await reached.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-
-async def go_on(agent: Agent, store: SQLiteStore, script: Any = ("done",), **options: Any) -> RunResult:
-    async with asyncio.timeout(30):
-        return assert_complete(await run(agent, session_id="s", store=store, llm=ScriptedModel(script), **options))
-
-
-async def stored_results(store: SQLiteStore) -> list[Message]:
-    return [message for message in await store.load_messages("s") if message.role == "tool"]
-
-
-def staying(place: Place, **options: Any) -> Tool[..., Any]:
-    @tool(**options)
-    async def stay() -> str:
-        return await place.stay()
-
-    return stay
+from integration.cancellations import Place, cancelled, go_on, staying, stored_results
+from integration.transcripts import asks_for, call
 
 
 def counting(ran: list[str], **options: Any) -> Tool[..., Any]:
@@ -247,71 +191,6 @@ async def test_a_second_cancel_does_not_undo_what_is_recorded(store: SQLiteStore
     assert [message.tool_call_id for message in await stored_results(store)] == ["c1"]
 
 
-# --- in a plain function ---
-
-
-class Thread:
-    """A plain function that runs in a thread until it is released."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.reached = asyncio.Event()
-        self.released = threading.Event()
-        self.visits = 0
-
-    def stay(self) -> str:
-        self.visits += 1
-        self.loop.call_soon_threadsafe(self.reached.set)
-        self.released.wait(30)
-        return "done"
-
-
-async def test_a_cancel_waits_for_a_plain_function_and_keeps_its_result(store: SQLiteStore) -> None:
-    thread = Thread()
-
-    @tool
-    def work() -> str:
-        return thread.stay()
-
-    agent = Agent("a", tools=[work])
-    model = ScriptedModel([asks_for(call("work", "c1"), call("work", "c2"))])
-    task = asyncio.create_task(run(agent, message="go", session_id="s", store=store, llm=model))
-    async with asyncio.timeout(30):
-        await thread.reached.wait()
-        task.cancel()
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert not task.done()
-        thread.released.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    results = await stored_results(store)
-    assert [message.status for message in results] == ["completed", "cancelled"]
-    assert (results[0].content, thread.visits) == ("done", 1)
-
-
-async def test_a_plain_function_that_fails_after_the_cancel_is_not_tried_again(store: SQLiteStore) -> None:
-    thread = Thread()
-
-    @tool(safe_to_retry=True, retry=RetryPolicy(initial_interval=0.001))
-    def work() -> None:
-        thread.stay()
-        raise ValueError("broken")
-
-    agent = Agent("a", tools=[work])
-    model = ScriptedModel([asks_for(call("work", "c1"))])
-    task = asyncio.create_task(run(agent, message="go", session_id="s", store=store, llm=model))
-    async with asyncio.timeout(30):
-        await thread.reached.wait()
-        task.cancel()
-        await asyncio.sleep(0)
-        thread.released.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    assert thread.visits == 1
-    assert [message.tool_call_id for message in await stored_results(store)] == ["c1"]
-
-
 # --- between parallel calls ---
 
 
@@ -415,108 +294,6 @@ async def test_questions_of_a_cancelled_turn_are_still_asked(store: SQLiteStore)
     asked = await run(agent, session_id="s", store=store, llm=ScriptedModel([]))
     assert is_interrupted(asked)
     assert (asked.question, asked.checkpoint.pending_tool_use_id) == ("Really?", "c1")
-
-
-# --- streaming ---
-
-
-async def test_leaving_a_stream_early_cancels_the_run(store: SQLiteStore) -> None:
-    place = Place()
-    agent = Agent("a", tools=[staying(place, safe_to_retry=True)])
-    model = ScriptedModel([asks_for(call("stay", "c1"))])
-    events = run_streaming(agent, message="go", session_id="s", store=store, llm=model)
-    async with asyncio.timeout(30):
-        async for event in events:
-            if isinstance(event, ToolStarted):
-                break
-        await events.aclose()
-    assert [message.status for message in await stored_results(store)] == ["cancelled"]
-    assert await store.hold("s")
-    await store.let_go("s")
-    assert (await go_on(agent, store)).status == "complete"
-
-
-async def test_breaking_out_of_a_stream_cancels_the_run(store: SQLiteStore) -> None:
-    place, stopped = Place(), asyncio.Event()
-
-    @tool
-    async def stay() -> None:
-        try:
-            await place.stay()
-        finally:
-            stopped.set()
-
-    agent = Agent("a", tools=[stay])
-    model = ScriptedModel([asks_for(call("stay", "c1"))])
-    before = asyncio.all_tasks()
-    async with asyncio.timeout(30):
-        async for event in run_streaming(agent, message="go", session_id="s", store=store, llm=model):
-            if isinstance(event, ToolStarted):
-                await place.reached.wait()
-                break
-        await stopped.wait()
-        await asyncio.gather(*(asyncio.all_tasks() - before), return_exceptions=True)
-    assert [message.tool_call_id for message in await stored_results(store)] == ["c1"]
-
-
-async def test_cancelling_the_reader_of_a_stream_cancels_the_run(store: SQLiteStore) -> None:
-    place = Place()
-    agent = Agent("a", tools=[staying(place)])
-    model = ScriptedModel([asks_for(call("stay", "c1"))])
-
-    async def read() -> None:
-        async for _ in run_streaming(agent, message="go", session_id="s", store=store, llm=model):
-            pass
-
-    await cancelled(read(), place.reached)
-    assert [message.tool_call_id for message in await stored_results(store)] == ["c1"]
-    await go_on(agent, store)
-    assert place.visits == 1
-
-
-async def test_leaving_a_stream_that_has_ended_changes_nothing(store: SQLiteStore) -> None:
-    events = run_streaming(Agent("a"), message="go", session_id="s", store=store, llm=ScriptedModel(["done"]))
-    seen = [event async for event in events]
-    await events.aclose()
-    assert seen
-    assert [message.content for message in await store.load_messages("s")] == ["go", "done"]
-
-
-async def test_a_stream_that_nobody_reads_starts_nothing(store: SQLiteStore) -> None:
-    model = ScriptedModel(["done"])
-    events = run_streaming(Agent("a"), message="go", session_id="s", store=store, llm=model)
-    await events.aclose()
-    assert model.calls == []
-    assert await store.load_session("s") is None
-
-
-async def test_a_cancelled_batch_waits_for_the_plain_function_in_it(store: SQLiteStore) -> None:
-    inside, release = threading.Event(), threading.Event()
-
-    @tool(parallel=True)
-    async def post() -> str:
-        """Post."""
-        await asyncio.Event().wait()
-        return "never"
-
-    @tool(parallel=True)
-    def pay() -> str:
-        """Pay."""
-        inside.set()
-        release.wait(30)
-        return "paid"
-
-    agent = Agent("a", tools=[post, pay])
-    model = ScriptedModel([{"tool_calls": [{"id": "c1", "name": "post"}, {"id": "c2", "name": "pay"}]}])
-    running = asyncio.create_task(run(agent, message="go", session_id="s", store=store, llm=model))
-    await asyncio.to_thread(inside.wait, 30)
-    running.cancel()
-    asyncio.get_running_loop().call_later(0.05, release.set)
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    results = {message.tool_call_id: message.content for message in await stored_results(store)}
-    assert "tool-durability-error" in results["c1"]
-    assert results["c2"] == "paid"
 
 
 async def test_a_cancel_is_a_cancel_also_when_the_store_then_fails() -> None:

@@ -1,7 +1,6 @@
 """Agents that call agents: `ctx.agents.invoke`, and agents given as tools."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,60 +9,23 @@ from holdfast import (
     Agent,
     AgentContext,
     HoldfastError,
-    LLMResponse,
     Loop,
     Message,
-    RunResult,
-    TerminalError,
     Tool,
-    ToolCall,
     ToolContext,
-    Usage,
     assert_complete,
     is_interrupted,
     resume,
     run,
     tool,
 )
-from holdfast.errors import InterruptError
 from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel, crash_after_tool_results
+from holdfast.testing import ScriptedModel
+from integration.doubles import delegating, recording
+from integration.questions import ask_user
+from integration.transcripts import asks_for, call, error, results
 
-
-def call(name: str, call_id: str, /, **arguments: Any) -> ToolCall:
-    return ToolCall(id=call_id, name=name, arguments=arguments)
-
-
-def asks_for(*calls: ToolCall, tokens: int | None = None) -> LLMResponse:
-    return LLMResponse(tool_calls=calls, usage=None if tokens is None else Usage(input_tokens=tokens))
-
-
-def says(text: str, tokens: int) -> LLMResponse:
-    return LLMResponse(text=text, usage=Usage(input_tokens=tokens))
-
-
-def results(result: RunResult) -> list[Message]:
-    return [message for message in result.messages if message.role == "tool"]
-
-
-def error(result: RunResult) -> str:
-    return str(json.loads(results(result)[0].content)["error"])
-
-
-def delegating(child: Agent, **options: Any) -> Tool[..., Any]:
-    @tool
-    async def delegate(ctx: ToolContext) -> Any:
-        return await ctx.agents.invoke(child, message="go", **options)
-
-    return delegate
-
-
-def recording(seen: list[Any], read: Callable[[ToolContext], Any]) -> Tool[..., Any]:
-    @tool
-    async def record(ctx: ToolContext) -> None:
-        seen.append(read(ctx))
-
-    return record
+# --- runs ---
 
 
 async def test_an_invoked_agent_runs_its_whole_loop_and_gives_its_response() -> None:
@@ -208,41 +170,6 @@ async def test_a_child_has_no_session_and_stores_nothing_of_its_own(store: SQLit
     assert [message.role for message in result.messages] == ["user", "assistant", "tool", "assistant"]
 
 
-async def test_keys_of_a_child_differ_from_those_of_its_siblings() -> None:
-    seen: list[str] = []
-    child = Agent("child", tools=[recording(seen, lambda ctx: ctx.idempotency_key)])
-    model = ScriptedModel(
-        [
-            asks_for(call("child", "c1", message="go"), call("child", "c2", message="go")),
-            asks_for(call("record", "c")),
-            "ok",
-            asks_for(call("record", "c")),
-            "ok",
-            "done",
-        ]
-    )
-    await run(Agent("parent", tools=[child]), message="hi", llm=model)
-    assert len(seen) == len(set(seen)) == 2
-
-
-async def test_keys_of_two_runs_of_one_child_instance_differ() -> None:
-    seen: list[str] = []
-    child = Agent("child", tools=[recording(seen, lambda ctx: ctx.idempotency_key)])
-    parent = Agent("parent", tools=[delegating(child, instance_id="i-7")])
-    model = ScriptedModel(
-        [
-            asks_for(call("delegate", "c1"), call("delegate", "c2")),
-            asks_for(call("record", "c")),
-            "ok",
-            asks_for(call("record", "c")),
-            "ok",
-            "done",
-        ]
-    )
-    await run(parent, message="hi", llm=model)
-    assert len(seen) == len(set(seen)) == 2
-
-
 # --- failures ---
 
 
@@ -292,13 +219,27 @@ async def test_an_agent_cannot_be_invoked_with_what_is_no_message() -> None:
     assert "message must be text" in error(result)
 
 
+async def test_agents_that_invoke_each_other_for_ever_come_to_an_end() -> None:
+    agents: dict[str, Agent] = {}
+
+    @tool
+    async def again(ctx: ToolContext) -> str:
+        """Ask the same agent again."""
+        return (await ctx.agents.invoke(agents["loop"], message="again"))["response"]
+
+    agents["loop"] = Agent("loop", tools=[again])
+    depth: list[int] = []
+
+    def answer(messages: list[Message], tools: list[Any]) -> Any:
+        depth.append(len(messages))
+        return messages[-1].content if messages[-1].role == "tool" else {"tool_calls": [{"id": "c", "name": "again"}]}
+
+    result = assert_complete(await run(agents["loop"], message="go", llm=ScriptedModel(answer)))
+    assert "agents invoke each other 16 deep already" in result.response
+    assert len(depth) == 34
+
+
 # --- questions ---
-
-
-@tool
-async def ask_user(question: str) -> str:
-    """Ask the user."""
-    raise InterruptError(question)
 
 
 @pytest.mark.parametrize("stored", [True, False], ids=["stored", "stateless"])
@@ -343,122 +284,3 @@ async def test_a_stuck_child_that_escalates_asks_the_outermost_caller() -> None:
     asked = await run(parent, message="hi", llm=model)
     assert is_interrupted(asked)
     assert asked.checkpoint.pending_tool_use_id == "d1"
-
-
-# --- usage ---
-
-
-async def test_tokens_of_children_are_counted() -> None:
-    child = Agent("child")
-    model = ScriptedModel([asks_for(call("child", "c", message="go"), tokens=1), says("ok", 10), says("done", 100)])
-    result = assert_complete(await run(Agent("parent", tools=[child]), message="hi", llm=model))
-    assert (result.usage, result.checkpoint.usage) == (Usage(input_tokens=111), Usage(input_tokens=111))
-
-
-async def test_tokens_of_grandchildren_and_failed_children_are_counted() -> None:
-    inner = Agent("inner", loop=Loop(max_iterations=1))
-    middle = Agent("middle", tools=[inner])
-    model = ScriptedModel(
-        [
-            asks_for(call("middle", "m", message="go"), tokens=1),
-            asks_for(call("inner", "i", message="go"), tokens=10),
-            asks_for(call("nope", "c"), tokens=100),
-            says("two", 1_000),
-            says("one", 10_000),
-        ]
-    )
-    result = assert_complete(await run(Agent("outer", tools=[middle]), message="hi", llm=model))
-    assert result.usage == Usage(input_tokens=11_111)
-
-
-async def test_tokens_of_a_child_that_asks_are_counted() -> None:
-    child = Agent("child", tools=[ask_user])
-    parent = Agent("parent", tools=[child])
-    first = ScriptedModel(
-        [asks_for(call("child", "d", message="go"), tokens=1), asks_for(call("ask_user", "c", question="?"), tokens=10)]
-    )
-    asked = await run(parent, message="hi", llm=first)
-    assert is_interrupted(asked)
-    assert asked.checkpoint.usage == Usage(input_tokens=11)
-    result = assert_complete(await resume(parent, asked.checkpoint, "x", llm=ScriptedModel([says("done", 100)])))
-    assert result.usage == Usage(input_tokens=111)
-
-
-async def test_tokens_of_a_child_that_failed_for_good_are_counted() -> None:
-    @tool
-    async def charge() -> None:
-        raise TerminalError("blocked")
-
-    child = Agent("child", tools=[charge], on_terminal_tool_error="fail")
-    model = ScriptedModel(
-        [
-            asks_for(call("child", "d", message="go"), tokens=1),
-            asks_for(call("charge", "c"), tokens=10),
-            says("done", 100),
-        ]
-    )
-    result = assert_complete(await run(Agent("parent", tools=[child]), message="hi", llm=model))
-    assert result.usage == Usage(input_tokens=111)
-
-
-async def test_what_children_use_counts_against_the_budget_of_their_parent() -> None:
-    child = Agent("child")
-    parent = Agent("parent", tools=[child], loop=Loop(token_budget=100))
-    model = ScriptedModel([asks_for(call("child", "c", message="go"), tokens=1), says("ok", 200)])
-    result = assert_complete(await run(parent, message="hi", llm=model))
-    assert (result.status, len(model.calls)) == ("token-budget-exhausted", 2)
-
-
-async def test_usage_stays_none_when_neither_parent_nor_child_reports_any() -> None:
-    child = Agent("child")
-    model = ScriptedModel([asks_for(call("child", "c", message="go")), "ok", "done"])
-    assert assert_complete(await run(Agent("parent", tools=[child]), message="hi", llm=model)).usage is None
-
-
-async def test_the_calls_of_an_invoked_agent_have_the_same_keys_after_a_crash(store: SQLiteStore) -> None:
-    keys: list[str] = []
-
-    @tool
-    async def pay(ctx: ToolContext) -> None:
-        """Pay."""
-        keys.append(ctx.idempotency_key)
-
-    child = Agent("child", tools=[pay])
-
-    @tool(safe_to_retry=True)
-    async def delegate(ctx: ToolContext) -> None:
-        """Delegate twice."""
-        await ctx.agents.invoke(child, message="one")
-        await ctx.agents.invoke(child, message="two")
-
-    def answer(messages: list[Message], tools: list[Any]) -> Any:
-        if messages[-1].role == "tool":
-            return "done"
-        name = tools[0].name
-        return {"tool_calls": [{"id": "c", "name": name}]}
-
-    agent = Agent("parent", tools=[delegate])
-    with pytest.raises(RuntimeError, match="simulated crash"):
-        await run(agent, message="go", session_id="s", store=crash_after_tool_results(store), llm=ScriptedModel(answer))
-    await run(agent, session_id="s", store=store, llm=ScriptedModel(answer))
-    assert (keys[:2], len(set(keys))) == (keys[2:], 2)
-
-
-async def test_agents_that_invoke_each_other_for_ever_come_to_an_end() -> None:
-    agents: dict[str, Agent] = {}
-
-    @tool
-    async def again(ctx: ToolContext) -> str:
-        """Ask the same agent again."""
-        return (await ctx.agents.invoke(agents["loop"], message="again"))["response"]
-
-    agents["loop"] = Agent("loop", tools=[again])
-    depth: list[int] = []
-
-    def answer(messages: list[Message], tools: list[Any]) -> Any:
-        depth.append(len(messages))
-        return messages[-1].content if messages[-1].role == "tool" else {"tool_calls": [{"id": "c", "name": "again"}]}
-
-    result = assert_complete(await run(agents["loop"], message="go", llm=ScriptedModel(answer)))
-    assert "agents invoke each other 16 deep already" in result.response
-    assert len(depth) == 34

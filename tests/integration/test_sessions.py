@@ -1,11 +1,7 @@
-"""Who may go on with a session, what it keeps of the agent's state, and which ids it may have."""
+"""Which ids a session may have, when it is created, and what it keeps of the state of an agent."""
 
-import asyncio
 import json
 import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,25 +13,15 @@ from holdfast import (
     Checkpoint,
     HoldfastError,
     InputError,
-    Message,
-    RunResult,
-    SessionAccessDeniedError,
-    SessionConflictError,
     SessionNotFoundError,
     assert_complete,
-    memory_store,
     resume,
     run,
-    run_streaming,
-    sqlite_store,
     tool,
 )
 from holdfast.stores import Session, SQLiteStore
 from holdfast.testing import ScriptedModel
-
-
-async def contents(store: Any, session_id: str = "s") -> list[str]:
-    return [message.content for message in await store.load_messages(session_id)]
+from integration.stores import contents
 
 
 async def stored_state(store: SQLiteStore) -> Any:
@@ -44,7 +30,7 @@ async def stored_state(store: SQLiteStore) -> Any:
     return json.loads(session.state)
 
 
-# --- ids ----------------------------------------------------------------------------------------------------------
+# --- ids ---
 
 
 async def test_a_run_without_a_session_id_makes_a_new_session(store: SQLiteStore) -> None:
@@ -121,7 +107,7 @@ async def test_ids_that_differ_in_case_are_different_sessions(store: SQLiteStore
     assert [await contents(store, session_id) for session_id in ("s", "S")] == [["s", "yes"], ["S", "yes"]]
 
 
-# --- strict and creating mode -------------------------------------------------------------------------------------
+# --- strict and creating mode ---
 
 
 async def test_an_unknown_session_is_created_under_its_id(store: SQLiteStore) -> None:
@@ -166,7 +152,7 @@ async def test_a_session_with_messages_takes_no_transcript(store: SQLiteStore) -
     assert await contents(store) == ["hi", "yes"]
 
 
-# --- state --------------------------------------------------------------------------------------------------------
+# --- state ---
 
 
 class Counter(BaseModel):
@@ -253,123 +239,7 @@ async def test_a_state_that_is_no_json_is_refused_before_any_tool_runs(store: SQ
     assert (effects, await store.load_session("s")) == ([], None)
 
 
-# --- ownership ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("caller", "is_allowed"),
-    [
-        ({"user_id": "ann", "tenant_id": "acme"}, True),
-        ({"user_id": "bob", "tenant_id": "acme"}, False),
-        ({"user_id": "ann", "tenant_id": "other"}, False),
-        ({"user_id": "ann"}, False),
-        ({"tenant_id": "acme"}, False),
-        ({"user_id": "ANN", "tenant_id": "acme"}, False),
-        ({"user_id": "ann ", "tenant_id": "acme"}, False),
-        ({}, False),
-    ],
-)
-async def test_only_its_owner_goes_on_with_a_session(
-    store: SQLiteStore, caller: dict[str, Any], is_allowed: bool
-) -> None:
-    agent = Agent("greeter")
-    await run(
-        agent,
-        message="secret",
-        llm=ScriptedModel(["yes"]),
-        store=store,
-        session_id="s",
-        user_id="ann",
-        tenant_id="acme",
-    )
-    before = await store.load_session("s")
-    model = ScriptedModel(["more"])
-    if is_allowed:
-        await run(agent, message="hi", llm=model, store=store, session_id="s", **caller)
-        assert await contents(store) == ["secret", "yes", "hi", "more"]
-        return
-    with pytest.raises(SessionAccessDeniedError) as caught:
-        await run(agent, message="hi", llm=model, store=store, session_id="s", **caller)
-    assert caught.value.code == "SESSION_ACCESS_DENIED"
-    assert (model.calls, await store.load_session("s"), await contents(store)) == ([], before, ["secret", "yes"])
-
-
-async def test_a_stranger_cannot_tell_a_foreign_session_from_none(store: SQLiteStore) -> None:
-    await run(Agent("greeter"), message="hi", llm=ScriptedModel(["yes"]), store=store, session_id="s", user_id="ann")
-    texts = []
-    for session_id in ("s", "t"):
-        with pytest.raises((SessionAccessDeniedError, SessionNotFoundError)) as caught:
-            await run(
-                Agent("other"),
-                message="hi",
-                llm=ScriptedModel([]),
-                store=store,
-                session_id=session_id,
-                user_id="bob",
-                create_session=False,
-            )
-        texts.append(str(caught.value).replace(f": {session_id}", ""))
-    assert texts == ["Session not found or access denied"] * 2
-
-
-async def test_the_owner_of_a_new_session_is_who_runs(store: SQLiteStore) -> None:
-    await run(
-        Agent("greeter"),
-        message="hi",
-        llm=ScriptedModel(["yes"]),
-        store=store,
-        session_id="s",
-        user_id="ann",
-        tenant_id="acme",
-    )
-    listed = await store.list_sessions(user_id="ann")
-    assert [(session.user_id, session.tenant_id) for session in listed] == [("ann", "acme")]
-
-
-async def test_an_ownerless_session_is_anybodys_and_stays_so(store: SQLiteStore) -> None:
-    await run(Agent("greeter"), message="hi", llm=ScriptedModel(["yes"]), store=store, session_id="s")
-    for user in ("ann", "bob"):
-        await run(Agent("greeter"), message=user, llm=ScriptedModel(["ok"]), store=store, session_id="s", user_id=user)
-    session = await store.load_session("s")
-    assert session is not None
-    assert (session.user_id, await contents(store)) == (None, ["hi", "yes", "ann", "ok", "bob", "ok"])
-
-
-async def test_a_memory_store_checks_the_owner_too() -> None:
-    memory = memory_store()
-    first = assert_complete(
-        await run(Agent("greeter"), message="hi", llm=ScriptedModel(["yes"]), store=memory, user_id="ann")
-    )
-    with pytest.raises(SessionAccessDeniedError):
-        await run(
-            Agent("greeter"),
-            message="hi",
-            llm=ScriptedModel([]),
-            store=memory,
-            session_id=first.session_id,
-            user_id="bob",
-        )
-
-
-@pytest.mark.parametrize("field", ["user_id", "tenant_id"])
-@pytest.mark.parametrize("value", ["", 7, b"ann", ["ann"], "\ud800", "ann\0"])
-async def test_an_owner_that_is_no_clean_text_is_refused_before_the_model_is_called(
-    store: SQLiteStore, field: str, value: Any
-) -> None:
-    model = ScriptedModel(["yes"])
-    options: dict[str, Any] = {field: value}
-    with pytest.raises(InputError, match=field):
-        await run(Agent("greeter"), message="hi", llm=model, store=store, session_id="s", **options)
-    assert (model.calls, await store.list_sessions()) == ([], [])
-
-
-async def test_an_owner_full_of_sql_is_plain_text(store: SQLiteStore) -> None:
-    name = "x'; DROP TABLE agent_sessions; --"
-    await run(Agent("greeter"), message="hi", llm=ScriptedModel(["yes"]), store=store, session_id="s", user_id=name)
-    assert [session.id for session in await store.list_sessions(user_id=name)] == ["s"]
-
-
-# --- agents -------------------------------------------------------------------------------------------------------
+# --- agents ---
 
 
 async def test_a_session_of_another_agent_is_refused_and_unchanged(store: SQLiteStore) -> None:
@@ -378,224 +248,3 @@ async def test_a_session_of_another_agent_is_refused_and_unchanged(store: SQLite
     with pytest.raises(InputError, match="Session s belongs to agent 'greeter', not to 'writer'"):
         await run(Agent("writer"), message="hi", llm=model, store=store, session_id="s")
     assert (model.calls, await store.load_session("s"), await contents(store)) == ([], before, ["hi", "yes"])
-
-
-# --- one writer ---------------------------------------------------------------------------------------------------
-
-
-async def reached(event: asyncio.Event, task: "asyncio.Task[Any]") -> None:
-    """Wait for an event; fail if the task ends without it."""
-    waiting = asyncio.create_task(event.wait())
-    await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
-    assert event.is_set(), task
-
-
-class WaitingModel:
-    """A model that answers once it is let go on."""
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
-        self.go_on = asyncio.Event()
-
-    async def chat(self, messages: Any, tools: Any, **settings: Any) -> dict[str, Any]:
-        self.asked.set()
-        await self.go_on.wait()
-        return {"text": "late"}
-
-
-class StoreElsewhere(SQLiteStore):
-    """The store as a machine sees it that shares the file and not the locks."""
-
-    async def hold(self, session_id: str) -> bool:
-        return True
-
-    async def let_go(self, session_id: str) -> None:
-        pass
-
-
-async def test_of_two_processes_in_one_session_the_later_writer_is_refused(store: SQLiteStore, tmp_path: Path) -> None:
-    agent, late = Agent("greeter"), WaitingModel()
-    await run(agent, message="hi", llm=ScriptedModel(["yes"]), store=store, session_id="s")
-    async with StoreElsewhere(tmp_path / "holdfast.db") as other:
-        slow = asyncio.create_task(run(agent, message="slow", llm=late, store=other, session_id="s"))
-        await reached(late.asked, slow)
-        await run(agent, message="fast", llm=ScriptedModel(["ok"]), store=store, session_id="s")
-        late.go_on.set()
-        with pytest.raises(SessionConflictError, match="Session s is at message 4, this run knows of 2") as caught:
-            await slow
-    assert caught.value.code == "SESSION_CONFLICT"
-    assert await contents(store) == ["hi", "yes", "fast", "ok"]
-
-
-async def test_of_two_processes_that_create_a_session_one_is_refused_and_its_tools_never_run(
-    store: SQLiteStore, tmp_path: Path
-) -> None:
-    effects: list[str] = []
-
-    @tool
-    async def post() -> None:
-        """Post."""
-        effects.append("post")
-
-    both_asked = asyncio.Barrier(2)
-
-    async def answer(messages: list[Message], tools: list[Any]) -> Any:
-        if messages[-1].role == "tool":
-            return "done"
-        await both_asked.wait()
-        return {"tool_calls": [{"id": "c1", "name": "post"}]}
-
-    agent = Agent("greeter", tools=[post])
-    await store.list_sessions()
-    async with StoreElsewhere(tmp_path / "holdfast.db") as other:
-        ended = await asyncio.gather(
-            *(
-                run(agent, message="hi", llm=ScriptedModel(answer), store=each, session_id="s")
-                for each in (store, other)
-            ),
-            return_exceptions=True,
-        )
-    assert sorted(type(end).__name__ for end in ended) == ["RunResult", "SessionConflictError"]
-    assert (effects, await contents(store)) == (["post"], ["hi", "", "null", "done"])
-
-
-async def test_a_session_deleted_under_a_run_is_a_conflict(store: SQLiteStore, tmp_path: Path) -> None:
-    agent, late = Agent("greeter"), WaitingModel()
-    await run(agent, message="hi", llm=ScriptedModel(["yes"]), store=store, session_id="s")
-    slow = asyncio.create_task(run(agent, message="slow", llm=late, store=store, session_id="s"))
-    await reached(late.asked, slow)
-    await store.delete_session("s")
-    late.go_on.set()
-    with pytest.raises(SessionConflictError):
-        await slow
-    assert await store.load_session("s") is None
-
-
-async def test_a_session_deleted_and_made_anew_under_a_run_is_a_conflict(store: SQLiteStore, tmp_path: Path) -> None:
-    agent, late = Agent("greeter"), WaitingModel()
-    await run(agent, message="hi", llm=ScriptedModel(["yes"]), store=store, session_id="s", user_id="ann")
-    slow = asyncio.create_task(run(agent, message="slow", llm=late, store=store, session_id="s", user_id="ann"))
-    await reached(late.asked, slow)
-    async with StoreElsewhere(tmp_path / "holdfast.db") as other:
-        await other.delete_session("s")
-        await run(agent, message="bob's", llm=ScriptedModel(["secret"]), store=other, session_id="s", user_id="bob")
-    late.go_on.set()
-    with pytest.raises(SessionConflictError):
-        await slow
-    assert await contents(store) == ["bob's", "secret"]
-
-
-async def test_a_run_in_flight_holds_its_session_until_it_ends(store: SQLiteStore) -> None:
-    agent, late = Agent("greeter"), WaitingModel()
-    first = asyncio.create_task(run(agent, message="hi", llm=late, store=store, session_id="s"))
-    await reached(late.asked, first)
-    with pytest.raises(SessionConflictError, match="Session s has a run in flight"):
-        await run(agent, message="too soon", llm=ScriptedModel([]), store=store, session_id="s")
-    late.go_on.set()
-    await first
-    await run(agent, message="now", llm=ScriptedModel(["ok"]), store=store, session_id="s")
-    assert await contents(store) == ["hi", "late", "now", "ok"]
-
-
-async def test_other_sessions_run_while_one_is_in_flight(store: SQLiteStore) -> None:
-    agent, late = Agent("greeter"), WaitingModel()
-    first = asyncio.create_task(run(agent, message="hi", llm=late, store=store, session_id="s"))
-    await reached(late.asked, first)
-    await run(agent, message="hi", llm=ScriptedModel(["ok"]), store=store, session_id="t")
-    assert (first.done(), await contents(store, "t")) == (False, ["hi", "ok"])
-    late.go_on.set()
-    await first
-
-
-async def test_a_run_that_fails_gives_its_session_free(store: SQLiteStore) -> None:
-    def fail(ctx: AgentContext) -> None:
-        raise OSError("no disk")
-
-    with pytest.raises(OSError, match="no disk"):
-        await run(Agent("greeter", on_start=fail), message="hi", llm=ScriptedModel([]), store=store, session_id="s")
-    with pytest.raises(SessionNotFoundError):
-        await run(
-            Agent("greeter"), message="hi", llm=ScriptedModel([]), store=store, session_id="s", create_session=False
-        )
-    result = await run(Agent("greeter"), message="hi", llm=ScriptedModel(["yes"]), store=store, session_id="s")
-    assert isinstance(result, RunResult)
-
-
-async def test_a_cancelled_run_gives_its_session_free(store: SQLiteStore) -> None:
-    agent, late = Agent("greeter"), WaitingModel()
-    first = asyncio.create_task(run(agent, message="hi", llm=late, store=store, session_id="s"))
-    await reached(late.asked, first)
-    first.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await first
-    await run(agent, message="again", llm=ScriptedModel(["ok"]), store=store, session_id="s")
-    assert await contents(store) == ["again", "ok"]
-
-
-async def test_a_stream_left_early_gives_its_session_free(store: SQLiteStore) -> None:
-    agent = Agent("greeter")
-    stream = run_streaming(agent, message="hi", llm=ScriptedModel(["one two"]), store=store, session_id="s")
-    await anext(stream)
-    await stream.aclose()  # type: ignore[attr-defined]
-    await run(agent, message="again", llm=ScriptedModel(["ok"]), store=store, session_id="s")
-    assert (await contents(store))[-2:] == ["again", "ok"]
-
-
-async def test_a_tool_that_runs_its_own_session_is_refused_instead_of_waiting_for_ever(store: SQLiteStore) -> None:
-    @tool
-    async def again() -> str:
-        """Run the same session."""
-        await run(agent, message="deeper", llm=ScriptedModel([]), store=store, session_id="s")
-        return "never"
-
-    agent = Agent("greeter", tools=[again])
-    script: list[Any] = [{"tool_calls": [{"id": "c1", "name": "again"}]}, "done"]
-    await run(agent, message="hi", llm=ScriptedModel(script), store=store, session_id="s")
-    messages = await store.load_messages("s")
-    assert (messages[2].status, "run in flight" in messages[2].content) == ("failed", True)
-
-
-async def test_a_stranger_learns_nothing_of_a_run_in_flight(store: SQLiteStore) -> None:
-    agent, late = Agent("greeter"), WaitingModel()
-    await run(agent, message="hi", llm=ScriptedModel(["yes"]), store=store, session_id="s", user_id="ann")
-    first = asyncio.create_task(run(agent, message="hi", llm=late, store=store, session_id="s", user_id="ann"))
-    await reached(late.asked, first)
-    with pytest.raises(SessionAccessDeniedError):
-        await run(agent, message="hi", llm=ScriptedModel([]), store=store, session_id="s", user_id="bob")
-    late.go_on.set()
-    await first
-
-
-async def test_a_session_is_held_against_other_stores_and_processes_on_the_file(
-    store: SQLiteStore, tmp_path: Path
-) -> None:
-    (tmp_path / "link.db").symlink_to(tmp_path / "holdfast.db")
-    assert await store.hold("s")
-    code = (
-        "import asyncio, sys\nfrom holdfast import sqlite_store\n"
-        "print([asyncio.run(sqlite_store(sys.argv[1]).hold(name)) for name in ('s', 'free')])"
-    )
-    command = [sys.executable, "-P", "-c", code, str(tmp_path / "holdfast.db")]
-    async with sqlite_store(tmp_path / "link.db") as other:
-        assert (await other.hold("s"), await other.hold("t")) == (False, True)
-        seen = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
-        assert seen.stdout == "[False, True]\n"
-        await store.let_go("s")
-        assert await other.hold("s")
-        await other.let_go("s")
-        await other.let_go("t")
-
-
-async def test_a_store_can_be_used_after_a_fork(tmp_path: Path) -> None:
-    code = (
-        "import asyncio, os, sys\nfrom holdfast import sqlite_store\n"
-        "store = sqlite_store(sys.argv[1])\n"
-        "asyncio.run(store.load_session('s'))\n"
-        "child = os.fork()\n"
-        "print('child' if child == 0 else 'parent', asyncio.run(store.load_session('s')), flush=True)\n"
-        "child == 0 or os.waitpid(child, 0)\n"
-    )
-    command = [sys.executable, "-P", "-c", code, str(tmp_path / "forked.db")]
-    seen = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
-    assert sorted(seen.stdout.splitlines()) == ["child None", "parent None"]

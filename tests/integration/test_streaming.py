@@ -16,7 +16,6 @@ from holdfast import (
     Message,
     RunResult,
     TerminalError,
-    ToolCall,
     assert_complete,
     run,
     run_streaming,
@@ -25,23 +24,10 @@ from holdfast import (
 from holdfast.local import CheckpointReached, Event, MessageAdded, RunEnded, TextDelta, ToolEnded, ToolStarted
 from holdfast.stores import SQLiteStore
 from holdfast.testing import ScriptedModel
-
-
-@tool
-async def echo(text: str) -> str:
-    """Return the text."""
-    return text
-
+from integration.doubles import echo
+from integration.transcripts import asks_for, call
 
 agent = Agent("a", tools=[echo])
-
-
-def call(name: str, call_id: str, /, **arguments: Any) -> ToolCall:
-    return ToolCall(id=call_id, name=name, arguments=arguments)
-
-
-def asks_for(*calls: ToolCall, text: str = "") -> LLMResponse:
-    return LLMResponse(text=text, tool_calls=calls)
 
 
 async def events_of(by: Agent = agent, **options: Any) -> list[Event]:
@@ -61,6 +47,9 @@ def names(events: list[Event]) -> list[str]:
 
 def deltas(events: list[Event]) -> list[str]:
     return [event.text for event in events if isinstance(event, TextDelta)]
+
+
+# --- events ---
 
 
 async def test_events_come_in_the_order_in_which_things_happen() -> None:

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import pytest
 from pydantic import BaseModel, Field
 
 from holdfast import DefinitionError, Tool, ToolContext, tool
-from holdfast.tools import Outcome, Returned
+from holdfast.tools import Returned
+from unit.tools import attempt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from decimal import Decimal
 
 
 class Point(BaseModel):
     x: int
-
-
-async def attempt(subject: Tool[..., Any], arguments: dict[str, Any]) -> Outcome:
-    async def here(call: Callable[[], Any]) -> Any:
-        return call()
-
-    return await subject.attempt(arguments, ToolContext(tool_call_id="c1"), limit=1_024, in_thread=here)
 
 
 @tool

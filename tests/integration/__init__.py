@@ -1,0 +1,1 @@
+"""Whole runs of agents, on stores that are real files."""

@@ -1,0 +1,21 @@
+"""Options of `run` that cannot work are refused with what to pass instead."""
+
+import pytest
+
+from holdfast import Agent, HoldfastError, InputError, run
+from holdfast.testing import ScriptedModel
+
+
+async def test_an_agent_without_a_model_says_what_to_pass() -> None:
+    with pytest.raises(HoldfastError, match="pass llm="):
+        await run(Agent("a"), message="go")
+
+
+async def test_a_misspelt_option_is_refused_with_the_right_one() -> None:
+    with pytest.raises(TypeError, match=r"run\(\) has no option 'sesion_id'; do you mean 'session_id'\?"):
+        await run(Agent("a"), message="go", llm=ScriptedModel([]), sesion_id="s")  # type: ignore[call-arg]
+
+
+async def test_what_is_no_store_is_refused_with_what_to_pass() -> None:
+    with pytest.raises(InputError, match="store must be a store"):
+        await run(Agent("a"), message="go", llm=ScriptedModel([]), store="holdfast.db")  # type: ignore[arg-type]

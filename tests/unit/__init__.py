@@ -1,0 +1,1 @@
+"""What is decided without I/O, tested without I/O and without waiting."""

@@ -1,0 +1,319 @@
+"""Attempts: what one call of a tool comes to, and what became of one that was lost."""
+
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Annotated, Any, Optional
+
+import pytest
+from pydantic import AfterValidator, PlainSerializer
+
+from holdfast import (
+    Happened,
+    InputError,
+    InterruptError,
+    NotHappened,
+    RetryableError,
+    TerminalError,
+    Tool,
+    ToolContext,
+    tool,
+)
+from holdfast.tools import Asked, Failed, Outcome, Returned, Terminated, Unknown
+from unit.tools import LIMIT, Color, Opaque, Point, Size, attempt, here, returning
+
+
+async def verified(subject: Tool[..., Any], arguments: Any = None) -> Outcome | None:
+    context = ToolContext(agent_name="greeter", tool_call_id="c1")
+    return await subject.ask_whether_it_happened(
+        {} if arguments is None else arguments, context, limit=LIMIT, in_thread=here
+    )
+
+
+def raising(error: BaseException) -> Tool[..., Any]:
+    def fail() -> None:
+        raise error
+
+    return Tool("fail", description="Fail.", handler=fail)
+
+
+# --- results ---
+
+
+@pytest.mark.parametrize(
+    ("value", "content"),
+    [
+        ("text as it is", "text as it is"),
+        ('{"a": 1}', '{"a": 1}'),
+        ("a\0\ud800", "a\ufffd\ufffd"),
+        (None, "null"),
+        (True, "true"),
+        (5, "5"),
+        ({"a": [1, None, "é"]}, '{"a":[1,null,"é"]}'),
+        (Point(x=1), '{"x":1,"y":0}'),
+        (Size(1), '{"width":1,"unit":"cm"}'),
+        ((1, 2), "[1,2]"),
+        (dt.date(2020, 1, 1), '"2020-01-01"'),
+        (Decimal("1.5"), '"1.5"'),
+        (Color.RED, '"red"'),
+        (b"bytes", '"bytes"'),
+        (float("nan"), "null"),
+        ([float("inf")], "[null]"),
+    ],
+    ids=ascii,
+)
+async def test_a_result_is_text_as_it_is_or_json(value: Any, content: str) -> None:
+    assert await attempt(returning(value)) == Returned(content)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "content"),
+    [
+        (Point, {"x": "1", "secret": "s"}, '{"x":1,"y":0}'),
+        (Size, {"width": 1, "secret": "s"}, '{"width":1,"unit":"cm"}'),
+        (list[Point], [{"x": 1, "secret": "s"}], '[{"x":1,"y":0}]'),
+        (Optional[Point], None, "null"),  # noqa: UP045
+        (Point | str, "text", "text"),
+        (None, None, "null"),
+    ],
+    ids=str,
+)
+async def test_a_result_is_read_by_the_output_and_extra_keys_are_stripped(
+    annotation: Any, value: Any, content: str
+) -> None:
+    assert await attempt(returning(value, annotation)) == Returned(content)
+
+
+async def test_extra_fields_of_a_subclass_are_stripped() -> None:
+    class Secret(Point):
+        secret: str = "s"
+
+    assert await attempt(returning(Secret(x=1), Point)) == Returned('{"x":1,"y":0}')
+
+
+async def test_the_return_annotation_is_the_output() -> None:
+    @tool
+    def look() -> Point:
+        """Look."""
+        return {"x": 1, "secret": "s"}  # type: ignore[return-value]
+
+    assert await attempt(look) == Returned('{"x":1,"y":0}')
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "error"),
+    [
+        (Point, {"x": "one"}, "x: Input should be a valid integer, unable to parse string as an integer"),
+        (str, 5, "value: Input should be a valid string"),
+        (None, 5, "value: Input should be None"),
+    ],
+    ids=str,
+)
+async def test_a_result_that_does_not_match_the_output_fails(annotation: Any, value: Any, error: str) -> None:
+    assert await attempt(returning(value, annotation)) == Failed(f'Tool "give" returned invalid output: {error}')
+
+
+def cycle() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+def deep() -> list[Any]:
+    value: list[Any] = []
+    for _ in range(100_000):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), Opaque, len, b"\xff", ["\ud800"], cycle(), deep(), ValueError("x")],
+    ids=["object", "class", "function", "bytes", "lone surrogate", "cycle", "deep", "error"],
+)
+async def test_a_result_that_is_no_json_is_lost_with_an_error(value: Any) -> None:
+    outcome = await attempt(returning(value))
+
+    assert isinstance(outcome, Failed)
+    assert outcome.error.startswith('Tool "give" ran, but its result was lost: it is no JSON')
+    assert not outcome.raised
+
+
+@pytest.mark.parametrize("value", ["x" * LIMIT, "é" * (LIMIT // 2)])
+async def test_a_result_may_be_as_long_as_the_limit(value: str) -> None:
+    assert await attempt(returning(value)) == Returned(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "size"), [("x" * 1_025, "1,025"), ("é" * 513, "1,026"), (["x" * 1_021], "1,025")], ids=["a", "é", "JSON"]
+)
+async def test_a_longer_result_is_lost_with_an_error_that_names_the_limit(value: Any, size: str) -> None:
+    assert await attempt(returning(value)) == Failed(
+        f'Tool "give" ran, but its result was lost: {size} bytes, more than max_message_bytes=1,024'
+    )
+
+
+# --- errors ---
+
+
+class Silent(Exception):  # noqa: N818
+    def __str__(self) -> str:
+        raise RuntimeError("an error without a text")
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (ValueError("no such issue"), Failed("no such issue", raised=True)),
+        (ValueError(), Failed("ValueError", raised=True)),
+        (ValueError(5), Failed("5", raised=True)),
+        (TimeoutError(), Failed("TimeoutError", raised=True)),
+        (ValueError("a\0\ud800"), Failed("a\ufffd\ufffd", raised=True)),
+        (InputError("not this"), Failed("not this", raised=True)),
+        (ExceptionGroup("two", [ValueError("a")]), Failed("two (1 sub-exception)", raised=True)),
+        (Silent(), Failed("Silent", raised=True)),
+        (RetryableError("busy"), Failed("busy", raised=True, retryable=True)),
+        (RetryableError("busy", retry_after=30), Failed("busy", raised=True, retryable=True, retry_after=30)),
+        (RetryableError(""), Failed("RetryableError", raised=True, retryable=True)),
+        (InterruptError("Who?"), Asked("Who?")),
+        (InterruptError("Who\0?"), Asked("Who\ufffd?")),
+        (InterruptError(5), Asked("5")),  # type: ignore[arg-type]
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+async def test_what_a_handler_raises_becomes_an_outcome(error: Exception, outcome: Outcome) -> None:
+    assert await attempt(raising(error)) == outcome
+
+
+async def test_a_terminal_error_is_kept_whole() -> None:
+    error = TerminalError("gone", 404, {"issue": 42})
+
+    assert await attempt(raising(error)) == Terminated(error)
+
+
+async def test_an_error_of_an_async_handler_is_the_same() -> None:
+    async def fail() -> None:
+        raise ValueError("no such issue")
+
+    assert await attempt(Tool("fail", description="d", handler=fail)) == Failed("no such issue", raised=True)
+
+
+async def test_an_interrupt_from_the_keyboard_is_no_outcome() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        await attempt(raising(KeyboardInterrupt()))
+
+
+async def test_a_tool_cannot_end_the_process() -> None:
+    assert await attempt(raising(SystemExit(2))) == Failed("2", raised=True)
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), TypeError("x"), RuntimeError("x")], ids=repr)
+async def test_whatever_a_validator_raises_the_arguments_are_invalid(error: Exception) -> None:
+    def refuse(value: int) -> int:
+        raise error
+
+    @tool
+    def look(x: Annotated[int, AfterValidator(refuse)]) -> None: ...
+
+    outcome = await attempt(look, {"x": 1})
+    assert isinstance(outcome, Failed)
+    assert (outcome.error.startswith('Invalid input for tool "look"'), outcome.raised) == (True, False)
+
+
+async def test_whatever_a_serializer_raises_the_result_is_lost_and_the_run_is_not() -> None:
+    def refuse(value: int) -> int:
+        raise KeyError("x")
+
+    @tool
+    def look() -> Annotated[int, PlainSerializer(refuse)]:
+        return 1
+
+    assert isinstance(await attempt(look), Failed)
+
+
+@pytest.mark.parametrize("error", [ValueError("x" * 5_000), RetryableError("é" * 5_000), InterruptError("x" * 5_000)])
+async def test_an_error_or_question_longer_than_the_limit_is_cut(error: Exception) -> None:
+    outcome = await attempt(raising(error))
+    text = outcome.question if isinstance(outcome, Asked) else getattr(outcome, "error", "")
+
+    assert len(text.encode()) < LIMIT + 100
+
+
+# --- verify ---
+
+
+def verifying(verify: Callable[..., Any] | None, output: Any = Any) -> Tool[..., Any]:
+    return Tool("post", description="d", input=Point, output=output, handler=lambda point: None, verify=verify)
+
+
+def give(verdict: Any) -> Callable[..., Any]:
+    return lambda point: verdict
+
+
+def fail(point: Point) -> None:
+    raise ValueError("no network")
+
+
+def ask(point: Point) -> None:
+    raise InterruptError("Did it happen?")
+
+
+async def look_async(point: Point, context: ToolContext) -> Happened:
+    return Happened(f"{point.x} for {context.tool_call_id}")
+
+
+@pytest.mark.parametrize(
+    ("verify", "outcome"),
+    [
+        (None, Unknown()),
+        (give(None), Unknown()),
+        (give(NotHappened()), None),
+        (give(Happened()), Returned("null")),
+        (give(Happened({"id": 1})), Returned('{"id":1}')),
+        (look_async, Returned("1 for c1")),
+        (give(True), Unknown("verify returned bool instead of Happened, NotHappened or None")),
+        (give("yes"), Unknown("verify returned str instead of Happened, NotHappened or None")),
+        (fail, Unknown("verify failed: no network")),
+        (ask, Unknown("verify failed: Did it happen?")),
+        (lambda: None, Unknown("verify failed: <lambda>() takes 0 positional arguments but 1 was given")),
+    ],
+    ids=[
+        "none",
+        "cannot tell",
+        "not happened",
+        "happened",
+        "result",
+        "async",
+        "bool",
+        "text",
+        "fails",
+        "asks",
+        "arity",
+    ],
+)
+async def test_verify_settles_an_unknown_outcome(verify: Any, outcome: Outcome | None) -> None:
+    assert await verified(verifying(verify), {"x": 1}) == outcome
+
+
+async def test_what_verify_found_is_checked_by_the_output() -> None:
+    subject = verifying(give(Happened({"x": "1", "secret": "s"})), Point)
+
+    assert await verified(subject, {"x": 1}) == Returned('{"x":1,"y":0}')
+
+
+async def test_verify_of_a_function_takes_its_parameters() -> None:
+    def happened(text: str, ctx: ToolContext) -> Happened:
+        return Happened(f"{text} for {ctx.tool_call_id}")
+
+    @tool(verify=happened)
+    def post(text: str) -> str:
+        """Post."""
+        return ""
+
+    assert await verified(post, {"text": "hi"}) == Returned("hi for c1")
+
+
+async def test_arguments_that_cannot_be_read_leave_the_outcome_unknown() -> None:
+    assert await verified(verifying(give(NotHappened())), {"x": -1}) == Unknown(
+        'verify failed: Invalid input for tool "post": x: Input should be greater than or equal to 0'
+    )

@@ -1,0 +1,64 @@
+"""Types for schemas and states, the schema of a function, a tool that returns a value, and one attempt of a tool."""
+
+import dataclasses
+import enum
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
+
+from holdfast import Tool, ToolContext, tool
+from holdfast.tools import Outcome
+
+LIMIT = 1_024
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Point(BaseModel):
+    x: int = Field(ge=0, description="to the right")
+    y: int = 0
+
+
+class Node(BaseModel):
+    children: list["Node"] = []
+
+
+class Keys(TypedDict):
+    k: int
+
+
+@dataclasses.dataclass
+class Size:
+    width: int
+    unit: str = "cm"
+
+
+class Counter(BaseModel):
+    count: int = 0
+    seen: list[str] = []
+
+
+class Opaque:
+    pass
+
+
+async def here(call: Callable[[], Any]) -> Any:
+    return call()
+
+
+async def attempt(subject: Tool[..., Any], arguments: Any = None, *, limit: int = LIMIT) -> Outcome:
+    context = ToolContext(agent_name="greeter", tool_call_id="c1")
+    return await subject.attempt({} if arguments is None else arguments, context, limit=limit, in_thread=here)
+
+
+def properties(function: Callable[..., Any]) -> Any:
+    return tool(function).input_schema["properties"]
+
+
+def returning(value: Any, annotation: Any = Any) -> Tool[..., Any]:
+    return Tool("give", description="Give it.", output=annotation, handler=lambda: value)
