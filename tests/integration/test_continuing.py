@@ -14,6 +14,7 @@ from holdfast import (
     Usage,
     assert_complete,
     is_interrupted,
+    memory_store,
     run,
     run_streaming,
     tool,
@@ -333,3 +334,20 @@ async def test_a_stream_goes_on_from_messages_like_a_run() -> None:
     ended = events[-1]
     assert isinstance(ended, RunEnded)
     assert (assert_complete(ended.result).response, notebook.texts) == ("done", ["1"])
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_a_first_run_that_failed_can_be_tried_again_from_its_checkpoint(
+    store: SQLiteStore, durable: bool
+) -> None:
+    used: Any = store if durable else memory_store()
+    given = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "ho"},
+        {"role": "user", "content": "?"},
+    ]
+    down = ScriptedModel([RuntimeError("down")])
+    failed = assert_complete(await run(Agent("a"), messages=given, store=used, llm=down))
+    assert failed.checkpoint.session_id is None
+    again = assert_complete(await run(Agent("a"), checkpoint=failed.checkpoint, store=used, llm=ScriptedModel(["!"])))
+    assert (again.response, again.checkpoint.session_id) == ("!", again.session_id)

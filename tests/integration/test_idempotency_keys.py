@@ -1,10 +1,11 @@
 """Idempotency keys: the same for one call whatever happens, different for any other."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from holdfast import Agent, Message, Tool, ToolContext, run, tool
+from holdfast import Agent, Message, RetryPolicy, Tool, ToolContext, run, tool
 from holdfast.stores import SQLiteStore
 from holdfast.testing import ScriptedModel, crash_after_tool_results
 from integration.doubles import SOON, ask, delegating, recording
@@ -180,3 +181,34 @@ async def test_the_calls_of_an_invoked_agent_have_the_same_keys_after_a_crash(st
         await run(agent, message="go", session_id="s", store=crash_after_tool_results(store), llm=ScriptedModel(answer))
     await run(agent, session_id="s", store=store, llm=ScriptedModel(answer))
     assert (keys[:2], len(set(keys))) == (keys[2:], 2)
+
+
+async def test_agents_that_are_invoked_at_once_have_keys_by_what_they_are_asked() -> None:
+    keys: dict[str, set[str]] = {}
+
+    @tool
+    async def pay(who: str, ctx: ToolContext) -> None:
+        """Pay."""
+        keys.setdefault(who, set()).add(ctx.idempotency_key)
+
+    child = Agent("child", tools=[pay])
+    order = ["ada", "bob"]
+
+    @tool(safe_to_retry=True, retry=RetryPolicy(initial_interval=0.001, maximum_attempts=2))
+    async def delegate(ctx: ToolContext) -> None:
+        """Delegate to two at once, in another order the second time."""
+        await asyncio.gather(*(ctx.agents.invoke(child, message=name) for name in order))
+        order.reverse()
+        if ctx.attempt == 1:
+            raise ValueError("again")
+
+    def answer(messages: list[Message], tools: list[Any]) -> Any:
+        if messages[-1].role == "tool":
+            return "done"
+        if tools[0].name == "delegate":
+            return {"tool_calls": [{"id": "c", "name": "delegate"}]}
+        return {"tool_calls": [{"name": "pay", "arguments": {"who": messages[-1].content}}]}
+
+    await run(Agent("parent", tools=[delegate]), message="go", llm=ScriptedModel(answer))
+    assert {who: len(seen) for who, seen in keys.items()} == {"ada": 1, "bob": 1}
+    assert not keys["ada"] & keys["bob"]

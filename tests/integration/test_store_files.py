@@ -324,3 +324,14 @@ async def test_a_database_that_may_not_grow_refuses_one_write_and_keeps_the_othe
         assert (await append(store, "small"), await contents(store)) == (2, ["kept", "small"])
         await store.setting("max_page_count = 1000000")
         assert await append(store, "x" * 1_000_000) == 3
+
+
+async def test_a_stored_call_that_is_torn_is_damage_and_not_a_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "holdfast.db"
+    await write_and_close(path, "a")
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE agent_messages SET tool_calls = '[{'")
+        db.commit()
+    async with sqlite_store(path) as store:
+        with pytest.raises(StoreError, match="is damaged at session s"):
+            await store.load_messages("s")
