@@ -5,7 +5,7 @@ A driver asks `next_action(state)`, carries the action out and reports back with
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from holdfast.agent_loop.transcripts import last_answer, result_message, unanswered
@@ -144,7 +144,7 @@ def _batches(calls: Iterable[ToolCall], tools: Mapping[str, ToolFacts]) -> tuple
 # --- state --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LoopState:
     """All that the next action depends on: a few numbers and the open calls, never the transcript.
 
@@ -192,8 +192,7 @@ class LoopState:
         """
         asked = {question.tool_call_id for question in questions}
         last = last_answer(messages)
-        return replace(
-            self,
+        return self._with(
             response=messages[last].content if last is not None else "",
             finished=last == len(messages) - 1 and not messages[last].tool_calls and not questions,
             open_calls=tuple(call for call in unanswered(messages) if call.id not in asked),
@@ -202,15 +201,20 @@ class LoopState:
             questions=questions,
         )
 
+    def _with(self, **changes: Any) -> "LoopState":
+        """Do what `dataclasses.replace` does, in a tenth of the time: a step changes the state twice."""
+        state = object.__new__(LoopState)
+        state.__dict__.update(self.__dict__, **changes)
+        return state
+
     def told(self) -> "LoopState":
         """The user said something new."""
-        return replace(self, finished=False, idle_turns=0)
+        return self._with(finished=False, idle_turns=0)
 
     def replied(self, message: Message) -> "LoopState":
         """The model answered with `message`."""
         calls = message.tool_calls or ()
-        state = replace(
-            self,
+        state = self._with(
             iterations=self.iterations + 1,
             response=message.content,
             finished=not calls,
@@ -232,20 +236,20 @@ class LoopState:
 
     def failed(self, error: str) -> "LoopState":
         """The model could not be called."""
-        return replace(self, iterations=self.iterations + 1, ended=Finish("error", error))
+        return self._with(iterations=self.iterations + 1, ended=Finish("error", error))
 
     def spent(self, usage: Usage) -> "LoopState":
         """Tokens were used by this run's model, or by an agent that it invoked."""
         used = usage + self.usage
         budget = self.loop.budget
         if budget is None or self.ended is not None:
-            return replace(self, usage=used)
+            return self._with(usage=used)
         share = used.total_tokens / budget.max
         if share >= budget.stop_threshold and not self.finished:
-            return replace(self, usage=used, ended=Finish("token-budget-exhausted", self.response))
+            return self._with(usage=used, ended=Finish("token-budget-exhausted", self.response))
         if share >= budget.warning_threshold and not self.warned:
-            return replace(self, usage=used, warned=True, warning=used.total_tokens)
-        return replace(self, usage=used)
+            return self._with(usage=used, warned=True, warning=used.total_tokens)
+        return self._with(usage=used)
 
     def _judged_by_length(self, usage: Usage) -> "LoopState":
         rule = self.loop.diminishing_returns
@@ -253,7 +257,7 @@ class LoopState:
             return self
         short = self.short_calls + 1 if usage.total_tokens < rule.min_tokens else 0
         ended = Finish("diminishing-returns", self.response) if short >= rule.calls else None
-        return replace(self, short_calls=short, ended=ended)
+        return self._with(short_calls=short, ended=ended)
 
     def stops_at(self, outcome: Outcome) -> bool:
         """Tell whether, after this outcome, no further call of the turn may start."""
@@ -303,23 +307,23 @@ class LoopState:
         """The first question has its answer."""
         first, *rest = self.questions
         if first.tool_call_id is None:
-            return replace(self, questions=tuple(rest), finished=False, idle_turns=0)
+            return self._with(questions=tuple(rest), finished=False, idle_turns=0)
         return self._turn_ended(questions=tuple(rest), progressed=True)
 
     def _turn_ended(self, **changes: Any) -> "LoopState":
         """Apply changes; if nothing of the turn is open any more, judge whether the agent is stuck."""
         if changes["questions"] or changes.get("ended", self.ended) is not None:
-            return replace(self, **changes)
+            return self._with(**changes)
         # What a crash took says nothing about the agent.
         idle = 0 if changes["progressed"] else self.idle_turns + (not self.recovering)
         if not 0 < self.loop.stuck_threshold <= idle:
-            return replace(self, **changes, idle_turns=idle)
+            return self._with(**changes, idle_turns=idle)
         match self.loop.on_stuck:
             case "retry" if self.nudges < self.loop.stuck_retries:
                 nudge = f"No tool call of your last {idle} turns succeeded. Try another way, or say what hinders you."
-                return replace(self, **changes, idle_turns=0, nudges=self.nudges + 1, nudge=nudge)
+                return self._with(**changes, idle_turns=0, nudges=self.nudges + 1, nudge=nudge)
             case "escalate":
                 text = f"No tool call of the last {idle} turns succeeded. How should the agent go on?"
-                return replace(self, **{**changes, "questions": (Question(question=text),)}, idle_turns=idle)
+                return self._with(**{**changes, "questions": (Question(question=text),)}, idle_turns=idle)
             case _:
-                return replace(self, **{**changes, "ended": Finish("stuck", "")}, idle_turns=idle)
+                return self._with(**{**changes, "ended": Finish("stuck", "")}, idle_turns=idle)
