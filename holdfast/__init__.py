@@ -33,12 +33,13 @@ from holdfast.errors import (
 )
 from holdfast.local import resume, run, run_streaming
 from holdfast.messages import LLMResponse, Message, ToolCall, Usage
-from holdfast.stores import memory_store, sqlite_store
+from holdfast.stores import AgentStore, memory_store, sqlite_store
 from holdfast.tools import Happened, NotHappened, RetryPolicy, Tool, ToolContext, tool
 
 __all__ = [
     "Agent",
     "AgentContext",
+    "AgentStore",
     "Checkpoint",
     "ContextCompression",
     "DefinitionError",

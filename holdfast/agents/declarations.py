@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
@@ -75,6 +75,8 @@ class Agent:
     Raises:
         DefinitionError: naming the agent, the field and the rule.
     """
+
+    kind: ClassVar[str] = "agent"
 
     name: str
     _: KW_ONLY

@@ -333,3 +333,7 @@ def test_a_state_that_somebody_changes_is_not_the_state_of_the_next_run() -> Non
 def test_a_setting_that_chat_cannot_take_is_refused(settings: Any) -> None:
     with pytest.raises(DefinitionError, match="Agent 'greeter': settings"):
         Agent("greeter", settings=settings)
+
+
+def test_an_agent_says_what_it_is() -> None:
+    assert Agent("greeter").kind == "agent"

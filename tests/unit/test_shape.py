@@ -78,13 +78,13 @@ def test_all_is_sorted_and_every_name_in_it_exists(name: str) -> None:
 
 def test_what_the_library_exports_is_a_decision() -> None:
     assert holdfast.__all__ == [
-        "Agent", "AgentContext", "Checkpoint", "ContextCompression", "DefinitionError", "DiminishingReturns",
-        "Happened", "HoldfastError", "InputError", "InterruptError", "InterruptedResponse", "LLMResponse", "Loop",
-        "MemoryStoreNotDurableError", "Message", "ModelError", "NotHappened", "Question", "RetryPolicy",
-        "RetryableError", "RunResult", "SessionAccessDeniedError", "SessionConflictError", "SessionNotFoundError",
-        "StoreError", "TerminalError", "TokenBudget", "Tool", "ToolCall", "ToolContext", "ToolDurabilityError",
-        "Usage", "assert_complete", "is_interrupted", "memory_store", "resume", "run", "run_streaming",
-        "sqlite_store", "tool",
+        "Agent", "AgentContext", "AgentStore", "Checkpoint", "ContextCompression", "DefinitionError",
+        "DiminishingReturns", "Happened", "HoldfastError", "InputError", "InterruptError", "InterruptedResponse",
+        "LLMResponse", "Loop", "MemoryStoreNotDurableError", "Message", "ModelError", "NotHappened", "Question",
+        "RetryPolicy", "RetryableError", "RunResult", "SessionAccessDeniedError", "SessionConflictError",
+        "SessionNotFoundError", "StoreError", "TerminalError", "TokenBudget", "Tool", "ToolCall", "ToolContext",
+        "ToolDurabilityError", "Usage", "assert_complete", "is_interrupted", "memory_store", "resume", "run",
+        "run_streaming", "sqlite_store", "tool",
     ]  # fmt: skip
 
 
