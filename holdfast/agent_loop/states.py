@@ -6,7 +6,7 @@ A driver asks `next_action(state)`, carries the action out and reports back with
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from holdfast.agent_loop.transcripts import last_answer, result_message, unanswered
 from holdfast.agents import Loop, OnTerminalToolError
@@ -67,11 +67,22 @@ class AskHuman:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """End the run. `error` is to be raised, once everything is recorded."""
+    """End the run.
+
+    Args:
+        raises: the terminal error of the turn is to be raised, once everything is recorded.
+    """
 
     status: RunStatus
     response: str
-    error: TerminalError | None = None
+    raises: bool = False
+
+    @property
+    def hook(self) -> Literal["on_complete", "on_stuck"] | None:
+        """Which of the agent's hooks hears of it; after an error none does, and nothing more of the run is written."""
+        if self.status == "error":
+            return None
+        return "on_complete" if self.status == "complete" else "on_stuck"
 
 
 Action = CallModel | CallTools | AskHuman | Finish
@@ -278,8 +289,7 @@ class LoopState:
         terminal = self._terminal(outcomes)
         ended = self.ended
         if terminal is not None and ended is None:
-            raised = terminal if self.on_terminal_tool_error == "fail" else None
-            ended = Finish("error", error_text(terminal), raised)
+            ended = Finish("error", error_text(terminal), raises=self.on_terminal_tool_error == "fail")
         return self._turn_ended(
             open_calls=(),
             recovering=False,

@@ -21,7 +21,7 @@ from holdfast.agent_loop import (
 )
 from holdfast.agents import Agent, AgentContext, AgentIdentity
 from holdfast.checkpoints import Checkpoint, InterruptedResponse, Question, RunResult
-from holdfast.errors import InputError
+from holdfast.errors import InputError, TerminalError
 from holdfast.llm import LLM, adapter_for, tools_to_descriptions
 from holdfast.local.contexts import tool_contexts
 from holdfast.local.events import CheckpointReached, Event, MessageAdded
@@ -32,7 +32,7 @@ from holdfast.local.sessions import Log, open_log
 from holdfast.local.tool_calls import ToolCalls
 from holdfast.messages import Message, ToolCall, Usage, clean_text, error_text
 from holdfast.stores.protocol import AgentStore
-from holdfast.tools import ToolContext
+from holdfast.tools import Terminated, ToolContext
 
 _LOG = logging.getLogger("holdfast")
 
@@ -103,6 +103,7 @@ class Run:
         self._call_ids: set[str] = set()
         self._counts: dict[str, int] = {}
         self._nested_usage: Usage | None = None
+        self._terminal: TerminalError | None = None
         self._log: Log
         self._model = ModelCalls(agent, self._adapter, tools_to_descriptions(self._tools), emit)
 
@@ -278,6 +279,7 @@ class Run:
             await self._give_up(state, calls.outcomes())
             raise
         outcomes = calls.outcomes()
+        self._terminal = next((outcome.error for _, outcome in outcomes if isinstance(outcome, Terminated)), None)
         results = state.results(outcomes)
         self._add(results)
         state = state.settled(outcomes)
@@ -355,27 +357,26 @@ class Run:
     # --- how the run ends ---
 
     async def _finish(self, state: LoopState, finish: Finish) -> RunResult:
-        output, status = None, finish.status
-        error = finish.response if status == "error" else None
+        output, error = None, finish.response if finish.status == "error" else None
+        ending = finish
+        if finish.status == "complete":
+            try:
+                output = self._agent.read_output(finish.response)
+            except ValueError as fault:
+                error = f"the answer does not fit the agent's output: {fault}"
+                ending = replace(finish, status="error")
         try:
-            if status == "complete":
-                try:
-                    output = self._agent.read_output(finish.response)
-                except ValueError as fault:
-                    status, error = "error", f"the answer does not fit the agent's output: {fault}"
-                else:
-                    await _call_hook(self._agent.on_complete, self._context)
-            elif status != "error":
-                await _call_hook(self._agent.on_stuck, self._context)
+            if ending.hook is not None:
+                await _call_hook(getattr(self._agent, ending.hook), self._context)
         finally:
             changed = self._agent.write_state(self._context.state) != self._log.session.state
-            if finish.status != "error" and (self._unwritten or changed):
+            if finish.hook is not None and (self._unwritten or changed):
                 await self._write()
-        if finish.error is not None:
-            raise finish.error
+        if finish.raises and self._terminal is not None:
+            raise self._terminal
         budget = self._agent.loop.budget
         return RunResult(
-            status=status,
+            status=ending.status,
             response=finish.response,
             messages=tuple(self._transcript),
             iterations=state.iterations,

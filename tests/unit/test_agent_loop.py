@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -169,7 +170,7 @@ GONE = TerminalError("gone", 404)
     [
         ("message", CallModel()),
         ("stop", Finish("error", "gone")),
-        ("fail", Finish("error", "gone", GONE)),
+        ("fail", Finish("error", "gone", raises=True)),
     ],
 )
 def test_what_follows_a_terminal_error(mode: str, action: Action) -> None:
@@ -188,7 +189,7 @@ def test_no_other_outcome_stops_the_turn(outcome: Outcome) -> None:
 
 def test_the_first_terminal_error_in_call_order_decides() -> None:
     assert next_action(after_turn(started("fail"), Terminated(GONE), Terminated(TerminalError("later")))) == Finish(
-        "error", "gone", GONE
+        "error", "gone", raises=True
     )
 
 
@@ -197,7 +198,7 @@ def test_the_first_terminal_error_in_call_order_decides() -> None:
     [
         ("message", AskHuman(Question(question="Who?", tool_call_id="c0_0"))),
         ("stop", Finish("error", "gone")),
-        ("fail", Finish("error", "gone", GONE)),
+        ("fail", Finish("error", "gone", raises=True)),
     ],
 )
 def test_a_question_beside_a_terminal_error_is_asked_only_if_the_run_goes_on(mode: str, action: Action) -> None:
@@ -266,3 +267,18 @@ def test_no_run_calls_the_model_more_often_than_allowed(turns: list[list[Outcome
         pytest.fail("the run does not end")
 
     assert state.iterations <= 5
+
+
+@pytest.mark.parametrize(
+    ("status", "hook"),
+    [
+        ("complete", "on_complete"),
+        ("max-iterations", "on_stuck"),
+        ("stuck", "on_stuck"),
+        ("token-budget-exhausted", "on_stuck"),
+        ("diminishing-returns", "on_stuck"),
+        ("error", None),
+    ],
+)
+def test_an_end_is_told_to_one_hook_or_none(status: Any, hook: str | None) -> None:
+    assert Finish(status, "").hook == hook
