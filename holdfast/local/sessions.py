@@ -74,8 +74,11 @@ class Log:
             self.last_seq = await self._append(self._store, session, messages, _RETRY_DELAYS)
         except asyncio.CancelledError:
             # It may have landed or not. The same write again does no harm, and tells; only then may the run end.
-            self.last_seq = await to_the_end(self._append(self._store, session, messages, ()))
-            self._version, self.session = self._version + 1, session
+            try:
+                self.last_seq = await to_the_end(self._append(self._store, session, messages, ()))
+                self._version, self.session = self._version + 1, session
+            except Exception as error:  # it must not take the place of the cancel
+                _LOG.warning("Session %s: a cancelled run could not write: %s", session.id, error)
             raise
         self._version, self.session = self._version + 1, session
 

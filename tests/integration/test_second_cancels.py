@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, NotHappened, run, tool
+from holdfast import Agent, NotHappened, StoreError, run, tool
 from holdfast.stores import SQLiteStore
 from holdfast.testing import ScriptedModel
 from integration.cancellations import go_on, stored_results
@@ -99,3 +99,23 @@ async def test_a_cancel_in_the_fence_of_a_repair_does_not_turn_into_a_conflict(t
             await running
         (result,) = await stored_results(store)
         assert (DURABILITY in result.content, effects) == (True, [])
+
+
+async def test_a_cancel_in_a_write_that_then_fails_is_still_a_cancel(tmp_path: Any) -> None:
+    class Failing(Blocked):
+        async def append_messages_atomic(self, *args: Any, **options: Any) -> int:
+            if self.begun.is_set():
+                raise StoreError("gone")
+            return await super().append_messages_atomic(*args, **options)
+
+    async with Failing(tmp_path / "holdfast.db", 1) as store:
+        running = asyncio.create_task(
+            run(Agent("a"), message="go", session_id="s", store=store, llm=ScriptedModel([calls("c1")]))
+        )
+        await reached(store.begun, running)
+        running.cancel()
+        store.go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert await store.hold("s")
+        await store.let_go("s")
