@@ -18,7 +18,6 @@ from holdfast.errors import InputError, ModelError
 
 MAX_DEPTH = 64  # deeper JSON encodes but does not decode everywhere: about 980 levels wedge a Temporal workflow
 MAX_DIGITS = 4_300  # of an integer; Python's own limit for reading one
-
 TOO_LONG = 10**MAX_DIGITS
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -70,14 +69,11 @@ class ToolCall(Record):
 
     @model_validator(mode="before")
     @classmethod
-    def _be_lenient(cls, data: Any) -> Any:
-        return data if isinstance(data, dict) else {"arguments": str(data)}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _know_the_keys(cls, data: Any) -> Any:
+    def _read_other_forms(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return {"arguments": str(data)}
         # A call whose arguments stand under another key must not be taken for one without arguments.
-        if isinstance(data, dict) and "arguments" not in data and (unknown := data.keys() - cls.model_fields.keys()):
+        if "arguments" not in data and (unknown := data.keys() - cls.model_fields.keys()):
             raise ValueError(f"unknown key {min(map(str, unknown))!r}; a tool call has id, name, arguments")
         return data
 
@@ -152,15 +148,15 @@ class LLMResponse(Record):
     stop_reason: str | None = None
     cost: float | None = None
 
-    @field_validator("text", "tool_calls", mode="before")
-    @classmethod
-    def _none_is_empty(cls, value: Any) -> Any:
-        return () if value is None else value
-
     @field_validator("text", mode="before")
     @classmethod
-    def _empty_text(cls, value: Any) -> Any:
-        return "" if value is None or value == () else value
+    def _no_text(cls, value: Any) -> Any:
+        return "" if value is None else value
+
+    @field_validator("tool_calls", mode="before")
+    @classmethod
+    def _no_calls(cls, value: Any) -> Any:
+        return () if value is None else value
 
     @field_validator("cost", mode="before")
     @classmethod
@@ -201,9 +197,7 @@ def clean_text(text: str) -> str:
     """Return text that any database and provider takes: no NUL, no lone surrogates (each becomes U+FFFD)."""
     if "\0" in text:
         text = text.replace("\0", "\ufffd")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
+    if _has_lone_surrogate(text):
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
 
@@ -218,9 +212,18 @@ def error_text(error: BaseException) -> str:
         return type(error).__name__
 
 
+def size_over(text: str, limit: int) -> int | None:
+    """Return a text's size in bytes if it is more than `limit`, else None; short texts need no encoding."""
+    if len(text) <= limit // 4:
+        return None
+    size = len(text.encode())
+    return size if size > limit else None
+
+
 def cut(text: str, limit: int) -> str:
     """Return at most `limit` bytes of a text, saying so where something is missing."""
-    if len(text) <= limit // 4 or (size := len(text.encode())) <= limit:
+    size = size_over(text, limit)
+    if size is None:
         return text
     return text.encode()[:limit].decode(errors="ignore") + f"\n[cut: {limit:,} of {size:,} bytes]"
 

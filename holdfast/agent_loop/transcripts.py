@@ -107,7 +107,7 @@ def mended(messages: Sequence[Message]) -> list[Message]:
     """
     result: list[Message] = []
     open_calls: dict[str | None, ToolCall] = {}
-    for message in in_call_order(messages):
+    for message in messages:
         if message.role == "tool" and open_calls.pop(message.tool_call_id, None) is None:
             continue  # a result that nobody asked for
         if message.role != "tool":
@@ -125,7 +125,7 @@ def with_notices(view: list[Message], warning: str | None, nudge: str | None) ->
     if warning is not None:
         last = last_answer(view)
         at = len(view) if last is None or not view[last].tool_calls else last
-        view = [*view[:at], Message(role="system", content=clean_text(warning)), *view[at:]]
+        view = [*view[:at], Message(role="system", content=warning), *view[at:]]
     if nudge is not None:
         view = [*view, Message(role="system", content=nudge)]
     return view

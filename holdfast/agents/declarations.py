@@ -9,13 +9,13 @@ from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, cast
 
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from holdfast.agents.limits import Loop, check_choice
 from holdfast.errors import DefinitionError
 from holdfast.messages import explain, read_json
-from holdfast.tools import Tool, ToolContext, schema_type, tool
+from holdfast.tools import Tool, ToolContext, json_schema, schema_type, tool
 
 NAME = re.compile(r"[a-z][a-z0-9-]*")
 
@@ -129,10 +129,8 @@ class Agent:
     def _freeze_instructions(self) -> None:
         parts = self.instructions
         if isinstance(parts, Iterable) and not isinstance(parts, str | Mapping):
-            parts = tuple(parts)
-            object.__setattr__(self, "instructions", parts)
-        flat = parts if isinstance(parts, tuple) else () if parts is None else (parts,)
-        if not all(isinstance(part, str) or callable(part) for part in flat):
+            object.__setattr__(self, "instructions", tuple(parts))
+        if not all(isinstance(part, str) or callable(part) for part in self._instruction_parts):
             raise self._fault(f"instructions must be texts or functions, got {self.instructions!r}")
 
     def _check_tools(self) -> None:
@@ -240,10 +238,7 @@ class Agent:
 
     @functools.cached_property
     def output_schema(self) -> dict[str, Any] | None:
-        try:
-            return None if self._output_type is None else self._output_type.json_schema()
-        except PydanticUserError as error:
-            raise self._fault(f"output has no JSON schema: {str(error).splitlines()[0]}") from error
+        return None if self._output_type is None else json_schema(self._output_type, f"Agent '{self.name}'", "output")
 
 
 def _as_tool(agent: Agent) -> Tool[..., Any]:

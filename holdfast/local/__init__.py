@@ -54,7 +54,7 @@ async def run(
         instance_id: what `ctx.agent.id` is; else a new id.
 
     Raises:
-        InputError: something given cannot be used. Nothing was written.
+        InputError: something given cannot be used, and nothing of it was written.
         SessionNotFoundError, SessionAccessDeniedError, SessionConflictError, MemoryStoreNotDurableError: the session.
         StoreError: the database refused; what was written before stays, run again to go on.
         TerminalError: of a tool, if the agent says `on_terminal_tool_error="fail"`.
@@ -93,8 +93,7 @@ async def run_streaming(
 
     Closing the generator early cancels the run, and a session can be resumed: use `contextlib.aclosing` if you may
     leave the loop, since Python closes one that is only left whenever it gets to it. Arguments and errors are those of
-    `run`, and
-    `answer` goes with a checkpoint that asks.
+    `run`, and `answer` goes with a checkpoint that asks.
     """
     _check_options("run_streaming", options)
     events: asyncio.Queue[Event | None] = asyncio.Queue()

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from holdfast.agent_loop import read_transcript, unanswered
 from holdfast.checkpoints import Checkpoint, InterruptedResponse, Question, RunResult
 from holdfast.errors import InputError
-from holdfast.messages import Message, clean_text, explain
+from holdfast.messages import Message, clean_text, explain, size_over
 
 Transcript = Sequence[Message | Mapping[str, Any]]
 GivenCheckpoint = Checkpoint | Mapping[str, Any] | str
@@ -118,7 +118,7 @@ def _read_text(what: str, text: object, limit: int) -> str | None:
     if not isinstance(text, str):
         raise InputError(f"{what} must be text, got {type(text).__name__}")
     text = clean_text(text)
-    if len(text) > limit // 4 and len(text.encode()) > limit:
+    if size_over(text, limit):
         raise InputError(f"{what} is longer than {limit:,} bytes: shorten it, or raise Loop(max_message_bytes=…)")
     return text
 

@@ -18,6 +18,7 @@ from holdfast.agent_loop import (
     answer_message,
     in_call_order,
     next_action,
+    unanswered,
 )
 from holdfast.agents import Agent, AgentContext, AgentIdentity
 from holdfast.checkpoints import Checkpoint, InterruptedResponse, Question, RunResult
@@ -30,7 +31,7 @@ from holdfast.local.invocations import Invocations
 from holdfast.local.model_calls import ModelCalls
 from holdfast.local.sessions import Log, open_log
 from holdfast.local.tool_calls import ToolCalls
-from holdfast.messages import Message, ToolCall, Usage, clean_text, error_text
+from holdfast.messages import Message, ToolCall, Usage, error_text
 from holdfast.stores.protocol import AgentStore
 from holdfast.tools import Terminated, ToolContext
 
@@ -128,10 +129,8 @@ class Run:
         ) as self._log:
             state = self._begin(given)
             await _call_hook(self._agent.on_start, self._context)
-            prompt = clean_text(await self._agent.system_prompt(self._context))
+            prompt = await self._agent.system_prompt(self._context)
             state = await self._take_in(given, state)
-            # An answer is written when it comes, which may be after the results of later calls.
-            self._transcript = in_call_order(self._transcript)
             self._model.show([Message(role="system", content=prompt), *self._transcript])
             try:
                 result = await self._loop(state)
@@ -215,12 +214,14 @@ class Run:
         if call_id is None:
             result = Message(role="user", content=answer)
         else:
-            names = {call.id: call.name for message in self._transcript for call in message.tool_calls or ()}
+            names = {call.id: call.name for call in unanswered(self._transcript)}
             result = Message(
                 role="tool", content=answer, tool_call_id=call_id, tool_name=names.get(call_id), status="completed"
             )
         self._add([result])
         await self._write(state.questions)
+        # An answer is written when it comes, which may be after the results of later calls.
+        self._transcript = in_call_order(self._transcript)
         return state
 
     # --- the loop ---

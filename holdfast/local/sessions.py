@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from uuid import uuid4
 
 from holdfast.agent_loop import mended
@@ -86,21 +87,21 @@ class Log:
         self, store: AgentStore, session: Session, messages: Sequence[Message], delays: tuple[float, ...]
     ) -> int:
         """Write, and try again for a while: what a store refuses now are the results of effects that are done."""
-        for delay in (*delays, None):
+        append = partial(
+            store.append_messages_atomic,
+            session.id,
+            messages,
+            session,
+            write_key=f"{self._run}.{self._writes}",
+            expected_seq=self.last_seq,
+            expected_version=self._version,
+        )
+        for delay in delays:
             try:
-                return await store.append_messages_atomic(
-                    session.id,
-                    messages,
-                    session,
-                    write_key=f"{self._run}.{self._writes}",
-                    expected_seq=self.last_seq,
-                    expected_version=self._version,
-                )
+                return await append()
             except StoreError:
-                if delay is None:
-                    raise
                 await asyncio.sleep(delay)
-        raise AssertionError("unreachable")
+        return await append()
 
     async def flush(self) -> None:
         """Write what a memory store has not got yet."""

@@ -49,8 +49,8 @@ class SQLiteStore:
     """A durable store in a SQLite file: WAL, synchronous=FULL, foreign keys. Safe to use from several processes.
 
     Beside the file stand SQLite's `-wal` and `-shm`, and `-lock`, by which processes know who runs a session. The file
-    is opened by the first operation. `await store.close()`, or leaving `async with store`, closes it; a
-    store that nobody holds any more closes itself.
+    is opened by the first operation. `await store.close()`, or leaving `async with store`, closes it; a store that
+    nobody holds any more closes itself.
     """
 
     durable = True

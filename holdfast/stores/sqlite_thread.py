@@ -100,9 +100,9 @@ def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, jobs: "S
             _work_off(db, todo)
         except Exception as error:
             for job in todo:
-                job.error = _translated(error, path)
+                job.error = error
         for job in todo:
-            if isinstance(job.error, sqlite3.Error):
+            if job.error is not None:
                 job.error = _translated(job.error, path)
         _deliver(todo)
     if db is not None:

@@ -18,7 +18,7 @@ from holdfast.tools.attempts import (
     seconds,
 )
 from holdfast.tools.declarations import TOOL_NAME, InThread, Tool, tool
-from holdfast.tools.signatures import schema_type
+from holdfast.tools.signatures import json_schema, schema_type
 
 __all__ = [
     "TOOL_NAME",
@@ -38,6 +38,7 @@ __all__ = [
     "ToolContext",
     "Unknown",
     "Verdict",
+    "json_schema",
     "schema_type",
     "seconds",
     "tool",

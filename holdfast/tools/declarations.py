@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from holdfast.errors import DefinitionError, InputError, InterruptError, RetryableError, TerminalError
-from holdfast.messages import clean_text, cut, error_text, explain, is_cut, read_object
+from holdfast.messages import clean_text, cut, error_text, explain, is_cut, read_object, size_over
 from holdfast.tools.attempts import (
     Asked,
     Duration,
@@ -30,7 +30,7 @@ from holdfast.tools.attempts import (
     Unknown,
     seconds,
 )
-from holdfast.tools.signatures import Takes, parameters_of, read_signature, read_summary, schema_type
+from holdfast.tools.signatures import Takes, json_schema, parameters_of, read_signature, read_summary, schema_type
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -122,10 +122,7 @@ class Tool(Generic[P, R]):
     def _input_schema(self) -> dict[str, Any]:
         if self.input is None:
             return {"type": "object", "properties": {}}
-        try:
-            schema = self._arguments.json_schema()
-        except PydanticUserError as error:
-            raise self._fault(f"input has no JSON schema: {str(error).splitlines()[0]}") from error
+        schema = json_schema(self._arguments, f"Tool '{self.name}'", "input")
         if "$ref" in schema:  # a recursive model; providers want the type at the top
             schema = {**schema["$defs"][schema["$ref"].rpartition("/")[2]], "$defs": schema["$defs"]}
         if schema.get("type") != "object":
@@ -172,7 +169,7 @@ class Tool(Generic[P, R]):
             return Failed(f'Tool "{self.name}" returned invalid output: {explain(error)}')
         except Exception as error:  # no JSON, or whatever a serializer of the user's raises
             return Failed(f'Tool "{self.name}" ran, but its result was lost: it is no JSON ({error_text(error)})')
-        if len(content) > limit // 4 and (size := len(content.encode())) > limit:
+        if size := size_over(content, limit):
             return Failed(
                 f'Tool "{self.name}" ran, but its result was lost: {size:,} bytes, '
                 f"more than max_message_bytes={limit:,}"

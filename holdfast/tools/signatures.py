@@ -92,6 +92,18 @@ def schema_type(annotation: Any, owner: str, what: str) -> TypeAdapter[Any]:
     return adapter
 
 
+def json_schema(adapter: TypeAdapter[Any], owner: str, what: str) -> dict[str, Any]:
+    """Return the JSON schema of what an adapter reads.
+
+    Raises:
+        DefinitionError: saying for whom and what there is none.
+    """
+    try:
+        return adapter.json_schema()
+    except PydanticUserError as error:
+        raise DefinitionError(f"{owner}: {what} has no JSON schema: {str(error).splitlines()[0]}") from error
+
+
 def _problem(parameter: inspect.Parameter, annotation: Any) -> str | None:
     if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
         return "must be passable by its name"
