@@ -6,10 +6,19 @@ from typing import Any, Protocol, runtime_checkable
 
 from holdfast.agents import Agent
 from holdfast.errors import InputError
+from holdfast.llm.openai_compatible import OpenAICompatible
 from holdfast.messages import LLMResponse, Message, Record
 from holdfast.tools import Tool
 
-__all__ = ["LLM", "LLMAdapter", "StreamingLLMAdapter", "ToolDescription", "adapter_for", "tools_to_descriptions"]
+__all__ = [
+    "LLM",
+    "LLMAdapter",
+    "OpenAICompatible",
+    "StreamingLLMAdapter",
+    "ToolDescription",
+    "adapter_for",
+    "tools_to_descriptions",
+]
 
 
 class ToolDescription(Record):

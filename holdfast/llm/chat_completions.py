@@ -1,0 +1,158 @@
+"""OpenAI's Chat Completions format: what a request says and what an answer means. Nothing here does I/O."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError
+
+from holdfast.errors import InputError
+from holdfast.messages import LLMResponse, Message, ToolCall, explain
+
+if TYPE_CHECKING:  # the package exports what is built on this module
+    from holdfast.llm import ToolDescription
+
+
+def request_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Write a conversation; a system prompt without text is left out."""
+    return [_message(message) for message in messages if message.role != "system" or message.content]
+
+
+def _message(message: Message) -> dict[str, Any]:
+    if message.role == "tool":
+        return {"role": "tool", "tool_call_id": message.tool_call_id, "content": message.content}
+    if not message.tool_calls:
+        return {"role": message.role, "content": message.content}
+    calls = [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(sendable_arguments(call), ensure_ascii=False)},
+        }
+        for call in message.tool_calls
+    ]
+    return {"role": "assistant", "content": message.content or None, "tool_calls": calls}
+
+
+def sendable_arguments(call: ToolCall) -> dict[str, Any]:
+    """Return a call's arguments, malformed ones as an object too: servers parse them and refuse what is none."""
+    return {"malformed": call.arguments} if isinstance(call.arguments, str) else call.arguments
+
+
+def request_tools(tools: "Sequence[ToolDescription]") -> dict[str, Any]:
+    """Return the key `tools` of a request; no key at all without tools, since an empty list is refused."""
+    if not tools:
+        return {}
+    return {
+        "tools": [
+            {
+                "type": "function",
+                "function": {"name": tool.name, "description": tool.description, "parameters": tool.input_schema},
+            }
+            for tool in tools
+        ]
+    }
+
+
+class _Function(BaseModel):
+    name: str | None = None
+    arguments: Any = None  # text by the format; an object from some servers
+
+
+class _Call(BaseModel):
+    index: int | None = None
+    id: str | None = None
+    type: str | None = None
+    function: _Function | None = None
+
+
+class _Said(BaseModel):
+    content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Choice(BaseModel):
+    message: _Said | None = None
+    delta: _Said | None = None
+    finish_reason: str | None = None
+
+
+class Answer(BaseModel):
+    """The body of an answer, or one piece of a streamed one."""
+
+    choices: list[_Choice] | None = None
+    usage: dict[str, Any] | None = None
+    error: Any = None
+
+    @classmethod
+    def read(cls, body: bytes) -> "Answer":
+        """Read JSON of this format.
+
+        Raises:
+            InputError: saying how it is not.
+        """
+        try:
+            # Not pydantic's parser, which refuses half an emoji; `LLMResponse` and its readers mend that.
+            return cls.model_validate(json.loads(body))
+        except ValidationError as error:
+            raise InputError(f"its answer is not in the format of Chat Completions: {explain(error)}") from error
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"its answer is not JSON: {error}") from error
+
+
+class AnswerSoFar:
+    """Puts an answer together, from one piece or many."""
+
+    def __init__(self) -> None:
+        self.stop_reason: str | None = None
+        self._text: list[str] = []
+        self._calls: list[_Call] = []
+        self._usage: dict[str, Any] | None = None
+
+    def add(self, piece: Answer) -> str:
+        """Take a piece in; return the text it brings."""
+        self._usage = piece.usage or self._usage  # the last of a stream, which has no choices
+        choice = piece.choices[0] if piece.choices else _Choice()
+        self.stop_reason = choice.finish_reason or self.stop_reason
+        said = choice.message or choice.delta or _Said()
+        if choice.message:
+            self._calls.extend(said.tool_calls or ())
+        else:
+            for call in said.tool_calls or ():
+                self._add_fragment(call)
+        text = said.content or said.refusal or ""
+        self._text.append(text)
+        return text
+
+    def _add_fragment(self, piece: _Call) -> None:
+        """Continue the last call of the same index, unless another id begins: some servers give every call index 0."""
+        begun = next((call for call in reversed(self._calls) if call.index == piece.index), None)
+        if begun is None or begun.function is None or (piece.id and piece.id != begun.id):
+            self._calls.append(piece)
+        elif piece.function is not None:
+            before, added = begun.function.arguments, piece.function.arguments
+            begun.function.name = begun.function.name or piece.function.name
+            both = isinstance(before, str) and isinstance(added, str)
+            begun.function.arguments = before + added if both else added or before
+
+    def response(self) -> LLMResponse:
+        """Return the whole answer."""
+        usage = self._usage or {}
+        return LLMResponse.read(
+            {
+                "text": "".join(self._text),
+                "tool_calls": tuple(self._tool_calls()),
+                "usage": {
+                    "input_tokens": usage.get("prompt_tokens"),
+                    "output_tokens": usage.get("completion_tokens"),
+                },
+                "stop_reason": self.stop_reason,
+            }
+        )
+
+    def _tool_calls(self) -> Iterator[ToolCall]:
+        for call in self._calls:
+            # Any other type is run by the provider, which needs no result of ours.
+            if (call.type or "function") == "function" and call.function is not None:
+                yield ToolCall(id=call.id or "", name=call.function.name or "", arguments=call.function.arguments)

@@ -1,0 +1,197 @@
+"""Models behind OpenAI's Chat Completions: vLLM, llama.cpp, Ollama, gateways, OpenAI itself.
+
+One request per call. Whether a failed one is made again is for the driver to decide, by what `ModelError` says of it.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Literal
+
+from holdfast.errors import DefinitionError, InputError, ModelError
+from holdfast.llm.chat_completions import Answer, AnswerSoFar, request_messages, request_tools
+from holdfast.llm.json_tool_calls import plain_messages, read_reply, response_format
+from holdfast.llm.refusals import refusal
+from holdfast.messages import LLMResponse, Message, error_text
+
+if TYPE_CHECKING:
+    import httpx
+
+    from holdfast.llm import ToolDescription  # the package exports this adapter
+
+_CONNECT_TIMEOUT = 10.0  # seconds; a server that is there takes a connection at once
+
+
+class OpenAICompatible:
+    """Calls one model of one server. Settings go into the request as they are, such as `temperature=0`.
+
+    Args:
+        base_url: what stands before `/chat/completions`, such as "http://localhost:8080/v1".
+        api_key: sent as a bearer token. It is not read from the environment, where another server's may be.
+        tool_mode: "native" uses the server's own tool calls. "json" describes the tools in the system prompt and has
+            the server enforce a JSON schema on the answer (`response_format`), one call at a time: for small models.
+        timeout: seconds of silence after which a call fails.
+        client: makes the requests and is closed by whoever made it. Without one every call opens a connection, so that
+            the adapter may be used from several event loops and needs no closing.
+
+    Raises:
+        DefinitionError: no request could be made with these.
+        ImportError: httpx is not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        base_url: str,
+        api_key: str | None = None,
+        tool_mode: Literal["native", "json"] = "native",
+        timeout: float = 120.0,
+        client: "httpx.AsyncClient | None" = None,
+    ) -> None:
+        try:
+            import httpx
+        except ImportError as error:
+            raise ImportError("OpenAICompatible needs httpx: pip install 'holdfast[httpx]'") from error
+        try:
+            url = httpx.URL(base_url.strip().rstrip("/") + "/chat/completions")
+        except httpx.InvalidURL as error:
+            raise DefinitionError(f"OpenAICompatible: base_url {base_url!r}: {error}") from error
+        if url.scheme not in ("http", "https") or not url.host:
+            raise DefinitionError(
+                f"OpenAICompatible: base_url must be like 'http://localhost:8080/v1', got {base_url!r}"
+            )
+        if tool_mode not in ("native", "json"):
+            raise DefinitionError(f"OpenAICompatible: tool_mode must be 'native' or 'json', got {tool_mode!r}")
+        key = (api_key or "").strip()  # read from a file, it ends with a line break
+        if not (key.isascii() and key.isprintable()):
+            raise DefinitionError("OpenAICompatible: api_key has characters that no header may have")
+        self.model = model
+        self._url = url
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._tool_mode = tool_mode
+        self._timeout = httpx.Timeout(timeout, connect=min(timeout, _CONNECT_TIMEOUT))
+        self._client = client
+        self._certificates = httpx.create_ssl_context()  # 17 ms: once, not for every call
+
+    async def chat(
+        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
+    ) -> LLMResponse:
+        """Answer a conversation.
+
+        Raises:
+            ModelError: the server could not be reached, refused, or sent what is no answer.
+        """
+        answer = AnswerSoFar()
+        async with self._post(self._request(messages, tools, settings)) as response:
+            answer.add(self._read(await response.aread()))
+        whole = answer.response()
+        return read_reply(whole) if self._in_json(tools) else whole
+
+    async def stream(
+        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
+    ) -> AsyncIterator[str | LLMResponse]:
+        """Yield pieces of the text, and the whole answer as the last value; raises as `chat` does.
+
+        An answer that is a JSON object has no pieces worth showing and comes as one.
+        """
+        if self._in_json(tools):
+            response = await self.chat(messages, tools, **settings)
+            if response.text:
+                yield response.text
+            yield response
+            return
+        # A setting may take the options back: some servers refuse them.
+        streamed = {
+            "stream_options": {"include_usage": True},
+            **self._request(messages, tools, settings),
+            "stream": True,
+        }
+        answer, is_whole = AnswerSoFar(), False
+        async with self._post(streamed) as opened, aclosing(_lines(opened)) as lines:
+            async for line in lines:
+                data = line[5:].strip() if line.startswith(b"data:") else b""
+                if data == b"[DONE]":
+                    is_whole = True
+                    break
+                if data and (text := answer.add(self._read(data))):
+                    yield text
+            # Not every server says [DONE], but a stream with neither was cut.
+            if not (is_whole or answer.stop_reason):
+                raise InputError("the stream ended before the answer was whole")
+        yield answer.response()
+
+    def _in_json(self, tools: "Sequence[ToolDescription]") -> bool:
+        return self._tool_mode == "json" and bool(tools)
+
+    def _request(
+        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", settings: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        request: dict[str, Any] = {"model": self.model, **settings}
+        if self._tool_mode == "native":
+            return {**request, "messages": request_messages(messages), **request_tools(tools)}
+        form = response_format(tools) if tools else {}
+        return {**request, "messages": plain_messages(messages, tools), **form}
+
+    @property
+    def _who(self) -> str:
+        # Not the whole address, which may hold a password.
+        return f"Model '{self.model}' at {self._url.netloc.decode()}"
+
+    def _connect(self) -> "AbstractAsyncContextManager[httpx.AsyncClient]":
+        import httpx
+
+        return httpx.AsyncClient(verify=self._certificates) if self._client is None else nullcontext(self._client)
+
+    @asynccontextmanager
+    async def _post(self, request: Mapping[str, Any]) -> "AsyncIterator[httpx.Response]":
+        """Make a request; what keeps its answer from being read, in the body of the `with` too, is a ModelError."""
+        import httpx
+
+        try:
+            async with (
+                self._connect() as client,
+                client.stream(
+                    "POST", self._url, json=request, headers=self._headers, timeout=self._timeout
+                ) as response,
+            ):
+                if not response.is_success:
+                    body = await response.aread()
+                    raise refusal(self._who, response.status_code, _words(body), response.headers.get("Retry-After"))
+                yield response
+        except (httpx.RequestError, InputError) as error:
+            raise ModelError(f"{self._who} gave no answer: {_reason(error)}", transient=True) from error
+
+    def _read(self, body: bytes) -> Answer:
+        answer = Answer.read(body)
+        if answer.error:
+            code = answer.error.get("code") if isinstance(answer.error, dict) else None
+            # Any other number is the provider's own.
+            status = code if isinstance(code, int) and 400 <= code <= 599 else None
+            raise refusal(self._who, status, _words(body))
+        return answer
+
+
+def _reason(error: Exception) -> str:
+    name = type(error).__name__
+    text = error_text(error)
+    return text if isinstance(error, InputError) or text == name else f"{name}: {text}"
+
+
+def _words(body: bytes) -> str:
+    """Return what a server says of an error: its `error.message`, or all of it, as there are several forms."""
+    try:
+        error = Answer.read(body).error
+    except InputError:
+        error = None
+    message = error.get("message") if isinstance(error, dict) else None
+    return message if isinstance(message, str) else body.decode(errors="replace")
+
+
+async def _lines(response: "httpx.Response") -> AsyncGenerator[bytes, None]:
+    """Yield a body line by line; httpx's `aiter_lines` also splits at Unicode's line breaks, which JSON may hold."""
+    rest = b""
+    async for piece in response.aiter_bytes():
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line
+    yield rest
