@@ -99,13 +99,15 @@ class ModelError(HoldfastError):
 
     Args:
         transient: calling again, unchanged, may help.
+        retry_after: the seconds that the provider asked to wait before the next call; None if it did not say.
     """
 
     code = "MODEL_ERROR"
 
-    def __init__(self, message: str, *, transient: bool = False) -> None:
+    def __init__(self, message: str, *, transient: bool = False, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.transient = transient
+        self.retry_after = retry_after
 
 
 class ToolDurabilityError(HoldfastError):
@@ -119,13 +121,21 @@ class ToolDurabilityError(HoldfastError):
 
     def __init__(self, tool_name: str, tool_call_id: str, *, reason: str = "") -> None:
         super().__init__(
-            f"Tool '{tool_name}' (call {tool_call_id}) was requested but its execution did not complete durably"
-            f"{': ' + reason if reason else ''}. It may or may not have taken effect, so it was not run again. "
-            "Check the external state before you call it again. "
+            f"{self.sentence(tool_name, tool_call_id, reason)} It may or may not have taken effect, so it was not run "
+            "again. Check the external state before you call it again. "
             "(If running it twice is harmless, declare the tool with safe_to_retry=True.)"
         )
+        self.reason = reason
         self.tool_name = tool_name
         self.tool_call_id = tool_call_id
+
+    @staticmethod
+    def sentence(tool_name: str, tool_call_id: str, reason: str = "") -> str:
+        """Return what happened, without what to do."""
+        return (
+            f"Tool '{tool_name}' (call {tool_call_id}) was requested but its execution did not complete durably"
+            f"{': ' + reason if reason else ''}."
+        )
 
     def payload(self) -> dict[str, str]:
         """Return the tool result `{"error", "kind", "toolName", "toolCallId"}`."""

@@ -1,5 +1,6 @@
 """What all tests share: a durable store on a real file, new for every test."""
 
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -7,6 +8,9 @@ import pytest
 
 from holdfast import sqlite_store
 from holdfast.stores import SQLiteStore
+
+# The application beside the library, behind it: the wheel's tests must find the installed holdfast first.
+sys.path.append(str(Path(__file__).parent.parent))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 from holdfast.agent_loop.transcripts import last_answer, result_message, unanswered
 from holdfast.agents import Loop, OnTerminalToolError
 from holdfast.checkpoints import Question, RunStatus
-from holdfast.errors import TerminalError
+from holdfast.errors import TerminalError, ToolDurabilityError
 from holdfast.messages import Message, ToolCall, Usage, error_text
 from holdfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
 
@@ -136,6 +136,12 @@ def cancelled(tool: ToolFacts | None) -> Outcome:
     if tool is None or tool.safe_to_retry:
         return Cancelled("Cancelled while it ran")
     return Unknown("it was cancelled while it ran")
+
+
+def _question(call: ToolCall, outcome: Outcome) -> str:
+    if isinstance(outcome, Asked):
+        return outcome.question
+    return f"{ToolDurabilityError.sentence(call.name, call.id)} What came of it? The answer becomes its result."
 
 
 def _batches(calls: Iterable[ToolCall], tools: Mapping[str, ToolFacts]) -> tuple[tuple[ToolCall, ...], ...]:
@@ -274,15 +280,25 @@ class LoopState:
         """Tell whether, after this outcome, no further call of the turn may start."""
         return isinstance(outcome, Terminated) and self.on_terminal_tool_error == "fail"
 
+    def recorded(self, outcomes: Sequence[Settled]) -> list[Settled]:
+        """Return the outcomes that are results now, in call order. What a person is asked has none yet."""
+        ends = self._terminal(outcomes) is not None
+        result: list[Settled] = []
+        for call, outcome in outcomes:
+            if not self._asks(outcome):
+                result.append((call, outcome))
+            elif ends:
+                unasked = Cancelled("Not asked: the run ended") if isinstance(outcome, Asked) else outcome
+                result.append((call, unasked))
+        return result
+
     def results(self, outcomes: Sequence[Settled]) -> list[Message]:
-        """Return what is to be recorded of a turn's outcomes, in call order. A question has no result yet."""
-        ends, limit = self._terminal(outcomes) is not None, self.loop.max_message_bytes
-        return [
-            message
-            for call, outcome in outcomes
-            if (message := result_message(call, outcome, limit))
-            or (ends and (message := result_message(call, Cancelled("Not asked: the run ended"), limit)))
-        ]
+        """Return the tool messages of a turn's outcomes, in call order."""
+        messages = (result_message(*settled, self.loop.max_message_bytes) for settled in self.recorded(outcomes))
+        return [message for message in messages if message is not None]
+
+    def _asks(self, outcome: Outcome) -> bool:
+        return isinstance(outcome, Asked) or (isinstance(outcome, Unknown) and self.loop.on_unknown == "ask")
 
     def settled(self, outcomes: Sequence[Settled]) -> "LoopState":
         """All open calls have an outcome, given in call order."""
@@ -303,9 +319,9 @@ class LoopState:
         if self._terminal(outcomes) is not None:
             return ()
         return self.questions + tuple(
-            Question(question=outcome.question, tool_call_id=call.id)
+            Question(question=_question(call, outcome), tool_call_id=call.id)
             for call, outcome in outcomes
-            if isinstance(outcome, Asked)
+            if self._asks(outcome)
         )
 
     def _terminal(self, outcomes: Sequence[Settled]) -> TerminalError | None:
@@ -319,6 +335,10 @@ class LoopState:
         if first.tool_call_id is None:
             return self._with(questions=tuple(rest), finished=False, idle_turns=0)
         return self._turn_ended(questions=tuple(rest), progressed=True)
+
+    def asked_instead(self, question: Question) -> "LoopState":
+        """The first question turned out to be another one."""
+        return self._with(questions=(question, *self.questions[1:]))
 
     def _turn_ended(self, **changes: Any) -> "LoopState":
         """Apply changes; if nothing of the turn is open any more, judge whether the agent is stuck."""

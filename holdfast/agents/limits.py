@@ -6,8 +6,10 @@ from typing import Literal, cast
 
 from holdfast.errors import DefinitionError
 from holdfast.messages import Message
+from holdfast.tools import Duration, seconds
 
 OnStuck = Literal["stop", "retry", "escalate"]
+OnUnknown = Literal["tell", "ask"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,10 @@ class Loop:
         on_stuck: when `stuck_threshold` iterations in a row had no successful tool call: "stop" ends the run,
             "retry" nudges the model `stuck_retries` times first, "escalate" asks a person.
         stuck_threshold: 0 turns stuck detection off.
+        on_unknown: when nobody can tell whether a call with effects happened: "tell" lets the model read so, "ask"
+            asks a person first; the answer becomes the result of the call.
+        answer_timeout: how long a question or a pause waits for a person on Temporal: seconds, a text like "30d", or
+            None for ever. Then a question is answered with an error that the model reads, and a paused run ends.
         checkpoint_interval: `run_streaming` yields a checkpoint every so many iterations.
         max_tool_concurrency: parallel tool calls at once.
         max_tool_calls: per turn; the rest are refused to the model.
@@ -110,6 +116,8 @@ class Loop:
     on_stuck: OnStuck = "stop"
     stuck_threshold: int = 3
     stuck_retries: int = 1
+    on_unknown: OnUnknown = "tell"
+    answer_timeout: Duration | None = "30d"
     checkpoint_interval: int = 5
     max_tool_concurrency: int = 5
     max_tool_calls: int = 64
@@ -130,6 +138,9 @@ class Loop:
         ):
             check_count(f"loop.{name}", getattr(self, name), least)
         check_choice("loop.on_stuck", self.on_stuck, ("stop", "retry", "escalate"))
+        check_choice("loop.on_unknown", self.on_unknown, ("tell", "ask"))
+        if self.answer_timeout is not None:
+            object.__setattr__(self, "answer_timeout", seconds(self.answer_timeout, "loop.answer_timeout"))
         if isinstance(self.token_budget, int):
             object.__setattr__(self, "token_budget", TokenBudget(self.token_budget))
         for name, kind in (

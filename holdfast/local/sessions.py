@@ -63,8 +63,9 @@ class Log:
     async def write(self, messages: Sequence[Message], state: str, questions: tuple[Question, ...] = ()) -> None:
         """Record messages together with the agent's state and the open questions, all or nothing."""
         session = self.session
-        if (state, questions) != (session.state, session.questions or ()):
-            session = session.model_copy(update={"state": state, "questions": questions or None})
+        if (state, questions, None) != (session.state, session.questions or (), session.run_key):
+            ours = {"state": state, "questions": questions or None, "workflow_id": None, "run_key": None}
+            session = session.model_copy(update=ours)
         self._writes += 1
         if self._store is None or not self._store.durable:
             self._unwritten.extend(messages)

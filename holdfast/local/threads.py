@@ -1,11 +1,38 @@
-"""Runs plain functions beside the event loop."""
+"""Runs handlers for as long as they may take, and plain functions beside the event loop."""
 
 import asyncio
 import contextlib
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
+
+from holdfast.agent_loop import cut_off
+from holdfast.tools import Outcome, Tool, ToolContext
+
+
+async def bounded(
+    ask: Callable[..., Awaitable[Outcome | None]],
+    tool: Tool[..., Any],
+    arguments: dict[str, Any] | str,
+    context: ToolContext,
+    *,
+    limit: int,
+    seconds: float | None,
+) -> Outcome | None:
+    """Run one attempt, or one look by `verify`, and cut it off after so many `seconds`.
+
+    Args:
+        ask: the tool's `attempt` or `ask_whether_it_happened`.
+        limit: the largest result in bytes.
+    """
+    try:
+        async with asyncio.timeout(seconds) as until:
+            return await ask(arguments, context, limit=limit, in_thread=partial(in_thread, limit=until))
+    except TimeoutError:
+        assert seconds is not None
+        return cut_off(tool, tool.name, seconds)
 
 
 async def in_thread(call: Callable[[], Any], *, limit: asyncio.Timeout) -> Any:

@@ -2,13 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any, cast
 
-from holdfast.agent_loop import CallTools, LoopState, Settled, cancelled, cut_off, not_found, result_message
+from holdfast.agent_loop import CallTools, LoopState, Settled, cancelled, not_found, result_message
 from holdfast.local.cancellation import Cancellation
 from holdfast.local.events import Event, ToolEnded, ToolStarted
-from holdfast.local.threads import in_thread
+from holdfast.local.threads import bounded
 from holdfast.messages import ToolCall
 from holdfast.tools import Cancelled, Failed, Outcome, Tool, ToolContext, Unknown
 
@@ -129,13 +128,11 @@ class ToolCalls:
     async def _bounded(
         self, tool: Tool[..., Any], call: ToolCall, attempt: int, ask: Callable[..., Awaitable[Outcome | None]]
     ) -> Outcome | None:
-        try:
-            async with asyncio.timeout(cast("float | None", tool.timeout)) as limit:  # seconds since it was declared
-                return await ask(
-                    call.arguments,
-                    self._context(call, attempt),
-                    limit=self._state.loop.max_message_bytes,
-                    in_thread=partial(in_thread, limit=limit),
-                )
-        except TimeoutError:
-            return cut_off(tool, tool.name, cast(float, tool.timeout))
+        return await bounded(
+            ask,
+            tool,
+            call.arguments,
+            self._context(call, attempt),
+            limit=self._state.loop.max_message_bytes,
+            seconds=cast("float | None", tool.timeout),  # seconds since it was declared
+        )

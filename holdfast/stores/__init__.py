@@ -1,7 +1,7 @@
 """Where sessions are kept: a Protocol, and one module per database."""
 
 from holdfast.stores.memory import MemoryStore, memory_store
-from holdfast.stores.protocol import AgentStore, DurableStore, Ledger, LedgerEntry, Session
+from holdfast.stores.protocol import AgentStore, DurableStore, Ledger, LedgerEntry, RunningCall, Session
 from holdfast.stores.sqlite import SQLiteStore, sqlite_store
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Ledger",
     "LedgerEntry",
     "MemoryStore",
+    "RunningCall",
     "SQLiteStore",
     "Session",
     "memory_store",

@@ -40,6 +40,7 @@ class SessionLocks:
         self._held: set[str] = set()
         self._process = os.getpid()
         self._guard = threading.Lock()
+        self.shared = path is not None and fcntl is not None  # until the file system says otherwise
 
     def take(self, session_id: str) -> bool:
         """Take a session's lock; False if anybody has it.
@@ -74,6 +75,7 @@ class SessionLocks:
             _set(self._file, session_id, locked=True)
         except OSError as error:
             if error.errno in _UNSUPPORTED:  # then the database alone guards
+                self.shared = False
                 logging.getLogger("holdfast").warning("%s-lock: this file system has no locks (%s)", path, error)
             elif self._file is None or error.errno not in _TAKEN:
                 raise StoreError(f"The lock file {path}-lock cannot be used: {error}") from error

@@ -14,6 +14,7 @@ class MemoryStore:
     """A store in a dict. It refuses everything that only a durable store can promise."""
 
     durable = False
+    shares_holds = False
 
     def __init__(self) -> None:
         self._locks = SessionLocks(None)
@@ -48,8 +49,10 @@ class MemoryStore:
         self._sessions.pop(session.id, None)
         self._sessions[session.id] = session.model_copy(update=set_by_store)
 
-    async def load_messages(self, session_id: str) -> list[Message]:
-        return [message.model_copy(deep=True) for message in self._messages.get(session_id, ())]
+    async def load_messages(self, session_id: str, *, after: int = 0) -> list[Message]:
+        messages, session = self._messages.get(session_id, []), self._sessions.get(session_id)
+        first = (len(messages) if session is None else session.last_seq) - len(messages)
+        return [message.model_copy(deep=True) for message in messages[max(0, after - first) :]]
 
     async def append_messages(self, session_id: str, messages: Sequence[Message], session: Session) -> None:
         stored = [message.model_copy(deep=True) for message in messages if message.role != "system"]

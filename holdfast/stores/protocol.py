@@ -37,6 +37,8 @@ class Session(Record):
         state: the agent's state as JSON.
         user_id, tenant_id: the owner, checked when the session is resumed; None is nobody's.
         questions: open questions; None if none.
+        workflow_id, run_key: of the Temporal run that wrote last, by which its calls are found in the ledger; None
+            if that was a run in process.
         last_seq: the number of the last message ever written. Set by the store.
         version: how often the session was written, with or without messages. Set by the store.
         created_at: UTC; the first save's is kept, and set by the store if that has none. With the id it tells a
@@ -50,6 +52,8 @@ class Session(Record):
     user_id: str | None = None
     tenant_id: str | None = None
     questions: tuple[Question, ...] | None = None
+    workflow_id: str | None = None
+    run_key: str | None = None
     last_seq: int = 0
     version: int = 0
     created_at: datetime | None = None
@@ -76,11 +80,32 @@ class LedgerEntry(Record):
     result: str | None = None
 
 
+class RunningCall(Record):
+    """An activity that runs now; what is left of it when its worker has died.
+
+    Args:
+        owner: one attempt of one process, as in the ledger.
+        worker: the process; a store `hold`s its name as long as it lives.
+        task_token: by which Temporal is told what became of the attempt; base64.
+    """
+
+    owner: str
+    worker: str
+    task_token: str
+    workflow_id: str
+    run_id: str
+
+
 class AgentStore(Protocol):
     """Sessions and their messages. Every method raises `StoreError` when the database refuses."""
 
     durable: bool
     """Whether what is acknowledged outlives the process."""
+
+    @property
+    def shares_holds(self) -> bool:
+        """Whether a hold is seen by other processes and ends with its own: only then does a free one prove a death."""
+        ...
 
     async def hold(self, session_id: str) -> bool:
         """Hold a session for one run until `let_go`, or the death of the process; False if another run holds it."""
@@ -98,8 +123,8 @@ class AgentStore(Protocol):
         """Create or update a session. The agent's name and the time of creation stay those of the first save."""
         ...
 
-    async def load_messages(self, session_id: str) -> list[Message]:
-        """Return all messages in order; none for an unknown session."""
+    async def load_messages(self, session_id: str, *, after: int = 0) -> list[Message]:
+        """Return the messages in order, those after a number; none for an unknown session."""
         ...
 
     async def append_messages(self, session_id: str, messages: Sequence[Message], session: Session) -> None:
@@ -153,8 +178,13 @@ class Ledger(Protocol):
     A run key names a run; a call key a call in it.
     """
 
-    async def claim(self, run_key: str, call_key: str, *, owner: str, arguments_hash: str) -> LedgerEntry:
+    async def claim(
+        self, run_key: str, call_key: str, *, owner: str, arguments_hash: str, running: RunningCall | None = None
+    ) -> LedgerEntry:
         """Claim a call if nobody has, and return its entry: it is yours if its `owner` is.
+
+        Args:
+            running: kept with the claim, until `finish` or `end_call` of its owner.
 
         Raises:
             InputError: the call was claimed with other arguments.
@@ -171,8 +201,46 @@ class Ledger(Protocol):
         """Record the result of a call that `owner` has claimed, once or again; False if it is not its any more."""
         ...
 
+    async def begin_call(self, running: RunningCall) -> None:
+        """Keep that an activity runs which claims nothing, until `end_call` of its owner."""
+        ...
+
+    async def end_call(self, owner: str) -> None:
+        """Forget an activity that runs no more, if it is there."""
+        ...
+
+    async def running_calls(self) -> list[RunningCall]:
+        """Return the activities that run, or whose worker has died."""
+        ...
+
     async def settle(self, run_key: str, call_key: str) -> LedgerEntry:
         """Return a call's entry; if there is none, abandon it first, so that a late starter does not run it."""
+        ...
+
+    async def load_entries(self, run_key: str, call_keys: Sequence[str]) -> dict[str, LedgerEntry]:
+        """Return the entries that are there, by call key."""
+        ...
+
+    async def append_reply(
+        self,
+        session_id: str,
+        messages: Sequence[Message],
+        session: Session,
+        *,
+        run_key: str,
+        turn: int,
+        reply: str,
+        write_key: str,
+        expected_seq: int,
+        owner: str,
+    ) -> str:
+        """Keep a model's reply and append its messages, both or neither, and end the call of `owner`.
+
+        Returns the reply that is kept. If that is another one, nothing was appended: append what it says.
+
+        Raises:
+            SessionConflictError: someone else has written to the session since.
+        """
         ...
 
     async def save_reply(self, run_key: str, turn: int, reply: str) -> str:

@@ -1,5 +1,7 @@
 """Doubles and harnesses for tests of agents and stores."""
 
+from typing import TYPE_CHECKING, Any
+
 from holdfast.testing.crashes import (
     CrashedRun,
     CrashReport,
@@ -13,10 +15,24 @@ from holdfast.testing.stores import store_suite
 __all__ = [
     "CrashReport",
     "CrashedRun",
+    "DevServer",
     "ModelCall",
     "ScriptedModel",
     "SimulatedCrash",
     "crash_after_tool_results",
     "crash_everywhere",
+    "dev_server",
     "store_suite",
+    "time_skipping_server",
 ]
+
+if TYPE_CHECKING:
+    from holdfast.testing.servers import DevServer, dev_server, time_skipping_server
+
+
+def __getattr__(name: str) -> Any:
+    if name in {"DevServer", "dev_server", "time_skipping_server"}:  # loads temporalio for those alone who ask
+        from holdfast.testing import servers
+
+        return getattr(servers, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

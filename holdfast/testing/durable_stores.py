@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.checkpoints import Question
-from holdfast.errors import InputError, SessionConflictError
+from holdfast.errors import SessionConflictError
 from holdfast.messages import Message
 from holdfast.testing.expectations import contents, expect, expect_error, say, session
 
@@ -124,61 +124,17 @@ async def open_questions_are_written_and_cleared_with_the_messages(store: Any) -
     expect((await store.load_session("s1")).questions, None, "questions")
 
 
-async def a_call_is_claimed_once(store: Any) -> None:
-    first = await store.claim("run", "1", owner="me", arguments_hash="h")
-    expect((first.state, first.owner), ("claimed", "me"), "the first claim")
-    second = await store.claim("run", "1", owner="you", arguments_hash="h")
-    expect((second.state, second.owner), ("claimed", "me"), "the second claim")
-    other = await store.claim("another-run", "1", owner="you", arguments_hash="h")
-    expect(other.owner, "you", "the same call key in another run")
-
-
-async def a_claim_with_other_arguments_is_refused(store: Any) -> None:
-    await store.claim("run", "1", owner="me", arguments_hash="h")
-    await expect_error(InputError, store.claim("run", "1", owner="you", arguments_hash="other"), "claim")
-
-
-async def only_the_owner_of_a_claim_records_its_result(store: Any) -> None:
-    await store.claim("run", "1", owner="me", arguments_hash="h")
-    expect(await store.finish("run", "1", owner="you", state="done", result="x"), False, "finish by another")
-    expect(await store.finish("run", "1", owner="me", state="done", result="r"), True, "finish by the owner")
-    expect(await store.finish("run", "1", owner="me", state="done", result="r"), True, "the same once more")
-    expect(await store.finish("run", "1", owner="me", state="failed", result="x"), False, "another result")
-    entry = await store.claim("run", "1", owner="you", arguments_hash="h")
-    expect((entry.state, entry.result), ("done", "r"), "what a later claim finds")
-
-
-async def settling_fences_a_call_that_never_started(store: Any) -> None:
-    expect((await store.settle("run", "1")).state, "abandoned", "settle without a claim")
-    late = await store.claim("run", "1", owner="late", arguments_hash="h")
-    expect((late.state, late.owner), ("abandoned", None), "the late starter's claim")
-    expect(await store.finish("run", "1", owner="late", state="done", result="x"), False, "its result")
-
-
-async def settling_reports_what_is_known(store: Any) -> None:
-    await store.claim("run", "1", owner="me", arguments_hash="h")
-    expect((await store.settle("run", "1")).state, "claimed", "settle while it may be running")
-    await store.finish("run", "1", owner="me", state="failed", result="r")
-    entry = await store.settle("run", "1")
-    expect((entry.state, entry.result), ("failed", "r"), "settle when it has ended")
-
-
-async def a_safe_call_can_be_taken_over(store: Any) -> None:
-    await store.claim("run", "1", owner="dead", arguments_hash="h")
-    expect((await store.take_over("run", "1", owner="me")).owner, "me", "the owner")
-    expect(await store.finish("run", "1", owner="dead", state="done", result="x"), False, "finish by the dead one")
-    expect(await store.finish("run", "1", owner="me", state="done", result="r"), True, "finish by the new one")
-
-
-async def the_first_reply_of_a_turn_is_kept(store: Any) -> None:
-    expect(await store.load_reply("run", 1), None, "load_reply")
-    expect(await store.save_reply("run", 1, "first"), "first", "save_reply")
-    expect(await store.save_reply("run", 1, "second"), "first", "save_reply again")
-    expect(await store.load_reply("run", 1), "first", "load_reply")
-    expect(await store.load_reply("run", 2), None, "load_reply of another turn")
+async def messages_after_a_number_are_loaded_alone(store: Any) -> None:
+    await store.append_messages_atomic("s1", say("a", "b", "c"), session(), expected_seq=0)
+    await store.prune_messages("s1", 1)
+    await store.append_messages_atomic("s1", say("d"), session(), expected_seq=3)
+    for after, expected in ((0, ["c", "d"]), (2, ["c", "d"]), (3, ["d"]), (4, [])):
+        loaded = [message.content for message in await store.load_messages("s1", after=after)]
+        expect(loaded, expected, f"load_messages(after={after})")
 
 
 ATOMIC_WRITES = [
+    messages_after_a_number_are_loaded_alone,
     an_atomic_append_makes_the_session_and_its_messages_visible_together,
     atomic_appends_stay_in_order,
     an_atomic_append_that_cannot_be_stored_leaves_nothing,
@@ -191,13 +147,4 @@ ATOMIC_WRITES = [
     many_writers_at_once_lose_no_number,
     a_failed_write_does_not_take_its_neighbours_down,
     open_questions_are_written_and_cleared_with_the_messages,
-]
-LEDGER = [
-    a_call_is_claimed_once,
-    a_claim_with_other_arguments_is_refused,
-    only_the_owner_of_a_claim_records_its_result,
-    settling_fences_a_call_that_never_started,
-    settling_reports_what_is_known,
-    a_safe_call_can_be_taken_over,
-    the_first_reply_of_a_turn_is_kept,
 ]

@@ -14,8 +14,9 @@ from typing import Any
 from holdfast.checkpoints import Question
 from holdfast.errors import MemoryStoreNotDurableError
 from holdfast.messages import Message, ToolCall, Usage
-from holdfast.testing.durable_stores import ATOMIC_WRITES, LEDGER
+from holdfast.testing.durable_stores import ATOMIC_WRITES
 from holdfast.testing.expectations import contents, expect, expect_error, say, session
+from holdfast.testing.ledgers import LEDGER
 
 Check = Callable[[Any], Awaitable[None]]
 

@@ -14,7 +14,14 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from holdfast.errors import DefinitionError, InputError, InterruptError, RetryableError, TerminalError
+from holdfast.errors import (
+    DefinitionError,
+    InputError,
+    InterruptError,
+    RetryableError,
+    TerminalError,
+    ToolDurabilityError,
+)
 from holdfast.messages import clean_text, cut, error_text, explain, is_cut, read_object, size_over
 from holdfast.tools.attempts import (
     Asked,
@@ -206,6 +213,8 @@ class Tool(Generic[P, R]):
             return Asked(cut(clean_text(interrupt.question), limit))
         except TerminalError as error:
             return Terminated(error)
+        except ToolDurabilityError as error:  # the handler itself cannot tell, say after a connection broke
+            return Unknown(error.reason or cut(error_text(error), limit))
         except RetryableError as error:
             return Failed(cut(error_text(error), limit), raised=True, retryable=True, retry_after=error.retry_after)
         except (Exception, SystemExit) as error:

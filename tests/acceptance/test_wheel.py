@@ -18,9 +18,13 @@ def test_the_wheel_holds_the_library_its_types_and_its_licence(tmp_path: Path) -
         metadata = archive.read(next(name for name in names if name.endswith("METADATA"))).decode()
     library = {str(path.relative_to(ROOT)) for path in (ROOT / "holdfast").rglob("*.py")} | {"holdfast/py.typed"}
     assert {name for name in names if ".dist-info/" not in name} == library
-    assert {Path(name).name for name in names - library} == {"METADATA", "RECORD", "WHEEL", "LICENSE"}
+    assert {Path(name).name for name in names - library} == {
+            "METADATA", "RECORD", "WHEEL", "LICENSE", "entry_points.txt"
+        }  # fmt: skip
     needed = [line.split(": ")[1] for line in metadata.splitlines() if line.startswith("Requires-Dist")]
     assert sorted(line.split("<")[0].split(">")[0] for line in needed if "extra" not in line) == [
+        "click",
         "pydantic",
+        "temporalio",
         "typing-extensions",
     ]

@@ -2,13 +2,20 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
+import pytest_asyncio
 
 from holdfast import sqlite_store
+from holdfast.stores import SQLiteStore
+from holdfast.temporal import connect
+from holdfast.testing import DevServer, dev_server
+from integration.drivers import Driver, InProcess, OnTemporal
+from integration.temporal_runs import Temporal
 
 
 @pytest.fixture(params=["stateless", "stored"])
@@ -28,3 +35,29 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="holdfast-", dir=memory) as name:
         yield Path(name)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def temporal_server() -> AsyncIterator[DevServer]:
+    """One server for all tests that bring names of their own. It makes nobody wait who waits for nothing."""
+    settings = (
+        'history.timerProcessorMaxTimeShift="0s"',  # a short timer ends on time, not within a second
+        'history.workflowIdReuseMinimalInterval="0s"',  # a run that continues as new does so at once, not in a second
+    )
+    async with dev_server(extra_args=[f"--dynamic-config-value={setting}" for setting in settings]) as server:
+        yield server
+
+
+@pytest.fixture
+async def temporal(temporal_server: DevServer, store: SQLiteStore) -> AsyncIterator[Temporal]:
+    """A client, and a store, a task queue and session ids of the test's own. What it leaves running is ended."""
+    temporal = Temporal(await connect(temporal_server.address), store, f"t{uuid4().hex[:10]}")
+    yield temporal
+    await temporal.end_all()
+
+
+@pytest.fixture(params=[InProcess, OnTemporal], ids=["in process", "on Temporal"])
+def driver(request: pytest.FixtureRequest, temporal: Temporal) -> Driver:
+    """What carries a run out; a rule of the loop holds with either."""
+    made: Driver = request.param(temporal)
+    return made

@@ -12,6 +12,8 @@ def test_the_limits_of_a_loop_have_defaults() -> None:
     assert dataclasses.asdict(Loop()) == {
         "max_iterations": 20,
         "on_stuck": "stop",
+        "on_unknown": "tell",
+        "answer_timeout": 2_592_000.0,
         "stuck_threshold": 3,
         "stuck_retries": 1,
         "checkpoint_interval": 5,

@@ -20,7 +20,9 @@ ORDER = [
     ["agent_loop"],
     ["llm", "stores"],
     ["local"],
+    ["temporal"],
     ["testing"],
+    ["cli"],
 ]
 NO_IO = {"errors", "messages", "checkpoints", "tools", "agents", "agent_loop"}
 FORBIDDEN_WITHOUT_IO = {
@@ -28,7 +30,15 @@ FORBIDDEN_WITHOUT_IO = {
     "subprocess", "tempfile", "threading", "time", "uuid",
 }  # fmt: skip
 MODULES = sorted(path for path in LIBRARY.rglob("*.py") if path != LIBRARY / "__init__.py")
-PACKAGES = ["holdfast", "holdfast.stores", "holdfast.llm", "holdfast.local", "holdfast.testing"]
+PACKAGES = [
+    "holdfast",
+    "holdfast.stores",
+    "holdfast.llm",
+    "holdfast.local",
+    "holdfast.temporal",
+    "holdfast.testing",
+    "holdfast.cli",
+]
 
 
 def part_of(path: Path) -> str:
@@ -92,6 +102,8 @@ def test_importing_holdfast_loads_no_sdk_and_no_test_tool() -> None:
     code = "import sys, holdfast; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not set(loaded) & {"anthropic", "openai", "mcp", "temporalio", "httpx", "httpx2", "pytest", "click"}
+    code = "import sys, holdfast.testing; print('temporalio' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
     code = "import sys, holdfast; print('holdfast.testing' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
@@ -118,6 +130,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "agent_sessions",
         "agent_messages",
         "tool_ledger",
+        "running_calls",
         "model_replies",
     ]
 

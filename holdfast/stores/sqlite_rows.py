@@ -1,0 +1,181 @@
+"""Rows of the SQLite store: how sessions, messages and ledger entries are written into columns and read back."""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic_core import to_json
+
+from holdfast.checkpoints import Question
+from holdfast.errors import InputError, SessionConflictError
+from holdfast.messages import Message, ToolCall, Usage
+from holdfast.stores.protocol import LedgerEntry, RunningCall, Session
+
+SESSION = (
+    "id, agent_name, state, user_id, tenant_id, questions, workflow_id, run_key, last_seq, version, created_at,"
+    " updated_at"
+)
+RUNNING = "owner, worker, task_token, workflow_id, run_id"
+MESSAGE = "role, content, tool_calls, tool_call_id, tool_name, status, usage, cost"
+
+
+def advance_session(
+    db: sqlite3.Connection,
+    session_id: str,
+    session: Session,
+    count: int,
+    write_key: str | None,
+    expected_seq: int | None,
+    expected_version: int | None,
+) -> int | None:
+    """Save the session and move its last number on; return it, or None if the write key was used before."""
+    if expected_seq:  # the common case in one statement: the session is there and nobody else wrote
+        done = db.execute(
+            "UPDATE agent_sessions SET state = ?, user_id = ?, tenant_id = ?, questions = ?, workflow_id = ?,"
+            " run_key = ?, updated_at = ?, last_write = ?, last_seq = last_seq + ?, version = version + 1"
+            " WHERE id = ? AND last_seq = ? AND created_at = coalesce(?, created_at)"
+            " AND version = coalesce(?, version)",
+            (session.state, session.user_id, session.tenant_id, _write_questions(session), session.workflow_id,
+             session.run_key, _now(), write_key, count, session_id, expected_seq, _created(session), expected_version),
+        ).rowcount  # fmt: skip
+        if done:
+            return expected_seq + count
+    row = db.execute(
+        "SELECT last_seq, version, created_at, last_write FROM agent_sessions WHERE id = ?", (session_id,)
+    ).fetchone()
+    last, version, created, last_write = row or (0, 0, None, None)
+    if write_key is not None and (write_key == last_write or _has_key(db, session_id, write_key)):
+        return None
+    made_anew = created is not None and expected_seq is not None and _created(session) not in (None, created)
+    if expected_seq not in (None, last) or expected_version not in (None, version) or made_anew:
+        raise SessionConflictError(
+            f"Session {session_id} is at message {last}, this run knows of {expected_seq}: another run has written to "
+            "it. Nothing was written; run again to go on from there."
+        )
+    return save_session(db, session.model_copy(update={"id": session_id}), count, write_key)
+
+
+def _has_key(db: sqlite3.Connection, session_id: str, write_key: str) -> bool:
+    row = db.execute("SELECT 1 FROM agent_messages WHERE session_id = ? AND write_key = ?", (session_id, write_key))
+    return row.fetchone() is not None
+
+
+def save_session(db: sqlite3.Connection, session: Session, count: int, write_key: str | None = None) -> int:
+    now = _now()
+    row = db.execute(
+        f"INSERT INTO agent_sessions ({SESSION}, last_write) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?)"
+        " ON CONFLICT (id) DO UPDATE SET state = excluded.state, user_id = excluded.user_id,"
+        " tenant_id = excluded.tenant_id, questions = excluded.questions, workflow_id = excluded.workflow_id,"
+        " run_key = excluded.run_key, last_seq = last_seq + excluded.last_seq,"
+        " version = version + 1, last_write = excluded.last_write, updated_at = excluded.updated_at"
+        " RETURNING last_seq",
+        (session.id, session.agent_name, session.state, session.user_id, session.tenant_id, _write_questions(session),
+         session.workflow_id, session.run_key, count, _created(session) or now, now, write_key),
+    ).fetchall()  # fmt: skip
+    return int(row[0][0])
+
+
+def message_rows(messages: Sequence[Message]) -> list[tuple[Any, ...]]:
+    return [
+        (
+            message.role,
+            message.content,
+            None if message.tool_calls is None else to_json([_plain(call) for call in message.tool_calls]).decode(),
+            message.tool_call_id,
+            message.tool_name,
+            message.status,
+            None if message.usage is None else message.usage.model_dump_json(),
+            message.cost,
+        )
+        for message in messages
+        if message.role != "system"
+    ]
+
+
+def _plain(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "name": call.name, "arguments": call.arguments}
+
+
+def insert_messages(
+    db: sqlite3.Connection,
+    session_id: str,
+    last: int,
+    rows: list[tuple[Any, ...]],
+    session: Session,
+    write_key: str | None,
+) -> None:
+    db.executemany(
+        f"INSERT INTO agent_messages (session_id, seq, user_id, tenant_id, write_key, {MESSAGE})"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [
+            (session_id, seq, session.user_id, session.tenant_id, write_key if seq == last + 1 else None, *row)
+            for seq, row in enumerate(rows, last + 1)
+        ],
+    )
+
+
+def read_session(row: tuple[Any, ...]) -> Session:
+    names = SESSION.split(", ")
+    fields = dict(zip(names, row, strict=True))
+    if fields["questions"] is not None:
+        fields["questions"] = tuple(Question.model_validate(item) for item in json.loads(fields["questions"]))
+    return Session.model_validate(fields)
+
+
+def _write_questions(session: Session) -> str | None:
+    return json.dumps([question.model_dump() for question in session.questions]) if session.questions else None
+
+
+def read_message(row: tuple[Any, ...]) -> Message:
+    role, content, tool_calls, tool_call_id, tool_name, status, usage, cost = row
+    return Message(
+        role=role,
+        content=content,
+        tool_calls=None if tool_calls is None else tuple(ToolCall(**call) for call in json.loads(tool_calls)),
+        tool_call_id=tool_call_id,
+        tool_name=tool_name,
+        status=status,
+        usage=None if usage is None else Usage.model_validate_json(usage),
+        cost=cost,
+    )
+
+
+def ledger_entry(db: sqlite3.Connection, run_key: str, call_key: str) -> LedgerEntry:
+    entry = find_entry(db, run_key, call_key)
+    if entry is None:
+        raise InputError(f"Call {call_key} of run {run_key} is not in the ledger")
+    return entry
+
+
+def find_entry(db: sqlite3.Connection, run_key: str, call_key: str) -> LedgerEntry | None:
+    row = db.execute(
+        "SELECT state, owner, arguments_hash, result FROM tool_ledger WHERE run_key = ? AND call_key = ?",
+        (run_key, call_key),
+    ).fetchone()
+    if row is None:
+        return None
+    state, owner, arguments_hash, result = row
+    return LedgerEntry(state=state, owner=owner, arguments_hash=arguments_hash, result=result)
+
+
+def begin_call(db: sqlite3.Connection, running: RunningCall) -> None:
+    db.execute(
+        f"INSERT OR REPLACE INTO running_calls ({RUNNING})"
+        " VALUES (:owner, :worker, :task_token, :workflow_id, :run_id)",
+        dict(running),
+    )
+
+
+def kept_reply(db: sqlite3.Connection, run_key: str, turn: int) -> str | None:
+    row = db.execute("SELECT reply FROM model_replies WHERE run_key = ? AND turn = ?", (run_key, turn)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def _created(session: Session) -> str | None:
+    return None if session.created_at is None else session.created_at.isoformat()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()

@@ -1,0 +1,73 @@
+"""How long each kind of activity may take, and how often it is tried: one table."""
+
+from datetime import timedelta
+from typing import Any
+
+from temporalio.common import RetryPolicy
+from temporalio.workflow import ActivityCancellationType
+
+from holdfast.temporal.facts import ToolFacts
+
+HEARTBEAT = timedelta(seconds=10)
+MODEL_HEARTBEAT = timedelta(seconds=15)
+MODEL_TIMEOUT = timedelta(seconds=120)
+
+# Of what only reads and writes the store: it waits for as long as that takes.
+_STORE_RETRIES = RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10))
+_MODEL_RETRIES = RetryPolicy(
+    initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=60), maximum_attempts=8
+)
+_WAIT = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
+
+STORE_OPTIONS: dict[str, Any] = {
+    "start_to_close_timeout": MODEL_TIMEOUT,  # the hook at a run's end is the user's, and may ask a model, too
+    "heartbeat_timeout": MODEL_HEARTBEAT,
+    "retry_policy": _STORE_RETRIES,
+}
+OPEN_OPTIONS: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(seconds=30),
+    # Longer waits are timers of the workflow's: a worker cannot stop while one of its own retries goes on (measured).
+    "local_retry_threshold": timedelta(seconds=1),
+    "retry_policy": _STORE_RETRIES,
+}
+MODEL_OPTIONS: dict[str, Any] = {
+    "start_to_close_timeout": MODEL_TIMEOUT,
+    "heartbeat_timeout": MODEL_HEARTBEAT,
+    "retry_policy": _MODEL_RETRIES,
+    "cancellation_type": _WAIT,
+}
+ATTACH_OPTIONS: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(days=365),
+    "heartbeat_timeout": HEARTBEAT,
+    "retry_policy": _STORE_RETRIES,
+    "cancellation_type": _WAIT,
+}
+
+
+def tool_options(tool: ToolFacts) -> dict[str, Any]:
+    """Return the options of one dispatch of a call: attempts by whether it is safe to retry, and never without end."""
+    return {
+        "start_to_close_timeout": timedelta(seconds=tool.timeout),
+        "heartbeat_timeout": HEARTBEAT,
+        "retry_policy": RetryPolicy(
+            initial_interval=timedelta(seconds=tool.initial),
+            backoff_coefficient=tool.factor,
+            maximum_interval=timedelta(seconds=tool.longest),
+            maximum_attempts=tool.attempts,
+        ),
+        "cancellation_type": _WAIT,
+    }
+
+
+def settle_options(tool: ToolFacts) -> dict[str, Any]:
+    """Return the options of settling a call, in which its `verify` may run: again until it is settled."""
+    return {
+        "start_to_close_timeout": timedelta(seconds=max(tool.timeout, 30.0)),
+        "heartbeat_timeout": HEARTBEAT,
+        "retry_policy": _STORE_RETRIES,
+    }
+
+
+def summary(text: str) -> str:
+    """Return a summary that any server takes: one line of at most 200 bytes."""
+    return " ".join(text.split()).encode()[:200].decode(errors="ignore")

@@ -1,0 +1,366 @@
+"""The workflow of an agent: asks the loop what is next, carries it out with activities, reports back.
+
+It sees names, numbers and references. The transcript is in the store, what steers it was recorded at its start, and
+nothing of the user's runs in it.
+"""
+
+import asyncio
+import types
+from typing import Any, NoReturn, cast
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from holdfast.agent_loop import Action, AskHuman, CallModel, CallTools, Finish, Settled, next_action
+from holdfast.errors import InputError
+from holdfast.messages import error_text
+from holdfast.temporal import names
+from holdfast.temporal.activity_options import MODEL_OPTIONS, OPEN_OPTIONS, STORE_OPTIONS, summary
+from holdfast.temporal.calls import Calls
+from holdfast.temporal.descriptions import show_ended, show_started
+from holdfast.temporal.facts import Call, Facts, Reply, read_state, read_usage
+from holdfast.temporal.people import People
+from holdfast.temporal.progress import Progress, Turn, carried_state, read_calls
+from holdfast.temporal.wire import AgentInput, write_outcome
+from holdfast.tools import Outcome, Unknown
+
+STEPS = 100  # after which a run continues as new: replay stays short, and 5,000 steps cost what 50 × 100 do
+
+_ONCE = ("message", "checkpoint", "call", "carried")  # of an input: what the first run of a chain has taken in
+_FATAL = ("SessionConflictError", "SessionAccessDeniedError")
+
+
+class AgentRun(People):
+    """One run of an agent; `agent_workflow` makes its workflow type."""
+
+    def __init__(self, data: Any, extra: tuple[Any, ...]) -> None:
+        super().__init__()
+        self._data, self._extra = data, extra
+        self._steps = 0
+
+    async def drive(self) -> dict[str, Any]:
+        """Run to the end. A cancel reaches what runs first; the run ends when that has ended."""
+        main = asyncio.create_task(self._main())
+        while True:
+            try:
+                return await asyncio.shield(main)
+            except asyncio.CancelledError:
+                if main.done():
+                    raise
+                self._running.cancel()
+
+    async def _main(self) -> dict[str, Any]:
+        try:
+            if self._extra:
+                raise InputError(f"The input is one JSON object, got {1 + len(self._extra)} arguments")
+            self._given = AgentInput.read(self._data)
+            info = workflow.info()
+            for name, is_ours in (("carried", info.continued_run_id), ("call", info.parent)):
+                if getattr(self._given, name) is not None and not is_ours:
+                    raise InputError(f"The input: {name!r} is for runs that holdfast itself starts")
+        except InputError as error:
+            raise ApplicationError(str(error), type="InputError", non_retryable=True) from None
+        await self._begin()
+        while True:
+            await self._serve_exports()
+            if self._running.cancelled and self._state.open_calls:
+                await self._carry_out(next_action(self._state))  # none is run: each is answered with that
+            if self._running.cancelled:
+                await self._finish("cancelled", None)
+                self._ending("cancelled")
+                raise asyncio.CancelledError
+            self._take_in_messages()
+            ended = await self._carry_out(next_action(self._state))
+            if ended is not None:
+                await workflow.wait_condition(workflow.all_handlers_finished)
+                return ended
+
+    async def _carry_out(self, action: Action) -> dict[str, Any] | None:
+        match action:
+            case CallModel():
+                self._continue_as_new_if_due()
+                await self._call_model(action)
+            case CallTools():
+                await self._call_tools(action)
+            case AskHuman(question) if self._given.asks_caller:
+                return self._result("interrupted", {"question": question.question})
+            case AskHuman(question):
+                self._continue_as_new_if_due()
+                await self._ask(question)
+            case Finish():
+                return await self._close(action)
+        return None
+
+    def _take_in_messages(self) -> None:
+        """Take in what the user said, where it cannot get between a call and its result."""
+        state = self._state
+        if self._mailbox.messages and not state.open_calls and not state.questions and state.ended is None:
+            self._progress.say += self._mailbox.take_messages()
+            self._progress.last = {}
+            self._state = state.told()
+
+    # --- beginning ---
+
+    async def _begin(self) -> None:
+        carried = self._given.carried
+        if carried is not None:
+            self._progress = Progress.read(carried)
+        else:
+            self._progress = await self._open()
+        opened = self._progress.opened
+        self._facts = Facts.read(
+            opened["facts"], max_iterations=self._given.max_iterations, max_tokens=self._given.max_tokens
+        )
+        self._calls = Calls(self._given, self._progress, self._running, self._pause)
+        if carried is not None:
+            self._mailbox.take_over(carried.get("mailbox", {}))
+            self._state = carried_state(carried, self._facts)
+        else:
+            self._state = read_state(opened.pop("state", {}), self._facts)
+            self._mailbox.messages[:0] = [text for text in (opened.pop("message", None),) if text is not None]
+            if self._facts.search:
+                show_started(self._progress.session, self._given.tenant_id)
+            if opened.pop("empty", False) and not self._mailbox.messages:
+                raise ApplicationError(
+                    f"nothing to run: session {self._progress.session} is new, and no message was given",
+                    type="InputError",
+                    non_retryable=True,
+                )
+            if "on_start" in self._facts.hooks:
+                await self._start_hook()
+        self._tell()
+
+    async def _open(self) -> Progress:
+        info = workflow.info()
+        session = self._given.session_id or names.session_of(info.workflow_type, info.workflow_id)
+        run = info.original_execution_run_id
+        reference = {"input": self._given.plain(), "session": session or f"sess_{workflow.uuid4()}", "run": run}
+        try:
+            opened = await workflow.execute_local_activity(names.OPEN, reference, **OPEN_OPTIONS)
+        except ActivityError as error:
+            _fail(error)
+        calls = {call.id: call for call in read_calls(opened.pop("calls", ()))}
+        seq = opened.pop("seq")
+        return Progress(run=run, opened=opened, seq=seq, turn=Turn(seq=seq, calls=calls))
+
+    async def _start_hook(self) -> None:
+        while True:
+            try:
+                state = await workflow.execute_activity(names.START, self._reference(), **STORE_OPTIONS)
+            except ActivityError as error:
+                if await self._pause("on_start", _why(error)):
+                    continue
+                if self._running.cancelled:
+                    return
+                _fail(error)
+            if state is not None:
+                self._progress.opened["agent_state"] = state
+            return
+
+    # --- the model ---
+
+    async def _call_model(self, action: CallModel) -> None:
+        progress = self._progress
+        if action.warning is not None:
+            progress.notices.append([progress.turn.seq, "warning", action.warning])
+        if action.nudge is not None:
+            progress.notices.append([progress.turn.seq, "nudge", action.nudge])
+        reply = await self._ask_model(progress.turn.number + 1)
+        if reply is None:
+            return
+        self._steps += 1
+        progress.opened.pop("agent_state", None)
+        progress.seq, progress.last = reply["seq"], reply
+        calls = tuple(read_calls(reply.get("calls", ())))
+        progress.turn = Turn(progress.turn.number + 1, progress.seq, {call.id: call for call in calls})
+        progress.view = reply.get("view", progress.view)
+        progress.say = [progress.say[index] for index in reply.get("untold", ())]
+        answer = Reply(reply.get("text", ""), calls or None, read_usage(reply.get("usage")))
+        self._state = self._state.replied(cast(Any, answer))
+        if progress.say and not calls:
+            self._state = self._state.told()
+        self._tell()
+
+    async def _ask_model(self, number: int) -> dict[str, Any] | None:
+        """Return the model's answer; None if there is none, and the state says what to do then."""
+        progress = self._progress
+        while True:
+            handle = workflow.start_activity(
+                names.CALL_MODEL,
+                self._reference(
+                    turn=number, say=progress.say or None, notices=progress.notices or None, view=progress.view
+                ),
+                **MODEL_OPTIONS,
+                summary=summary(f"{progress.model or self._facts.model or 'model'} · turn {number}"),
+            )
+            try:
+                reply: dict[str, Any] = await self._running.wait(handle)
+            except asyncio.CancelledError:
+                if not self._running.cancelled:
+                    raise
+                return None
+            except ActivityError as error:
+                if self._running.cancelled:
+                    return None
+                if isinstance(error.cause, ApplicationError) and error.cause.type in _FATAL:
+                    _fail(error)
+                if await self._pause("model", _why(error)):
+                    continue
+                if not self._running.cancelled:
+                    self._state = self._state.failed(f"The model could not be called: {_why(error)}")
+                return None
+            if "error" not in reply:
+                return reply
+            progress.wrote(reply["seq"])
+            self._state = self._state.failed(reply["error"])
+            return None
+
+    # --- tools ---
+
+    async def _call_tools(self, action: CallTools) -> None:
+        state, turn = self._state, self._progress.turn
+        settled = await self._calls.run_all(action, state)
+        self._note_sources(settled)
+        state = state.settled(settled)
+        if turn.spent is not None:
+            state, turn.spent = state.spent(turn.spent), None
+        self._state = state
+        self._tell()
+        if state.questions and not self._running.cancelled:
+            # Whoever opens the session while it waits sees the results that are there, and what is asked.
+            reference = self._reference(questions=self._questions())
+            try:
+                seq = await workflow.execute_activity(names.COMMIT, reference, **STORE_OPTIONS)
+            except ActivityError as error:
+                _fail(error)
+            self._progress.wrote(seq)
+
+    def _note_sources(self, settled: list[Settled]) -> None:
+        """Note what a commit cannot read from the ledger: what the loop makes of a question."""
+        recorded = {call.id: outcome for call, outcome in self._state.recorded(settled)}
+        for call, outcome in cast("list[tuple[Call, Outcome]]", settled):
+            if call.id not in recorded:
+                self._progress.turn.sources.pop(call.position, None)
+                if isinstance(outcome, Unknown):
+                    self._progress.unknown[call.id] = call
+            elif recorded[call.id] is not outcome:
+                self._progress.turn.sources[call.position] = write_outcome(recorded[call.id])
+
+    # --- ending ---
+
+    async def _close(self, finish: Finish) -> dict[str, Any] | None:
+        """End the run and return its result; None if the user has said something more meanwhile."""
+        last, status = self._progress.last, str(finish.status)
+        complete = finish.status == "complete"
+        if complete and "output_error" in last:
+            status = "error"
+        hook = finish.hook if finish.hook in self._facts.hooks and status != "error" else None
+        closed: dict[str, Any] = {}
+        if hook is not None or not complete:
+            if not complete:
+                self._progress.say += self._mailbox.take_messages()
+            closed = await self._finish(status, hook)
+            while self._mailbox.messages and not complete:
+                self._progress.say += self._mailbox.take_messages()
+                await self._finish(status, None)
+        if complete and self._mailbox.messages:
+            return None
+        if finish.raises:
+            self._ending("error")
+            self._raise_terminal(finish.response)
+        if complete and status == "complete":
+            response = {"response": last.get("text", self._state.response)}
+            return self._result(status, response | {name: last[name] for name in ("output", "size") if name in last})
+        if complete:
+            return self._result(status, {"response": last.get("text", ""), "error": last["output_error"]})
+        if status == "error":
+            return self._result(status, {"response": finish.response, "error": finish.response})
+        # The whole text of the last answer is in the store; the state has its beginning.
+        return self._result(status, {"response": closed.get("response", "") if finish.response else ""})
+
+    async def _finish(self, status: str, hook: str | None) -> dict[str, Any]:
+        """Write what is unwritten, and call the hook of the end."""
+        # A run that was never answered leaves nothing behind: who says it again must not have said it twice.
+        unheard = status == "cancelled" or (status == "error" and self._progress.turn.number == 0)
+        say = None if unheard else self._progress.say or None
+        while True:
+            reference = self._reference(status=status, hook=hook, say=say, questions=self._questions() or None)
+            try:
+                result: dict[str, Any] = await workflow.execute_activity(names.FINISH, reference, **STORE_OPTIONS)
+            except ActivityError as error:
+                if not (isinstance(error.cause, ApplicationError) and error.cause.type == names.HOOK_ERROR):
+                    _fail(error)
+                if not await self._pause(str(hook), _why(error)):
+                    hook = None
+                continue
+            self._progress.wrote(result["seq"])
+            self._progress.say = []
+            return result
+
+    def _raise_terminal(self, text: str) -> NoReturn:
+        error = self._calls.terminal
+        details = {} if error is None else {"status_code": error.status_code, "metadata": error.metadata}
+        raise ApplicationError(text, details, type="TerminalError", non_retryable=True)
+
+    def _result(self, status: str, more: dict[str, Any]) -> dict[str, Any]:
+        self._ending(status)
+        usage = self._state.usage
+        return {
+            "status": status,
+            **more,
+            "session_id": self._progress.session,
+            "iterations": self._state.iterations,
+            "usage": None if usage is None else usage.model_dump(),
+        }
+
+    def _ending(self, status: str) -> None:
+        self._ended = True
+        if self._facts.search:
+            show_ended(status)
+
+    # --- activities, and going on as new ---
+
+    def _reference(self, **more: Any) -> dict[str, Any]:
+        return self._progress.reference(self._given, workflow.info().run_id, **more)
+
+    def _questions(self) -> list[dict[str, Any]]:
+        return [question.model_dump() for question in self._state.questions]
+
+    def _continue_as_new_if_due(self) -> None:
+        if self._exports or self._running.cancelled or not workflow.all_handlers_finished():
+            return
+        if self._steps < STEPS and not workflow.info().is_continue_as_new_suggested():
+            return
+        given = {name: value for name, value in self._given.plain().items() if name not in _ONCE}
+        carried = {**self._progress.carried(self._state), "mailbox": self._mailbox.carried()}
+        workflow.continue_as_new({**given, "carried": carried})
+
+
+def _why(error: ActivityError) -> str:
+    cause = error.cause
+    return cause.message if isinstance(cause, ApplicationError) else error_text(cause or error)
+
+
+def _fail(error: ActivityError) -> NoReturn:
+    """Fail the run with what its activity said: nobody can repair it, or the caller's input was wrong."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError):
+        raise ApplicationError(cause.message, *cause.details, type=cause.type, non_retryable=True) from None
+    raise ApplicationError(str(cause or error), type="HoldfastError", non_retryable=True) from None
+
+
+def agent_workflow(name: str) -> type:
+    """Return the workflow type of an agent: a class of its own, since a type has one name."""
+
+    def body(namespace: dict[str, Any]) -> None:
+        def __init__(self: AgentRun, data: Any = None, *extra: Any) -> None:  # noqa: N807
+            AgentRun.__init__(self, data, extra)
+
+        async def run(self: AgentRun, data: Any = None, *extra: Any) -> dict[str, Any]:
+            return await self.drive()
+
+        run.__qualname__ = f"{name}.run"
+        namespace |= {"__module__": __name__, "__init__": workflow.init(__init__), "run": workflow.run(run)}
+
+    # Without the sandbox: nothing of the user's is in it, and it would cost 0.1 to 9 ms a workflow.
+    return workflow.defn(name=name, sandboxed=False)(types.new_class(name, (AgentRun,), {}, body))

@@ -1,0 +1,217 @@
+"""Carries out the tool calls of a turn: dispatches each, and finds out what became of it when its worker is lost.
+
+What a lost call came to is never read from Temporal's error, but from the ledger: no claim proves that the handler
+never ran, a result that it did, and a claim without a result that nobody can tell.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, cast
+
+from temporalio import exceptions, workflow
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
+
+from holdfast.agent_loop import CallTools, LoopState, Settled, cancelled, not_found
+from holdfast.errors import TerminalError
+from holdfast.messages import cut
+from holdfast.temporal import names
+from holdfast.temporal.activity_options import settle_options, summary, tool_options
+from holdfast.temporal.children import child_session, run_agent
+from holdfast.temporal.facts import Call, ToolFacts, read_usage
+from holdfast.temporal.progress import Progress, Turn
+from holdfast.temporal.running import Running
+from holdfast.temporal.wire import AgentInput, read_outcome, write_outcome
+from holdfast.tools import Cancelled, Failed, Outcome, Terminated, Unknown
+
+REDISPATCHES = 8  # of a call that never started, before a person is asked to look at the workers
+
+# After an operator's pause, unpause or reset, or the reset of a workflow, the first attempt may still be at work.
+_STILL_RUNNING = (names.CALL_NOT_OURS, "ActivityReset", "ActivityPaused")
+
+
+class Calls:
+    """Carries out the calls of a run.
+
+    Args:
+        running: where a cancel finds what runs.
+        pause: waits for a person, who says whether to try again.
+    """
+
+    def __init__(
+        self,
+        given: AgentInput,
+        progress: Progress,
+        running: Running,
+        pause: Callable[[str, str], Awaitable[bool]],
+    ) -> None:
+        self.terminal: TerminalError | None = None  # the last that a tool raised
+        self._given = given
+        self._progress = progress
+        self._running = running
+        self._pause = pause
+
+    async def run_all(self, action: CallTools, state: LoopState) -> list[Settled]:
+        """Carry the action out, and return what became of every open call, in call order."""
+        turn = self._progress.turn
+        outcomes: dict[str, Outcome] = {}
+        lost: list[tuple[Call, ...]] = []
+        for settled, outcome in cast("tuple[tuple[Call, Outcome], ...]", action.settled):
+            tool = cast("ToolFacts | None", state.tools.get(settled.name))
+            if action.recovering and isinstance(outcome, Unknown) and tool is not None and not tool.agent:
+                lost.append((settled,))  # unknown to the transcript, but not to the ledger of the run that left it
+            else:
+                outcomes[settled.id] = self._inline(settled, turn, outcome)
+        why_not = ""
+        slots = asyncio.Semaphore(state.loop.max_tool_concurrency)
+
+        async def run(call: Call) -> None:
+            nonlocal why_not
+            async with slots:
+                if why_not or self._running.cancelled:
+                    return
+                outcome = outcomes[call.id] = await self.run(call, state, recovering=action.recovering)
+                if state.stops_at(outcome):
+                    why_not = f"call {call.id} of tool {call.name} failed for good"
+
+        for batch in (*lost, *cast("tuple[tuple[Call, ...], ...]", action.batches)):
+            await asyncio.gather(*(run(call) for call in batch))
+        reason = f"Not run: {why_not or 'the run was cancelled before this call started'}"
+        for call in cast("tuple[Call, ...]", state.open_calls):
+            if call.id not in outcomes:
+                tool = cast("ToolFacts | None", state.tools.get(call.name))
+                unknown = action.recovering and (
+                    tool is None or not tool.safe_to_retry
+                )  # an earlier run may have run it
+                outcomes[call.id] = self._inline(call, turn, Unknown() if unknown else Cancelled(reason))
+        return [(call, outcomes[call.id]) for call in state.open_calls]
+
+    async def run(self, call: Call, state: LoopState, *, recovering: bool = False) -> Outcome:
+        """Return what a call came to, and note in the turn where its result is."""
+        turn, tool = self._progress.turn, cast("ToolFacts | None", state.tools.get(call.name))
+        if tool is None:
+            return self._inline(call, turn, not_found(call.name, state.tools))
+        if tool.agent:
+            return await run_agent(call, turn, self._child_input(call, state), self._running)
+        if recovering and not tool.safe_to_retry:
+            verdict = await self._settle(call, turn, tool, recovering=True)
+            if verdict is not None:
+                return verdict
+        outcome = await self._dispatch(call, turn, tool)
+        if isinstance(outcome, Terminated):
+            self.terminal = outcome.error
+        return outcome
+
+    def _inline(self, call: Call, turn: Turn, outcome: Outcome) -> Outcome:
+        turn.sources[call.position] = write_outcome(outcome)
+        return outcome
+
+    def _child_input(self, call: Call, state: LoopState) -> AgentInput:
+        budget, usage = state.loop.budget, state.usage
+        used = 0 if usage is None else usage.total_tokens
+        return AgentInput(
+            call={"run": self._progress.run, "turn": self._progress.turn.number, "position": call.position},
+            session_id=child_session(self._progress.session, call.id),
+            user_id=self._given.user_id,
+            tenant_id=self._given.tenant_id,
+            depth=(self._given.depth or 0) + 1,
+            max_tokens=None if budget is None else max(1, budget.max - used),
+            asks_caller=True,
+        )
+
+    # --- one tool ---
+
+    async def _dispatch(self, call: Call, turn: Turn, tool: ToolFacts) -> Outcome:
+        tries = 0
+        while True:
+            dispatch = turn.dispatches[call.position] = turn.dispatches.get(call.position, 0) + 1
+            if dispatch > 1:
+                turn.sources[call.position] = {"dispatch": dispatch}
+            handle = workflow.start_activity(
+                call.name,
+                self._reference(call, turn),
+                **tool_options(tool),
+                summary=summary(f"{call.shown} · {'safe to retry' if tool.safe_to_retry else 'at most once'}"),
+            )
+            try:
+                return self._outcome(turn, await self._running.wait(handle))
+            except ActivityError as error:
+                outcome = await self._settle(call, turn, tool, cause=error)
+            except asyncio.CancelledError:
+                if not self._running.cancelled:
+                    raise
+                # It had ended when the cancel came: the SDK keeps its result to itself then, and the ledger has it.
+                outcome = await self._settle(call, turn, tool)
+            if outcome is not None:
+                return outcome
+            # It never started, and the fence proves it: it is dispatched again, and nobody needs to be asked.
+            tries += 1
+            if self._running.cancelled:
+                return self._inline(call, turn, Cancelled("Not run: the run was cancelled before this call started"))
+            if tries == REDISPATCHES:
+                tries = 0
+                if not await self._pause(call.name, f"no worker could start it {REDISPATCHES} times"):
+                    return self._inline(call, turn, Failed("Not run: no worker could start it"))
+            await workflow.sleep(timedelta(seconds=0.1 * 2**tries), summary=f"until {call.name} is dispatched again")
+
+    def _outcome(self, turn: Turn, written: dict[str, Any]) -> Outcome:
+        spent = read_usage(written.get("spent"))
+        turn.spent = turn.spent if spent is None else spent + turn.spent
+        return read_outcome(written)
+
+    def _reference(self, call: Call, turn: Turn, **more: Any) -> dict[str, Any]:
+        reference: dict[str, Any] = {"turn": turn.number, "position": call.position}
+        if self._progress.run != workflow.info().run_id:
+            reference["run"] = self._progress.run
+        if (dispatch := turn.dispatches.get(call.position, 1)) > 1:
+            reference["dispatch"] = dispatch
+        if self._given.depth:
+            reference["depth"] = self._given.depth
+        return reference | more
+
+    async def _settle(
+        self, call: Call, turn: Turn, tool: ToolFacts, *, cause: ActivityError | None = None, recovering: bool = False
+    ) -> Outcome | None:
+        """Ask the ledger, and where that cannot tell the tool's `verify`; None means that the call is to be run."""
+        more = {"recovering": True} if recovering else {}
+        if cause is not None and isinstance(cause.cause, ApplicationError) and cause.cause.type in _STILL_RUNNING:
+            more = {"wait": True}
+        found = await workflow.execute_activity(
+            names.SETTLE,
+            self._reference(call, turn, **more),
+            **settle_options(tool),
+            summary=summary(f"what became of {call.name}"),
+        )
+        if found is None:
+            return None
+        if "claimed" not in found:
+            if (source := found.pop("source", None)) is not None:
+                turn.sources[call.position] = source
+            return self._outcome(turn, found)
+        if (cause is None and self._running.cancelled) or (
+            cause is not None and isinstance(cause.cause, CancelledError)
+        ):
+            return self._inline(call, turn, cancelled(tool))
+        if tool.safe_to_retry:
+            text = f'Tool "{call.name}": it was cut off {tool.attempts} times: {_reason(cause)}'
+            return self._inline(call, turn, Failed(text))
+        return self._inline(call, turn, Unknown(found.get("reason") or _reason(cause)))
+
+
+def _reason(error: ActivityError | None) -> str:
+    """Say in words for the model what Temporal's error means for a call."""
+    cause = None if error is None else error.cause
+    match cause:
+        case None:
+            return ""
+        case exceptions.TimeoutError():
+            lost = cause.type is exceptions.TimeoutType.HEARTBEAT
+            return f"{'its worker was lost' if lost else 'its timeout passed'} while it ran"
+        case ApplicationError(type=names.WORKER_DIED):
+            return "its worker died while it ran"
+        case ApplicationError(type="WorkerShutdown"):
+            return "its worker was shut down while it ran"
+        case CancelledError():
+            return "it was cancelled while it ran"
+        case _:
+            return cut(str(cause), 500)

@@ -1,0 +1,99 @@
+"""Runs an agent that is a tool: as a child workflow, whose failure is an error for its caller, never its text."""
+
+from typing import Any, cast
+
+from temporalio import workflow
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    CancelledError,
+    ChildWorkflowError,
+    FailureError,
+    TerminatedError,
+    WorkflowAlreadyStartedError,
+)
+
+from holdfast.messages import Usage, cut
+from holdfast.temporal import names
+from holdfast.temporal.activity_options import ATTACH_OPTIONS, summary
+from holdfast.temporal.facts import Call
+from holdfast.temporal.progress import Turn
+from holdfast.temporal.running import Running
+from holdfast.temporal.wire import AgentInput, write_outcome
+from holdfast.tools import Asked, Cancelled, Failed, Outcome, Returned
+
+MAX_DEPTH = 16  # agents that call each other for ever end here
+
+
+def child_session(session: str, name: str) -> str:
+    """Return the session id of an agent that a call of this session runs."""
+    return f"{session}.{name}"[-200:].lstrip(".:@+=~-")
+
+
+async def run_agent(call: Call, turn: Turn, given: AgentInput, running: Running) -> Outcome:
+    """Return what an agent came to that the model called, and note in `turn` where its answer is.
+
+    Args:
+        given: the child's input; its arguments are found by reference.
+    """
+    if (given.depth or 0) > MAX_DEPTH:
+        outcome: Outcome = Failed(f"Agent '{call.name}' is not run: agents call each other {MAX_DEPTH} deep already")
+    else:
+        try:
+            outcome = _outcome(call.name, await _result(call, given, running), turn)
+        except FailureError as error:
+            outcome = _failure(call.name, error)
+    if isinstance(outcome, Returned):
+        turn.sources[call.position] = {"answer_of": given.session_id}
+    else:
+        turn.sources[call.position] = write_outcome(outcome)
+    return outcome
+
+
+async def _result(call: Call, given: AgentInput, running: Running) -> dict[str, Any]:
+    child = names.child_id(workflow.info().workflow_id, call.id)
+    try:
+        handle = await workflow.start_child_workflow(
+            call.name,
+            given.plain(),
+            id=child,
+            # After a reset the same call must find what its agent did, not do it again.
+            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            cancellation_type=workflow.ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
+            parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
+            static_summary=summary(call.shown),
+        )
+    except WorkflowAlreadyStartedError:
+        found = workflow.start_activity(names.ATTACH, {"workflow_id": child}, **ATTACH_OPTIONS, summary=summary(child))
+        return cast("dict[str, Any]", await running.wait(found))
+    return cast("dict[str, Any]", await running.wait(handle))
+
+
+def _outcome(name: str, result: dict[str, Any], turn: Turn) -> Outcome:
+    spent = result_usage(result)
+    turn.spent = turn.spent if spent is None else spent + turn.spent
+    match result:
+        case {"status": "complete", "response": response}:
+            return Returned(response)
+        case {"status": "interrupted", "question": question}:
+            return Asked(question)
+        case _:
+            why = result.get("error") or result.get("response")
+            return Failed(cut(f"Agent '{name}' ended with {result.get('status')}: {why}", 8_192))
+
+
+def result_usage(result: dict[str, Any]) -> Usage | None:
+    usage = result.get("usage")
+    return None if usage is None else Usage(**usage)
+
+
+def _failure(name: str, error: FailureError) -> Outcome:
+    cause = error.cause if isinstance(error, ChildWorkflowError | ActivityError) else error
+    if isinstance(cause, CancelledError):
+        return Cancelled(f"Agent '{name}' was cancelled")
+    if isinstance(cause, TerminatedError):
+        return Failed(f"Agent '{name}' was terminated")
+    if isinstance(cause, ApplicationError) and cause.type == "InputError":
+        return Failed(cut(cause.message, 8_192))  # what the model asked for cannot be read
+    return Failed(cut(f"Agent '{name}' failed: {cause or error}", 8_192))

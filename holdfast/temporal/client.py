@@ -1,0 +1,187 @@
+"""Starts agents and speaks to runs, with any Temporal client. The `temporal` command does all of it, too."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any, Literal
+from uuid import uuid4
+
+from temporalio.client import (
+    Client,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+)
+from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError
+
+from holdfast.agents import Agent
+from holdfast.checkpoints import Checkpoint
+from holdfast.errors import HoldfastError, InputError, SessionConflictError
+from holdfast.stores.protocol import check_session_id
+from holdfast.temporal import names
+from holdfast.temporal.wire import AgentInput, check_json
+
+Run = WorkflowHandle[Any, dict[str, Any]]
+_PATIENCE = timedelta(seconds=2)
+
+
+async def start_agent(
+    client: Client,
+    agent: str | Agent,
+    *,
+    message: str | None = None,
+    session_id: str | None = None,
+    user_id: str | None = None,
+    tenant_id: str | None = None,
+    max_iterations: int | None = None,
+    instance_id: str | None = None,
+    checkpoint: Checkpoint | dict[str, Any] | None = None,
+    task_queue: str = names.TASK_QUEUE,
+    if_running: Literal["refuse", "message"] = "refuse",
+    **options: Any,
+) -> Run:
+    """Start a run of an agent as the workflow `<agent>/<session_id>`; `await handle.result()` is its result.
+
+    Args:
+        session_id: the conversation to begin or to go on with; a new one if None.
+        checkpoint: a run to go on with, instead of a message.
+        if_running: what to do when the session has a run in flight: "refuse", or say `message` to that run.
+        options: further arguments of `Client.start_workflow`.
+
+    Raises:
+        InputError: an argument cannot be used.
+        SessionConflictError: the session has a run in flight.
+    """
+    name = agent.name if isinstance(agent, Agent) else agent
+    session = f"sess_{uuid4()}" if session_id is None else check_session_id(session_id)
+    given = AgentInput.read(
+        {
+            "message": message,
+            "session_id": session,
+            "user_id": user_id,
+            "tenant_id": tenant_id,
+            "max_iterations": max_iterations,
+            "instance_id": instance_id,
+            "checkpoint": checkpoint.model_dump(mode="json") if isinstance(checkpoint, Checkpoint) else checkpoint,
+        }
+    ).plain()
+    if if_running not in ("refuse", "message"):
+        raise InputError(f'if_running must be "refuse" or "message", got {if_running!r}')
+    if if_running == "message":
+        if message is None:
+            raise InputError('if_running="message" needs a message')
+        check_json(message, "message")
+        del given["message"]
+        options |= {"start_signal": names.MESSAGE, "start_signal_args": [{"text": message}],
+                    "id_conflict_policy": WorkflowIDConflictPolicy.USE_EXISTING}  # fmt: skip
+    options.setdefault("static_summary", None if message is None else " ".join(message.split())[:100])
+    options.setdefault("id", names.workflow_id(name, session))
+    try:
+        return await client.start_workflow(name, given, task_queue=task_queue, result_type=dict[str, Any], **options)
+    except WorkflowAlreadyStartedError as error:
+        raise SessionConflictError(
+            f"Session {session} has a run in flight, workflow {options['id']}: wait for its result, or say the message "
+            'to it with if_running="message"'
+        ) from error
+
+
+class HoldfastClient:
+    """Speaks to runs by their workflow ids; `HoldfastClient(await connect())`.
+
+    Every method that changes something is an update: it raises `InputError`, saying why, if it does not count.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    def run(self, workflow_id: str) -> Run:
+        """Return the handle of a run."""
+        return self.client.get_workflow_handle(workflow_id, result_type=dict[str, Any])
+
+    async def result(self, workflow_id: str) -> dict[str, Any]:
+        """Wait for a run's end and return its result.
+
+        Raises:
+            HoldfastError: it failed, or was cancelled or terminated.
+        """
+        try:
+            return await self.run(workflow_id).result()
+        except WorkflowFailureError as error:
+            raise HoldfastError(f"Run {workflow_id} failed: {error.cause}") from error
+
+    async def status(self, workflow_id: str) -> dict[str, Any]:
+        """Return how far a run is, what it waits for, and what messages it could not use."""
+        status: dict[str, Any] = await self.run(workflow_id).query(names.STATUS)
+        return status
+
+    async def pending(self, workflow_id: str) -> list[dict[str, Any]]:
+        """Return what of a run waits for a person: kind, name, message, since, deadline."""
+        pending: list[dict[str, Any]] = await self.run(workflow_id).query(names.PENDING)
+        return pending
+
+    async def waiting(self) -> list[dict[str, Any]]:
+        """Return what waits in the whole namespace, as `pending` with the workflow's id; needs search attributes."""
+        query = f"{names.WAITING_ATTRIBUTE} IS NOT NULL AND ExecutionStatus = 'Running'"
+        runs = [run.id async for run in self.client.list_workflows(query)]
+        pending = await asyncio.gather(*(self._pending_soon(run) for run in runs))
+        return [{"workflow_id": run, **item} for run, items in zip(runs, pending, strict=True) for item in items]
+
+    async def _pending_soon(self, workflow_id: str) -> list[dict[str, Any]]:
+        """Ask a run, but not for long: a queue without a worker must not hide what waits in others."""
+        try:
+            found: list[dict[str, Any]] = await self.run(workflow_id).query(names.PENDING, rpc_timeout=_PATIENCE)
+        except (RPCError, WorkflowQueryFailedError) as error:
+            return [{"kind": "unreachable", "name": "", "message": f"no worker answers for this run: {error}"}]
+        return found
+
+    async def message(self, workflow_id: str, text: str) -> None:
+        """Say something to a run."""
+        await self._update(workflow_id, names.MESSAGE, {"text": text})
+
+    async def answer(
+        self, workflow_id: str, text: str, *, tool_call_id: str | None = None, by: str | None = None
+    ) -> None:
+        """Answer a question: the one of a call, or the first that is open."""
+        await self._update(workflow_id, names.ANSWER, {"text": text, "tool_call_id": tool_call_id, "by": by})
+
+    async def resume(
+        self,
+        workflow_id: str,
+        action: Literal["retry", "abort"] = "retry",
+        *,
+        model: str | None = None,
+        by: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Let a paused run try again, with another model if given, or end."""
+        await self._update(workflow_id, names.RESUME, {"action": action, "model": model, "by": by, "reason": reason})
+
+    async def resolve(
+        self,
+        workflow_id: str,
+        tool_call_id: str,
+        decision: Literal["happened", "not-happened", "leave"],
+        *,
+        result: Any = None,
+        by: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Settle a call of unknown outcome: it happened with this result, or it did not and is run, or nobody knows."""
+        data = {"tool_call_id": tool_call_id, "decision": decision, "by": by, "reason": reason}
+        await self._update(workflow_id, names.RESOLVE, data, {"result": result} if decision == "happened" else {})
+
+    async def export(self, workflow_id: str) -> Checkpoint:
+        """Return a run as a checkpoint. Cancel the run before another one goes on from it."""
+        return Checkpoint.model_validate(await self._update(workflow_id, names.EXPORT_UPDATE, {}))
+
+    async def _update(
+        self, workflow_id: str, name: str, data: dict[str, Any], also: dict[str, Any] | None = None
+    ) -> Any:
+        plain = {key: value for key, value in data.items() if value is not None} | (also or {})
+        try:
+            return await self.run(workflow_id).execute_update(name, plain)
+        except WorkflowUpdateFailedError as error:
+            cause = error.cause
+            raise InputError(cause.message if isinstance(cause, ApplicationError) else str(cause)) from error

@@ -1,0 +1,85 @@
+"""How a run shows itself to people: search attributes, and the details that Temporal Web renders as Markdown."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from temporalio import workflow
+from temporalio.common import SearchAttributeKey
+
+from holdfast.messages import Usage
+from holdfast.temporal import names
+
+if TYPE_CHECKING:
+    from holdfast.temporal.handlers import Waiting
+
+STATUS = SearchAttributeKey.for_keyword(names.STATUS_ATTRIBUTE)
+WAITING = SearchAttributeKey.for_keyword_list(names.WAITING_ATTRIBUTE)
+DEADLINE = SearchAttributeKey.for_datetime(names.DEADLINE_ATTRIBUTE)
+SESSION = SearchAttributeKey.for_keyword(names.SESSION_ATTRIBUTE)
+TENANT = SearchAttributeKey.for_keyword(names.TENANT_ATTRIBUTE)
+
+
+def show_started(session: str, tenant: str | None) -> None:
+    """Make the run findable by its session and tenant."""
+    updates: list[Any] = [STATUS.value_set("running"), SESSION.value_set(session)]
+    if tenant is not None:
+        updates.append(TENANT.value_set(tenant))
+    workflow.upsert_search_attributes(updates)
+
+
+def show_waiting(status: str, waiting: "Sequence[Waiting]") -> None:
+    """Make the run findable by what it waits for, or no longer."""
+    if not waiting:
+        workflow.upsert_search_attributes([STATUS.value_set(status), WAITING.value_unset(), DEADLINE.value_unset()])
+        return
+    deadline = min((item.deadline for item in waiting if item.deadline is not None), default=None)
+    workflow.upsert_search_attributes(
+        [
+            STATUS.value_set(status),
+            WAITING.value_set(sorted({item.kind for item in waiting})),
+            DEADLINE.value_unset() if deadline is None else DEADLINE.value_set(deadline),
+        ]
+    )
+
+
+def show_ended(status: str) -> None:
+    workflow.upsert_search_attributes([STATUS.value_set(status)])
+
+
+def details(
+    *, status: str, session: str, iterations: int, limit: int, usage: Usage | None, waiting: "Sequence[Waiting]"
+) -> str:
+    """Return the Markdown that stands on a run's page."""
+    tokens = "" if usage is None else f" · {usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
+    lines = [f"**{status}** · turn {iterations} of at most {limit}{tokens} · session `{session}`"]
+    if waiting:
+        lines += ["", "| waits for | | since | until |", "|---|---|---|---|"]
+        lines += [
+            f"| {item.kind} `{item.name}` | {_cell(item.message)} | {_time(item.since)} | {_time(item.deadline)} |"
+            for item in waiting
+        ]
+        lines += ["", *(_how(item) for item in waiting)]
+    return "\n".join(lines)
+
+
+def _how(item: "Waiting") -> str:
+    match item.kind:
+        case "question":
+            key = f', "tool_call_id": "{item.name}"' if item.name else ""
+            return f'Send the signal or update `answer` with `{{"text": "…"{key}}}`.'
+        case "unknown":
+            return (
+                f'Send the update `resolve` with `{{"tool_call_id": "{item.name}", "decision": "happened", '
+                '"result": "…"}`, or "not-happened" (it is run), or "leave" (the model is told).'
+            )
+        case _:
+            return 'Send the signal or update `resume` with `{"action": "retry"}` or `{"action": "abort"}`.'
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split())[:200].replace("|", "\\|").replace("<", "&lt;")
+
+
+def _time(at: datetime | None) -> str:
+    return "no deadline" if at is None else f"{at:%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,202 @@
+"""What steers an agent's workflow: numbers and names, recorded once at its start, so that no deploy changes them later.
+
+Here and in the loop's state nothing of the user's is left: no callable, no schema, no text but names.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+from holdfast.agent_loop import Finish, LoopState
+from holdfast.agents import Agent, DiminishingReturns, Loop, OnTerminalToolError, TokenBudget
+from holdfast.checkpoints import Question
+from holdfast.messages import Usage
+from holdfast.tools import RetryPolicy, Tool
+
+TIMEOUT = 60.0  # seconds, of one attempt at a tool
+GRACE = 5.0  # seconds of it that are left for recording what a handler came to
+HOOKS = ("on_start", "on_complete", "on_stuck", "output")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFacts:
+    """What a workflow knows of a tool.
+
+    Args:
+        timeout: seconds from the start of an attempt to its end, recording included.
+        attempts, initial, factor, longest: of Temporal's retry policy; one attempt unless safe to retry.
+        agent: it is an agent, and runs as a child workflow.
+    """
+
+    parallel: bool = False
+    safe_to_retry: bool = False
+    verify: bool | None = None
+    timeout: float = TIMEOUT
+    attempts: int = 1
+    initial: float = 1.0
+    factor: float = 2.0
+    longest: float = 30.0
+    agent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call as the workflow sees it; its arguments are in the store."""
+
+    id: str
+    name: str
+    position: int
+    shown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A model's answer as the workflow sees it."""
+
+    content: str
+    tool_calls: tuple[Call, ...] | None = None
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What steers one run.
+
+    Args:
+        model: shown to people; "" if the agent names none.
+        hooks: which of `HOOKS` the agent has.
+        search: the namespace has the search attributes.
+    """
+
+    loop: Loop
+    tools: Mapping[str, ToolFacts]
+    on_terminal_tool_error: OnTerminalToolError = "message"
+    model: str = ""
+    hooks: tuple[str, ...] = ()
+    search: bool = False
+
+    @classmethod
+    def read(
+        cls, data: Mapping[str, Any], *, max_iterations: int | None = None, max_tokens: int | None = None
+    ) -> "Facts":
+        """Read recorded facts, and put the run's own limits in the place of the agent's."""
+        numbers = dict(data.get("loop", {}))
+        if max_iterations is not None:
+            numbers["max_iterations"] = max_iterations
+        budget = numbers.pop("token_budget", None)
+        if max_tokens is not None:
+            budget = {**(budget or {}), "max": min(max_tokens, (budget or {}).get("max", max_tokens))}
+        if budget is not None:
+            numbers["token_budget"] = TokenBudget(**budget)
+        if (short := numbers.pop("diminishing_returns", None)) is not None:
+            numbers["diminishing_returns"] = DiminishingReturns(**short)
+        return cls(
+            loop=Loop(**numbers),
+            tools={name: ToolFacts(**facts) for name, facts in data.get("tools", {}).items()},
+            on_terminal_tool_error=data.get("on_terminal_tool_error", "message"),
+            model=data.get("model", ""),
+            hooks=tuple(data.get("hooks", ())),
+            search=data.get("search", False),
+        )
+
+
+def write_facts(agent: Agent, tools: Mapping[str, Tool[..., Any]], *, search: bool) -> dict[str, Any]:
+    """Return an agent's facts as JSON, without what is as usual."""
+    agents = {item.name for item in agent.tools if isinstance(item, Agent)}
+    loop = _changed(Loop(), agent.loop)
+    loop.pop("context_compression", None)
+    if agent.loop.budget is not None:
+        budget = agent.loop.budget
+        loop["token_budget"] = {
+            "max": budget.max,
+            "stop_threshold": budget.stop_threshold,
+            "warning_threshold": budget.warning_threshold,
+        }
+    if agent.loop.diminishing_returns is not None:
+        loop["diminishing_returns"] = asdict(agent.loop.diminishing_returns)
+    facts: dict[str, Any] = {
+        "loop": loop,
+        "tools": {name: _changed(ToolFacts(), tool_facts(tool, name in agents)) for name, tool in tools.items()},
+    }
+    if agent.on_terminal_tool_error != "message":
+        facts["on_terminal_tool_error"] = agent.on_terminal_tool_error
+    if agent.model is not None:
+        facts["model"] = agent.model
+    if hooks := [name for name in HOOKS if getattr(agent, name) is not None]:
+        facts["hooks"] = hooks
+    if search:
+        facts["search"] = True
+    return facts
+
+
+def tool_facts(tool: Tool[..., Any], agent: bool = False) -> ToolFacts:
+    """Return what a workflow needs to know of a tool."""
+    policy = tool.retry or RetryPolicy()
+    return ToolFacts(
+        parallel=tool.parallel,
+        safe_to_retry=tool.safe_to_retry,
+        verify=None if tool.verify is None else True,
+        timeout=TIMEOUT if tool.timeout is None else cast(float, tool.timeout) + GRACE,
+        attempts=policy.maximum_attempts if tool.safe_to_retry else 1,
+        initial=cast(float, policy.initial_interval),
+        factor=policy.backoff_coefficient,
+        longest=cast(float, policy.maximum_interval),
+        agent=agent,
+    )
+
+
+def _changed(usual: Any, value: Any) -> dict[str, Any]:
+    return {
+        name: getattr(value, name)
+        for name in usual.__dataclass_fields__
+        if getattr(value, name) != getattr(usual, name)
+    }
+
+
+# --- the loop's state ---------------------------------------------------------------------------------------------
+
+_PLAIN = (
+    "iterations", "response", "finished", "recovering", "progressed", "idle_turns", "warning", "warned", "nudge",
+    "nudges", "short_calls",
+)  # fmt: skip
+_FRESH = LoopState(loop=Loop(), tools={})
+
+
+def write_state(state: LoopState) -> dict[str, Any]:
+    """Return a state as JSON: without the facts, and without what is as in a new one."""
+    data = {name: value for name in _PLAIN if (value := getattr(state, name)) != getattr(_FRESH, name)}
+    if state.open_calls:
+        data["open_calls"] = [write_call(call) for call in cast(tuple[Call, ...], state.open_calls)]
+    if state.refused:
+        data["refused"] = sorted(state.refused)
+    if state.questions:
+        data["questions"] = [question.model_dump() for question in state.questions]
+    if state.usage is not None:
+        data["usage"] = [state.usage.input_tokens, state.usage.output_tokens]
+    if state.ended is not None:
+        data["ended"] = asdict(state.ended)
+    return data
+
+
+def read_state(data: Mapping[str, Any], facts: Facts) -> LoopState:
+    """Read what `write_state` wrote."""
+    plain = {name: data[name] for name in _PLAIN if name in data}
+    return LoopState(
+        loop=facts.loop,
+        tools=facts.tools,
+        on_terminal_tool_error=facts.on_terminal_tool_error,
+        open_calls=cast(Any, tuple(Call(*call) for call in data.get("open_calls", ()))),
+        refused=frozenset(data.get("refused", ())),
+        questions=tuple(Question(**question) for question in data.get("questions", ())),
+        usage=read_usage(data.get("usage")),
+        ended=None if "ended" not in data else Finish(**data["ended"]),
+        **plain,
+    )
+
+
+def write_call(call: Call) -> list[Any]:
+    return [call.id, call.name, call.position, call.shown]
+
+
+def read_usage(data: Any) -> Usage | None:
+    return None if data is None else Usage(input_tokens=data[0], output_tokens=data[1])

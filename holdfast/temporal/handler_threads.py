@@ -1,0 +1,74 @@
+"""Where users' code runs: on one long-lived event loop in a thread of its own, beside the worker's.
+
+A handler that blocks the worker's loop would stop its heartbeats, and the server would take live calls for lost ones
+(measured: 4 of 4). One loop for all, and for as long as the worker lives, because clients of databases and HTTP belong
+to the loop on which they were made.
+"""
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class HandlerThread:
+    """A thread with an event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="handlers", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5.0)  # a handler that blocks for ever must not keep the worker from ending
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            for task in (tasks := asyncio.all_tasks(self._loop)):
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine over there. A cancel is passed on, and what it comes to is waited for.
+
+        Raises:
+            asyncio.CancelledError: the coroutine was cancelled, and did not return anything in spite of it.
+        """
+        here = asyncio.get_running_loop()
+        result: asyncio.Future[T] = here.create_future()
+        context = contextvars.copy_context()
+        task: asyncio.Task[T] | None = None
+
+        def start() -> None:
+            nonlocal task
+            task = self._loop.create_task(work, context=context)
+            task.add_done_callback(lambda done: here.call_soon_threadsafe(_report, done, result))
+
+        self._loop.call_soon_threadsafe(start)
+        while True:
+            try:
+                return await asyncio.shield(result)
+            except asyncio.CancelledError:
+                if result.done():
+                    return result.result()
+                self._loop.call_soon_threadsafe(lambda: task and task.cancel())
+
+
+def _report(task: "asyncio.Task[T]", result: "asyncio.Future[T]") -> None:
+    if task.cancelled():
+        result.cancel()
+    elif (error := task.exception()) is not None:
+        result.set_exception(error)
+    else:
+        result.set_result(task.result())

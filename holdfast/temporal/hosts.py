@@ -1,0 +1,279 @@
+"""What the activities of a worker work with: its agents, their tools and models, its store, and who it is."""
+
+import asyncio
+import base64
+import contextlib
+import itertools
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from holdfast.agents import Agent, check_count
+from holdfast.errors import (
+    DefinitionError,
+    HoldfastError,
+    InputError,
+    MemoryStoreNotDurableError,
+    SessionAccessDeniedError,
+    SessionConflictError,
+    SessionNotFoundError,
+    StoreError,
+)
+from holdfast.llm import LLM, LLMAdapter, adapter_for
+from holdfast.messages import error_text
+from holdfast.stores.protocol import DurableStore, Ledger, RunningCall
+from holdfast.temporal import names
+from holdfast.temporal.handler_threads import HandlerThread
+from holdfast.temporal.transcript_cache import TranscriptCache
+from holdfast.temporal.turn_records import TurnRecord
+from holdfast.tools import Tool
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger("holdfast")
+HEARTBEAT_EVERY = 3.0  # seconds; the server gives a worker up after 10 (tools) or 15 (models)
+
+_FOR_GOOD = (InputError, DefinitionError, SessionAccessDeniedError, SessionConflictError, SessionNotFoundError)
+
+
+class AgentHost:
+    """The agents of one worker.
+
+    Raises:
+        DefinitionError: naming the agent or tool that is missing, or there twice.
+    """
+
+    def __init__(
+        self,
+        agents: Iterable[Agent],
+        store: Any,
+        llm: LLM | None,
+        handlers: Mapping[str, Callable[..., Any]],
+        max_stored_messages: int,
+    ) -> None:
+        self.store: DurableStore = _durable(store)
+        self.agents: dict[str, Agent] = {}
+        for agent in agents:
+            if not isinstance(agent, Agent):
+                raise DefinitionError(f"agents: {agent!r:.80} is no Agent")
+            if agent.name in self.agents:
+                raise DefinitionError(f"agents: two are named '{agent.name}'")
+            self.agents[agent.name] = agent
+        self.tools: dict[str, Tool[..., Any]] = {}
+        for agent in self.agents.values():
+            self._add_tools(agent, handlers)
+        if missing := sorted(handlers.keys() - self.tools.keys()):
+            raise DefinitionError(f"tools: no agent has a tool named '{missing[0]}'")
+        self._llm = llm
+        for agent in self.agents.values():
+            adapter_for(llm, agent)
+        check_count("max_stored_messages", max_stored_messages, 1)
+        self.max_stored_messages = max_stored_messages
+        self.cache = TranscriptCache()
+        self.thread: HandlerThread  # while a worker serves
+        self._workers = 0
+        # A new name for every start of a process: who holds it is alive, and nobody takes it over.
+        self.worker = f"worker_{socket.gethostname()[:64]}_{os.getpid()}_{uuid4().hex[:12]}"
+        self.is_known = False  # the worker holds its name, so that others can tell whether it lives
+        self.search = False
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Run users' code for as long as a worker needs it; several workers of one process share the thread."""
+        self._workers += 1
+        if self._workers == 1:
+            self.thread = HandlerThread()
+            self.thread.start()
+        try:
+            yield
+        finally:
+            self._workers -= 1
+            if not self._workers:
+                self.thread.stop()
+
+    def _add_tools(self, agent: Agent, handlers: Mapping[str, Callable[..., Any]]) -> None:
+        children = {item.name: item for item in agent.tools if isinstance(item, Agent)}
+        for name, child in children.items():
+            if self.agents.get(name) is not child:
+                raise DefinitionError(f"Agent '{agent.name}' uses the agent '{name}', which agents= does not give")
+        for name, tool in agent.tool_map.items():
+            if name in children:
+                continue
+            if name == names.CALL_MODEL:
+                raise DefinitionError(f"Agent '{agent.name}': a tool cannot be named {name!r}, an activity of holdfast")
+            given = tool.with_handler(handlers[name]) if name in handlers else tool
+            if given.handler is None:
+                raise DefinitionError(
+                    f"Agent '{agent.name}': its tool '{name}' has no handler; declare it with one, or give "
+                    f'tools={{"{name}": handler}} to the plugin'
+                )
+            known = self.tools.get(name)
+            if known is not None and known is not tool and known.handler is not given.handler:
+                raise DefinitionError(
+                    f"Agent '{agent.name}': another tool of this worker is named '{name}', too; on Temporal a tool's "
+                    "name is the name of its activity"
+                )
+            self.tools[name] = given
+
+    def agent(self, name: str | None = None) -> Agent:
+        """Return the agent of the workflow that runs this activity."""
+        name = name or activity.info().workflow_type or ""
+        if name not in self.agents:
+            # Not for good: another worker of the queue may have it, or this one after the next deploy.
+            raise HoldfastError(f"This worker has no agent '{name}'; it has {', '.join(self.agents) or 'none'}")
+        return self.agents[name]
+
+    def adapter(self, agent: Agent, model: str | None) -> LLMAdapter:
+        """Return the adapter for an agent, or for the model that a person chose in the place of its own."""
+        if model is None or self._llm is None or hasattr(self._llm, "chat"):
+            return adapter_for(self._llm, agent)
+        return self._llm(model)
+
+    def running(self, owner: str) -> RunningCall | None:
+        """Return what is kept of this activity while it runs; None if others would take this worker for dead."""
+        if not self.is_known:
+            return None
+        info = activity.info()
+        return RunningCall(
+            owner=owner,
+            worker=self.worker,
+            task_token=base64.b64encode(info.task_token).decode(),
+            workflow_id=info.workflow_id or "",
+            run_id=info.workflow_run_id or "",
+        )
+
+    # --- records that activities leave for each other ---
+
+    async def load_kept(self, run: str, turn: int) -> str:
+        """Return what is kept of a turn.
+
+        Raises:
+            StoreError: there is none.
+        """
+        kept = await self.store.load_reply(run, turn)
+        if kept is None:
+            raise StoreError(f"Turn {turn} of run {run} is not in the store {self.store!r}: is it the run's store?")
+        return kept
+
+    async def load_record(self, run: str, turn: int) -> TurnRecord:
+        """Return the record of a turn."""
+        known = self.cache.record(run, turn)
+        if known is None:
+            known = TurnRecord.model_validate_json(await self.load_kept(run, turn))
+        return known
+
+
+def _durable(store: Any) -> Any:
+    if not getattr(store, "durable", False):
+        raise MemoryStoreNotDurableError(f"HoldfastPlugin needs a durable store, got {store!r:.80}")
+    if not isinstance(store, Ledger):
+        raise DefinitionError(f"store: {store!r:.80} has no ledger; see holdfast.stores.Ledger")
+    return store
+
+
+def run_key(reference: Mapping[str, Any]) -> str:
+    """Return the run key of a reference; it is left out while it is the id of the workflow's run."""
+    return str(reference.get("run") or activity.info().workflow_run_id)
+
+
+@contextlib.contextmanager
+def heartbeats(*, every: float = HEARTBEAT_EVERY) -> Iterator[None]:
+    """Tell the server from the worker's loop that this activity is alive, whatever its handler does."""
+    loop = asyncio.get_running_loop()
+
+    timers: list[asyncio.TimerHandle] = []
+
+    def beat() -> None:
+        activity.heartbeat()
+        timers[:] = [loop.call_later(every, beat)]
+
+    timers.append(loop.call_later(every, beat))
+    try:
+        yield
+    finally:
+        timers[0].cancel()
+
+
+_DELAYS = (0.05, 0.2, 0.5, 1.0)  # seconds between attempts at a write; the last goes on
+_LAST_TRIES = 5  # that a write still has when its activity has been cancelled
+
+
+async def surely(write: Callable[[], Awaitable[T]], *, tries: int | None = None) -> T:
+    """Await a write that does no harm when it is made twice, such as the result of an effect that is done.
+
+    A store that refuses is asked again, so often or for as long as the activity may take. If a cancel breaks the write
+    off, it is made again, to know.
+    """
+    left = tries
+    for attempt in itertools.count():
+        try:
+            return await write()
+        except asyncio.CancelledError:
+            left = _LAST_TRIES if left is None else left
+        except StoreError:
+            left = None if left is None else left - 1
+            if left is not None and left <= 0:
+                raise
+            try:
+                await asyncio.sleep(_DELAYS[min(attempt, len(_DELAYS) - 1)])
+            except asyncio.CancelledError:
+                left = _LAST_TRIES if left is None else left
+    raise AssertionError
+
+
+JOURNAL_AFTER = 0.05  # seconds; what is over sooner need not be known to run
+
+
+@contextlib.asynccontextmanager
+async def journaled(host: "AgentHost") -> AsyncIterator[str]:
+    """Keep in the store that this activity runs, once it has run for a while; yields its owner's name."""
+    owner, loop = uuid4().hex, asyncio.get_running_loop()
+    begun: list[asyncio.Task[None]] = []
+
+    def begin() -> None:
+        running = host.running(owner)
+        if running is not None:
+            begun.append(loop.create_task(host.store.begin_call(running)))
+
+    timer = loop.call_later(JOURNAL_AFTER, begin)
+    try:
+        yield owner
+    finally:
+        timer.cancel()
+        if begun:
+            await asyncio.wait(begun)
+            await host.store.end_call(owner)
+
+
+async def hooked(hook: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a hook, or whatever else of the user's a run cannot do without; on the handlers' loop.
+
+    Raises:
+        ApplicationError: of type `HookError`; the run pauses until somebody has mended it.
+    """
+    try:
+        result = hook(*arguments)
+        return await result if isinstance(result, Awaitable) else result
+    except Exception as error:
+        what = getattr(hook, "__name__", "hook")
+        _LOG.warning("%s raised", what, exc_info=error)  # the server keeps 4 KB of a failure, no tracebacks
+        raise ApplicationError(
+            f"{what} raised {type(error).__name__}: {error_text(error)}", type=names.HOOK_ERROR, non_retryable=True
+        ) from None
+
+
+@contextlib.asynccontextmanager
+async def typed_errors() -> AsyncIterator[None]:
+    """Turn our errors into failures that name their class; those that no retry mends are not retried."""
+    try:
+        yield
+    except HoldfastError as error:
+        raise ApplicationError(
+            error_text(error), type=type(error).__name__, non_retryable=isinstance(error, _FOR_GOOD)
+        ) from None

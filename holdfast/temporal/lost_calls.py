@@ -1,0 +1,108 @@
+"""Finds the activities of workers that died, and tells Temporal at once, instead of letting it wait for heartbeats.
+
+A worker holds its own name in the store as long as it lives. Whoever can take the name knows that the worker is dead:
+no clock, no process table.
+"""
+
+import asyncio
+import base64
+import logging
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import ResetStickyTaskQueueRequest
+from temporalio.client import AsyncActivityCancelledError, Client
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+
+from holdfast.errors import StoreError
+from holdfast.stores.protocol import DurableStore, RunningCall
+from holdfast.temporal import names
+from holdfast.temporal.hosts import AgentHost
+
+_LOG = logging.getLogger("holdfast")
+LOOK_EVERY = 1.0  # seconds; one read of a table that is nearly always small
+
+
+@asynccontextmanager
+async def watch_for_lost_calls(client: Client, host: AgentHost) -> AsyncIterator[None]:
+    """Be known as alive, and report the calls of those who are not."""
+    watching = asyncio.create_task(_watch(client, host))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.wait({watching})
+        if host.is_known:
+            host.is_known = False
+            await host.store.let_go(host.worker)
+
+
+async def _watch(client: Client, host: AgentHost) -> None:
+    while True:
+        try:
+            if not host.is_known:
+                await host.store.hold(host.worker)
+                if not host.store.shares_holds:
+                    _LOG.info("Calls of dead workers are noticed by their heartbeats: this store's holds do not tell")
+                    return
+                host.is_known = True
+            await report_lost_calls(client, host.store, host.worker)
+        except (StoreError, RPCError) as error:
+            _LOG.warning("Lost calls could not be looked for: %s", error)
+        await asyncio.sleep(LOOK_EVERY)
+
+
+async def report_lost_calls(client: Client, store: DurableStore, worker: str) -> int:
+    """Fail the calls of dead workers once; returns how many."""
+    calls = [call for call in await store.running_calls() if call.worker != worker]
+    lost = 0
+    for name in sorted({call.worker for call in calls}):
+        if not await store.hold(name):
+            continue  # alive, or another worker reports its calls just now
+        try:
+            for call in calls:
+                if call.worker == name:
+                    await _report(client, store, call)
+                    lost += 1
+        finally:
+            await store.let_go(name)
+    return lost
+
+
+async def is_alive(store: DurableStore, worker: str, own: str) -> bool:
+    """Whether a worker lives; True where the store cannot tell."""
+    if worker == own or not store.shares_holds or not await store.hold(worker):
+        return True
+    await store.let_go(worker)
+    return False
+
+
+async def _report(client: Client, store: DurableStore, call: RunningCall) -> None:
+    handle = client.get_async_activity_handle(task_token=base64.b64decode(call.task_token))
+    error = ApplicationError(
+        f"The worker {call.worker} died while it ran this",
+        type=names.WORKER_DIED,
+        next_retry_delay=timedelta(milliseconds=1),
+    )
+    # First, or the next workflow task would be put into the dead worker's own queue and wait there (2 s, measured).
+    await _tell_server(
+        call,
+        client.workflow_service.reset_sticky_task_queue(
+            ResetStickyTaskQueueRequest(
+                namespace=client.namespace,
+                execution=WorkflowExecution(workflow_id=call.workflow_id, run_id=call.run_id),
+            )
+        ),
+    )
+    await _tell_server(call, handle.fail(error))
+    await store.end_call(call.owner)
+
+
+async def _tell_server(call: RunningCall, request: Awaitable[object]) -> None:
+    try:
+        await request
+    except (RPCError, AsyncActivityCancelledError) as error:
+        _LOG.debug("Call of %s was settled already: %s", call.workflow_id, error)

@@ -1,0 +1,181 @@
+"""What people and programs send to a run: read, checked against what the run waits for, and kept until it is taken.
+
+Nothing here acts. Signals that cannot be used are noted with the reason; updates are refused with it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic_core import to_json
+
+from holdfast.checkpoints import Question
+from holdfast.errors import InputError
+from holdfast.messages import size_over
+from holdfast.temporal.wire import PARKED_MESSAGES, check_json, read_fields
+
+NOTED = 10  # refusals that `status` shows
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer to a question; `tool_call_id` None means the first that is open."""
+
+    text: str
+    tool_call_id: str | None = None
+    by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """What to do with a paused run; `model` takes the place of the agent's from now on."""
+
+    action: Literal["retry", "abort"]
+    model: str | None = None
+    by: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """What an operator found out about a call whose outcome nobody knew."""
+
+    tool_call_id: str
+    decision: Literal["happened", "not-happened", "leave"]
+    result: str = ""
+    by: str | None = None
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class Mailbox:
+    """What has arrived and was not taken in yet.
+
+    Args:
+        answers: by call id; "" for the question of the loop itself. Early ones are kept for the call they name.
+        answered: call ids that have had their answer.
+        refused: the last messages that changed nothing, and why.
+    """
+
+    messages: list[str] = field(default_factory=list)
+    answers: dict[str, Answer] = field(default_factory=dict)
+    answered: list[str] = field(default_factory=list)
+    resumes: list[Resume] = field(default_factory=list)
+    resolves: dict[str, Resolve] = field(default_factory=dict)
+    refused: list[dict[str, str]] = field(default_factory=list)
+
+    def note(self, name: str, reason: str, at: str) -> None:
+        """Keep why a message was not used."""
+        self.refused = [*self.refused[1 - NOTED :], {"name": name, "reason": reason[:500], "at": at}]
+
+    # --- reading; each raises InputError ---
+
+    def read_message(self, data: object, limit: int) -> str:
+        text: str = _required(read_fields(data, "message", {"text": str}), "message", "text")
+        _check_size(text, limit)
+        if len(self.messages) >= PARKED_MESSAGES:
+            raise InputError(f"message: {len(self.messages)} messages wait to be taken in already; try again later")
+        return text
+
+    def read_answer(self, data: object, questions: tuple[Question, ...], limit: int, *, may_be_early: bool) -> Answer:
+        known = {"tool_call_id": str, "text": str, "by": str}
+        fields = read_fields(data, "answer", known)
+        answer = Answer(**{"text": _required(fields, "answer", "text"), **fields})
+        _check_size(answer.text, limit)
+        open_ids = [question.tool_call_id or "" for question in questions]
+        waiting = [call_id for call_id in open_ids if call_id not in self.answers]
+        call_id = answer.tool_call_id
+        if call_id is None:
+            if not waiting:
+                raise InputError("answer: the run waits for no answer" + _already(self.answered))
+            return Answer(answer.text, waiting[0], answer.by)
+        if call_id in self.answered or (call_id in open_ids and call_id in self.answers):
+            raise InputError(f"answer: call {call_id} has its answer already")
+        if call_id not in waiting:
+            if may_be_early and len(self.answers) < PARKED_MESSAGES:
+                return answer
+            shown = ", ".join(waiting) or "nothing"
+            raise InputError(f"answer: call {call_id} asks nothing; the run waits for the answer to {shown}")
+        return answer
+
+    def read_resume(self, data: object, paused: bool) -> Resume:
+        fields = read_fields(data, "resume", {"action": str, "model": str, "by": str, "reason": str})
+        if fields.setdefault("action", "retry") not in ("retry", "abort"):
+            raise InputError(f'resume: action must be "retry" or "abort", got {fields["action"]!r}')
+        if not paused or self.resumes:
+            raise InputError("resume: the run is not paused")
+        return Resume(**fields)
+
+    def read_resolve(self, data: object, unknown: Mapping[str, object]) -> Resolve:
+        fields = read_fields(
+            data,
+            "resolve",
+            {"tool_call_id": str, "decision": str, "result": object, "by": str, "reason": str},
+        )
+        call_id = _required(fields, "resolve", "tool_call_id")
+        decision = _required(fields, "resolve", "decision")
+        if decision not in ("happened", "not-happened", "leave"):
+            raise InputError(f'resolve: decision must be "happened", "not-happened" or "leave", got {decision!r}')
+        if "result" in fields and decision != "happened":
+            raise InputError('resolve: a result goes with the decision "happened"')
+        if decision == "happened" and (not isinstance(data, dict) or "result" not in data):
+            raise InputError('resolve: "happened" needs the result of the call; null if it has none')
+        if call_id not in unknown or call_id in self.resolves or call_id in self.answers:
+            waiting = ", ".join(key for key in unknown if key not in self.resolves) or "no call"
+            raise InputError(f"resolve: call {call_id} does not wait for it; waiting: {waiting}")
+        result = fields.pop("result", None)
+        check_json(result, "resolve: result")
+        return Resolve(**fields, result=result if isinstance(result, str) else to_json(result).decode())
+
+    # --- keeping ---
+
+    def keep_answer(self, answer: Answer) -> None:
+        self.answers[answer.tool_call_id or ""] = answer
+
+    def take_answer(self, call_id: str | None) -> Answer:
+        self.answered = [*self.answered[-PARKED_MESSAGES:], *([call_id] if call_id else [])]
+        return self.answers.pop(call_id or "")
+
+    def take_messages(self) -> list[str]:
+        taken, self.messages = self.messages, []
+        return taken
+
+    def carried(self) -> dict[str, Any]:
+        """Return as JSON what a run that continues as new must not lose."""
+        data: dict[str, Any] = {
+            "messages": self.messages,
+            "answers": [[answer.tool_call_id, answer.text, answer.by] for answer in self.answers.values()],
+            "answered": self.answered,
+            "resolves": [
+                {"tool_call_id": item.tool_call_id, "decision": item.decision, "result": item.result, "by": item.by,
+                 "reason": item.reason}
+                for item in self.resolves.values()
+            ],
+            "refused": self.refused,
+        }  # fmt: skip
+        return {name: value for name, value in data.items() if value}
+
+    def take_over(self, data: Mapping[str, Any]) -> None:
+        """Take in what the run before carried over; what arrived meanwhile stands behind it."""
+        self.messages = [*data.get("messages", ()), *self.messages]
+        for call_id, text, by in data.get("answers", ()):
+            self.answers.setdefault(call_id or "", Answer(text, call_id, by))
+        for item in data.get("resolves", ()):
+            self.resolves.setdefault(item["tool_call_id"], Resolve(**item))
+        self.answered = [*data.get("answered", ()), *self.answered]
+        self.refused = [*data.get("refused", ()), *self.refused][-NOTED:]
+
+
+def _required(fields: Mapping[str, Any], what: str, name: str) -> Any:
+    if name not in fields:
+        raise InputError(f"{what}: {name!r} is missing")
+    return fields[name]
+
+
+def _check_size(text: str, limit: int) -> None:
+    if size := size_over(text, limit):
+        raise InputError(f"text: {size:,} bytes, more than max_message_bytes={limit:,}; shorten it")
+
+
+def _already(answered: list[str]) -> str:
+    return f"; call {answered[-1]} has had its answer" if answered else ""

@@ -1,0 +1,280 @@
+"""The activity that calls the model: once per turn, however often it is attempted."""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Mapping
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from holdfast.agent_loop import answer_message, with_notices
+from holdfast.agents import Agent, AgentContext
+from holdfast.errors import HoldfastError, ModelError
+from holdfast.llm import LLMAdapter, tools_to_descriptions
+from holdfast.messages import LLMResponse, Message, cut, error_text, read_json, size_over
+from holdfast.temporal import names
+from holdfast.temporal.hosts import AgentHost, heartbeats, hooked, journaled, run_key, surely, typed_errors
+from holdfast.temporal.transcripts import Transcript, session_key
+from holdfast.temporal.turn_records import KeptView, TurnRecord
+from holdfast.temporal.wire import INLINE_BYTES, PREVIEW, shown_arguments
+
+_LOG = logging.getLogger("holdfast")
+TRANSIENT_STATUS = (408, 409, 429)
+
+
+class ModelActivities:
+    """Calls models for a worker's agents."""
+
+    def __init__(self, host: AgentHost) -> None:
+        self._host = host
+
+    def all(self) -> list[Any]:
+        return [self.call_model]
+
+    @activity.defn(name=names.CALL_MODEL)
+    async def call_model(self, reference: dict[str, Any]) -> dict[str, Any]:
+        """Write the results of the last turn, ask the model, write its answer, and return what the workflow needs."""
+        async with typed_errors():
+            with heartbeats():
+                return await self._call(reference)
+
+    async def _call(self, reference: dict[str, Any]) -> dict[str, Any]:
+        run, turn = run_key(reference), reference["turn"]
+        async with journaled(self._host) as owner:
+            view = await self._load_view(run, reference)
+            transcript = await Transcript.load(self._host, reference, after=0 if view is None else view.seq)
+            if not transcript.is_fresh or run != activity.info().workflow_run_id or activity.info().attempt > 1:
+                # Otherwise this worker wrote what came before, and nobody can have been here yet.
+                kept = await self._host.store.load_reply(run, turn)
+                if kept is not None:
+                    await transcript.commit(turn=turn - 1)
+                    return await self._write(reference, transcript, kept)
+            # The results are written while the model thinks.
+            write = await transcript.committing(turn=turn - 1)
+            writing = asyncio.ensure_future(surely(write))
+            try:
+                record = await self._ask(reference, transcript, view)
+            except ModelRefusedError as error:
+                await writing
+                return {"error": str(error), "seq": transcript.seq}
+            except BaseException:
+                writing.cancel()
+                await asyncio.wait({writing})
+                raise
+            try:
+                await writing
+            except BaseException:  # the answer was paid for: the next attempt finds it
+                await surely(partial(self._host.store.save_reply, run, turn, record.model_dump_json()), tries=3)
+                raise
+            return await self._keep(reference, transcript, record, owner)
+
+    # --- asking ---
+
+    async def _load_view(self, run: str, reference: Mapping[str, Any]) -> KeptView | None:
+        if "view" not in reference:
+            return None
+        return KeptView.model_validate_json(await self._host.load_kept(f"{run}/view", reference["view"]))
+
+    async def _ask(self, reference: Mapping[str, Any], transcript: Transcript, view: KeptView | None) -> TurnRecord:
+        """Ask the model, and return what is to be kept of the turn."""
+        agent, context, turn = transcript.agent, transcript.context(), reference["turn"]
+        said = [Message(role="user", content=text) for text in reference.get("say", ())]
+        messages = [*(() if view is None else view.messages), *transcript.messages, *said]
+        messages = _noticed(agent, messages, transcript, reference, 0 if view is None else view.seq)
+        adapter = self._host.adapter(agent, reference.get("model"))
+        try:
+            response, shorter = await self._host.thread.run(_call_adapter(agent, adapter, context, messages))
+        except Exception as error:
+            failure = _failure(error)
+            if failure is error:
+                raise
+            # Its traceback goes to the log, not into the history: the server keeps 4 KB of a failure.
+            _LOG.warning("Agent %s: the model could not be called", agent.name, exc_info=error)
+            raise failure from None
+        if shorter is not None:
+            # What was said now is in the view and will be in the transcript: the view ends before it.
+            kept = KeptView(seq=transcript.seq, messages=tuple(shorter[: -len(said)] if said else shorter))
+            await self._host.store.save_reply(f"{run_key(reference)}/view", turn, kept.model_dump_json())
+        number = transcript.seq + len(said)
+        return TurnRecord(
+            message=answer_message(
+                response,
+                turn=number,
+                taken=transcript.call_ids,
+                tools=agent.tool_map.keys(),
+                limit=agent.loop.max_message_bytes,
+            ),
+            said=tuple(_digest(message.content) for message in said),
+            state=agent.write_state(context.state),
+            key=f"{session_key(transcript.session)}/{number + 1}",
+            session=transcript.session.id,
+            agent_id=context.agent.id,
+            user_id=context.user_id,
+            tenant_id=context.tenant_id,
+            view=None if shorter is None else turn,
+        )
+
+    # --- keeping ---
+
+    async def _keep(
+        self, reference: Mapping[str, Any], transcript: Transcript, record: TurnRecord, owner: str
+    ) -> dict[str, Any]:
+        """Keep the answer and write it, both or neither."""
+        run, turn = run_key(reference), reference["turn"]
+        written = record.model_dump_json()
+        messages = [*_told(reference, record)[0], record.message]
+        session = transcript.written(turn, record.state)
+        keep = partial(
+            self._host.store.append_reply,
+            session.id,
+            messages,
+            session,
+            run_key=run,
+            turn=turn,
+            reply=written,
+            write_key=f"{run}/{turn}",
+            expected_seq=transcript.seq,
+            owner=owner,
+        )
+        kept = await surely(keep)  # it was paid for
+        if kept != written:  # another attempt was faster; its answer is the turn's
+            return await self._write(reference, transcript, kept)
+        transcript.wrote(session, messages)
+        self._host.cache.keep_record(run, turn, record)
+        return await self._reply(reference, transcript, record)
+
+    async def _write(self, reference: Mapping[str, Any], transcript: Transcript, kept: str) -> dict[str, Any]:
+        """Write an answer that is kept already; the transcript has it, or its writer died between the two."""
+        record, turn = TurnRecord.model_validate_json(kept), reference["turn"]
+        messages = [*_told(reference, record)[0], record.message]
+        await transcript.appending(messages, key=str(turn), turn=turn, state=record.state)()
+        return await self._reply(reference, transcript, record)
+
+    async def _reply(self, reference: Mapping[str, Any], transcript: Transcript, record: TurnRecord) -> dict[str, Any]:
+        """Return what the workflow needs of an answer."""
+        reply: dict[str, Any] = {"seq": transcript.seq}
+        message = record.message
+        if record.view is not None:
+            reply["view"] = record.view
+        if untold := _told(reference, record)[1]:
+            reply["untold"] = untold
+        if message.usage is not None:
+            reply["usage"] = [message.usage.input_tokens, message.usage.output_tokens]
+        if message.tool_calls:
+            transcript.keep()
+            reply["calls"] = [[call.id, call.name, place, shown_arguments(call.arguments)]
+                              for place, call in enumerate(message.tool_calls)]  # fmt: skip
+            if message.content:
+                reply["text"] = message.content[:PREVIEW]
+            return reply
+        if len(transcript.messages) > self._host.max_stored_messages:
+            await self._host.store.prune_messages(transcript.session.id, self._host.max_stored_messages)
+        return reply | _final(transcript.agent, message.content)
+
+
+def _told(reference: Mapping[str, Any], record: TurnRecord) -> tuple[list[Message], list[int]]:
+    """Split what the user said now into what the answer has heard, and the places of what it has not.
+
+    They differ when an answer is asked for again after a reset, and the messages come at another turn than before.
+    """
+    told, untold, heard = [], [], list(record.said)
+    for index, text in enumerate(reference.get("say", ())):
+        if (digest := _digest(text)) in heard:
+            heard.remove(digest)
+            told.append(Message(role="user", content=text))
+        else:
+            untold.append(index)
+    return told, untold
+
+
+class ModelRefusedError(Exception):
+    """The model cannot be called like this, and calling again would not help."""
+
+
+async def _call_adapter(
+    agent: Agent, adapter: LLMAdapter, context: AgentContext, messages: list[Message]
+) -> tuple[LLMResponse, list[Message] | None]:
+    """Run what is the user's: instructions, compression, the adapter. Runs on the handlers' loop."""
+    prompt = await hooked(agent.system_prompt, context)
+    rule, shorter = agent.loop.context_compression, None
+    if rule is not None and rule.applies_to(messages):
+        result = rule.compress(tuple(messages))
+        shorter = list(await result if isinstance(result, Awaitable) else result)
+        if not shorter:
+            raise ModelRefusedError("Context compression returned empty message array")
+        if not all(isinstance(message, Message) for message in shorter):
+            raise ModelRefusedError("Context compression must return messages")
+        messages = shorter
+    seen = [Message(role="system", content=prompt), *messages]
+    answer: Any = adapter.chat(seen, tools_to_descriptions(agent.tool_map), **agent.plain_settings())
+    if not isinstance(answer, Awaitable):
+        raise ModelRefusedError(f"{type(adapter).__name__}.chat must be async: write `async def chat`")
+    return LLMResponse.read(await answer), shorter
+
+
+def _failure(error: Exception) -> Exception:
+    """Say whether calling again may help: the one table of what a model's error means.
+
+    `ModelError` says so itself. Of other errors those of the network do, and whatever carries an HTTP status of 408,
+    409, 429 or 5xx. Anything else is a mistake that a retry would only repeat.
+    """
+    if isinstance(error, ModelRefusedError | ApplicationError) or (
+        isinstance(error, HoldfastError) and not isinstance(error, ModelError)
+    ):
+        return error
+    status = getattr(error, "status_code", None)
+    transient = isinstance(error, OSError)
+    if isinstance(error, ModelError):
+        transient = error.transient
+    elif isinstance(status, int):
+        transient = status in TRANSIENT_STATUS or status >= 500
+    if not transient:
+        return ModelRefusedError(cut(error_text(error), 8_192))
+    after = getattr(error, "retry_after", None)
+    return ApplicationError(
+        cut(error_text(error), 8_192),
+        type=names.MODEL_UNAVAILABLE,
+        next_retry_delay=timedelta(seconds=min(after, 86_400.0)) if isinstance(after, int | float) else None,
+    )
+
+
+def _noticed(
+    agent: Agent, messages: list[Message], transcript: Transcript, reference: Mapping[str, Any], covered: int
+) -> list[Message]:
+    """Show the warnings and nudges of the run where they stood, those left out that a compressed view has taken in."""
+    result = messages
+    said = len(reference.get("say", ()))
+    budget = agent.loop.budget
+    for after, kind, what in reversed(reference.get("notices", ())):
+        if after <= covered and covered:
+            continue
+        # Everything behind the answer that it is about, and behind that answer's results, came later.
+        at = max(0, len(messages) - said - (transcript.seq - after))
+        while at < len(messages) and messages[at].role == "tool":
+            at += 1
+        warning = budget.warning(what) if kind == "warning" and budget is not None else None
+        shown = with_notices(result[:at], warning, what if kind == "nudge" else None)
+        result = [*shown, *result[at:]]
+    return result
+
+
+def _final(agent: Agent, text: str) -> dict[str, Any]:
+    """Return what the workflow needs of a final answer: its text, and the output that is read from it."""
+    final: dict[str, Any] = {"text": text}
+    if size := size_over(text, INLINE_BYTES):
+        final = {"text": cut(text, INLINE_BYTES), "size": size}
+    if agent.output is None:
+        return final
+    try:
+        agent.read_output(text)
+    except ValueError as fault:
+        return final | {"output_error": f"the answer does not fit the agent's output: {cut(str(fault), 4_096)}"}
+    return final if "size" in final else final | {"output": read_json(text)}
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

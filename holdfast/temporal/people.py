@@ -1,0 +1,236 @@
+"""Waiting for people: questions, calls of unknown outcome, pauses. Each is visible, addressable, and has an end."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+from temporalio import workflow
+
+from holdfast.agent_loop import LoopState
+from holdfast.checkpoints import Question
+from holdfast.temporal import names
+from holdfast.temporal.activity_options import STORE_OPTIONS
+from holdfast.temporal.calls import Calls
+from holdfast.temporal.descriptions import details, show_waiting
+from holdfast.temporal.facts import Call, Facts
+from holdfast.temporal.handlers import Handlers, Waiting
+from holdfast.temporal.mailboxes import Resolve
+from holdfast.temporal.running import Running
+from holdfast.temporal.wire import AgentInput, write_outcome
+from holdfast.tools import Asked, Failed, Outcome, Returned, Unknown
+
+_RESOLVED = 20  # decisions of operators that `status` shows
+
+
+class People(Handlers):
+    """The part of a run that waits for somebody to answer, to resume or to resolve."""
+
+    _facts: Facts
+    _calls: Calls
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._given = AgentInput()
+        self._running = Running()
+
+    @property
+    def _state(self) -> LoopState:
+        assert self._loop_state is not None
+        return self._loop_state
+
+    @_state.setter
+    def _state(self, state: LoopState) -> None:
+        self._loop_state = state
+
+    # --- what waits ---
+
+    def _wait_for(self, *waiting: Waiting) -> None:
+        self._waiting += waiting
+        self._show()
+
+    def _end_waiting(self, *ended: Waiting) -> None:
+        self._waiting = tuple(item for item in self._waiting if item not in ended)
+        self._show()
+
+    def _show(self) -> None:
+        self._tell()
+        if self._facts.search:
+            show_waiting(self._status(), self._waiting)
+
+    def _tell(self) -> None:
+        state = self._state
+        workflow.set_current_details(
+            details(
+                status=self._status(),
+                session=self._progress.session,
+                iterations=state.iterations,
+                limit=state.loop.max_iterations,
+                usage=state.usage,
+                waiting=self._waiting,
+            )
+        )
+
+    def _status(self) -> str:
+        if any(item.kind == "pause" for item in self._waiting):
+            return "paused"
+        return "waiting" if self._waiting else "running"
+
+    def _deadline(self, since: datetime) -> datetime | None:
+        timeout = self._facts.loop.answer_timeout
+        return None if timeout is None else since + timedelta(seconds=float(timeout))  # type: ignore[arg-type]
+
+    async def _until(self, condition: Callable[[], bool], deadline: datetime | None, summary: str) -> None:
+        """Wait for a condition, the deadline or a cancel."""
+        timeout = None if deadline is None else max(0.0, (deadline - workflow.now()).total_seconds())
+        try:
+            await workflow.wait_condition(
+                lambda: condition() or self._running.cancelled, timeout=timeout, timeout_summary=summary
+            )
+        except TimeoutError:
+            return
+
+    # --- questions ---
+
+    async def _ask(self, question: Question) -> None:
+        """Wait until the first open question has its answer. All that are open may be answered, in any order."""
+        self._progress.since = self._progress.since or workflow.now()
+        deadline = self._deadline(self._progress.since)
+        waiting = tuple(
+            Waiting(
+                "unknown" if asked.tool_call_id in self._progress.unknown else "question",
+                asked.tool_call_id or "",
+                asked.question,
+                self._progress.since,
+                deadline,
+            )
+            for asked in self._state.questions
+        )
+        if waiting != self._waiting:
+            self._waiting = ()
+            self._wait_for(*waiting)
+        box, key = self._mailbox, question.tool_call_id or ""
+        await self._until(
+            lambda: key in box.answers or key in box.resolves or bool(self._exports) or self._is_long(),
+            deadline,
+            f"answer to {key or 'the agent'}",
+        )
+        if key in box.resolves:
+            await self._resolve(question, box.resolves.pop(key))
+        elif key in box.answers:
+            self._answered(question, Returned(box.take_answer(question.tool_call_id).text))
+        elif deadline is not None and workflow.now() >= deadline and not self._running.cancelled:
+            waited = workflow.now() - self._progress.since
+            self._answered(question, Failed(f"Nobody answered within {waited}"))
+
+    def _is_long(self) -> bool:
+        """Whether the history has grown so long, by messages alone, that the run must continue as new."""
+        return workflow.info().is_continue_as_new_suggested() and workflow.all_handlers_finished()
+
+    def _answered(self, question: Question, outcome: Outcome) -> None:
+        """Take what became of the first question: the result of its call, or what a person says to the agent."""
+        call_id = question.tool_call_id
+        if call_id is None:
+            self._mailbox.messages.insert(0, outcome.content if isinstance(outcome, Returned) else _text(outcome))
+        else:
+            position = self._progress.turn.calls[call_id].position
+            if position not in self._progress.turn.sources:
+                self._progress.turn.sources[position] = write_outcome(outcome)
+            self._progress.unknown.pop(call_id, None)
+        self._state = self._state.answered()
+        if not self._state.questions:
+            self._progress.since = None
+        self._end_waiting(*(item for item in self._waiting if item.name == (call_id or "")))
+
+    async def _resolve(self, question: Question, resolve: Resolve) -> None:
+        call: Call = self._progress.unknown[resolve.tool_call_id]
+        at = workflow.now().isoformat()
+        self._progress.resolved = self._progress.resolved[1 - _RESOLVED :]
+        self._progress.resolved.append(
+            {
+                "tool_call_id": call.id,
+                "decision": resolve.decision,
+                "by": resolve.by,
+                "reason": None if resolve.reason is None else resolve.reason[:500],
+                "at": at,
+            }
+        )
+        match resolve.decision:
+            case "happened":
+                self._answered(question, Returned(resolve.result))
+            case "leave":
+                self._answered(question, Unknown(resolve.reason or ""))
+            case "not-happened":
+                await self._run_again(question, call)
+
+    async def _run_again(self, question: Question, call: Call) -> None:
+        self._progress.turn.dispatches.setdefault(call.position, 1)
+        outcome = await self._calls.run(call, self._state)
+        match outcome:
+            case Unknown() | Asked():
+                self._progress.turn.sources.pop(call.position, None)
+                text = outcome.question if isinstance(outcome, Asked) else question.question
+                if isinstance(outcome, Asked):
+                    self._progress.unknown.pop(call.id, None)
+                self._state = self._state.asked_instead(Question(question=text, tool_call_id=call.id))
+            case _:
+                self._answered(question, outcome)
+
+    # --- pauses ---
+
+    async def _pause(self, name: str, message: str) -> bool:
+        """Wait until a person says what to do; True to try again, False if the run is to give up."""
+        since = workflow.now()
+        waiting = Waiting("pause", name, message, since, self._deadline(since))
+        self._wait_for(waiting)
+        workflow.logger.warning("Paused, %s: %s", name, message)
+        box = self._mailbox
+        await self._until(lambda: bool(box.resumes), waiting.deadline, f"resume of {name}")
+        resume = box.resumes.pop(0) if box.resumes else None
+        self._end_waiting(waiting)
+        if resume is None or resume.action == "abort":
+            return False
+        self._progress.model = resume.model or self._progress.model
+        return True
+
+    # --- exports ---
+
+    async def _serve_exports(self) -> None:
+        """Export where the transcript is whole: between two actions, with no call in flight."""
+        if self._loop_state is None or self._state.open_calls:
+            return
+        while self._exports:
+            request = self._exports.pop(0)
+            state = self._state
+            reference = self._reference(
+                iterations=state.iterations,
+                usage=None if state.usage is None else state.usage.model_dump(),
+                questions=[question.model_dump() for question in state.questions],
+            )
+            request.update(await workflow.execute_activity(names.EXPORT, reference, **STORE_OPTIONS))
+
+    def _reference(self, **more: Any) -> dict[str, Any]:
+        raise NotImplementedError
+
+    # --- what is told, and carried on ---
+
+    def _describe(self) -> dict[str, Any]:
+        if self._loop_state is None:
+            return {"status": "starting", "refused": self._mailbox.refused}
+        state = self._state
+        return {
+            "status": "ended" if self._ended else self._status(),
+            "session_id": self._progress.session,
+            "turn": self._progress.turn.number,
+            "iterations": state.iterations,
+            "max_iterations": state.loop.max_iterations,
+            "usage": None if state.usage is None else state.usage.model_dump(),
+            "running": [{"tool_call_id": call.id, "tool": call.name, "arguments": call.shown}
+                        for call in cast("tuple[Call, ...]", state.open_calls)],
+            "waiting": [item.plain() for item in self._waiting],
+            "refused": self._mailbox.refused,
+            "resolved": self._progress.resolved,
+        }  # fmt: skip
+
+
+def _text(outcome: Outcome) -> str:
+    return outcome.error if isinstance(outcome, Failed) else ""

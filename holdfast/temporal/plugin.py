@@ -1,0 +1,144 @@
+"""Makes any Temporal worker one that runs agents: workflow types, activities, converter, and what keeps the promise."""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.converter import DataConverter
+from temporalio.plugin import SimplePlugin
+from temporalio.service import RPCError
+from temporalio.worker import ReplayerConfig, Worker, WorkerConfig, WorkflowRunner
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+
+from holdfast.agents import Agent
+from holdfast.errors import DefinitionError
+from holdfast.llm import LLM
+from holdfast.temporal import names
+from holdfast.temporal.agent_workflows import agent_workflow
+from holdfast.temporal.facts import GRACE, tool_facts
+from holdfast.temporal.hosts import HEARTBEAT_EVERY, AgentHost
+from holdfast.temporal.lost_calls import watch_for_lost_calls
+from holdfast.temporal.model_activities import ModelActivities
+from holdfast.temporal.runners import AgentWorkflowRunner
+from holdfast.temporal.session_activities import SessionActivities
+from holdfast.temporal.tool_activities import ToolActivities
+
+_LOG = logging.getLogger("holdfast")
+DRAIN = 30.0  # seconds that a worker that is asked to stop gives to what runs
+_INDEXED = {
+    "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    "KeywordList": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD_LIST,
+    "Datetime": IndexedValueType.INDEXED_VALUE_TYPE_DATETIME,
+}
+
+
+class HoldfastPlugin(SimplePlugin):
+    """Give it to a `Worker` (or to the `Client` that the worker is made with).
+
+    Args:
+        agents: each becomes a workflow type under its own name; agents among their tools have to be given, too.
+        store: a durable one, the same for all workers of these agents.
+        llm: an adapter, or a function from an agent's `model` to one.
+        tools: handlers by tool name, for tools declared without one.
+        max_stored_messages: a session is pruned to so many messages when a run has ended.
+
+    Raises:
+        DefinitionError: naming the agent or tool that is missing, or there twice.
+        MemoryStoreNotDurableError: the store forgets everything with its process.
+        InputError: there is no model for an agent.
+    """
+
+    def __init__(
+        self,
+        *,
+        agents: Iterable[Agent] = (),
+        pipelines: Iterable[Any] = (),
+        store: Any,
+        llm: LLM | None = None,
+        tools: Mapping[str, Callable[..., Any]] | None = None,
+        max_stored_messages: int = 200,
+    ) -> None:
+        if tuple(pipelines):
+            raise DefinitionError("pipelines: there are none yet; give agents alone")
+        self._host = host = AgentHost(agents, store, llm, dict(tools or {}), max_stored_messages)
+        activities = [activity for part in (ModelActivities, ToolActivities, SessionActivities)
+                      for activity in part(host).all()]  # fmt: skip
+        super().__init__(
+            "holdfast.HoldfastPlugin",
+            data_converter=_converter,
+            workflows=[agent_workflow(name) for name in host.agents],
+            activities=activities,
+            workflow_runner=_runner,
+        )
+
+    def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
+        """Add what our workflows and activities need; settings that the user made stay."""
+        config = super().configure_worker(config)
+        longest = max((tool_facts(tool).timeout for tool in self._host.tools.values() if tool.timeout), default=0.0)
+        ours: dict[str, tuple[Any, Any]] = {
+            "graceful_shutdown_timeout": (timedelta(), timedelta(seconds=max(DRAIN, longest + GRACE))),
+            "sticky_queue_schedule_to_start_timeout": (timedelta(seconds=10), timedelta(seconds=2)),
+            "max_heartbeat_throttle_interval": (timedelta(seconds=60), timedelta(seconds=HEARTBEAT_EVERY)),
+            # Else the worker refuses to send what the server would refuse, and the task is tried for ever: an update of
+            # 3 MB, whose refusal repeats it, would wedge a run.
+            "disable_payload_error_limit": (False, True),
+            "max_eager_activity_reservations_per_workflow_task": (3, 16),
+        }
+        for name, (usual, value) in ours.items():
+            if config.get(name, usual) == usual:
+                config[name] = value  # type: ignore[literal-required]
+        config["unsandboxed_workflow_runner"] = AgentWorkflowRunner(config.get("unsandboxed_workflow_runner"))
+        return config
+
+    def configure_replayer(self, config: ReplayerConfig) -> ReplayerConfig:
+        """Replay as a worker would run."""
+        config = super().configure_replayer(config)
+        config["unsandboxed_workflow_runner"] = AgentWorkflowRunner(config.get("unsandboxed_workflow_runner"))
+        return config
+
+    async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:  # noqa: A002
+        """Run the worker with a thread for handlers, and look after calls of workers that have died."""
+        client = worker.client
+        self._host.search = await _register_search_attributes(client)
+        async with self._host.serving(), watch_for_lost_calls(client, self._host):
+            await next(worker)
+
+
+def _converter(given: DataConverter | None) -> DataConverter:
+    """Use pydantic's payloads, unless somebody has chosen otherwise."""
+    if given is None or given == DataConverter.default:
+        return pydantic_data_converter
+    return given
+
+
+def _runner(given: WorkflowRunner | None) -> WorkflowRunner:
+    """Let the sandbox of users' own workflows import holdfast once, and not again for each of them."""
+    if not isinstance(given, SandboxedWorkflowRunner):
+        return given or SandboxedWorkflowRunner()
+    return replace(given, restrictions=given.restrictions.with_passthrough_modules("holdfast", "pydantic"))
+
+
+async def _register_search_attributes(client: Client) -> bool:
+    """Make sure that runs can be found; False, and a word to the operator, where that is not allowed."""
+    try:
+        there = await client.operator_service.list_search_attributes(
+            ListSearchAttributesRequest(namespace=client.namespace)
+        )
+        missing = {name: kind for name, kind in names.SEARCH_ATTRIBUTES.items() if name not in there.custom_attributes}
+        if missing:
+            await client.operator_service.add_search_attributes(
+                AddSearchAttributesRequest(
+                    namespace=client.namespace,
+                    search_attributes={name: _INDEXED[kind] for name, kind in missing.items()},
+                )
+            )
+    except RPCError as error:
+        _LOG.warning("Runs are not searchable in namespace %s: %s", client.namespace, error.message)
+        return False
+    return True

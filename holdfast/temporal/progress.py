@@ -1,0 +1,150 @@
+"""How far a run is: all that it must not lose when it continues as new, as plain data."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from holdfast.agent_loop import LoopState
+from holdfast.messages import Usage
+from holdfast.temporal.facts import Call, Facts, read_state, write_call, write_state
+from holdfast.temporal.wire import AgentInput
+
+
+@dataclass(slots=True)
+class Turn:
+    """The calls of one answer of the model.
+
+    Args:
+        number: of the answer in its run; 0 for calls that an earlier run left.
+        seq: the answer's number in its session.
+        calls: by id.
+        part: how often results of it were written already.
+        sources: by position, where a call's result is, if not in the ledger under its first dispatch.
+        dispatches: by position, how often a call was dispatched.
+        spent: by agents that were called.
+    """
+
+    number: int = 0
+    seq: int = 0
+    calls: dict[str, Call] = field(default_factory=dict)
+    part: int = 0
+    sources: dict[int, dict[str, Any]] = field(default_factory=dict)
+    dispatches: dict[int, int] = field(default_factory=dict)
+    spent: Usage | None = None
+
+    def written(self) -> None:
+        """The results so far are in the transcript."""
+        self.part += 1
+        self.sources = {}
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a run stands.
+
+    Args:
+        run: the run key.
+        opened: what was found when the run began: its session, its facts.
+        seq: the number of the last message in the session that the run knows of.
+        say: what the user said that is not in the transcript yet.
+        notices: what the model was shown beside the transcript: `[after message, kind, what]` each.
+        view: the turn at which the context was compressed last.
+        last: the model's last answer, as its activity returned it.
+        model: what a person chose in the place of the agent's.
+        since: when the open questions were asked.
+        resolved: what operators decided, for `status`.
+        unknown: calls that wait for somebody who knows what became of them.
+    """
+
+    run: str = ""
+    opened: dict[str, Any] = field(default_factory=dict)
+    seq: int = 0
+    turn: Turn = field(default_factory=Turn)
+    say: list[str] = field(default_factory=list)
+    notices: list[list[Any]] = field(default_factory=list)
+    view: int | None = None
+    last: dict[str, Any] = field(default_factory=dict)
+    model: str | None = None
+    since: datetime | None = None
+    resolved: list[dict[str, Any]] = field(default_factory=list)
+    unknown: dict[str, Call] = field(default_factory=dict)
+
+    @property
+    def session(self) -> str:
+        return str(self.opened.get("session", ""))
+
+    def wrote(self, seq: int) -> None:
+        """The results of the turn so far were written, up to this message."""
+        self.seq = seq
+        self.turn.written()
+
+    def reference(self, given: AgentInput, here: str, **more: Any) -> dict[str, Any]:
+        """Return what an activity needs to find the run's data. What is usual is left out: histories are long.
+
+        Args:
+            here: the run id of the workflow, which the run key is unless the run was reset or continued as new.
+        """
+        turn = self.turn
+        reference: dict[str, Any] = {"session": self.session, "turn": turn.number, "seq": self.seq}
+        optional = {
+            "run": None if self.run == here else self.run,
+            "user_id": given.user_id,
+            "tenant_id": given.tenant_id,
+            "agent_id": given.instance_id,
+            "model": self.model,
+            "part": turn.part or None,
+            "sources": [[position, source] for position, source in sorted(turn.sources.items())] or None,
+            "created": self.opened.get("created") if self.seq == 0 else None,
+            "agent_state": self.opened.get("agent_state"),
+            **more,
+        }
+        return reference | {name: value for name, value in optional.items() if value is not None}
+
+    def carried(self, state: LoopState) -> dict[str, Any]:
+        """Return it as JSON, without what is absent."""
+        turn = self.turn
+        data = {
+            "run": self.run,
+            "opened": self.opened,
+            "state": write_state(state),
+            "seq": self.seq,
+            "turn": [turn.number, turn.seq, turn.part],
+            "calls": [write_call(call) for call in turn.calls.values()],
+            "sources": [list(item) for item in turn.sources.items()],
+            "dispatches": [list(item) for item in turn.dispatches.items()],
+            "say": self.say,
+            "notices": self.notices,
+            "view": self.view,
+            "last": self.last,
+            "model": self.model,
+            "since": None if self.since is None else self.since.isoformat(),
+            "resolved": self.resolved,
+            "unknown": list(self.unknown),
+        }
+        return {name: value for name, value in data.items() if value not in (None, [], {})}
+
+    @classmethod
+    def read(cls, data: dict[str, Any]) -> "Progress":
+        """Read what `carried` returned, the loop's state left aside."""
+        number, seq, part = data["turn"]
+        calls = {call.id: call for call in read_calls(data.get("calls", ()))}
+        turn = Turn(number, seq, calls, part, dict(data.get("sources", ())), dict(data.get("dispatches", ())))
+        since = data.get("since")
+        return cls(
+            turn=turn,
+            since=None if since is None else datetime.fromisoformat(since),
+            unknown={call_id: calls[call_id] for call_id in data.get("unknown", ())},
+            **{name: data[name] for name in _PLAIN if name in data},
+        )
+
+
+_PLAIN = ("run", "opened", "seq", "say", "notices", "view", "last", "model", "resolved")
+
+
+def read_calls(data: Any) -> list[Call]:
+    return [Call(*call) for call in data]
+
+
+def carried_state(data: dict[str, Any], facts: Facts) -> LoopState:
+    """Return the loop's state among what was carried."""
+    return read_state(data.get("state", {}), facts)

@@ -1,0 +1,62 @@
+"""Runs our workflows so that nothing that anybody sends can wedge one: what does not decode becomes a value.
+
+Otherwise an input of malformed JSON fails the workflow task again and again, and a signal of it is dropped silently
+(both measured).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from temporalio.api.common.v1 import Payload
+from temporalio.converter import PayloadConverter
+from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
+
+from holdfast.messages import cut, error_text
+from holdfast.temporal.agent_workflows import AgentRun
+
+
+@dataclass(frozen=True, slots=True)
+class Undecodable:
+    """A payload that could not be read; whoever checks values refuses it and shows why."""
+
+    reason: str
+
+    def __repr__(self) -> str:
+        return f"a payload that cannot be read ({self.reason})"
+
+
+class AgentWorkflowRunner(WorkflowRunner):
+    """A runner like the one it is given, with a converter that never fails for workflows of agents."""
+
+    def __init__(self, runner: WorkflowRunner | None = None) -> None:
+        self._runner = runner or UnsandboxedWorkflowRunner()
+
+    def prepare_workflow(self, defn: Any) -> None:
+        self._runner.prepare_workflow(defn)
+
+    def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
+        if issubclass(det.defn.cls, AgentRun):
+            factory = det.payload_converter_factory
+            det = replace(det, payload_converter_factory=lambda: _TolerantConverter(factory()))
+        return self._runner.create_instance(det)
+
+
+class _TolerantConverter(PayloadConverter):
+    def __init__(self, converter: PayloadConverter) -> None:
+        self._converter = converter
+
+    def to_payloads(self, values: Sequence[Any]) -> list[Payload]:
+        return self._converter.to_payloads(values)
+
+    def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
+        try:
+            return self._converter.from_payloads(payloads, type_hints)
+        except Exception:
+            return [self._read(payload) for payload in payloads]
+
+    def _read(self, payload: Payload) -> Any:
+        try:
+            return self._converter.from_payloads([payload])[0]
+        except Exception as error:
+            return Undecodable(" ".join(cut(error_text(error), 200).split()))

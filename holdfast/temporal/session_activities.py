@@ -1,0 +1,286 @@
+"""The activities around a run: opening its session, its hooks, its last write, and what is exported of it."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from pydantic_core import to_json
+from temporalio import activity
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from holdfast.agent_loop import LoopState, last_answer, mended, unanswered
+from holdfast.agents import Agent
+from holdfast.checkpoints import Checkpoint, Question
+from holdfast.errors import InputError, SessionAccessDeniedError, SessionConflictError
+from holdfast.local.inputs import RunInput
+from holdfast.messages import Message, Usage, clean_text, cut, size_over
+from holdfast.stores.protocol import Session
+from holdfast.temporal import names
+from holdfast.temporal.facts import Call, write_facts, write_state
+from holdfast.temporal.hosts import AgentHost, heartbeats, hooked, run_key, typed_errors
+from holdfast.temporal.transcripts import Transcript, session_key
+from holdfast.temporal.turn_records import TurnRecord
+from holdfast.temporal.wire import CHECKPOINT_BYTES, INLINE_BYTES, AgentInput, check_json, shown_arguments
+
+
+class SessionActivities:
+    """Opens and closes the sessions of a worker's agents."""
+
+    def __init__(self, host: AgentHost) -> None:
+        self._host = host
+
+    def all(self) -> list[Any]:
+        return [self.open, self.start, self.commit, self.finish, self.export, self.attach]
+
+    # --- opening ---
+
+    @activity.defn(name=names.OPEN)
+    async def open(self, reference: dict[str, Any]) -> dict[str, Any]:
+        """Record what steers the run, and where its session stands. Nothing is written but what orphans need."""
+        async with typed_errors():
+            # A run that is reset to its start begins from where it once began, not from what it has written since.
+            place = f"{run_key(reference)}/open"
+            kept = await self._host.store.load_reply(place, 0)
+            if kept is None:
+                kept = await self._host.store.save_reply(place, 0, to_json(await self._open(reference)).decode())
+            return json.loads(kept)  # type: ignore[no-any-return]
+
+    async def _open(self, reference: Mapping[str, Any]) -> dict[str, Any]:
+        agent, given = self._host.agent(), AgentInput.read(reference["input"])
+        opened: dict[str, Any] = {
+            "session": reference["session"],
+            "facts": write_facts(agent, agent.tool_map, search=self._host.search),
+            "seq": 0,
+        }
+        message = await self._message(agent, given)
+        if message is not None:
+            if size_over(message, agent.loop.max_message_bytes):
+                limit = agent.loop.max_message_bytes
+                raise InputError(
+                    f"message is longer than {limit:,} bytes: shorten it, or raise Loop(max_message_bytes=…)"
+                )
+            opened["message"] = message
+        session = await self._session(agent, given, reference)
+        if session is None:
+            opened["created"] = datetime.now(UTC).isoformat()
+            if given.checkpoint is not None:
+                return await self._take_in(agent, given, reference, opened)
+            if message is None:
+                opened["empty"] = True
+            return opened
+        if given.checkpoint is not None and session.run_key == f"{run_key(reference)}/0":
+            opened["created"] = cast(datetime, session.created_at).isoformat()
+            return await self._take_in(agent, given, reference, opened)  # an earlier attempt began to
+        if given.checkpoint is not None:
+            raise InputError(f"Session {session.id} has messages of its own: give the checkpoint another session_id")
+        messages = mended(await self._host.store.load_messages(session.id))
+        return await self._found(agent, reference, opened, session, messages, recovering=True)
+
+    async def _message(self, agent: Agent, given: AgentInput) -> str | None:
+        if given.call is None:
+            return given.message
+        record = await self._host.load_record(given.call["run"], given.call["turn"])
+        arguments = agent_tool(agent).read_arguments(record.calls[given.call["position"]].arguments)
+        return clean_text(arguments["message"])
+
+    async def _session(self, agent: Agent, given: AgentInput, reference: Mapping[str, Any]) -> Session | None:
+        """Return the session, if there is one and the run may have it."""
+        store, session_id = self._host.store, reference["session"]
+        if not await store.hold(session_id):
+            raise SessionConflictError(f"Session {session_id} has a run in flight in a process; wait for it to end")
+        await store.let_go(session_id)
+        session = await store.load_session(session_id)
+        if session is None:
+            return None
+        if session.user_id not in (None, given.user_id) or session.tenant_id not in (None, given.tenant_id):
+            raise SessionAccessDeniedError(session_id)
+        if session.agent_name != agent.name:
+            raise InputError(f"Session {session_id} belongs to agent '{session.agent_name}', not to '{agent.name}'")
+        if session.workflow_id not in (None, activity.info().workflow_id) and await _is_running(session.workflow_id):
+            raise SessionConflictError(f"Session {session_id} has a run in flight: workflow {session.workflow_id}")
+        return session
+
+    async def _take_in(
+        self, agent: Agent, given: AgentInput, reference: Mapping[str, Any], opened: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Begin a session with the messages of a checkpoint."""
+        run = run_key(reference)
+        brought = RunInput.read(None, None, given.checkpoint, None, limit=agent.loop.max_message_bytes)
+        brought.check_questions()
+        checkpoint, messages = cast(Checkpoint, brought.checkpoint), brought.messages or []
+        if checkpoint.session_id is not None:
+            raise InputError(
+                f"the checkpoint belongs to session {checkpoint.session_id}: start that session, or leave its "
+                "session_id out to go on in another one"
+            )
+        session = Session(
+            id=reference["session"],
+            agent_name=agent.name,
+            state=agent.write_state(agent.new_state()),
+            user_id=given.user_id,
+            tenant_id=given.tenant_id,
+            questions=brought.questions or None,
+            workflow_id=activity.info().workflow_id,
+            run_key=f"{run}/0",
+            created_at=datetime.fromisoformat(opened.pop("created")),
+        )
+        seq = await self._host.store.append_messages_atomic(
+            session.id, messages, session, write_key=f"{run}/0", expected_seq=0
+        )
+        session = session.model_copy(update={"last_seq": seq})
+        found = await self._found(agent, reference, opened, session, messages, recovering=False)
+        state = found.setdefault("state", {})
+        state["iterations"] = checkpoint.iterations
+        if checkpoint.usage.total_tokens:
+            state["usage"] = [checkpoint.usage.input_tokens, checkpoint.usage.output_tokens]
+        return found
+
+    async def _found(
+        self,
+        agent: Agent,
+        reference: Mapping[str, Any],
+        opened: dict[str, Any],
+        session: Session,
+        messages: list[Message],
+        *,
+        recovering: bool,
+    ) -> dict[str, Any]:
+        state = LoopState(loop=agent.loop, tools=agent.tool_map).fold(
+            messages, recovering=recovering, questions=session.questions or ()
+        )
+        last = last_answer(messages)
+        answer = None if last is None else messages[last]
+        calls = () if answer is None else answer.tool_calls or ()
+        opened["seq"] = session.last_seq
+        if state.open_calls or state.questions:
+            number = session.last_seq - (len(messages) - 1 - cast(int, last))
+            record = TurnRecord(
+                message=cast(Message, answer),
+                key=f"{session_key(session)}/{number}",
+                session=session.id,
+                agent_id=reference["input"].get("instance_id") or run_key(reference),
+                user_id=session.user_id,
+                tenant_id=session.tenant_id,
+                previous=session.run_key,
+            )
+            await self._host.store.save_reply(run_key(reference), 0, record.model_dump_json())
+            opened["calls"] = [[call.id, call.name, place, shown_arguments(call.arguments)]
+                               for place, call in enumerate(calls)]  # fmt: skip
+        plain = {item[0]: Call(*item) for item in opened.get("calls", ())}
+        light = LoopState(
+            **{
+                **{name: getattr(state, name) for name in state.__dataclass_fields__},
+                "open_calls": tuple(plain[call.id] for call in state.open_calls),
+                "response": cut(state.response, INLINE_BYTES),
+            }
+        )
+        opened["state"] = write_state(light)
+        return opened
+
+    # --- hooks and the end ---
+
+    @activity.defn(name=names.START)
+    async def start(self, reference: dict[str, Any]) -> str | None:
+        """Call `on_start`; returns the agent's state if that changed it."""
+        async with typed_errors():
+            with heartbeats():
+                transcript = await Transcript.load(self._host, reference)
+                context = transcript.context()
+                before = transcript.agent.write_state(context.state)
+                if transcript.agent.on_start is not None:
+                    await self._host.thread.run(hooked(transcript.agent.on_start, context))
+                after = transcript.agent.write_state(context.state)
+                check_json(after, "the agent's state after on_start")
+                return None if after == before and transcript.session.version else after
+
+    @activity.defn(name=names.COMMIT)
+    async def commit(self, reference: dict[str, Any]) -> int:
+        """Write the results and the questions of a turn; returns the number of the session's last message."""
+        async with typed_errors():
+            transcript = await Transcript.load(self._host, reference)
+            await transcript.commit(turn=reference["turn"], questions=reference["questions"])
+            return transcript.seq
+
+    @activity.defn(name=names.FINISH)
+    async def finish(self, reference: dict[str, Any]) -> dict[str, Any]:
+        """Write what is still unwritten, call the hook of the end, and return the text of the last answer."""
+        async with typed_errors():
+            with heartbeats():
+                return await self._finish(reference)
+
+    async def _finish(self, reference: dict[str, Any]) -> dict[str, Any]:
+        turn, agent = reference["turn"], self._host.agent()
+        transcript = await Transcript.load(self._host, reference)
+        questions = reference.get("questions", ())
+        await transcript.commit(turn=turn, questions=questions)
+        hook, state = reference.get("hook"), None
+        if hook is not None and getattr(agent, hook) is not None:
+            context = transcript.context()
+            await self._host.thread.run(hooked(getattr(agent, hook), context))
+            state = agent.write_state(context.state)
+        say = [] if reference["status"] == "cancelled" else reference.get("say", [])
+        messages = [Message(role="user", content=text) for text in say]
+        if messages or (state is not None and state != transcript.session.state):
+            await transcript.appending(
+                messages,
+                key=f"{turn}.{reference.get('part', 0)}/end",
+                turn=turn,
+                state=state,
+                questions=tuple(Question(**question) for question in questions),
+            )()
+        last = last_answer(transcript.messages)
+        response = "" if last is None else transcript.messages[last].content
+        return {"seq": transcript.seq, "response": cut(response, INLINE_BYTES)}
+
+    # --- leaving ---
+
+    @activity.defn(name=names.EXPORT)
+    async def export(self, reference: dict[str, Any]) -> dict[str, Any]:
+        """Return the run as a checkpoint, or why that cannot be."""
+        async with typed_errors():
+            transcript = await Transcript.load(self._host, reference)
+            asked = {question["tool_call_id"] for question in reference["questions"]}
+            if any(call.id not in asked for call in unanswered(transcript.messages)):
+                await transcript.commit(turn=reference["turn"], questions=reference["questions"])
+            questions = tuple(Question(**question) for question in reference["questions"])
+            usage = reference.get("usage")
+            checkpoint = Checkpoint(
+                messages=tuple(transcript.messages),
+                iterations=reference["iterations"],
+                usage=Usage() if usage is None else Usage(**usage),
+                pending_tool_use_id=questions[0].tool_call_id if questions else None,
+                questions=questions or None,
+            ).model_dump(mode="json")
+            if (size := len(to_json(checkpoint))) > CHECKPOINT_BYTES:
+                error = f"export: the run is {size:,} bytes, more than {CHECKPOINT_BYTES:,}; read it from the store"
+                return {"error": error, "seq": transcript.seq}
+            return {"checkpoint": checkpoint, "seq": transcript.seq}
+
+    @activity.defn(name=names.ATTACH)
+    async def attach(self, reference: dict[str, Any]) -> dict[str, Any]:
+        """Return the result of an agent that an earlier attempt at the same call has started."""
+        with heartbeats():
+            handle = activity.client().get_workflow_handle(reference["workflow_id"])
+            try:
+                result: dict[str, Any] = await handle.result()
+            except WorkflowFailureError as error:
+                raise ApplicationError(str(error.cause), type="WorkflowFailureError", non_retryable=True) from error
+            return result
+
+
+def agent_tool(agent: Agent) -> Any:
+    """Return the tool that an agent is for others: it says what its arguments are."""
+    return Agent("caller", tools=[agent]).tool_map[agent.name]
+
+
+async def _is_running(workflow_id: str | None) -> bool:
+    handle = activity.client().get_workflow_handle(workflow_id or "")
+    try:
+        return (await handle.describe()).status == WorkflowExecutionStatus.RUNNING
+    except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND:
+            return False
+        raise

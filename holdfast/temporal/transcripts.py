@@ -1,0 +1,236 @@
+"""What activities read and write of a session: its transcript as far as the run knows it, and the results of a turn."""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from temporalio import activity
+
+from holdfast.agent_loop import last_answer, mended, result_message, unanswered
+from holdfast.agents import Agent, AgentContext, AgentIdentity
+from holdfast.checkpoints import Question
+from holdfast.errors import SessionConflictError
+from holdfast.messages import Message, ToolCall
+from holdfast.stores.protocol import LedgerEntry, Session
+from holdfast.temporal.hosts import AgentHost, run_key
+from holdfast.temporal.transcript_cache import KeptTranscript, size_of
+from holdfast.temporal.wire import read_outcome
+from holdfast.tools import Outcome, Returned, Unknown
+
+Write = Callable[[], Awaitable[int]]
+
+
+def call_key(turn: int, position: int, call_id: str, dispatch: int = 1) -> str:
+    """Return the ledger's key of a call: by its place, since providers' ids repeat; each dispatch has its own."""
+    again = f"#{dispatch}" if dispatch > 1 else ""
+    return f"{turn}.{position}/{call_id}{again}"
+
+
+def session_key(session: Session) -> str:
+    """Return what the idempotency keys of a session begin with: the same in process and here."""
+    return f"{session.id}@{session.created_at:%Y%m%dT%H%M%S%f}"
+
+
+@dataclass(slots=True)
+class Transcript:
+    """A session as one activity sees it.
+
+    Args:
+        session: as it is now, or as it will be when it is first written.
+        messages: up to `seq`, the last that the run knows of, fit to be shown to a model.
+        call_ids: of all tool calls in them.
+        size: of the messages, in characters.
+        is_fresh: it comes from this worker's memory, which knows of nothing later.
+        after: messages up to here were not loaded: a compressed view stands for them.
+    """
+
+    host: AgentHost
+    reference: Mapping[str, Any]
+    agent: Agent
+    session: Session
+    seq: int
+    messages: list[Message] = field(default_factory=list)
+    call_ids: set[str] = field(default_factory=set)
+    size: int = 0
+    after: int = 0
+    is_fresh: bool = False
+
+    @classmethod
+    async def load(cls, host: AgentHost, reference: Mapping[str, Any], *, after: int = 0) -> "Transcript":
+        """Load what a reference names. Messages that the run does not know of were written by an earlier attempt."""
+        agent, store, seq = host.agent(), host.store, reference["seq"]
+        known = host.cache.take(reference["session"])
+        if known is not None and (known.after, known.seq) == (after, seq):
+            # Nobody is asked whether it still is so: the next write would be refused.
+            return cls(
+                host, reference, agent, known.session, seq, known.messages, known.call_ids, known.size, after, True
+            )
+        session = await store.load_session(reference["session"])
+        if session is None and seq:
+            raise SessionConflictError(f"Session {reference['session']} was deleted while its run was in flight")
+        if session is None:
+            session = Session(
+                id=reference["session"],
+                agent_name=agent.name,
+                state=agent.write_state(agent.new_state()),
+                user_id=reference.get("user_id"),
+                tenant_id=reference.get("tenant_id"),
+                created_at=_time(reference.get("created")),
+            )
+            return cls(host, reference, agent, session, seq)
+        result = cls(host, reference, agent, session, seq, after=after)
+        messages = await store.load_messages(session.id, after=after)
+        result._add(messages[: max(0, len(messages) - max(0, session.last_seq - seq))])
+        return result
+
+    def _add(self, messages: Sequence[Message]) -> None:
+        """Take in what comes after; a turn that it belongs to is put in order again, those before are."""
+        last = last_answer(self.messages)
+        at = len(self.messages) if last is None else last
+        self.messages = [*self.messages[:at], *mended([*self.messages[at:], *messages])]
+        self.call_ids.update(call.id for message in messages for call in message.tool_calls or ())
+        self.size += sum(map(size_of, messages))
+
+    def keep(self) -> None:
+        """Keep it for the next turn's activity, if that comes to this worker."""
+        self.host.cache.keep(
+            KeptTranscript(self.session, self.after, self.seq, self.messages, self.call_ids, self.size)
+        )
+
+    def context(self) -> AgentContext:
+        """Return what hooks and instructions get, with the agent's state as it was written last."""
+        reference = self.reference
+        state = reference.get("agent_state")
+        return AgentContext(
+            AgentIdentity(reference.get("agent_id") or run_key(reference), self.agent.name),
+            self.agent.read_state(self.session.state if state is None else state),
+            self.session.user_id if reference.get("user_id") is None else reference["user_id"],
+            self.session.tenant_id if reference.get("tenant_id") is None else reference["tenant_id"],
+        )
+
+    # --- writing ---
+
+    async def commit(self, *, turn: int, questions: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Write the results of a turn that are there and not yet written, and what is asked."""
+        await (await self.committing(turn=turn, questions=questions))()
+
+    async def committing(self, *, turn: int, questions: Sequence[Mapping[str, Any]] = ()) -> Write:
+        """Take the results of a turn into the transcript; call what is returned for them to be written."""
+        waiting = {question.get("tool_call_id") for question in questions}
+        calls = [call for call in unanswered(self.messages) if call.id not in waiting]
+        if not calls and not questions:
+            return _nothing
+        sources = dict(self.reference.get("sources", ()))
+        positions = {call.id: place for place, call in enumerate(self._last_calls())}
+        in_ledger = await self._in_ledger(calls, turn, positions, sources)
+        results = []
+        for call in calls:
+            outcome = in_ledger.get(call.id) or await self._elsewhere(sources[positions[call.id]])
+            message = result_message(call, outcome, self.agent.loop.max_message_bytes)
+            if message is not None:
+                results.append(message)
+        return self.appending(
+            results,
+            key=f"{turn}.{self.reference.get('part', 0)}",
+            turn=turn,
+            questions=tuple(Question.model_validate(dict(question)) for question in questions),
+        )
+
+    def _last_calls(self) -> tuple[ToolCall, ...]:
+        last = next((message for message in reversed(self.messages) if message.role == "assistant"), None)
+        return () if last is None or last.tool_calls is None else last.tool_calls
+
+    async def _in_ledger(
+        self, calls: Sequence[ToolCall], turn: int, positions: Mapping[str, int], sources: Mapping[int, Any]
+    ) -> dict[str, Outcome]:
+        """Return the outcomes that this run's ledger has, by call id; where no source is named they are there."""
+        keys = {}
+        for call in calls:
+            place = positions[call.id]
+            source = sources.get(place, {"dispatch": 1})
+            if "dispatch" in source:
+                keys[call.id] = call_key(turn, place, call.id, source["dispatch"])
+        run, cache = run_key(self.reference), self.host.cache
+        here = {call_id: result for call_id, key in keys.items() if (result := cache.result(run, key)) is not None}
+        result = {call_id: read_outcome(written) for call_id, written in here.items()}
+        if there := {call_id: key for call_id, key in keys.items() if call_id not in here}:
+            entries = await self.host.store.load_entries(run, list(there.values()))
+            result |= {call_id: recorded(entries.get(key)) for call_id, key in there.items()}
+        return result
+
+    async def _elsewhere(self, source: Mapping[str, Any]) -> Outcome:
+        match source:
+            case {"answer_of": session}:
+                messages = await self.host.store.load_messages(session)
+                return Returned(messages[-1].content if messages else "")
+            case {"run": run, "key": key}:
+                return recorded((await self.host.store.load_entries(run, [key])).get(key))
+        return read_outcome(source)
+
+    def appending(
+        self,
+        messages: Sequence[Message],
+        *,
+        key: str,
+        turn: int,
+        state: str | None = None,
+        questions: tuple[Question, ...] = (),
+    ) -> Write:
+        """Take messages into the transcript; call what is returned for them to be written.
+
+        They are written once however often it is asked for, and refused if somebody else has written since: then that
+        raises `SessionConflictError`.
+        """
+        session = self.written(turn, state, questions)
+        write = partial(
+            self.host.store.append_messages_atomic,
+            session.id,
+            messages,
+            session,
+            write_key=f"{run_key(self.reference)}/{key}",
+            expected_seq=self.seq,
+        )
+        self.wrote(session, messages)
+        return write
+
+    def written(self, turn: int, state: str | None = None, questions: tuple[Question, ...] = ()) -> Session:
+        """Return the session as the next write leaves it."""
+        changes: dict[str, Any] = {
+            "questions": questions or None,
+            "workflow_id": activity.info().workflow_id,
+            "run_key": f"{run_key(self.reference)}/{turn}",
+        }
+        state = self.reference.get("agent_state") if state is None else state
+        if state is not None:
+            changes["state"] = state
+        return self.session.model_copy(update=changes)
+
+    def wrote(self, session: Session, messages: Sequence[Message]) -> None:
+        self.session = session
+        self.seq += len(messages)
+        self._add(messages)
+
+
+async def _nothing() -> int:
+    """What is to be called where nothing is to be written."""
+    return 0
+
+
+def recorded(entry: LedgerEntry | None) -> Outcome:
+    """Return the outcome that the ledger has of a call."""
+    if entry is None or entry.result is None:
+        return Unknown("the record of its result is gone")
+    return read_outcome(read_entry(entry))
+
+
+def read_entry(entry: LedgerEntry) -> dict[str, Any]:
+    """Return the written outcome of a call that has one."""
+    written: dict[str, Any] = json.loads(entry.result or "{}")
+    return written
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

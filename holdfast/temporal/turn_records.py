@@ -1,0 +1,39 @@
+"""What is kept of a turn in the store: the model's answer, and all that the calls in it need to know."""
+
+from holdfast.messages import Message, Record, ToolCall
+
+
+class TurnRecord(Record):
+    """One answer of the model; kept by run and turn, and the same whenever it is asked for again.
+
+    Args:
+        message: the answer.
+        said: digests of the user's messages that it has heard.
+        state: the agent's state, as JSON.
+        key: what the idempotency keys of its calls begin with.
+        session, agent_id, user_id, tenant_id: whose it is.
+        previous: of an answer that an earlier run left: that run's key and turn, if it kept a ledger.
+        view: its turn, if the context was compressed for it.
+    """
+
+    message: Message
+    said: tuple[str, ...] = ()
+    state: str = "{}"
+    key: str
+    session: str
+    agent_id: str
+    user_id: str | None = None
+    tenant_id: str | None = None
+    previous: str | None = None
+    view: int | None = None
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        return self.message.tool_calls or ()
+
+
+class KeptView(Record):
+    """A compressed context, in the place of the messages up to `seq`."""
+
+    seq: int
+    messages: tuple[Message, ...]

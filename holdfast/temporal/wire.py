@@ -1,0 +1,209 @@
+"""What crosses Temporal: strict, small, plain JSON. Whatever is read here may be junk; whatever is written fits."""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from pydantic_core import to_json
+
+from holdfast.agents import check_count
+from holdfast.errors import DefinitionError, InputError, TerminalError
+from holdfast.messages import clean_text, cut, json_problem
+from holdfast.stores.protocol import check_session_id
+from holdfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
+
+INLINE_BYTES = 256 * 1024  # of one value in a history; Temporal refuses 2 MiB, and looks slow long before
+CHECKPOINT_BYTES = 1024 * 1024
+PREVIEW = 80  # characters of a result that people see in a history; its whole is in the store
+PARKED_MESSAGES = 1_000  # that a run keeps until it can take them in; Temporal ends a run at 10,000 signals
+PARKED_BYTES = 768 * 1024  # of all of them as JSON: they cross a history together when the run continues as new
+QUESTION_BYTES = 4 * 1024  # of a question; a turn may have 64
+
+
+def check_json(value: object, what: str, limit: int = INLINE_BYTES) -> None:
+    """Refuse what another process could not read, or what is too large for a history.
+
+    Raises:
+        InputError: naming `what` and the limit.
+    """
+    if problem := json_problem(value):
+        raise InputError(f"{what}: {problem}")
+    size = len(to_json(value))
+    if size > limit:
+        raise InputError(f"{what}: {size:,} bytes, more than {limit:,}; keep large data elsewhere and send where it is")
+
+
+def read_fields(data: object, what: str, known: Mapping[str, type], *, own: Collection[str] = ()) -> dict[str, Any]:
+    """Read a JSON object of known keys; None stands for an absent one.
+
+    Args:
+        own: keys that holdfast alone uses, which are not offered to people.
+
+    Raises:
+        InputError: naming the key and what it must be.
+    """
+    offered = ", ".join(name for name in known if name not in own)
+    if not isinstance(data, dict):
+        raise InputError(f"{what} must be a JSON object with {offered}, got {_shown(data)}")
+    check_json(data, what, CHECKPOINT_BYTES if "checkpoint" in known else INLINE_BYTES)
+    if unknown := sorted(data.keys() - known.keys()):
+        raise InputError(f"{what}: unknown key {unknown[0]!r}; it takes {offered}")
+    given = {name: value for name, value in data.items() if value is not None}
+    for name, value in given.items():
+        if not isinstance(value, known[name]) or (isinstance(value, bool) and known[name] is int):
+            raise InputError(f"{what}: {name} must be {_NAMES[known[name]]}, got {_shown(value)}")
+        if isinstance(value, str):
+            given[name] = clean_text(value)
+    return given
+
+
+_NAMES: dict[Any, str] = {str: "text", int: "a whole number", dict: "an object", bool: "true or false"}
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:80] + "…"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentInput:
+    """The input of an agent's workflow, one JSON object.
+
+    Args:
+        message: what the user says.
+        session_id: the conversation; that of the workflow id `<agent>/<session_id>` by default.
+        user_id, tenant_id: who says it; must be the session's owner.
+        max_iterations: instead of the agent's own.
+        instance_id: what `ctx.agent.id` is.
+        checkpoint: a run to go on with, instead of a message.
+        call: the call that an agent was started for, as `{"run", "turn", "position"}`: its arguments are the input.
+        depth: how many agents stand above.
+        max_tokens: what is left of their budget.
+        asks_caller: end with status "interrupted" where the agent would ask a person; its caller asks instead.
+        carried: the state of the run that continues as new.
+    """
+
+    message: str | None = None
+    session_id: str | None = None
+    user_id: str | None = None
+    tenant_id: str | None = None
+    max_iterations: int | None = None
+    instance_id: str | None = None
+    checkpoint: dict[str, Any] | None = None
+    call: dict[str, Any] | None = None
+    depth: int | None = None
+    max_tokens: int | None = None
+    asks_caller: bool | None = None
+    carried: dict[str, Any] | None = None
+
+    @classmethod
+    def read(cls, data: object) -> "AgentInput":
+        """Read what a workflow was started with.
+
+        Raises:
+            InputError: saying what cannot be used.
+        """
+        given = read_fields({} if data is None else data, "The input", _INPUT, own=_OWN)
+        if "session_id" in given:
+            check_session_id(given["session_id"])
+        for name in ("user_id", "tenant_id", "instance_id"):
+            if given.get(name) == "":
+                raise InputError(f"The input: {name} must not be empty; leave it out")
+        if "call" in given:
+            call = read_fields(given["call"], "The input: call", {"run": str, "turn": int, "position": int})
+            if len(call) < 3:
+                raise InputError("The input: call must have run, turn and position")
+        for name in ("max_iterations", "max_tokens"):
+            try:
+                check_count(name, given.get(name, 1), 1)
+            except DefinitionError as error:
+                raise InputError(f"The input: {error}") from error
+        return cls(**given)
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON, without what is absent."""
+        return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
+
+
+_INPUT: dict[str, Any] = {
+    "message": str,
+    "session_id": str,
+    "user_id": str,
+    "tenant_id": str,
+    "max_iterations": int,
+    "instance_id": str,
+    "checkpoint": dict,
+    "call": dict,
+    "depth": int,
+    "max_tokens": int,
+    "asks_caller": bool,
+    "carried": dict,
+}
+_OWN = ("call", "depth", "max_tokens", "asks_caller", "carried")
+
+
+# --- outcomes -----------------------------------------------------------------------------------------------------
+
+
+def write_outcome(outcome: Outcome) -> dict[str, Any]:
+    """Return an outcome as JSON: one key that says which, and what belongs to it."""
+    match outcome:
+        case Returned(content):
+            return {"returned": content}
+        case Failed(error):
+            return {"failed": error}
+        case Asked(question):
+            return {"asked": question}
+        case Terminated(error):
+            return {"terminated": clean_text(str(error)), "status_code": error.status_code,
+                    "metadata": _plain_metadata(error)}  # fmt: skip
+        case Unknown(reason):
+            return {"unknown": reason}
+        case Cancelled(reason):
+            return {"cancelled": reason}
+
+
+def _plain_metadata(error: TerminalError) -> dict[str, Any]:
+    try:
+        check_json(error.metadata, "metadata", 16 * 1024)
+    except InputError as fault:
+        return {"left_out": str(fault)}
+    return error.metadata
+
+
+def read_outcome(data: Mapping[str, Any]) -> Outcome:
+    """Read what `write_outcome` wrote."""
+    match data:
+        case {"returned": content}:
+            return Returned(content)
+        case {"failed": error}:
+            return Failed(error)
+        case {"asked": question}:
+            return Asked(question)
+        case {"terminated": text}:
+            return Terminated(TerminalError(text, data.get("status_code", 500), data.get("metadata")))
+        case {"unknown": reason}:
+            return Unknown(reason)
+        case {"cancelled": reason}:
+            return Cancelled(reason)
+    raise InputError(f"No outcome: {_shown(data)}")
+
+
+def previewed(outcome: dict[str, Any]) -> dict[str, Any]:
+    """Return a written outcome with its text cut for a history, and the size of the whole if it was."""
+    kind = next(iter(outcome))
+    text = outcome[kind]
+    if kind in ("asked", "terminated"):
+        # A question is asked and a terminal error raised with its own words, in a history's measure.
+        return {**outcome, kind: cut(text, QUESTION_BYTES)}
+    if len(text) <= PREVIEW:
+        return outcome
+    return {**outcome, kind: text[:PREVIEW] + "…", "size": len(text.encode())}
+
+
+def shown_arguments(arguments: dict[str, Any] | str) -> str:
+    """Return a call's arguments on one line, cut for a history."""
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    text = " ".join(text.split())
+    return text if len(text) <= PREVIEW else text[:PREVIEW] + "…"

@@ -1,0 +1,281 @@
+"""The process that the crash tests kill: a worker, or a run in process, whose tools leave lines in a file.
+
+    python temporal_worker.py '{"folder": "…", "name": "a", "address": "…", "queue": "…"}'
+
+It stops wherever the test has put a file, until the file is gone. holdfast knows of none of these files.
+"""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from temporalio.worker import Worker, WorkerConfig
+
+from holdfast import (
+    Agent,
+    Happened,
+    InterruptError,
+    Message,
+    NotHappened,
+    RetryableError,
+    RetryPolicy,
+    TerminalError,
+    Tool,
+    ToolContext,
+    run,
+    tool,
+)
+from holdfast.stores import LedgerEntry, SQLiteStore
+from holdfast.temporal import HoldfastPlugin, connect
+from holdfast.testing import ScriptedModel
+
+QUICK = RetryPolicy(initial_interval=0.05, maximum_attempts=3)
+
+
+def append(path: Path, text: str) -> None:
+    """Append a line in one write, so that lines of several processes do not mix."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(file, f"{text}\n".encode())
+    finally:
+        os.close(file)
+
+
+class Outside:
+    """What a process has to do with the test: where it stops, and what it leaves behind.
+
+    Args:
+        name: of the process; only its own files stop it.
+        pace: seconds that an effect may take at most, for tests that kill at random.
+    """
+
+    def __init__(self, folder: Path, name: str, pace: float = 0.0) -> None:
+        self.folder, self.name, self.pace = folder, name, pace
+
+    def stops(self, call: str, point: str) -> bool:
+        path = self.folder / f"{call}.{point}.{self.name}"
+        if not path.exists():
+            return False
+        path.with_name(f"{path.name}.reached").touch()
+        return True
+
+    async def at(self, call: str, point: str) -> None:
+        while self.stops(call, point):
+            await asyncio.sleep(0.01)
+        if self.pace and point.endswith("effect"):
+            await asyncio.sleep(random.random() * self.pace)
+
+    def at_plainly(self, call: str, point: str) -> None:
+        while self.stops(call, point):
+            time.sleep(0.01)
+
+    def mark(self, what: str) -> None:
+        (self.folder / f"{self.name}.{what}").touch()
+
+    def count(self, what: str, call: str) -> None:
+        append(self.folder / f"{what}.txt", call)
+
+    def effect(self, ctx: ToolContext) -> None:
+        self.count("effects", ctx.tool_call_id)
+        self.count("keys", ctx.idempotency_key)
+
+    # --- tools ---
+
+    async def move(self, ctx: ToolContext) -> str:
+        await self.at(ctx.tool_call_id, "before-effect")
+        self.effect(ctx)
+        await self.at(ctx.tool_call_id, "after-effect")
+        return f"did {ctx.tool_call_id}"
+
+    async def move_in_spite_of_cancel(self, ctx: ToolContext) -> str:
+        try:
+            return await self.move(ctx)
+        except asyncio.CancelledError:
+            return f"cleaned up {ctx.tool_call_id}"
+
+    def move_plainly(self, ctx: ToolContext) -> str:
+        self.at_plainly(ctx.tool_call_id, "before-effect")
+        self.effect(ctx)
+        self.at_plainly(ctx.tool_call_id, "after-effect")
+        return f"did {ctx.tool_call_id}"
+
+    async def look_for_move(self, ctx: ToolContext) -> Happened | NotHappened | None:
+        await self.at(ctx.tool_call_id, "in-verify")
+        self.count("verified", ctx.tool_call_id)
+        match (self.folder / f"{ctx.tool_call_id}.verdict").read_text():
+            case "happened":
+                return Happened(f"found {ctx.tool_call_id}")
+            case "not-happened":
+                return NotHappened()
+            case "nobody-knows":
+                return None
+            case fault:
+                raise OSError(fault)
+
+    async def succeed_late(self, ctx: ToolContext) -> str:
+        self.effect(ctx)
+        if ctx.attempt < 3:
+            raise RetryableError("busy")
+        return f"did {ctx.tool_call_id} at attempt {ctx.attempt}"
+
+    def failing(self, error: Exception | type[BaseException]) -> Callable[[ToolContext], Awaitable[str]]:
+        async def fail(ctx: ToolContext) -> str:
+            self.effect(ctx)
+            raise error
+
+        return fail
+
+    def returning(self, value: Any) -> Callable[[ToolContext], Awaitable[Any]]:
+        async def move(ctx: ToolContext) -> Any:
+            self.effect(ctx)
+            return value
+
+        return move
+
+    def tools(self) -> list[Tool[..., Any]]:
+        busy, broken = RetryableError("busy"), ValueError("no luck")
+        closed = TerminalError("account closed", 402, {"account": 7})
+        return [
+            tool(name="charge", description="Charge.")(self.move),
+            tool(name="look", description="Look.", safe_to_retry=True)(self.move),
+            tool(name="look_twice", description="Look.", safe_to_retry=True, retry=RetryPolicy(maximum_attempts=2))(
+                self.move
+            ),
+            tool(name="charge_plainly", description="Charge.")(self.move_plainly),
+            tool(name="look_plainly", description="Look.", safe_to_retry=True)(self.move_plainly),
+            tool(name="charge_anyway", description="Charge.")(self.move_in_spite_of_cancel),
+            tool(name="look_anyway", description="Look.", safe_to_retry=True)(self.move_in_spite_of_cancel),
+            tool(name="charge_beside", description="Charge.", parallel=True)(self.move),
+            tool(name="look_beside", description="Look.", parallel=True, safe_to_retry=True)(self.move),
+            tool(name="transfer", description="Transfer.", verify=self.look_for_move)(self.move),
+            tool(name="late", description="Look.", safe_to_retry=True, retry=QUICK)(self.succeed_late),
+            tool(name="busy", description="Look.", safe_to_retry=True, retry=QUICK)(self.failing(busy)),
+            tool(name="broken", description="Look.", safe_to_retry=True, retry=QUICK)(self.failing(broken)),
+            tool(name="broken_once", description="Look.", safe_to_retry=True)(self.failing(broken)),
+            tool(name="charge_busy", description="Charge.")(self.failing(busy)),
+            tool(name="charge_broken", description="Charge.")(self.failing(broken)),
+            tool(name="charge_closed", description="Charge.")(self.failing(closed)),
+            tool(name="look_closed", description="Look.", safe_to_retry=True, retry=QUICK)(self.failing(closed)),
+            tool(name="charge_asking", description="Charge.")(self.failing(InterruptError("How much?"))),
+            tool(name="look_asking", description="Look.", safe_to_retry=True)(self.failing(InterruptError("Where?"))),
+            tool(name="charge_breaking_off", description="Charge.")(self.failing(asyncio.CancelledError)),
+            tool(name="charge_opaquely", description="Charge.")(self.returning(object())),
+            tool(name="look_opaquely", description="Look.", safe_to_retry=True)(self.returning(object())),
+            tool(name="charge_hugely", description="Charge.")(self.returning("x" * (10 * 1024 * 1024 + 1))),
+        ]
+
+    def agents(self) -> list[Agent]:
+        tools = self.tools()
+        return [
+            Agent("teller", tools=tools),
+            Agent("stopper", tools=tools, on_terminal_tool_error="stop"),
+            Agent("failer", tools=tools, on_terminal_tool_error="fail"),
+        ]
+
+    # --- the model ---
+
+    def model(self) -> ScriptedModel:
+        """Return a model that does what the user says: "case: charge look+look" is two turns, the second of two calls.
+
+        The calls of a case are `case.1`, `case.2` …, so that every file about a call is named after it.
+        """
+
+        async def answer(messages: list[Message], tools: list[Any]) -> Any:
+            start = max(index for index, message in enumerate(messages) if message.role == "user")
+            case, _, plan = messages[start].content.partition(": ")
+            turn = sum(message.role == "assistant" for message in messages[start:])
+            reads = [message.content[:2_000] for message in messages[start:] if message.role == "tool"]
+            append(self.folder / "model.txt", json.dumps({"case": case, "turn": turn, "reads": reads}))
+            await self.at(f"{case}.{turn}", "in-model")
+            turns = plan.split()
+            if turn >= len(turns):
+                return f"done {case}"
+            before = sum(len(message.tool_calls or ()) for message in messages)
+            return {
+                "tool_calls": [
+                    {"id": f"{case}.{number}", "name": name, "arguments": {}}
+                    for number, name in enumerate(turns[turn].split("+"), before + 1)
+                ]
+            }
+
+        return ScriptedModel(answer)
+
+
+class StoppingStore(SQLiteStore):
+    """A store that stops around what it writes of a call."""
+
+    def __init__(self, outside: Outside) -> None:
+        super().__init__(outside.folder / "holdfast.db")
+        self._outside = outside
+
+    async def claim(self, run_key: str, call_key: str, **options: Any) -> LedgerEntry:
+        call = call_key.partition("/")[2].partition("#")[0]
+        await self._outside.at(call, "before-claim")
+        entry = await super().claim(run_key, call_key, **options)
+        await self._outside.at(call, "after-claim")
+        return entry
+
+    async def finish(self, run_key: str, call_key: str, **options: Any) -> bool:
+        finished = await super().finish(run_key, call_key, **options)
+        await self._outside.at(call_key.partition("/")[2].partition("#")[0], "after-record")
+        return finished
+
+    async def append_reply(self, session_id: str, messages: Sequence[Message], *args: Any, **options: Any) -> str:
+        kept = await super().append_reply(session_id, messages, *args, **options)
+        for call in messages[-1].tool_calls or ():
+            await self._outside.at(call.id, "after-reply")
+        return kept
+
+
+class WithoutWorkflows(HoldfastPlugin):
+    """Makes a worker that only runs activities."""
+
+    def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
+        return {**super().configure_worker(config), "workflows": []}
+
+
+async def work(
+    outside: Outside, address: str, queue: str, *, workflows: bool = True, drain: float = 0.0, **options: Any
+) -> None:
+    """Work until SIGTERM, and then for as long as `drain` says."""
+    if drain:
+        options["graceful_shutdown_timeout"] = timedelta(seconds=drain)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    client = await connect(address)
+    plugin_type = HoldfastPlugin if workflows else WithoutWorkflows
+    async with StoppingStore(outside) as store:
+        plugin = plugin_type(agents=outside.agents(), store=store, llm=outside.model())
+        async with Worker(client, task_queue=queue, plugins=[plugin], **options):
+            outside.mark("ready")
+            await stop.wait()
+            outside.mark("stopping")
+
+
+async def run_here(outside: Outside, sessions: dict[str, str]) -> None:
+    """Run an agent in this process, in each of these sessions with its message."""
+    teller, model = outside.agents()[0], outside.model()
+    async with StoppingStore(outside) as store:
+        await asyncio.gather(
+            *(run(teller, message=said, llm=model, store=store, session_id=id_) for id_, said in sessions.items())
+        )
+
+
+def main(*, folder: str, name: str, pace: float = 0.0, **options: Any) -> None:
+    """Do what the options say, but never longer than the test lives: it holds the other end of standard input."""
+    threading.Thread(target=lambda: os.read(0, 1) or os._exit(1), daemon=True).start()
+    outside = Outside(Path(folder), name, pace)
+    asyncio.run(work(outside, **options) if "queue" in options else run_here(outside, **options))
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))

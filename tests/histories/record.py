@@ -1,0 +1,163 @@
+"""Records the histories beside this file: `python tests/histories/record.py`.
+
+They are recorded once and then kept: a later version must be able to go on with runs that an earlier one began. A new
+file is added when there is something new to go on with; an existing one is not recorded again.
+"""
+
+import asyncio
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.worker import Worker
+
+from holdfast import Agent, InterruptError, Loop, Message, ModelError, sqlite_store, tool
+from holdfast.temporal import HoldfastClient, HoldfastPlugin, connect, start_agent
+from holdfast.testing import ScriptedModel, dev_server
+
+FOLDER = Path(__file__).parent
+Drive = Callable[[HoldfastClient, Any], Awaitable[None]]
+
+
+@tool(safe_to_retry=True, parallel=True)
+async def look(what: str) -> str:
+    """Look something up."""
+    return f"{what}: " + "found " * 40
+
+
+@tool
+async def post(text: str) -> str:
+    """Post a message."""
+    return "posted"
+
+
+@tool
+async def hang(text: str) -> str:
+    """Hang until somebody cancels."""
+    await asyncio.sleep(60)
+    return "done"
+
+
+@tool
+async def ask(question: str) -> str:
+    """Ask a person."""
+    raise InterruptError(question)
+
+
+helper = Agent("helper", instructions="Help.", tools=[look])
+clerk = Agent("clerk", model="scripted:one", instructions="Serve.", tools=[look, post, hang, ask, helper])
+patient = Agent("patient", tools=[look], loop=Loop(max_iterations=300))
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"name": name, "arguments": arguments}
+
+
+async def _pending(people: HoldfastClient, run: Any) -> None:
+    while not await people.pending(run.id):
+        await asyncio.sleep(0.02)
+
+
+async def _running(people: HoldfastClient, run: Any) -> None:
+    while not (await people.status(run.id)).get("running"):
+        await asyncio.sleep(0.02)
+
+
+async def _nothing(people: HoldfastClient, run: Any) -> None:
+    """Let it run."""
+
+
+async def _answer(people: HoldfastClient, run: Any) -> None:
+    await _pending(people, run)
+    await run.signal("answer", {"nonsense": True})
+    await people.message(run.id, "and one thing more")
+    await people.export(run.id)
+    await people.answer(run.id, "Ada", by="bob")
+
+
+async def _resume(people: HoldfastClient, run: Any) -> None:
+    await _pending(people, run)
+    await people.resume(run.id, model="scripted:two", by="bob")
+
+
+async def _cancel(people: HoldfastClient, run: Any) -> None:
+    await _running(people, run)
+    await run.cancel()
+
+
+def answers(*steps: Any) -> ScriptedModel:
+    return ScriptedModel(list(steps))
+
+
+class BrokenOnce:
+    """A model whose instructions cannot be kept the first time."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def chat(self, messages: list[Message], tools: Any, **settings: Any) -> Any:
+        self.calls += 1
+        if self.calls == 1:
+            raise ModelError("overloaded", transient=True)
+        return {"text": "better now"}
+
+
+def _hundred(messages: list[Message], tools: Any) -> Any:
+    steps = sum(message.role == "assistant" for message in messages)
+    return "enough" if steps == 103 else {"tool_calls": [call("look", what=str(steps))]}
+
+
+SCENARIOS: dict[str, tuple[Agent, Any, Drive]] = {
+    "tools": (clerk, lambda: answers({"text": "I look.", "tool_calls": [call("look", what="a"), call("look", what="b"),
+                                      call("post", text="x"), call("nope")]}, "done"), _nothing),
+    "question": (clerk, lambda: answers({"tool_calls": [call("ask", question="Who?"), call("post", text="x")]}, "done",
+                                        "and done"), _answer),
+    "cancelled": (clerk, lambda: answers({"tool_calls": [call("hang", text="x")]}), _cancel),
+    "retried": (clerk, BrokenOnce, _nothing),
+    "child": (clerk, lambda: answers({"tool_calls": [call("helper", message="Look!")]},
+                                     {"tool_calls": [call("look", what="z")]}, "seen", "done"), _nothing),
+    "long": (patient, lambda: ScriptedModel(_hundred), _nothing),
+}  # fmt: skip
+
+
+async def record(client: Client, name: str, folder: Path) -> None:
+    agent, model, drive = SCENARIOS[name]
+    async with sqlite_store(folder / f"{name}.db") as store:
+        plugin = HoldfastPlugin(agents=[helper, clerk, patient], store=store, llm=model())
+        async with Worker(client, task_queue=name, plugins=[plugin]):
+            run = await start_agent(client, agent, message="Go", session_id=name, task_queue=name)
+            first = run.result_run_id
+            await drive(HoldfastClient(client), run)
+            try:
+                await run.result()
+            except WorkflowFailureError as error:
+                print(f"{name}: {error.cause}")  # noqa: T201
+            ids = {run.id: first}
+            if name == "child":
+                async for child in client.list_workflows("WorkflowType = 'helper'"):
+                    ids[child.id] = child.run_id
+            for number, (workflow_id, run_id) in enumerate(ids.items()):
+                history = await client.get_workflow_handle(workflow_id, run_id=run_id).fetch_history()
+                text = re.sub(r'"identity": "[^"]*"', '"identity": "worker"', json.dumps(history.to_json_dict()))
+                text = re.sub(r'"\d+@[^"]*"', '"worker"', text)
+                text = re.sub(r'"stackTrace": "(?:[^"\\]|\\.)*"', '"stackTrace": ""', text)
+                path = FOLDER / (f"{name}.json" if number == 0 else f"{name}_{number}.json")
+                path.write_text(json.dumps({"id": workflow_id, "history": json.loads(text)}) + "\n")
+
+
+async def main() -> None:
+    names = sys.argv[1:] or [name for name in SCENARIOS if not (FOLDER / f"{name}.json").exists()]
+    with tempfile.TemporaryDirectory() as folder:
+        async with dev_server() as server:
+            client = await connect(server.address)
+            for name in names:
+                await record(client, name, Path(folder))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
