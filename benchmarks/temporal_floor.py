@@ -1,0 +1,68 @@
+"""The least that could do the same on Temporal: a workflow written by hand, plain dicts, no store, no promise.
+
+It runs the activities that an agent's run has, in the same order, and nothing in them.
+"""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from temporalio import activity, workflow
+from temporalio.client import Client
+from temporalio.common import RetryPolicy
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker import Worker
+
+QUEUE = "floor"
+
+
+@activity.defn(name="call_model")
+async def call_model(reference: dict[str, Any]) -> dict[str, Any]:
+    turn = reference["turn"]
+    return {"calls": [[f"call_{turn}_{place}", "note", place] for place in range(reference["tools"])]}
+
+
+@activity.defn(name="note")
+async def note(reference: dict[str, Any]) -> dict[str, Any]:
+    return {"returned": "ok"}
+
+
+OPTIONS: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(seconds=60),
+    "heartbeat_timeout": timedelta(seconds=15),
+    "retry_policy": RetryPolicy(maximum_attempts=1),
+}
+
+
+@workflow.defn(name="floor", sandboxed=False)
+class Floor:
+    """One run: a model activity and its tool activities per step."""
+
+    @workflow.run
+    async def run(self, plan: dict[str, Any]) -> dict[str, Any]:
+        for turn in range(plan["steps"]):
+            reply = await workflow.execute_activity(
+                "call_model", {"turn": turn, "tools": plan.get("tools", 1)}, **OPTIONS
+            )
+            await asyncio.gather(
+                *(
+                    workflow.execute_activity("note", {"turn": turn, "position": place}, **OPTIONS)
+                    for _, _, place in reply["calls"]
+                )
+            )
+        return {"status": "complete"}
+
+
+async def floor_worker(address: str) -> Worker:
+    """Return a worker with the settings that the plugin makes."""
+    client = await Client.connect(address, data_converter=pydantic_data_converter)
+    return Worker(
+        client,
+        task_queue=QUEUE,
+        workflows=[Floor],
+        activities=[call_model, note],
+        graceful_shutdown_timeout=timedelta(seconds=30),
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
+        max_heartbeat_throttle_interval=timedelta(seconds=3),
+        max_eager_activity_reservations_per_workflow_task=16,
+    )

@@ -1,0 +1,223 @@
+"""A worker in a process of its own, so that its CPU time and memory can be read from outside.
+
+    python benchmarks/temporal_worker.py ADDRESS (floor | holdfast) [--store FILE] [--stores KIND] …
+
+It says "ready" on stdout, works until its stdin is closed, and then writes one line of JSON: what its store was asked.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from temporal_floor import floor_worker
+from temporalio.worker import Worker
+
+from holdfast import Agent, ContextCompression, InterruptError, LLMResponse, Loop, Message, ToolCall, tool
+from holdfast.messages import Usage
+from holdfast.stores.protocol import AgentStore, Ledger, LedgerEntry, RunningCall, Session
+from holdfast.stores.sqlite import SQLiteStore
+from holdfast.temporal import HoldfastPlugin, agent_workflows, connect
+
+# --- the agents ---------------------------------------------------------------------------------------------------
+
+
+@tool(parallel=True)
+async def note(n: int, size: int) -> str:
+    """Take a note."""
+    return f"{n} " + "x" * size
+
+
+@tool
+async def ask(n: int) -> str:
+    """Ask a person."""
+    raise InterruptError("Go on?")
+
+
+async def _begin(path: str) -> str:
+    """Leave a line in a file, and hang unless it is not the first one."""
+    with Path(path).open("a") as file:
+        print(time.time(), os.getpid(), file=file)
+    if len(Path(path).read_text().splitlines()) == 1:
+        await asyncio.sleep(600)
+    return "0 again"
+
+
+@tool(safe_to_retry=True)
+async def fetch(path: str) -> str:
+    """Fetch, harmless to repeat."""
+    return await _begin(path)
+
+
+@tool
+async def pay(path: str) -> str:
+    """Pay, which must not happen twice."""
+    return await _begin(path)
+
+
+class PlannedModel:
+    """Answers without any latency what the plan in the first message says, and keeps nothing in mind."""
+
+    async def chat(self, messages: Sequence[Message], tools: object, **settings: Any) -> LLMResponse:
+        plan = json.loads(messages[1].content)
+        last = messages[-1]
+        done = int(last.content.split(" ", 1)[0]) + 1 if last.tool_name == "note" else 0
+        usage = Usage(input_tokens=1_000, output_tokens=100)
+        if last.tool_name in ("ask", "fetch", "pay") or done > plan["steps"]:
+            return LLMResponse(text="done", usage=usage)
+        calls = [ToolCall(name="note", arguments={"n": done, "size": plan.get("size", 100)})] * plan.get("tools", 1)
+        if done == plan["steps"]:
+            match plan.get("then"):
+                case None:
+                    return LLMResponse(text="done", usage=usage)
+                case "ask":
+                    calls = [ToolCall(name="ask", arguments={"n": done})]
+                case name:
+                    calls = [ToolCall(name=name, arguments={"path": plan["path"]})]
+        return LLMResponse(tool_calls=tuple(calls), usage=usage)
+
+
+def shortened(messages: Sequence[Message]) -> list[Message]:
+    """Keep the first message and the last twenty, without results whose calls are gone."""
+    last = list(messages[-20:])
+    while last and last[0].role == "tool":
+        del last[0]
+    return [messages[0], *last]
+
+
+ENDLESS = Loop(max_iterations=1_000_000, max_tool_concurrency=8)
+SHORT = Loop(max_iterations=1_000_000, context_compression=ContextCompression(shortened, max_messages=50))
+AGENTS = (
+    Agent("bench", tools=[note, ask, fetch, pay], instructions="Do.", loop=ENDLESS),
+    Agent("short", tools=[note], instructions="Do.", loop=SHORT),
+)
+
+# --- stores -------------------------------------------------------------------------------------------------------
+
+
+class TimedStore(SQLiteStore):
+    """Notes how long each operation takes: milliseconds by name."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.took: dict[str, list[float]] = {}
+        for name in (*vars(Ledger), *vars(AgentStore)):
+            if asyncio.iscoroutinefunction(getattr(self, name, None)):
+                setattr(self, name, self._timed(name, getattr(self, name)))
+
+    def _timed(self, name: str, operation: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        took = self.took.setdefault(name, [])
+
+        async def timed(*args: Any, **options: Any) -> Any:
+            started = time.perf_counter()
+            try:
+                return await operation(*args, **options)
+            finally:
+                took.append((time.perf_counter() - started) * 1e3)
+
+        return timed
+
+
+class NoLedger(SQLiteStore):
+    """Answers as a ledger and journal do, from memory, and promises nothing."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._entries: dict[tuple[str, str], LedgerEntry] = {}
+
+    async def claim(
+        self, run_key: str, call_key: str, *, owner: str, arguments_hash: str, running: RunningCall | None = None
+    ) -> LedgerEntry:
+        return LedgerEntry(state="claimed", owner=owner, arguments_hash=arguments_hash)
+
+    async def finish(self, run_key: str, call_key: str, *, owner: str, state: Any, result: str) -> bool:
+        self._entries[run_key, call_key] = LedgerEntry(state=state, owner=owner, result=result)
+        return True
+
+    async def settle(self, run_key: str, call_key: str) -> LedgerEntry:
+        return self._entries[run_key, call_key]
+
+    async def load_entries(self, run_key: str, call_keys: Sequence[str]) -> dict[str, LedgerEntry]:
+        return {key: self._entries[run_key, key] for key in call_keys}
+
+    async def begin_call(self, running: RunningCall) -> None:
+        pass
+
+    async def end_call(self, owner: str) -> None:
+        pass
+
+
+class NoReplies(NoLedger):
+    """Keeps the model's replies in memory, too."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._replies: dict[tuple[str, int], str] = {}
+
+    async def save_reply(self, run_key: str, turn: int, reply: str) -> str:
+        return self._replies.setdefault((run_key, turn), reply)
+
+    async def load_reply(self, run_key: str, turn: int) -> str | None:
+        return self._replies.get((run_key, turn))
+
+    async def append_reply(
+        self, session_id: str, messages: Sequence[Message], session: Session, *, write_key: str, expected_seq: int,
+        run_key: str, turn: int, reply: str, owner: str,
+    ) -> str:  # fmt: skip
+        await self.append_messages_atomic(session_id, messages, session, write_key=write_key, expected_seq=expected_seq)
+        return await self.save_reply(run_key, turn, reply)
+
+
+class Stranger(SQLiteStore):
+    """The store as a worker on another machine has it: it cannot take the name of a worker that is gone."""
+
+    async def hold(self, session_id: str) -> bool:
+        return not session_id.startswith("worker_") and await super().hold(session_id)
+
+
+STORES: dict[str, Any] = {
+    "sqlite": SQLiteStore,
+    "timed": TimedStore,
+    "no-ledger": NoLedger,
+    "no-replies": NoReplies,
+    "stranger": Stranger,
+}
+
+# --- the process --------------------------------------------------------------------------------------------------
+
+
+async def make_worker(options: argparse.Namespace, store: Any) -> Worker:
+    if options.kind == "floor":
+        return await floor_worker(options.address)
+    agent_workflows.STEPS = options.steps
+    client = await connect(options.address)
+    plugin = HoldfastPlugin(agents=AGENTS, store=store, llm=PlannedModel())
+    return Worker(client, task_queue=options.queue, plugins=[plugin])
+
+
+async def main(options: argparse.Namespace) -> None:
+    store = STORES[options.stores](options.store) if options.kind == "holdfast" else None
+    async with await make_worker(options, store):
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+    print(json.dumps(store.took if isinstance(store, TimedStore) else {}), flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("address")
+    parser.add_argument("kind", choices=("floor", "holdfast"))
+    parser.add_argument("--store", help="the SQLite file")
+    parser.add_argument("--stores", choices=STORES, default="sqlite", help="how it is wrapped")
+    parser.add_argument("--queue", default="holdfast", help="the task queue")
+    parser.add_argument("--steps", type=int, default=agent_workflows.STEPS, help="after which a run continues as new")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(_arguments()))

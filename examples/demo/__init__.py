@@ -1,0 +1,6 @@
+"""A worker dies in the middle of a post, and an agent asks a person: the application on a Temporal server of its own.
+
+    python -m examples.demo
+
+Everything is on this machine and real but, without a key for one, the model.
+"""

@@ -1,0 +1,46 @@
+"""Waits for what a person types, or for somebody who is faster elsewhere."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+
+from examples.demo.screen import Screen
+
+
+async def read_answer(screen: Screen, is_answered: Callable[[], Awaitable[bool]]) -> str | None:
+    """Return what somebody types at the terminal, or None as soon as the question was answered elsewhere."""
+    while True:
+        screen.ask("here", "your answer, then Enter:")
+        typing = asyncio.ensure_future(_line())
+        try:
+            while not typing.done():
+                if await is_answered():
+                    screen.say()
+                    return None
+                await asyncio.wait({typing}, timeout=0.3)
+        finally:
+            typing.cancel()
+        if answer := typing.result().strip():
+            return answer
+
+
+async def _line() -> str:
+    """Return a line of the terminal; without an end if there will be none."""
+    loop, file = asyncio.get_running_loop(), sys.stdin.fileno()
+    line: asyncio.Future[bytes] = loop.create_future()
+
+    def read() -> None:
+        loop.remove_reader(file)
+        try:
+            text = os.read(file, 65536)
+        except OSError:  # the terminal is gone
+            text = b""
+        if text and not line.done():  # nothing at all is the end of the input: elsewhere it can be answered still
+            line.set_result(text)
+
+    loop.add_reader(file, read)
+    try:
+        return (await line).decode(errors="replace")
+    finally:
+        loop.remove_reader(file)

@@ -1,0 +1,114 @@
+"""`holdfast dev`: a Temporal server and a worker of one's own, for as long as one works on it."""
+
+import asyncio
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from holdfast.cli.processes import child, local_environment, until_stopped
+from holdfast.errors import HoldfastError
+
+DRAIN = 120.0  # seconds for a worker that is told to stop; a tool that takes longer is cut off
+FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # seconds before a worker that has ended is started again
+HEALTHY = 10.0  # seconds; a worker that has lived so long is not caught in a loop of ending
+
+
+@click.command()
+@click.option(
+    "--db-filename",
+    type=click.Path(dir_okay=False),
+    default="temporal.db",
+    show_default=True,
+    help="File that keeps the workflows: they go on when this command is started again.",
+)
+@click.option("--port", type=int, default=7233, show_default=True, help="Port of the server; 0 for a free one.")
+@click.option("--ui-port", type=int, default=8233, show_default=True, help="Port of the Web UI; 0 for a free one.")
+@click.option(
+    "--log-file",
+    type=click.Path(dir_okay=False, writable=True),
+    help="File to which the server's log is appended; it is not kept if left out. The worker's goes to the terminal.",
+)
+@click.option(
+    "--worker",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="PATH.py",
+    help="Program that runs the worker. It finds the server by TEMPORAL_ADDRESS, is started again when it ends, and is "
+    "told by SIGTERM to stop.  [default: ./worker.py if there is one]",
+)
+def dev(db_filename: str, port: int, ui_port: int, log_file: str | None, worker: Path | None) -> None:
+    """Run a Temporal server with its Web UI, and a worker, until Ctrl-C.
+
+    Ctrl-C (or SIGTERM) lets the worker finish what it runs, then stops the server; a second one does not wait. Nothing
+    keeps running. What is not done yet goes on at the next start.
+    """
+    if worker is None and Path("worker.py").is_file():
+        worker = Path("worker.py")
+    server = {"db_filename": db_filename, "port": port, "ui_port": ui_port, "log_file": log_file}
+    asyncio.run(until_stopped(_serve(server, worker), _tell_stopping))
+    click.echo("Stopped.")
+
+
+async def _serve(options: dict[str, Any], worker: Path | None) -> None:
+    from holdfast.temporal import dev_server  # half a second, which `--help` need not wait for
+
+    async with dev_server(ui=True, **options) as server:
+        click.echo(f"Temporal   {server.address}, kept in {options['db_filename']}")
+        click.echo(f"Web UI     {server.ui_url}")
+        gone = asyncio.ensure_future(_watch(server.address))
+        try:
+            if worker is None:
+                click.echo("Worker     none: there is no ./worker.py, and --worker names no other")
+                await gone
+            else:
+                await _keep_running(worker, local_environment(server.address, server.namespace), gone)
+        finally:
+            gone.cancel()
+
+
+def _tell_stopping() -> None:
+    click.echo("Stopping; a second Ctrl-C does not wait for what the worker runs.")
+
+
+async def _keep_running(worker: Path, environment: dict[str, str], gone: "asyncio.Future[None]") -> None:
+    """Start the worker, and again whenever it ends, until the server is gone."""
+    delay = FIRST_DELAY
+    while True:
+        begun = time.monotonic()
+        async with child(sys.executable, worker, environment=environment, patience=DRAIN) as process:
+            click.echo(f"Worker     {worker}, process {process.pid}")
+            ended = asyncio.ensure_future(process.wait())
+            either: set[asyncio.Future[Any]] = {ended, gone}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                gone.result()
+        if time.monotonic() - begun >= HEALTHY:
+            delay = FIRST_DELAY
+        click.echo(f"Worker     process {process.pid} {_how(ended.result())}; another one starts in {delay:g} s")
+        await asyncio.wait({gone}, timeout=delay)
+        delay = min(2 * delay, LONGEST_DELAY)
+
+
+def _how(code: int) -> str:
+    return f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+
+
+async def _watch(address: str) -> None:
+    """Wait for the server's end, which nobody wants.
+
+    Raises:
+        HoldfastError: nobody listens there any more.
+    """
+    host, _, port = address.rpartition(":")
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(host, int(port))
+        except ConnectionRefusedError as error:
+            raise HoldfastError(
+                "The Temporal server has ended. What it kept goes on when you start this again"
+            ) from error
+        writer.close()
+        await asyncio.sleep(1)

@@ -1,0 +1,115 @@
+"""Processes that are started here and never outlive us: they are told to end, and killed if that does not help.
+
+On Linux they are also killed when we are, however that happens. Elsewhere they outlive a parent that is killed.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from typing import IO, Any
+
+Process = asyncio.subprocess.Process
+
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+# A process asks for its own death with its parent (1 is PR_SET_PDEATHSIG, 9 SIGKILL), then becomes the command. A
+# `preexec_fn` would run Python in a fork of a process with threads, which may lock up and warns from 3.12 on.
+_DIE_WITH_PARENT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("The process that started this one is gone.")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+@contextlib.asynccontextmanager
+async def child(
+    *command: str | os.PathLike[str],
+    environment: Mapping[str, str] | None = None,
+    output: IO[bytes] | int | None = None,
+    patience: float = 10.0,
+) -> AsyncIterator[Process]:
+    """Run a command, given by its full path, and end it with the block: by SIGTERM, later by SIGKILL.
+
+    A Ctrl-C in the terminal does not reach it, so that what runs inside the block decides what ends first.
+
+    Args:
+        output: takes what the command writes; where our own goes if None.
+        patience: seconds that it has to end after it was told to. A cancel meanwhile kills it.
+    """
+    words = [os.fspath(word) for word in command]
+    if sys.platform == "linux":
+        words = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *words]
+    process = await asyncio.create_subprocess_exec(
+        *words,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=output,
+        stderr=None if output == asyncio.subprocess.PIPE else output,
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        await _end(process, patience)
+
+
+async def _end(process: Process, patience: float) -> None:
+    try:
+        if process.returncode is None:
+            process.terminate()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), patience)
+    finally:  # also if this is cancelled
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with processes of its own, which it could not end any more
+            await process.wait()
+
+
+async def until_stopped(work: Coroutine[Any, Any, Any], on_stop: Callable[[], object] = lambda: None) -> bool:
+    """Do `work` until it ends or somebody stops this process by Ctrl-C, SIGTERM or SIGHUP; True if it was stopped.
+
+    The work is cancelled, and cancelled again by each further signal: what ends politely at the first one can end at
+    once at the second.
+
+    Args:
+        on_stop: called at the first signal.
+    """
+    loop, running, told = asyncio.get_running_loop(), asyncio.ensure_future(work), False
+
+    def stop() -> None:
+        nonlocal told
+        running.cancel()
+        if not told:
+            told = True
+            on_stop()  # last: it may fail, where a terminal was closed
+
+    for name in _STOPS:
+        loop.add_signal_handler(name, stop)
+    try:
+        await asyncio.wait({running})
+    finally:
+        for name in _STOPS:
+            loop.remove_signal_handler(name)
+    if running.cancelled():
+        return True
+    running.result()
+    return told
+
+
+def local_environment(address: str, namespace: str) -> dict[str, str]:
+    """Return our environment for a process that is to find this server, and no other.
+
+    An API key or TLS for a server elsewhere, in the environment or in a profile, would keep it from this one.
+    """
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
+    return ours | {
+        "TEMPORAL_ADDRESS": address,
+        "TEMPORAL_NAMESPACE": namespace,
+        "TEMPORAL_CONFIG_FILE": os.devnull,
+    }

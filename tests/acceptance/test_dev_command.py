@@ -1,0 +1,175 @@
+"""`holdfast dev`: a server and a worker in a terminal, spoken to with nothing but the `temporal` command."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acceptance.programs import CTRL_C, ROOT, Terminal, left_running, listening, marked_environment, sinks
+from activities import load_feed
+from holdfast.temporal.servers import temporal_binary
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
+
+DEV = (sys.executable, "-W", "error", "-c", "from holdfast.cli import main; main(prog_name='holdfast')", "dev")
+READY = "Worker of triage on queue holdfast is ready"
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The environment of a shell in which the application's tools are set up."""
+    load_feed(tmp_path / "issues.db")
+    marked = marked_environment(HOLDFAST_ISSUES=str(tmp_path / "issues.db"))
+    with sinks(tmp_path / "sinks", marked_environment()) as settings:
+        yield {**marked, **settings}
+
+
+def dev(environment: dict[str, str], folder: Path, *options: str | Path, port: str = "0") -> Terminal:
+    ports = ("--port", port, "--ui-port", "0")
+    return Terminal(*DEV, *ports, *options, environment=environment, cwd=folder)
+
+
+class Temporal:
+    """The `temporal` command, as somebody uses it who has never heard of holdfast."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [temporal_binary(), "workflow", *arguments, "--address", self.address, "--output", "json"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, env={"HOME": "/nowhere"})
+
+    def say(self, *arguments: str) -> Any:
+        answer = self.ask(*arguments)
+        assert answer.returncode == 0, answer.stdout + answer.stderr
+        return json.loads(answer.stdout) if answer.stdout.strip() else None
+
+    def start(self, issue: str) -> str:
+        """Start the triage of an issue; return its workflow id."""
+        run = f"triage/{issue.lower()}"
+        queue = ("--task-queue", "holdfast", "--input", json.dumps({"message": f"{issue} came in"}))
+        self.say("start", "--type", "triage", "--workflow-id", run, *queue)
+        return run
+
+    def question(self, run: str) -> str:
+        """Wait for a run's question."""
+        for _ in range(100):
+            if waiting := self.say("query", "--workflow-id", run, "--type", "pending")["queryResult"][0]:
+                return str(waiting[0]["message"])
+            time.sleep(0.1)
+        raise AssertionError(f"{run} asks nothing")
+
+    def result(self, run: str) -> Any:
+        return self.say("result", "--workflow-id", run)["result"]
+
+
+def test_an_agent_is_started_asked_and_answered_with_the_temporal_command_while_its_worker_dies(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    with dev(environment, tmp_path, "--worker", ROOT / "worker.py") as terminal:
+        temporal = Temporal(terminal.read_until(r"Temporal +(\S+:\d+)").group(1))
+        worker = terminal.read_until(r"worker\.py, process (\d+)").group(1)
+        terminal.read_until(READY)
+        run = temporal.start("ISSUE-121")
+        assert "ISSUE-121" in temporal.question(run)
+
+        os.kill(int(worker), signal.SIGKILL)
+        terminal.read_until(f"process {worker} was ended by SIGKILL; another one starts in 0.5 s")
+        terminal.read_until(READY)
+        answer = ("--workflow-id", run, "--name", "answer", "--input")
+        refused = temporal.ask("update", "execute", *answer, '{"words": "severe"}')
+        assert refused.returncode != 0
+        assert "answer: " in refused.stdout + refused.stderr
+        temporal.say("update", "execute", *answer, '{"text": "not severe"}')
+        assert temporal.result(run)["status"] == "complete"
+        assert len((tmp_path / "sinks" / "posts.jsonl").read_text().splitlines()) == 1
+
+        terminal.type(CTRL_C)
+        assert terminal.end() == 0, terminal.shown
+        assert terminal.shown.endswith("Stopped.\n")
+        assert (left_running(environment), listening(terminal.shown)) == ([], [])
+
+
+def test_what_waits_when_it_is_stopped_goes_on_when_it_is_started_again(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    (tmp_path / "worker.py").symlink_to(ROOT / "worker.py")
+    with dev(environment, tmp_path) as terminal:
+        temporal = Temporal(terminal.read_until(r"Temporal +(\S+:\d+)").group(1))
+        run = temporal.start("ISSUE-134")
+        temporal.question(run)
+        terminal.process.terminate()  # as a shell script would
+        assert terminal.end() == 0, terminal.shown
+    with dev(environment, tmp_path, port=temporal.address.rpartition(":")[2]) as terminal:
+        terminal.read_until(READY)
+        temporal.say("signal", "--workflow-id", run, "--name", "answer", "--input", '{"text": "severe"}')
+        assert temporal.result(run)["status"] == "complete"
+        terminal.type(CTRL_C)
+        assert terminal.end() == 0, terminal.shown
+        assert left_running(environment) == []
+
+
+def test_a_worker_that_cannot_start_is_tried_again_ever_more_slowly_and_ctrl_c_still_stops_all(tmp_path: Path) -> None:
+    (tmp_path / "worker.py").write_text("raise SystemExit(7)")
+    environment = marked_environment()
+    with dev(environment, tmp_path) as terminal:
+        terminal.read_until(r"process \d+ ended with code 7; another one starts in 0\.5 s")
+        terminal.read_until(r"process \d+ ended with code 7; another one starts in 1 s")
+        terminal.type(CTRL_C)
+        assert terminal.end() == 0, terminal.shown
+        assert left_running(environment) == []
+
+
+def test_a_worker_that_does_not_end_is_killed_at_the_second_ctrl_c(tmp_path: Path) -> None:
+    deaf = (
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\ntime.sleep(600)"
+    )
+    (tmp_path / "deaf.py").write_text(deaf)
+    environment = marked_environment()
+    with dev(environment, tmp_path, "--worker", "deaf.py") as terminal:
+        terminal.read_until("deaf\n")
+        terminal.type(CTRL_C)
+        terminal.read_until("a second Ctrl-C does not wait")
+        terminal.type(CTRL_C)
+        assert terminal.end() == 0, terminal.shown
+        assert left_running(environment) == []
+
+
+def test_without_a_worker_there_is_a_server_and_it_dies_with_a_command_that_is_killed(tmp_path: Path) -> None:
+    environment = marked_environment()
+    with dev(environment, tmp_path) as terminal:
+        address = terminal.read_until(r"Temporal +(\S+:\d+)").group(1)
+        terminal.read_until("Worker +none")
+        assert listening(address) != []
+        terminal.process.kill()
+        deadline = time.monotonic() + 10
+        while (left_running(environment) or listening(address)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert (left_running(environment), listening(address)) == ([], [])
+
+
+def test_what_keeps_it_from_starting_is_one_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        ran = subprocess.run([*DEV, "--port", port], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (1, "", 1)
+    assert ran.stderr.startswith(f"Error: The Temporal server cannot have port {port} of 127.0.0.1: ")
+
+
+def test_the_help_says_what_every_option_does() -> None:
+    from holdfast.cli.dev import dev as command
+
+    shown = subprocess.run([*DEV, "--help"], capture_output=True, text=True, check=True, timeout=60).stdout
+    for parameter in command.params:
+        assert parameter.opts[0] in shown
+        assert getattr(parameter, "help", None)

@@ -1,0 +1,40 @@
+"""The worker process of this application: connects, takes its agents and pipelines, runs. No logic.
+
+    python worker.py
+
+Reads TEMPORAL_* (address, namespace, TLS, profile) like the `temporal` command, HOLDFAST_STORE for the database of
+sessions, HOLDFAST_TASK_QUEUE, and what the tools in `activities` need.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+
+from temporalio.worker import Worker
+
+from holdfast import sqlite_store
+from holdfast.temporal import HoldfastPlugin, connect
+from workflows import AGENTS, PIPELINES
+from workflows.models import choose_model
+
+
+async def main() -> None:
+    """Run until SIGTERM or SIGINT; then finish what runs, and take nothing new."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log the addresses of webhooks, which are secrets
+    stop = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    client = await connect()
+    store = sqlite_store(os.environ.get("HOLDFAST_STORE", "holdfast.db"))
+    async with choose_model() as llm:
+        plugin = HoldfastPlugin(agents=AGENTS, pipelines=PIPELINES, store=store, llm=llm)
+        queue = os.environ.get("HOLDFAST_TASK_QUEUE", "holdfast")
+        async with store, Worker(client, task_queue=queue, plugins=[plugin]):
+            logging.info("Worker of %s on queue %s is ready", ", ".join(agent.name for agent in AGENTS), queue)
+            await stop.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,116 @@
+"""The model behind this application's agents: the one that the environment names, else the best that is there.
+
+| the environment | the model |
+|---|---|
+| `HOLDFAST_MODEL=scripted` | none: rules, see `scripted` |
+| `HOLDFAST_MODEL=local` | a small one on this machine, see `SmallTriage` |
+| `HOLDFAST_MODEL_URL` and `HOLDFAST_MODEL`, `HOLDFAST_MODEL_KEY` if need be | one of any server with OpenAI's format |
+| `OPENAI_API_KEY` | `HOLDFAST_MODEL` at OpenAI or at `OPENAI_BASE_URL`; gpt-5-mini if it is not set |
+| none of these | the small one if it is installed, else rules |
+"""
+
+import logging
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from holdfast import DefinitionError, LLMResponse, Message
+from holdfast.llm import LLMAdapter, ToolDescription
+from holdfast.llm.openai_compatible import OpenAICompatible
+from workflows.scripted import SIGNATURE, ScriptedTriage
+
+OPENAI_URL, OPENAI_MODEL = "https://api.openai.com/v1", "gpt-5-mini"
+HINT = "set OPENAI_API_KEY, or HOLDFAST_MODEL_URL and HOLDFAST_MODEL, for a model that decides"
+
+_LOG = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def choose_model() -> AsyncIterator[LLMAdapter]:
+    """Yield the model for all agents, and log which one it is.
+
+    Raises:
+        DefinitionError: the environment names a model that cannot be used.
+    """
+    name, url, key = (_setting(f"HOLDFAST_{part}") for part in ("MODEL", "MODEL_URL", "MODEL_KEY"))
+    if url:
+        yield _server(name, url, key)
+    elif name == "scripted":
+        yield _scripted()
+    elif name != "local" and (key := _setting("OPENAI_API_KEY")):
+        yield _server(name or OPENAI_MODEL, _setting("OPENAI_BASE_URL") or OPENAI_URL, key)
+    elif name not in ("", "local"):
+        raise DefinitionError(f"HOLDFAST_MODEL={name}, and nothing says where it is: set HOLDFAST_MODEL_URL as well")
+    elif _small_is_installed():
+        async with _small() as model:
+            yield model
+    elif name == "local":
+        raise DefinitionError("HOLDFAST_MODEL=local needs two more packages: examples/local_model.py says which")
+    else:
+        yield _scripted()
+
+
+def _setting(name: str) -> str:
+    return os.environ.get(name, "").strip()
+
+
+def _server(name: str, url: str, key: str) -> OpenAICompatible:
+    if not name:
+        raise DefinitionError("HOLDFAST_MODEL_URL is set: set HOLDFAST_MODEL as well, to the name of a model there")
+    model = OpenAICompatible(model=name, base_url=url, api_key=key or None)
+    _LOG.info("Model: %s at %s", name, urlsplit(url).hostname)  # the whole address may hold a password
+    return model
+
+
+def _scripted() -> ScriptedTriage:
+    _LOG.info("Model: none, rules decide (%s)", HINT)
+    return ScriptedTriage()
+
+
+class SmallTriage(ScriptedTriage):
+    """Rules, but for the first call, which a small model makes: it finds the issue in what the user says.
+
+    More is beyond 135 million parameters. Given the agent as it is, SmolLM2 sent mail to made-up addresses, or read one
+    issue until its context was full; asked for nothing but search words, it wrote "query.description". Asked to
+    read the issue that the user names, it was right in 10 of 10 cases. Its call counts if it is the one of the rules.
+    """
+
+    def __init__(self, model: LLMAdapter) -> None:
+        self._model = model
+
+    async def chat(self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any) -> LLMResponse:
+        decided = await super().chat(messages, tools)
+        if not decided.tool_calls:
+            text = decided.text.replace(SIGNATURE, "(Rules decided this; a small model only found the issue.)")
+            return decided.model_copy(update={"text": text})
+        (call,) = decided.tool_calls
+        if call.name != "get_issue":
+            return decided
+        asked = [
+            Message(role="system", content="Use a tool to read the issue that the user names."),
+            *[message for message in messages if message.role == "user"][-1:],
+        ]
+        offered = [tool for tool in tools if tool.name == "get_issue"]
+        answer = LLMResponse.read(await self._model.chat(asked, offered, temperature=0))
+        if [(made.name, made.arguments) for made in answer.tool_calls] != [(call.name, call.arguments)]:
+            _LOG.warning("The small model made another first call than the rules, whose call counts")
+        return decided.model_copy(update={"usage": answer.usage})
+
+
+def _small_is_installed() -> bool:
+    try:
+        from examples.local_model import is_installed
+    except ImportError:  # where this application is installed, its examples need not be
+        return False
+    return is_installed()
+
+
+@asynccontextmanager
+async def _small() -> AsyncIterator[SmallTriage]:
+    from examples.local_model import local_model
+
+    async with local_model(max_tokens=60) as model:
+        _LOG.info("Model: %s on this machine, for the first call; rules decide the rest (%s)", model.model, HINT)
+        yield SmallTriage(model)

@@ -1,0 +1,63 @@
+"""What the scripted model knows of issues: words that tell kinds and severity, and when two titles mean the same.
+
+Text is compared with these words and nothing else happens to it: what an issue orders is not carried out.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from activities.issues import Issue, IssueSummary, Label
+
+Severity = Literal["severe", "normal", "unclear"]
+
+Rule = tuple[str, tuple[Label, ...], Severity]
+# The first that matches title and text decides. The severe come first: other words must not hide them.
+RULES: tuple[Rule, ...] = (
+    (r"\bssrf\b|\bxss\b|vulnerab|private articles", ("bug", "security"), "severe"),
+    (r"\bis down\b|(is|are) gone\b|data loss|empty archive", ("bug",), "severe"),
+    (r"casino|free spins|cheap followers", ("spam",), "normal"),
+    (r"traceback|file \".*line \d+|crash|killed|\b(answers|answering) 5\d\d\b|archives articles", ("bug",), "unclear"),
+    (r"\A.{0,40}\n.{0,80}\Z", ("needs-info",), "normal"),
+    (r"\A(how|is there|can i)\b", ("question",), "normal"),
+    (r"please add|would be (nice|great|good|enough)|support for|\ballow\b|\bi'd like\b", ("feature",), "normal"),
+    (r"\btypo\b", ("documentation",), "normal"),
+    (r"memory|rate limit|\bslow\b.{0,200}\d", ("bug", "performance"), "normal"),
+    (r"expected:|\bfails?\b|does nothing|does not|do not|\blose|ignores|sorted by|stops", ("bug",), "normal"),
+)
+UNKNOWN: Rule = ("", ("bug",), "unclear")  # say, in a language they do not know
+ORDERS = r"ignore (all |any )?(previous|prior|earlier) instructions|you (must|are) now\b"  # to whoever reads it
+STOPWORDS = {"a", "all", "an", "and", "at", "for", "from", "in", "is", "of", "on", "the", "to", "with"}
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What the rules make of an issue."""
+
+    labels: tuple[Label, ...]
+    severity: Severity
+    original: str | None = None
+
+
+def assess(issue: Issue, found: Sequence[IssueSummary] = ()) -> Assessment:
+    """Judge an issue by its words, and by the older issues that a search for its title found."""
+    text = f"{issue.title}\n{issue.body}".lower()
+    matching = (rule for rule in RULES if re.search(rule[0], text))
+    _, labels, severity = next(matching, UNKNOWN)
+    if re.search(ORDERS, text):  # a label more; what the issue is about decides the rest
+        labels = (*labels, "suspicious")
+    older = [other for other in found if _number(other.id) < _number(issue.id)]
+    original = max(older, key=lambda other: _likeness(issue.title, other.title), default=None)
+    if original is not None and _likeness(issue.title, original.title) >= 0.5:
+        return Assessment((*labels, "duplicate"), "normal", original.id)
+    return Assessment(labels, severity)
+
+
+def _number(issue_id: str) -> int:
+    return int(issue_id.rpartition("-")[2])
+
+
+def _likeness(one: str, other: str) -> float:
+    first, second = (set(re.findall(r"\w+", title.lower())) - STOPWORDS for title in (one, other))
+    return len(first & second) / len(first | second) if first | second else 0.0
