@@ -36,9 +36,11 @@ def advance_session(
             "UPDATE agent_sessions SET state = ?, user_id = ?, tenant_id = ?, questions = ?, workflow_id = ?,"
             " run_key = ?, updated_at = ?, last_write = ?, last_seq = last_seq + ?, version = version + 1"
             " WHERE id = ? AND last_seq = ? AND created_at = coalesce(?, created_at)"
-            " AND version = coalesce(?, version)",
+            " AND version = coalesce(?, version) AND NOT EXISTS"
+            " (SELECT 1 FROM agent_messages WHERE session_id = ? AND write_key = ?)",
             (session.state, session.user_id, session.tenant_id, _write_questions(session), session.workflow_id,
-             session.run_key, _now(), write_key, count, session_id, expected_seq, _created(session), expected_version),
+             session.run_key, _now(), write_key, count, session_id, expected_seq, _created(session), expected_version,
+             session_id, write_key),
         ).rowcount  # fmt: skip
         if done:
             return expected_seq + count

@@ -97,6 +97,11 @@ class AgentHost:
             if not self._workers:
                 self.thread.stop()
 
+    @property
+    def is_last(self) -> bool:
+        """Whether no other worker of this process serves the same agents."""
+        return self._workers <= 1
+
     def _add_tools(self, agent: Agent, handlers: Mapping[str, Callable[..., Any]]) -> None:
         children = {item.name: item for item in agent.tools if isinstance(item, Agent)}
         for name, child in children.items():

@@ -15,7 +15,7 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetStickyTaskQueueRequest
 from temporalio.client import AsyncActivityCancelledError, Client
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast.errors import StoreError
 from holdfast.stores.protocol import DurableStore, RunningCall
@@ -35,7 +35,7 @@ async def watch_for_lost_calls(client: Client, host: AgentHost) -> AsyncIterator
     finally:
         watching.cancel()
         await asyncio.wait({watching})
-        if host.is_known:
+        if host.is_known and host.is_last:  # another worker of the same plugin goes on under the name
             host.is_known = False
             await host.store.let_go(host.worker)
 
@@ -105,4 +105,6 @@ async def _tell_server(call: RunningCall, request: Awaitable[object]) -> None:
     try:
         await request
     except (RPCError, AsyncActivityCancelledError) as error:
+        if isinstance(error, RPCError) and error.status != RPCStatusCode.NOT_FOUND:
+            raise  # the server is away; the call is reported when it is back
         _LOG.debug("Call of %s was settled already: %s", call.workflow_id, error)

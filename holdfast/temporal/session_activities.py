@@ -231,8 +231,9 @@ class SessionActivities:
                 state=state,
                 questions=tuple(Question(**question) for question in questions),
             )()
-        last = last_answer(transcript.messages)
-        response = "" if last is None else transcript.messages[last].content
+        # The last answer, whatever has been said since.
+        answers = (message.content for message in reversed(transcript.messages) if message.role == "assistant")
+        response = next(answers, "")
         return {"seq": transcript.seq, "response": cut(response, INLINE_BYTES)}
 
     # --- leaving ---

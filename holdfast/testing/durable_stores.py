@@ -133,7 +133,14 @@ async def messages_after_a_number_are_loaded_alone(store: Any) -> None:
         expect(loaded, expected, f"load_messages(after={after})")
 
 
+async def the_same_write_key_changes_nothing_also_from_where_the_session_is_now(store: Any) -> None:
+    await store.append_messages_atomic("s1", say("a"), session(), write_key="k", expected_seq=0)
+    again = await store.append_messages_atomic("s1", say("b"), session(), write_key="k", expected_seq=1)
+    expect((again, await contents(store)), (1, ["a"]), "the session's last number and its messages")
+
+
 ATOMIC_WRITES = [
+    the_same_write_key_changes_nothing_also_from_where_the_session_is_now,
     messages_after_a_number_are_loaded_alone,
     an_atomic_append_makes_the_session_and_its_messages_visible_together,
     atomic_appends_stay_in_order,

@@ -42,7 +42,8 @@ class Driver(Protocol):
 
         Args:
             answers: to the questions on the way, in order.
-            options: session, user_id, tenant_id, instance_id, tools, also (further agents of the worker).
+            options: session, user_id, tenant_id, instance_id, tools, max_stored_messages, also (further agents of the
+                worker).
         """
         ...
 
@@ -81,8 +82,9 @@ class OnTemporal:
         self, agent: Agent, llm: Any, *, message: str | None = "go", answers: Sequence[str] = (), **options: Any
     ) -> Ended:
         session, asked = options.pop("session", "s"), []
-        also, tools = options.pop("also", ()), options.pop("tools", None)
-        async with self.temporal.worker(agent, *also, llm=llm, tools=tools):
+        also = options.pop("also", ())
+        worker = {name: options.pop(name) for name in ("tools", "max_stored_messages") if name in options}
+        async with self.temporal.worker(agent, *also, llm=llm, **worker):
             handle = await self.temporal.start(agent, message, session=session, **options)
             for answer in answers:
                 asked.append((await pending(handle))[0]["message"])

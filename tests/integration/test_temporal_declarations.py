@@ -6,11 +6,22 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, AgentContext, ContextCompression, DiminishingReturns, Loop, Message, ToolContext, tool
+from holdfast import (
+    Agent,
+    AgentContext,
+    ContextCompression,
+    DiminishingReturns,
+    Loop,
+    Message,
+    ToolContext,
+    sqlite_store,
+    tool,
+)
 from holdfast.testing import ScriptedModel
 from integration.doubles import echo, fail
 from integration.drivers import Driver, OnTemporal
-from integration.temporal_runs import Temporal
+from integration.questions import ask
+from integration.temporal_runs import Temporal, pending, result
 from integration.test_malformed_answers import MALFORMED
 from integration.transcripts import asks_for, call, error_of, shape, tool_results
 
@@ -228,6 +239,55 @@ async def test_a_compression_to_nothing_ends_the_run_with_error(driver: Driver) 
     ended = await driver.run(compressing(rule), model, message="a long message")
     assert (ended.status, ended.response) == ("error", "Context compression returned empty message array")
     assert model.calls == []
+
+
+async def test_ids_of_before_a_compression_are_not_used_again_by_a_worker_that_never_saw_them(
+    temporal: Temporal,
+) -> None:
+    rule = ContextCompression(lambda messages: messages[-2:], max_messages=3)
+    agent = Agent("a", tools=[echo, ask], loop=Loop(context_compression=rule))
+    script = [*(asks_for(call("echo", f"c{n}", text="x")) for n in range(4)), asks_for(call("ask", "a1", question="?"))]
+    async with temporal.worker(agent, llm=ScriptedModel(script)):
+        run = await temporal.start(agent)
+        await pending(run)
+    later = ScriptedModel([asks_for(call("echo", "c0", text="again")), "done"])
+    async with sqlite_store(temporal.store._path) as other, temporal.worker(agent, llm=later, store=other):
+        await run.execute_update("answer", {"text": "yes"})
+        await result(run)
+    ids = [requested.id for message in await temporal.messages() for requested in message.tool_calls or ()]
+    assert len(set(ids)) == len(ids) == 6
+
+
+# --- what is kept of a session ---
+
+
+@pytest.mark.parametrize("name", ["complete", "max-iterations", "stuck"])
+async def test_a_session_is_pruned_however_its_run_ends(driver: Driver, name: str) -> None:
+    loop = Loop(max_iterations=1 if name == "max-iterations" else 5, stuck_threshold=1 if name == "stuck" else 0)
+    agent = Agent("a", tools=[echo], loop=loop)
+    first = asks_for(call("nope" if name == "stuck" else "echo", "c1", text="x"))
+    for message in ("one", "two"):
+        model = ScriptedModel(["done"] if name == "complete" else [first])
+        ended = await driver.run(agent, model, message=message, max_stored_messages=3)
+        assert ended.status == name
+    assert ended.messages[0].content == "two"
+
+
+@pytest.mark.parametrize("how", ["an escalation", "a late message"])
+async def test_the_response_at_a_limit_is_the_last_answer_also_if_the_user_had_the_last_word(
+    temporal: Temporal, how: str
+) -> None:
+    loop = Loop(max_iterations=1, stuck_threshold=1, on_stuck="escalate" if how == "an escalation" else "stop")
+    agent = Agent("a", tools=[fail, ask], loop=loop)
+    name = "fail" if how == "an escalation" else "ask"
+    arguments = {} if name == "fail" else {"question": "?"}
+    async with temporal.worker(agent, llm=ScriptedModel([asks_for(call(name, "c1", **arguments), text="so far")])):
+        run = await temporal.start(agent)
+        await pending(run)
+        await run.execute_update("message", {"text": "by the way"})
+        await run.execute_update("answer", {"text": "go on"})
+        ended = await result(run)
+    assert (ended["status"], ended["response"]) == ("max-iterations", "so far")
 
 
 # --- malformed answers ---

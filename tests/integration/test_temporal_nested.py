@@ -258,12 +258,9 @@ async def test_a_child_that_is_cancelled_is_a_cancelled_call_of_its_caller(tempo
     assert [message.status for message in tool_results(await temporal.messages())] == ["cancelled"]
 
 
-@pytest.mark.parametrize("way", ["as a tool", "from a handler"])
-async def test_a_cancel_reaches_the_child_first(temporal: Temporal, way: str) -> None:
-    caller = Agent("boss", model="boss", tools=[writer if way == "as a tool" else delegating(writer)])
-    first = call("writer", "w1", message="x") if way == "as a tool" else call("delegate", "w1")
-    async with temporal.worker(caller, writer, llm=models(boss=[asks_for(first)], writer=_never)):
-        run = await temporal.start(caller)
+async def test_a_cancel_reaches_the_child_first(temporal: Temporal) -> None:
+    async def cancelled(caller: Agent) -> None:
+        run = await temporal.start(caller, session=caller.name)
         child = child_of(temporal, run, "w1")
         await until(lambda: there(child))
         await run.cancel()
@@ -271,15 +268,20 @@ async def test_a_cancel_reaches_the_child_first(temporal: Temporal, way: str) ->
             await result(run)
         assert isinstance(ended.value.cause, CancelledError)
         assert await run_status(child) == WorkflowExecutionStatus.CANCELED
-        closed = [(await handle.describe()).close_time for handle in (child, run)]
-        assert closed[0] is not None
-        assert closed[1] is not None
-        assert closed[0] <= closed[1]
+        below, above = [(await handle.describe()).close_time for handle in (child, run)]
+        assert below is not None
+        assert above is not None
+        assert below <= above
         await check_healthy(run)
         await check_healthy(child)
-    lines = shape(await temporal.messages())
-    assert lines[:2] == ["user go", "calls w1"]
-    assert lines[2:] == ["result w1"]
+        assert shape(await temporal.messages(caller.name)) == ["user go", "calls w1", "result w1"]
+
+    as_tool = Agent("boss", model="boss", tools=[writer])
+    from_handler = Agent("chief", model="chief", tools=[delegating(writer)])
+    calls = {"boss": call("writer", "w1", message="x"), "chief": call("delegate", "w1")}
+    script = models(writer=_never, **{name: [asks_for(first)] for name, first in calls.items()})
+    async with temporal.worker(as_tool, from_handler, writer, llm=script):
+        await asyncio.gather(*(cancelled(agent) for agent in (as_tool, from_handler)))
 
 
 async def test_a_handler_that_is_retried_finds_the_agent_that_it_started(temporal: Temporal) -> None:
@@ -320,6 +322,35 @@ async def test_a_retry_that_asks_something_else_gets_an_agent_of_its_own(tempora
     async with temporal.worker(caller, writer, llm=script):
         await temporal.run(caller)
     assert result_of(await temporal.messages(), "d1") == "try 2"
+
+
+@pytest.mark.parametrize("forgotten", ["pruned", "deleted"])
+@pytest.mark.parametrize("way", ["as a tool", "from a handler"])
+async def test_a_call_never_gets_the_answer_of_another_call_with_its_id(
+    temporal: Temporal, way: str, forgotten: str
+) -> None:
+    caller = Agent("boss", model="boss", tools=[writer if way == "as a tool" else delegating(writer)])
+    letters: list[str] = []
+
+    def lead(messages: list[Message], tools: Any) -> Any:
+        if not messages[-1].content.startswith("write"):
+            return f"heard {messages[-1].content}"
+        if way == "as a tool":
+            return asks_for(call("writer", "call_0", message=messages[-1].content))
+        return asks_for(call("delegate", "call_0"))
+
+    def write(messages: list[Message], tools: Any) -> str:
+        letters.append(messages[-1].content)
+        return f"letter {len(letters)}"
+
+    async with temporal.worker(caller, writer, llm=models(boss=lead, writer=write), max_stored_messages=2):
+        assert "letter 1" in (await temporal.run(caller, "write one"))["response"]
+        if forgotten == "deleted":
+            await temporal.store.delete_session(temporal.session())
+        else:
+            await temporal.run(caller, "chat")
+        assert "letter 2" in (await temporal.run(caller, "write two"))["response"]
+    assert len(letters) == 2
 
 
 async def test_an_agent_invoked_from_a_handler_asks_through_its_caller(temporal: Temporal) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, InputError, InterruptError, Loop, tool
+from holdfast import Agent, InputError, InterruptError, Loop, Message, tool
+from holdfast.temporal import start_agent
 from holdfast.testing import ScriptedModel
 from integration.doubles import echo
 from integration.questions import ask
@@ -252,3 +253,47 @@ async def test_many_runs_at_once_all_end(temporal: Temporal) -> None:
         runs = await asyncio.gather(*(temporal.start(agent, session=f"s{number}") for number in range(40)))
         ends = await asyncio.gather(*(result(run) for run in runs))
     assert [ended["status"] for ended in ends] == ["complete"] * 40
+
+
+# --- long ids ---
+
+
+writer = Agent("writer")
+boss = Agent("boss", tools=[writer])
+
+
+def delegate(messages: list[Message], tools: Any) -> Any:
+    """Answer as a model that asks the writer, and as the writer, which says what it has heard so far."""
+    if not tools:
+        return " ".join(message.content for message in messages[1:])
+    return messages[-1].content if messages[-1].role == "tool" else asks_for(call("writer", "w1", message="hi"))
+
+
+async def test_agents_of_sessions_with_long_ids_do_not_share_a_session(temporal: Temporal) -> None:
+    names = [f"{first}-{temporal.name}".ljust(200, "x") for first in ("a", "b")]
+    async with temporal.worker(boss, writer, llm=ScriptedModel(delegate)):
+        runs = [
+            await start_agent(temporal.client, boss, message="go", session_id=name, task_queue=temporal.name)
+            for name in names
+        ]
+        assert [(await result(run))["response"] for run in runs] == ["hi", "hi"]
+
+
+async def test_agents_six_deep_run_whatever_the_length_of_their_calls_ids(temporal: Temporal) -> None:
+    agents = [Agent("a0")]
+    for number in range(1, 7):
+        agents.append(Agent(f"a{number}", tools=[agents[-1]]))
+
+    def answer(messages: list[Message], tools: Any) -> Any:
+        if not tools:
+            return "the bottom"
+        return (
+            messages[-1].content
+            if messages[-1].role == "tool"
+            else asks_for(call(tools[0].name, "x" * 250, message="go"))
+        )
+
+    async with temporal.worker(*agents, llm=ScriptedModel(answer)):
+        run = await temporal.start(agents[-1])
+        assert (await result(run))["response"] == "the bottom"
+        await check_healthy(run)
