@@ -17,7 +17,7 @@ from holdfast.errors import TerminalError
 from holdfast.messages import cut
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import settle_options, summary, tool_options
-from holdfast.temporal.children import child_session, run_agent
+from holdfast.temporal.children import call_digest, child_session, run_agent
 from holdfast.temporal.facts import Call, ToolFacts, read_usage
 from holdfast.temporal.progress import Progress, Turn
 from holdfast.temporal.running import Running
@@ -109,9 +109,10 @@ class Calls:
     def _child_input(self, call: Call, state: LoopState) -> AgentInput:
         budget, usage = state.loop.budget, state.usage
         used = 0 if usage is None else usage.total_tokens
+        asked = {"run": self._progress.run, "turn": self._progress.turn.number, "position": call.position}
         return AgentInput(
-            call={"run": self._progress.run, "turn": self._progress.turn.number, "position": call.position},
-            session_id=child_session(self._progress.session, call.id),
+            call=asked,
+            session_id=child_session(self._progress.session, f"{call.id}.{call_digest(asked)}"),
             user_id=self._given.user_id,
             tenant_id=self._given.tenant_id,
             depth=(self._given.depth or 0) + 1,

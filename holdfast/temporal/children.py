@@ -1,5 +1,6 @@
 """Runs an agent that is a tool: as a child workflow, whose failure is an error for its caller, never its text."""
 
+import hashlib
 from typing import Any, cast
 
 from temporalio import workflow
@@ -15,6 +16,7 @@ from temporalio.exceptions import (
 )
 
 from holdfast.messages import Usage, cut
+from holdfast.stores.protocol import SESSION_ID
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import ATTACH_OPTIONS, summary
 from holdfast.temporal.facts import Call
@@ -28,7 +30,16 @@ MAX_DEPTH = 16  # agents that call each other for ever end here
 
 def child_session(session: str, name: str) -> str:
     """Return the session id of an agent that a call of this session runs."""
-    return f"{session}.{name}"[-200:].lstrip(".:@+=~-")
+    whole = f"{session}.{name}"
+    if SESSION_ID.fullmatch(whole):
+        return whole
+    # Too long, or a call id of characters that an id cannot have: what tells it from others is kept.
+    return f"{session[:150]}.{hashlib.blake2b(whole.encode(errors='replace'), digest_size=12).hexdigest()}"
+
+
+def call_digest(call: dict[str, Any]) -> str:
+    """Return what tells a call from all others of any run, as its provider's id does not."""
+    return hashlib.blake2b("{run}/{turn}.{position}".format(**call).encode(), digest_size=6).hexdigest()
 
 
 async def run_agent(call: Call, turn: Turn, given: AgentInput, running: Running) -> Outcome:
@@ -51,8 +62,9 @@ async def run_agent(call: Call, turn: Turn, given: AgentInput, running: Running)
     return outcome
 
 
-async def _result(call: Call, given: AgentInput, running: Running) -> dict[str, Any]:
-    child = names.child_id(workflow.info().workflow_id, call.id)
+async def _result(call: Call, given: AgentInput, running: Running, name: str | None = None) -> dict[str, Any]:
+    child = names.child_id(workflow.info().workflow_id, name or call.id)
+    asked = call_digest(given.call or {})
     try:
         handle = await workflow.start_child_workflow(
             call.name,
@@ -63,10 +75,17 @@ async def _result(call: Call, given: AgentInput, running: Running) -> dict[str, 
             cancellation_type=workflow.ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
             parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
             static_summary=summary(call.shown),
+            memo={"asked": asked},
         )
     except WorkflowAlreadyStartedError:
-        found = workflow.start_activity(names.ATTACH, {"workflow_id": child}, **ATTACH_OPTIONS, summary=summary(child))
-        return cast("dict[str, Any]", await running.wait(found))
+        found = workflow.start_activity(
+            names.ATTACH, {"workflow_id": child, "asked": asked}, **ATTACH_OPTIONS, summary=summary(child)
+        )
+        result = cast("dict[str, Any] | None", await running.wait(found))
+        if result is not None:
+            return result
+        # Providers' ids repeat: that one is the agent of another call.
+        return await _result(call, given, running, f"{call.id}.{asked}")
     return cast("dict[str, Any]", await running.wait(handle))
 
 

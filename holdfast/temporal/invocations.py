@@ -61,7 +61,9 @@ class Invocations:
             depth=self._depth + 1,
             asks_caller=True,
         )
-        asked = hashlib.blake2b(repr((agent.name, given)).encode(errors="replace"), digest_size=6).hexdigest()
+        asked = hashlib.blake2b(
+            repr((self._record.key, self._call_id, agent.name, given)).encode(errors="replace"), digest_size=6
+        ).hexdigest()
         self._counts[asked] = self._counts.get(asked, 0) + 1
         # The first agent of a call has the call's own name; what was asked tells the others, and a retry, apart.
         name = self._call_id if len(self._counts) == 1 and self._counts[asked] == 1 else (
@@ -89,7 +91,7 @@ class Invocations:
 
     async def _start(self, agent: str, name: str, asked: str, given: AgentInput) -> WorkflowHandle[Any, Any]:
         workflow_id = names.child_id(self._parent, name)
-        plain = {**given.plain(), "session_id": child_session(self._record.session, name)}
+        plain = {**given.plain(), "session_id": child_session(self._record.session, f"{name}.{asked}")}
         try:
             return await self._client.start_workflow(
                 agent,
@@ -102,7 +104,7 @@ class Invocations:
             )
         except WorkflowAlreadyStartedError:
             handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(workflow_id)
-            if await (await handle.describe()).memo_value("asked", default=None) in (None, asked):
+            if await (await handle.describe()).memo_value("asked", default=None) == asked:
                 return handle
             # An earlier attempt asked something else first: this is another agent, under a name of its own.
             return await self._start(agent, f"{self._call_id}.{asked}.0", asked, given)

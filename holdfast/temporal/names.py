@@ -1,6 +1,9 @@
 """Every name that stands in a workflow's history or is typed by a person. Renaming one breaks runs in flight."""
 
+import hashlib
+
 TASK_QUEUE = "holdfast"
+_LONGEST_ID = 900  # characters; a server takes 1,000
 
 # Activity types. Those of tools are the tools' names.
 CALL_MODEL = "call_model"
@@ -47,7 +50,10 @@ HOOK_ERROR = "HookError"
 
 def child_id(parent: str, name: str) -> str:
     """Return the workflow id of what a run starts: of a tool call by its id, of a pipeline's step by its name."""
-    return f"{parent}/{name}"
+    whole = f"{parent}/{name}"
+    if len(whole) <= _LONGEST_ID:
+        return whole
+    return f"{whole[:_LONGEST_ID]}~{hashlib.blake2b(whole.encode(), digest_size=12).hexdigest()}"
 
 
 def workflow_id(agent: str, session_id: str) -> str:

@@ -231,6 +231,8 @@ class SessionActivities:
                 state=state,
                 questions=tuple(Question(**question) for question in questions),
             )()
+        if reference["status"] != "cancelled" and len(transcript.messages) > self._host.max_stored_messages:
+            await self._host.store.prune_messages(transcript.session.id, self._host.max_stored_messages)
         # The last answer, whatever has been said since.
         answers = (message.content for message in reversed(transcript.messages) if message.role == "assistant")
         response = next(answers, "")
@@ -261,10 +263,12 @@ class SessionActivities:
             return {"checkpoint": checkpoint, "seq": transcript.seq}
 
     @activity.defn(name=names.ATTACH)
-    async def attach(self, reference: dict[str, Any]) -> dict[str, Any]:
-        """Return the result of an agent that an earlier attempt at the same call has started."""
+    async def attach(self, reference: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the result of an agent that an earlier attempt at the same call has started; None if another has."""
         with heartbeats():
             handle = activity.client().get_workflow_handle(reference["workflow_id"])
+            if await (await handle.describe()).memo_value("asked", default=None) != reference["asked"]:
+                return None
             try:
                 result: dict[str, Any] = await handle.result()
             except WorkflowFailureError as error:

@@ -82,6 +82,9 @@ class Transcript:
             )
             return cls(host, reference, agent, session, seq)
         result = cls(host, reference, agent, session, seq, after=after)
+        if after:  # an id that a compressed view has swallowed must not be given again
+            for message in await store.load_messages(session.id):
+                result.call_ids.update(call.id for call in message.tool_calls or ())
         messages = await store.load_messages(session.id, after=after)
         result._add(messages[: max(0, len(messages) - max(0, session.last_seq - seq))])
         return result
