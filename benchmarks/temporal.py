@@ -39,6 +39,7 @@ FIGURES: dict[str, Callable[[World], Awaitable[list[Figure]]]] = {
 
 async def measure(names: list[str], quick: bool) -> list[Figure]:
     found: list[Figure] = []
+    print(f"{'figure':40} {'asked':36} measured")
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             # Each with a server of its own: one that has run thousands of workflows is slower.

@@ -18,7 +18,7 @@ class Figure:
     measured: dict[str, float]
 
     def row(self) -> str:
-        return f"{self.name:36} {self.asked:36} " + "  ".join(
+        return f"{self.name:40} {self.asked:36} " + "  ".join(
             f"{key} {value:,.2f}" for key, value in self.measured.items()
         )
 

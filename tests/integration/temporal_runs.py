@@ -80,12 +80,15 @@ class Temporal:
 
 
 async def result(handle: Run) -> dict[str, Any]:
-    """Return a run's result when there is one."""
-    try:
-        async with asyncio.timeout(SECONDS):
-            return await handle.result()
-    except TimeoutError:
-        raise AssertionError(f"the run did not end: {await last_words(handle)}") from None
+    """Return a run's result when there is one.
+
+    Asked again every few seconds: of some thousand long polls, the server forgets to answer one when the run ends.
+    """
+    for _ in range(SECONDS // 4):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(4):
+                return await handle.result()
+    raise AssertionError(f"the run did not end: {await last_words(handle)}")
 
 
 async def last_words(handle: Run) -> str:
