@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from typing import Any
 
 from holdfast.agent_loop import CallModel, in_call_order, with_notices
-from holdfast.agents import Agent
+from holdfast.agents import Agent, ContextCompression
 from holdfast.errors import HoldfastError, ModelError
 from holdfast.llm import LLMAdapter, StreamingLLMAdapter, ToolDescription
 from holdfast.local.cancellation import Cancellation
@@ -62,20 +62,14 @@ class ModelCalls:
     async def _call(self, view: list[Message]) -> LLMResponse:
         settings = self._agent.plain_settings()
         if self._emit is None:
-            return await self._chat(view, settings)
+            return await chat(self._adapter, view, self._tools, settings)
         return await self._stream(view, settings, self._emit)
-
-    async def _chat(self, view: list[Message], settings: dict[str, Any]) -> LLMResponse:
-        answer: Any = self._adapter.chat(view, self._tools, **settings)
-        if not isinstance(answer, Awaitable):
-            raise ModelError(f"{type(self._adapter).__name__}.chat must be async: write `async def chat`")
-        return LLMResponse.read(await answer)
 
     async def _stream(
         self, view: list[Message], settings: dict[str, Any], emit: Callable[[Event], None]
     ) -> LLMResponse:
         if not isinstance(self._adapter, StreamingLLMAdapter):
-            response = await self._chat(view, settings)
+            response = await chat(self._adapter, view, self._tools, settings)
             if response.text:
                 emit(TextDelta(clean_text(response.text)))
             return response
@@ -95,17 +89,38 @@ class ModelCalls:
         return LLMResponse.read(answer)
 
     async def _compress(self) -> None:
-        rule = self._agent.loop.context_compression
-        if rule is None:
-            return
-        system, rest = self._view[0], self._view[1:]
-        if not rule.applies_to(rest):
-            return
-        result = rule.compress(tuple(rest))
-        shorter = await result if isinstance(result, Awaitable) else result
-        if not shorter:
-            raise HoldfastError("Context compression returned empty message array")
-        if not all(isinstance(message, Message) for message in shorter):
-            raise HoldfastError("Context compression must return messages")
-        self._view = [system, *shorter]
-        self.compressions += 1
+        shorter = await compressed(self._agent.loop.context_compression, self._view[1:])
+        if shorter is not None:
+            self._view = [self._view[0], *shorter]
+            self.compressions += 1
+
+
+async def chat(
+    adapter: LLMAdapter, view: list[Message], tools: Sequence[ToolDescription], settings: Mapping[str, Any]
+) -> LLMResponse:
+    """Return an adapter's answer.
+
+    Raises:
+        ModelError: its `chat` is not async, or returns no answer.
+    """
+    answer: Any = adapter.chat(view, tools, **settings)
+    if not isinstance(answer, Awaitable):
+        raise ModelError(f"{type(adapter).__name__}.chat must be async: write `async def chat`")
+    return LLMResponse.read(await answer)
+
+
+async def compressed(rule: ContextCompression | None, messages: Sequence[Message]) -> list[Message] | None:
+    """Return what is shown in the place of `messages`; None where they are not too many.
+
+    Raises:
+        ModelError: the rule returned something that cannot be shown.
+    """
+    if rule is None or not rule.applies_to(messages):
+        return None
+    result = rule.compress(tuple(messages))
+    shorter = await result if isinstance(result, Awaitable) else result
+    if not shorter:
+        raise ModelError("Context compression returned empty message array")
+    if not all(isinstance(message, Message) for message in shorter):
+        raise ModelError("Context compression must return messages")
+    return list(shorter)

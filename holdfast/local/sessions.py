@@ -157,7 +157,7 @@ async def open_log(
     if not await store.hold(new.id):
         held = await store.load_session(new.id)
         if held is not None:
-            _check_access(held, agent, user_id, tenant_id)  # a stranger learns nothing, not even of the run
+            check_access(held, agent, user_id, tenant_id)  # a stranger learns nothing, not even of the run
         raise SessionConflictError(f"Session {new.id} has a run in flight; wait for it to end, then run again")
     try:
         session = await store.load_session(new.id) if session_id else None
@@ -168,7 +168,7 @@ async def open_log(
                 raise SessionNotFoundError(session_id)
             yield Log(store, new, [], is_new=True)
             return
-        _check_access(session, agent, user_id, tenant_id)
+        check_access(session, agent, user_id, tenant_id)
         messages = await store.load_messages(session.id)
         yield Log(store, session, mended(messages), is_new=False)
     finally:
@@ -187,8 +187,8 @@ def _check_owner(what: str, value: object) -> str | None:
     raise InputError(f"{what} must be text without NUL or lone surrogates, or None, got {value!r}")
 
 
-def _check_access(session: Session, agent: Agent, user_id: str | None, tenant_id: str | None) -> None:
-    # A session without an owner is anybody's, and stays so.
+def check_access(session: Session, agent: Agent, user_id: str | None, tenant_id: str | None) -> None:
+    """Refuse a stranger, and another agent. A session without an owner is anybody's, and stays so."""
     if session.user_id not in (None, user_id) or session.tenant_id not in (None, tenant_id):
         raise SessionAccessDeniedError(session.id)
     if session.agent_name != agent.name:

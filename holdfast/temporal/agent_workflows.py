@@ -20,7 +20,7 @@ from holdfast.temporal.calls import Calls
 from holdfast.temporal.descriptions import show_ended, show_started
 from holdfast.temporal.facts import Call, Facts, Reply, read_state, read_usage
 from holdfast.temporal.people import People
-from holdfast.temporal.progress import Progress, Turn, carried_state, read_calls
+from holdfast.temporal.progress import Progress, Turn, read_calls
 from holdfast.temporal.wire import AgentInput, write_outcome
 from holdfast.tools import Outcome, Unknown
 
@@ -114,7 +114,7 @@ class AgentRun(People):
         self._calls = Calls(self._given, self._progress, self._running, self._pause)
         if carried is not None:
             self._mailbox.take_over(carried.get("mailbox", {}))
-            self._state = carried_state(carried, self._facts)
+            self._state = read_state(carried.get("state", {}), self._facts)
         else:
             self._state = read_state(opened.pop("state", {}), self._facts)
             self._mailbox.messages[:0] = [text for text in (opened.pop("message", None),) if text is not None]
@@ -318,13 +318,7 @@ class AgentRun(People):
         if self._facts.search:
             show_ended(status)
 
-    # --- activities, and going on as new ---
-
-    def _reference(self, **more: Any) -> dict[str, Any]:
-        return self._progress.reference(self._given, workflow.info().run_id, **more)
-
-    def _questions(self) -> list[dict[str, Any]]:
-        return [question.model_dump() for question in self._state.questions]
+    # --- going on as new ---
 
     def _continue_as_new_if_due(self) -> None:
         if self._exports or self._running.cancelled or not workflow.all_handlers_finished():

@@ -15,6 +15,7 @@ from temporalio.exceptions import (
     WorkflowAlreadyStartedError,
 )
 
+from holdfast.local.invocations import MAX_DEPTH
 from holdfast.messages import Usage, cut
 from holdfast.stores.protocol import SESSION_ID
 from holdfast.temporal import names
@@ -24,8 +25,6 @@ from holdfast.temporal.progress import Turn
 from holdfast.temporal.running import Running
 from holdfast.temporal.wire import AgentInput, write_outcome
 from holdfast.tools import Asked, Cancelled, Failed, Outcome, Returned
-
-MAX_DEPTH = 16  # agents that call each other for ever end here
 
 
 def child_session(session: str, name: str) -> str:

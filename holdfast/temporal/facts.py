@@ -129,6 +129,11 @@ def write_facts(agent: Agent, tools: Mapping[str, Tool[..., Any]], *, search: bo
     return facts
 
 
+def handler_seconds(tool: Tool[..., Any]) -> float:
+    """Return how long one attempt of a tool's handler, or of its `verify`, may take."""
+    return TIMEOUT - GRACE if tool.timeout is None else cast(float, tool.timeout)
+
+
 def tool_facts(tool: Tool[..., Any], agent: bool = False) -> ToolFacts:
     """Return what a workflow needs to know of a tool."""
     policy = tool.retry or RetryPolicy()
@@ -136,7 +141,7 @@ def tool_facts(tool: Tool[..., Any], agent: bool = False) -> ToolFacts:
         parallel=tool.parallel,
         safe_to_retry=tool.safe_to_retry,
         verify=None if tool.verify is None else True,
-        timeout=TIMEOUT if tool.timeout is None else cast(float, tool.timeout) + GRACE,
+        timeout=handler_seconds(tool) + GRACE,
         attempts=policy.maximum_attempts if tool.safe_to_retry else 1,
         initial=cast(float, policy.initial_interval),
         factor=policy.backoff_coefficient,

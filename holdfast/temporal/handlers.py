@@ -181,13 +181,6 @@ class Handlers:
     def pending(self, *ignored: Any) -> list[dict[str, Any]]:
         return [waiting.plain() for waiting in self._waiting]
 
-    @workflow.query(name=names.STATUS, description="How far the run is, what it waits for, what it refused")
-    def status(self, *ignored: Any) -> dict[str, Any]:
-        return self._describe()
-
-    def _describe(self) -> dict[str, Any]:
-        raise NotImplementedError
-
 
 def _refuse_by(read: Callable[[], object]) -> None:
     try:

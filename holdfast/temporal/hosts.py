@@ -126,9 +126,9 @@ class AgentHost:
                 )
             self.tools[name] = given
 
-    def agent(self, name: str | None = None) -> Agent:
+    def agent(self) -> Agent:
         """Return the agent of the workflow that runs this activity."""
-        name = name or activity.info().workflow_type or ""
+        name = activity.info().workflow_type or ""
         if name not in self.agents:
             # Not for good: another worker of the queue may have it, or this one after the next deploy.
             raise HoldfastError(f"This worker has no agent '{name}'; it has {', '.join(self.agents) or 'none'}")

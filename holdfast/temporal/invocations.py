@@ -13,9 +13,10 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from holdfast.agents import Agent
 from holdfast.errors import HoldfastError, InterruptError
+from holdfast.local.invocations import MAX_DEPTH
 from holdfast.messages import Usage
 from holdfast.temporal import names
-from holdfast.temporal.children import MAX_DEPTH, child_session, result_usage
+from holdfast.temporal.children import child_session, result_usage
 from holdfast.temporal.turn_records import TurnRecord
 from holdfast.temporal.wire import AgentInput
 

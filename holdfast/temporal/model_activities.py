@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from holdfast.agent_loop import answer_message, with_notices
 from holdfast.agents import Agent, AgentContext
 from holdfast.errors import HoldfastError, ModelError
 from holdfast.llm import LLMAdapter, tools_to_descriptions
+from holdfast.local.model_calls import chat, compressed
 from holdfast.messages import LLMResponse, Message, cut, error_text, read_json, size_over
 from holdfast.temporal import names
 from holdfast.temporal.hosts import AgentHost, heartbeats, hooked, journaled, run_key, surely, typed_errors
@@ -200,20 +201,9 @@ async def _call_adapter(
 ) -> tuple[LLMResponse, list[Message] | None]:
     """Run what is the user's: instructions, compression, the adapter. Runs on the handlers' loop."""
     prompt = await hooked(agent.system_prompt, context)
-    rule, shorter = agent.loop.context_compression, None
-    if rule is not None and rule.applies_to(messages):
-        result = rule.compress(tuple(messages))
-        shorter = list(await result if isinstance(result, Awaitable) else result)
-        if not shorter:
-            raise ModelRefusedError("Context compression returned empty message array")
-        if not all(isinstance(message, Message) for message in shorter):
-            raise ModelRefusedError("Context compression must return messages")
-        messages = shorter
-    seen = [Message(role="system", content=prompt), *messages]
-    answer: Any = adapter.chat(seen, tools_to_descriptions(agent.tool_map), **agent.plain_settings())
-    if not isinstance(answer, Awaitable):
-        raise ModelRefusedError(f"{type(adapter).__name__}.chat must be async: write `async def chat`")
-    return LLMResponse.read(await answer), shorter
+    shorter = await compressed(agent.loop.context_compression, messages)
+    seen = [Message(role="system", content=prompt), *(messages if shorter is None else shorter)]
+    return await chat(adapter, seen, tools_to_descriptions(agent.tool_map), agent.plain_settings()), shorter
 
 
 def _failure(error: Exception) -> Exception:

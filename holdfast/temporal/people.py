@@ -204,16 +204,20 @@ class People(Handlers):
             reference = self._reference(
                 iterations=state.iterations,
                 usage=None if state.usage is None else state.usage.model_dump(),
-                questions=[question.model_dump() for question in state.questions],
+                questions=self._questions(),
             )
             request.update(await workflow.execute_activity(names.EXPORT, reference, **STORE_OPTIONS))
 
     def _reference(self, **more: Any) -> dict[str, Any]:
-        raise NotImplementedError
+        return self._progress.reference(self._given, workflow.info().run_id, **more)
 
-    # --- what is told, and carried on ---
+    def _questions(self) -> list[dict[str, Any]]:
+        return [question.model_dump() for question in self._state.questions]
 
-    def _describe(self) -> dict[str, Any]:
+    # --- what is told ---
+
+    @workflow.query(name=names.STATUS, description="How far the run is, what it waits for, what it refused")
+    def status(self, *ignored: Any) -> dict[str, Any]:
         if self._loop_state is None:
             return {"status": "starting", "refused": self._mailbox.refused}
         state = self._state

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.agent_loop import LoopState
 from holdfast.messages import Usage
-from holdfast.temporal.facts import Call, Facts, read_state, write_call, write_state
+from holdfast.temporal.facts import Call, write_call, write_state
 from holdfast.temporal.wire import AgentInput
 
 
@@ -143,8 +143,3 @@ _PLAIN = ("run", "opened", "seq", "say", "notices", "view", "last", "model", "re
 
 def read_calls(data: Any) -> list[Call]:
     return [Call(*call) for call in data]
-
-
-def carried_state(data: dict[str, Any], facts: Facts) -> LoopState:
-    """Return the loop's state among what was carried."""
-    return read_state(data.get("state", {}), facts)

@@ -14,9 +14,10 @@ from temporalio.service import RPCError, RPCStatusCode
 from holdfast.agent_loop import LoopState, last_answer, mended, unanswered
 from holdfast.agents import Agent
 from holdfast.checkpoints import Checkpoint, Question
-from holdfast.errors import InputError, SessionAccessDeniedError, SessionConflictError
+from holdfast.errors import InputError, SessionConflictError
 from holdfast.local.inputs import RunInput
-from holdfast.messages import Message, Usage, clean_text, cut, size_over
+from holdfast.local.sessions import check_access
+from holdfast.messages import Message, Usage, cut
 from holdfast.stores.protocol import Session
 from holdfast.temporal import names
 from holdfast.temporal.facts import Call, write_facts, write_state
@@ -55,13 +56,9 @@ class SessionActivities:
             "facts": write_facts(agent, agent.tool_map, search=self._host.search),
             "seq": 0,
         }
-        message = await self._message(agent, given)
+        said = await self._message(agent, given)
+        message = RunInput.read(said, None, None, None, limit=agent.loop.max_message_bytes).message
         if message is not None:
-            if size_over(message, agent.loop.max_message_bytes):
-                limit = agent.loop.max_message_bytes
-                raise InputError(
-                    f"message is longer than {limit:,} bytes: shorten it, or raise Loop(max_message_bytes=…)"
-                )
             opened["message"] = message
         session = await self._session(agent, given, reference)
         if session is None:
@@ -84,7 +81,7 @@ class SessionActivities:
             return given.message
         record = await self._host.load_record(given.call["run"], given.call["turn"])
         arguments = agent_tool(agent).read_arguments(record.calls[given.call["position"]].arguments)
-        return clean_text(arguments["message"])
+        return str(arguments["message"])
 
     async def _session(self, agent: Agent, given: AgentInput, reference: Mapping[str, Any]) -> Session | None:
         """Return the session, if there is one and the run may have it."""
@@ -95,10 +92,7 @@ class SessionActivities:
         session = await store.load_session(session_id)
         if session is None:
             return None
-        if session.user_id not in (None, given.user_id) or session.tenant_id not in (None, given.tenant_id):
-            raise SessionAccessDeniedError(session_id)
-        if session.agent_name != agent.name:
-            raise InputError(f"Session {session_id} belongs to agent '{session.agent_name}', not to '{agent.name}'")
+        check_access(session, agent, given.user_id, given.tenant_id)
         if session.workflow_id not in (None, activity.info().workflow_id) and await _is_running(session.workflow_id):
             raise SessionConflictError(f"Session {session_id} has a run in flight: workflow {session.workflow_id}")
         return session

@@ -3,7 +3,7 @@
 import asyncio
 import contextvars
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -22,7 +22,7 @@ from holdfast.messages import ToolCall
 from holdfast.stores.protocol import LedgerEntry
 from holdfast.temporal import names
 from holdfast.temporal.calls import REDISPATCHES
-from holdfast.temporal.facts import GRACE, tool_facts
+from holdfast.temporal.facts import GRACE, handler_seconds
 from holdfast.temporal.hosts import AgentHost, heartbeats, run_key, surely, typed_errors
 from holdfast.temporal.invocations import Invocations
 from holdfast.temporal.lost_calls import is_alive
@@ -44,6 +44,17 @@ class Attempt:
     key: str
     record: TurnRecord
     invocations: Invocations
+
+    def bounded(self, ask: Callable[..., Awaitable[Outcome | None]]) -> Coroutine[Any, Any, Outcome | None]:
+        """Return what runs the tool's `attempt`, or asks its `verify`, for as long as that may take."""
+        return bounded(
+            ask,
+            self.tool,
+            self.call.arguments,
+            self.context,
+            limit=self.agent.loop.max_message_bytes,
+            seconds=handler_seconds(self.tool),
+        )
 
 
 class ToolActivities:
@@ -139,16 +150,8 @@ class ToolActivities:
 
     async def _handle(self, attempt: Attempt) -> Outcome:
         tool = attempt.tool
-        work = bounded(
-            tool.attempt,
-            tool,
-            attempt.call.arguments,
-            attempt.context,
-            limit=attempt.agent.loop.max_message_bytes,
-            seconds=tool_facts(tool).timeout - GRACE,
-        )
         try:
-            outcome = await self._host.thread.run(work)
+            outcome = await self._host.thread.run(attempt.bounded(tool.attempt))
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or not task.cancelling():
@@ -186,7 +189,7 @@ class ToolActivities:
             with heartbeats():
                 attempt = await self._attempt(reference)
                 if reference.get("recovering"):
-                    return await self._recover(attempt)
+                    return await self._recover(attempt, reference["position"])
                 entry = await self._host.store.settle(attempt.run, attempt.key)
                 if reference.get("wait") and entry.state == "claimed":
                     entry = await self._wait(attempt, entry)
@@ -194,7 +197,7 @@ class ToolActivities:
 
     async def _wait(self, attempt: Attempt, entry: LedgerEntry) -> LedgerEntry:
         """Wait for another attempt that still runs: for as long as its worker is alive, and it may take."""
-        store, until = self._host.store, asyncio.get_running_loop().time() + tool_facts(attempt.tool).timeout
+        store, until = self._host.store, asyncio.get_running_loop().time() + handler_seconds(attempt.tool) + GRACE
         while entry.state == "claimed" and asyncio.get_running_loop().time() < until:
             calls = [call for call in await store.running_calls() if call.owner == entry.owner]
             if not calls or not await is_alive(store, calls[0].worker, self._host.worker):
@@ -203,12 +206,11 @@ class ToolActivities:
             entry = await store.settle(attempt.run, attempt.key)
         return entry
 
-    async def _recover(self, attempt: Attempt) -> dict[str, Any] | None:
+    async def _recover(self, attempt: Attempt, position: int) -> dict[str, Any] | None:
         """Settle a call that an earlier run left: by that run's ledger, if it was one that keeps a ledger."""
         run, _, turn = (attempt.record.previous or "").rpartition("/")
         if not run:
             return await self._verified(attempt)
-        position = [call.id for call in attempt.record.calls].index(attempt.call.id)
         for dispatch in range(1, 2 * REDISPATCHES):
             key = call_key(int(turn), position, attempt.call.id, dispatch)
             entry = await self._host.store.settle(run, key)
@@ -228,15 +230,7 @@ class ToolActivities:
         tool = attempt.tool
         if tool.verify is None or tool.safe_to_retry:
             return {"claimed": True}
-        work = bounded(
-            tool.ask_whether_it_happened,
-            tool,
-            attempt.call.arguments,
-            attempt.context,
-            limit=attempt.agent.loop.max_message_bytes,
-            seconds=tool_facts(tool).timeout - GRACE,
-        )
-        outcome = await self._host.thread.run(work)
+        outcome = await self._host.thread.run(attempt.bounded(tool.ask_whether_it_happened))
         if outcome is None:
             return None
         if isinstance(outcome, Unknown):

@@ -79,9 +79,12 @@ async def test_a_run_whose_worker_is_away_does_not_hide_the_others(temporal: Tem
         await pending(left)
     try:
         async with question(temporal) as run:
-            async with asyncio.timeout(9):  # less than a query to a worker that is away takes
-                items = await until(temporal.people.waiting)
-            assert run.id in [item["workflow_id"] for item in items]
+
+            async def ours() -> bool:
+                async with asyncio.timeout(9):  # less than a query to a worker that is away takes
+                    return run.id in [item["workflow_id"] for item in await temporal.people.waiting()]
+
+            assert await until(ours)
     finally:
         await left.terminate()
 

@@ -34,7 +34,7 @@ from holdfast.temporal.facts import (
     write_facts,
     write_state,
 )
-from holdfast.temporal.progress import Progress, Turn, carried_state
+from holdfast.temporal.progress import Progress, Turn
 from holdfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
 
 
@@ -146,7 +146,7 @@ def test_progress_comes_back_as_it_was() -> None:
     before, state = progress(), LoopState(loop=Loop(), tools={}, iterations=3)
     carried = through_json(before.carried(state))
     assert Progress.read(carried) == before
-    assert carried_state(carried, Facts(Loop(), {})) == state
+    assert read_state(carried.get("state", {}), Facts(Loop(), {})) == state
 
 
 def test_progress_that_has_just_begun_comes_back_as_it_was() -> None:
