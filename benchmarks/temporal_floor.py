@@ -4,6 +4,7 @@ It runs the activities that an agent's run has, in the same order, and nothing i
 """
 
 import asyncio
+import itertools
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +20,8 @@ QUEUE = "floor"
 @activity.defn(name="call_model")
 async def call_model(reference: dict[str, Any]) -> dict[str, Any]:
     turn = reference["turn"]
+    if turn == reference["steps"]:
+        return {"text": "done"}
     return {"calls": [[f"call_{turn}_{place}", "note", place] for place in range(reference["tools"])]}
 
 
@@ -36,21 +39,22 @@ OPTIONS: dict[str, Any] = {
 
 @workflow.defn(name="floor", sandboxed=False)
 class Floor:
-    """One run: a model activity and its tool activities per step."""
+    """One run: a model activity and its tool activities per step, and a last answer of the model."""
 
     @workflow.run
     async def run(self, plan: dict[str, Any]) -> dict[str, Any]:
-        for turn in range(plan["steps"]):
-            reply = await workflow.execute_activity(
-                "call_model", {"turn": turn, "tools": plan.get("tools", 1)}, **OPTIONS
-            )
+        for turn in itertools.count():
+            reference = {"turn": turn, "steps": plan["steps"], "tools": plan.get("tools", 1)}
+            reply = await workflow.execute_activity("call_model", reference, **OPTIONS)
+            if "calls" not in reply:
+                return {"status": "complete"}
             await asyncio.gather(
                 *(
                     workflow.execute_activity("note", {"turn": turn, "position": place}, **OPTIONS)
                     for _, _, place in reply["calls"]
                 )
             )
-        return {"status": "complete"}
+        raise AssertionError
 
 
 async def floor_worker(address: str) -> Worker:

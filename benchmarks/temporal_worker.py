@@ -20,7 +20,7 @@ from temporalio.worker import Worker
 
 from holdfast import Agent, ContextCompression, InterruptError, LLMResponse, Loop, Message, ToolCall, tool
 from holdfast.messages import Usage
-from holdfast.stores.protocol import AgentStore, Ledger, LedgerEntry, RunningCall, Session
+from holdfast.stores.protocol import AgentStore, Append, Ledger, LedgerEntry, RunningCall
 from holdfast.stores.sqlite import SQLiteStore
 from holdfast.temporal import HoldfastPlugin, agent_workflows, connect
 
@@ -165,11 +165,8 @@ class NoReplies(NoLedger):
     async def load_reply(self, run_key: str, turn: int) -> str | None:
         return self._replies.get((run_key, turn))
 
-    async def append_reply(
-        self, session_id: str, messages: Sequence[Message], session: Session, *, write_key: str, expected_seq: int,
-        run_key: str, turn: int, reply: str, owner: str,
-    ) -> str:  # fmt: skip
-        await self.append_messages_atomic(session_id, messages, session, write_key=write_key, expected_seq=expected_seq)
+    async def append_reply(self, appends: Sequence[Append], *, run_key: str, turn: int, reply: str) -> str:
+        await super().append_reply(appends, run_key="none", turn=0, reply="")
         return await self.save_reply(run_key, turn, reply)
 
 

@@ -1,11 +1,12 @@
 """Where sessions are kept: a Protocol, and one module per database."""
 
 from holdfast.stores.memory import MemoryStore, memory_store
-from holdfast.stores.protocol import AgentStore, DurableStore, Ledger, LedgerEntry, RunningCall, Session
+from holdfast.stores.protocol import AgentStore, Append, DurableStore, Ledger, LedgerEntry, RunningCall, Session
 from holdfast.stores.sqlite import SQLiteStore, sqlite_store
 
 __all__ = [
     "AgentStore",
+    "Append",
     "DurableStore",
     "Ledger",
     "LedgerEntry",

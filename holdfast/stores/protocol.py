@@ -5,6 +5,7 @@ Anyone may write one; `holdfast.testing.StoreSuite` is the test that it has to p
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol, runtime_checkable
 
@@ -58,6 +59,21 @@ class Session(Record):
     version: int = 0
     created_at: datetime | None = None
     updated_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Messages for a session, and what it is to be with them.
+
+    Args:
+        write_key: names this write; the same key again changes nothing.
+        expected_seq: the number of the message that they follow.
+    """
+
+    session: Session
+    messages: Sequence[Message]
+    write_key: str
+    expected_seq: int
 
 
 LedgerState = Literal["claimed", "done", "failed", "abandoned"]
@@ -221,20 +237,8 @@ class Ledger(Protocol):
         """Return the entries that are there, by call key."""
         ...
 
-    async def append_reply(
-        self,
-        session_id: str,
-        messages: Sequence[Message],
-        session: Session,
-        *,
-        run_key: str,
-        turn: int,
-        reply: str,
-        write_key: str,
-        expected_seq: int,
-        owner: str,
-    ) -> str:
-        """Keep a model's reply and append its messages, both or neither, and end the call of `owner`.
+    async def append_reply(self, appends: Sequence[Append], *, run_key: str, turn: int, reply: str) -> str:
+        """Keep a model's reply and make appends in their order, all or nothing.
 
         Returns the reply that is kept. If that is another one, nothing was appended: append what it says.
 

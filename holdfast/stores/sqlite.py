@@ -8,12 +8,12 @@ from typing import Literal, Self
 from holdfast.errors import InputError, StoreError
 from holdfast.messages import Message
 from holdfast.stores.locks import SessionLocks
-from holdfast.stores.protocol import LedgerEntry, RunningCall, Session, kept_from
+from holdfast.stores.protocol import Append, LedgerEntry, RunningCall, Session, kept_from
 from holdfast.stores.sqlite_rows import (
     MESSAGE,
     RUNNING,
     SESSION,
-    advance_session,
+    append_rows,
     begin_call,
     find_entry,
     insert_messages,
@@ -22,6 +22,7 @@ from holdfast.stores.sqlite_rows import (
     message_rows,
     read_message,
     read_session,
+    save_reply,
     save_session,
 )
 from holdfast.stores.sqlite_thread import SQLiteThread
@@ -150,15 +151,9 @@ class SQLiteStore:
         expected_version: int | None = None,
     ) -> int:
         rows = message_rows(messages)
-
-        def work(db: sqlite3.Connection) -> int:
-            last = advance_session(db, session_id, session, len(rows), write_key, expected_seq, expected_version)
-            if last is None:
-                return int(db.execute("SELECT last_seq FROM agent_sessions WHERE id = ?", (session_id,)).fetchone()[0])
-            insert_messages(db, session_id, last - len(rows), rows, session, write_key)
-            return last
-
-        return await self._do(work)
+        if session.id != session_id:
+            session = session.model_copy(update={"id": session_id})
+        return await self._do(lambda db: append_rows(db, session, rows, write_key, expected_seq, expected_version))
 
     async def prune_messages(self, session_id: str, keep: int) -> None:
         def work(db: sqlite3.Connection) -> None:
@@ -194,12 +189,14 @@ class SQLiteStore:
         self, run_key: str, call_key: str, *, owner: str, arguments_hash: str, running: RunningCall | None = None
     ) -> LedgerEntry:
         def work(db: sqlite3.Connection) -> LedgerEntry:
-            db.execute(
+            is_new = db.execute(
                 "INSERT INTO tool_ledger (run_key, call_key, state, owner, arguments_hash)"
                 " VALUES (?, ?, 'claimed', ?, ?) ON CONFLICT DO NOTHING",
                 (run_key, call_key, owner, arguments_hash),
-            )
-            entry = ledger_entry(db, run_key, call_key)
+            ).rowcount
+            entry = LedgerEntry(state="claimed", owner=owner, arguments_hash=arguments_hash)
+            if not is_new:
+                entry = ledger_entry(db, run_key, call_key)
             if entry.state != "abandoned" and entry.arguments_hash != arguments_hash:
                 raise InputError(f"Call {call_key} of run {run_key} was claimed with other arguments; it is not run")
             if running is not None:
@@ -222,12 +219,14 @@ class SQLiteStore:
         self, run_key: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
     ) -> bool:
         def work(db: sqlite3.Connection) -> bool:
-            db.execute(
+            is_done = db.execute(
                 "UPDATE tool_ledger SET state = ?, result = ?"
                 " WHERE run_key = ? AND call_key = ? AND owner = ? AND state = 'claimed'",
                 (state, result, run_key, call_key, owner),
-            )
+            ).rowcount
             db.execute("DELETE FROM running_calls WHERE owner = ?", (owner,))
+            if is_done:
+                return True
             entry = ledger_entry(db, run_key, call_key)
             return (entry.owner, entry.state, entry.result) == (owner, state, result)
 
@@ -260,45 +259,20 @@ class SQLiteStore:
 
         return await self._do(work, writes=False)
 
-    async def append_reply(
-        self,
-        session_id: str,
-        messages: Sequence[Message],
-        session: Session,
-        *,
-        run_key: str,
-        turn: int,
-        reply: str,
-        write_key: str,
-        expected_seq: int,
-        owner: str,
-    ) -> str:
-        rows = message_rows(messages)
+    async def append_reply(self, appends: Sequence[Append], *, run_key: str, turn: int, reply: str) -> str:
+        rows = [message_rows(append.messages) for append in appends]
 
         def work(db: sqlite3.Connection) -> str:
-            db.execute("DELETE FROM running_calls WHERE owner = ?", (owner,))
-            kept = kept_reply(db, run_key, turn)
-            if kept is not None and kept != reply:
-                return kept
-            db.execute(
-                "INSERT OR IGNORE INTO model_replies (run_key, turn, reply) VALUES (?, ?, ?)", (run_key, turn, reply)
-            )
-            last = advance_session(db, session_id, session, len(rows), write_key, expected_seq, None)
-            if last is not None:
-                insert_messages(db, session_id, last - len(rows), rows, session, write_key)
-            return reply
+            kept = save_reply(db, run_key, turn, reply)
+            if kept == reply:
+                for append, its_rows in zip(appends, rows, strict=True):
+                    append_rows(db, append.session, its_rows, append.write_key, append.expected_seq)
+            return kept
 
         return await self._do(work)
 
     async def save_reply(self, run_key: str, turn: int, reply: str) -> str:
-        def work(db: sqlite3.Connection) -> str:
-            db.execute(
-                "INSERT INTO model_replies (run_key, turn, reply) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-                (run_key, turn, reply),
-            )
-            return kept_reply(db, run_key, turn) or reply
-
-        return await self._do(work)
+        return await self._do(lambda db: save_reply(db, run_key, turn, reply))
 
     async def load_reply(self, run_key: str, turn: int) -> str | None:
         return await self._do(lambda db: kept_reply(db, run_key, turn), writes=False)

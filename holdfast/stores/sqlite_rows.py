@@ -21,9 +21,24 @@ RUNNING = "owner, worker, task_token, workflow_id, run_id"
 MESSAGE = "role, content, tool_calls, tool_call_id, tool_name, status, usage, cost"
 
 
-def advance_session(
+def append_rows(
     db: sqlite3.Connection,
-    session_id: str,
+    session: Session,
+    rows: list[tuple[Any, ...]],
+    write_key: str | None,
+    expected_seq: int | None,
+    expected_version: int | None = None,
+) -> int:
+    """Save the session and its next messages, once by their key, and return the number of its last message."""
+    last = _advance_session(db, session, len(rows), write_key, expected_seq, expected_version)
+    if last is None:
+        return int(db.execute("SELECT last_seq FROM agent_sessions WHERE id = ?", (session.id,)).fetchone()[0])
+    insert_messages(db, session.id, last - len(rows), rows, session, write_key)
+    return last
+
+
+def _advance_session(
+    db: sqlite3.Connection,
     session: Session,
     count: int,
     write_key: str | None,
@@ -31,6 +46,7 @@ def advance_session(
     expected_version: int | None,
 ) -> int | None:
     """Save the session and move its last number on; return it, or None if the write key was used before."""
+    session_id = session.id
     if expected_seq:  # the common case in one statement: the session is there and nobody else wrote
         done = db.execute(
             "UPDATE agent_sessions SET state = ?, user_id = ?, tenant_id = ?, questions = ?, workflow_id = ?,"
@@ -56,7 +72,7 @@ def advance_session(
             f"Session {session_id} is at message {last}, this run knows of {expected_seq}: another run has written to "
             "it. Nothing was written; run again to go on from there."
         )
-    return save_session(db, session.model_copy(update={"id": session_id}), count, write_key)
+    return save_session(db, session, count, write_key)
 
 
 def _has_key(db: sqlite3.Connection, session_id: str, write_key: str) -> bool:
@@ -168,6 +184,14 @@ def begin_call(db: sqlite3.Connection, running: RunningCall) -> None:
         " VALUES (:owner, :worker, :task_token, :workflow_id, :run_id)",
         dict(running),
     )
+
+
+def save_reply(db: sqlite3.Connection, run_key: str, turn: int, reply: str) -> str:
+    is_new = db.execute(
+        "INSERT INTO model_replies (run_key, turn, reply) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+        (run_key, turn, reply),
+    ).rowcount
+    return reply if is_new else kept_reply(db, run_key, turn) or reply
 
 
 def kept_reply(db: sqlite3.Connection, run_key: str, turn: int) -> str | None:

@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -187,22 +187,20 @@ def run_key(reference: Mapping[str, Any]) -> str:
     return str(reference.get("run") or activity.info().workflow_run_id)
 
 
-@contextlib.contextmanager
-def heartbeats(*, every: float = HEARTBEAT_EVERY) -> Iterator[None]:
+class Heartbeats:
     """Tell the server from the worker's loop that this activity is alive, whatever its handler does."""
-    loop = asyncio.get_running_loop()
 
-    timers: list[asyncio.TimerHandle] = []
+    __slots__ = ("_timer",)
 
-    def beat() -> None:
+    def __enter__(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_EVERY, self._beat)
+
+    def _beat(self) -> None:
         activity.heartbeat()
-        timers[:] = [loop.call_later(every, beat)]
+        self.__enter__()
 
-    timers.append(loop.call_later(every, beat))
-    try:
-        yield
-    finally:
-        timers[0].cancel()
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
 
 
 _DELAYS = (0.05, 0.2, 0.5, 1.0)  # seconds between attempts at a write; the last goes on
@@ -232,28 +230,46 @@ async def surely(write: Callable[[], Awaitable[T]], *, tries: int | None = None)
     raise AssertionError
 
 
-JOURNAL_AFTER = 0.05  # seconds; what is over sooner need not be known to run
+A_WHILE = 0.5  # seconds; under load what is quick takes 0.1, and would pay for being slow
+
+
+class AfterAWhile:
+    """Begin something when a block has lasted for a while; yields its task once there is one."""
+
+    __slots__ = ("_begun", "_timer", "_work")
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._work = work
+        self._begun: list[asyncio.Task[None]] = []
+
+    def __enter__(self) -> list[asyncio.Task[None]]:
+        self._timer = asyncio.get_running_loop().call_later(A_WHILE, self._begin)
+        return self._begun
+
+    def _begin(self) -> None:
+        self._begun.append(asyncio.ensure_future(self._work()))
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
 
 
 @contextlib.asynccontextmanager
-async def journaled(host: "AgentHost") -> AsyncIterator[str]:
-    """Keep in the store that this activity runs, once it has run for a while; yields its owner's name."""
-    owner, loop = uuid4().hex, asyncio.get_running_loop()
-    begun: list[asyncio.Task[None]] = []
+async def journaled(host: "AgentHost") -> AsyncIterator[None]:
+    """Keep in the store that this activity runs, once it has run for a while."""
+    owner = uuid4().hex
 
-    def begin() -> None:
+    async def begin() -> None:
         running = host.running(owner)
         if running is not None:
-            begun.append(loop.create_task(host.store.begin_call(running)))
+            await host.store.begin_call(running)
 
-    timer = loop.call_later(JOURNAL_AFTER, begin)
-    try:
-        yield owner
-    finally:
-        timer.cancel()
-        if begun:
-            await asyncio.wait(begun)
-            await host.store.end_call(owner)
+    with AfterAWhile(begin) as begun:
+        try:
+            yield
+        finally:
+            if begun:
+                await asyncio.wait(begun)
+                await host.store.end_call(owner)
 
 
 async def hooked(hook: Callable[..., Any], *arguments: Any) -> Any:
@@ -273,12 +289,16 @@ async def hooked(hook: Callable[..., Any], *arguments: Any) -> Any:
         ) from None
 
 
-@contextlib.asynccontextmanager
-async def typed_errors() -> AsyncIterator[None]:
+class TypedErrors:
     """Turn our errors into failures that name their class; those that no retry mends are not retried."""
-    try:
-        yield
-    except HoldfastError as error:
-        raise ApplicationError(
-            error_text(error), type=type(error).__name__, non_retryable=isinstance(error, _FOR_GOOD)
-        ) from None
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, HoldfastError):
+            raise ApplicationError(
+                error_text(error), type=type(error).__name__, non_retryable=isinstance(error, _FOR_GOOD)
+            ) from None

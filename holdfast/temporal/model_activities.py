@@ -1,9 +1,10 @@
 """The activity that calls the model: once per turn, however often it is attempted."""
 
 import asyncio
+import contextlib
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -17,8 +18,18 @@ from holdfast.errors import HoldfastError, ModelError
 from holdfast.llm import LLMAdapter, tools_to_descriptions
 from holdfast.local.model_calls import chat, compressed
 from holdfast.messages import LLMResponse, Message, cut, error_text, read_json, size_over
+from holdfast.stores.protocol import Append
 from holdfast.temporal import names
-from holdfast.temporal.hosts import AgentHost, heartbeats, hooked, journaled, run_key, surely, typed_errors
+from holdfast.temporal.hosts import (
+    AfterAWhile,
+    AgentHost,
+    Heartbeats,
+    TypedErrors,
+    hooked,
+    journaled,
+    run_key,
+    surely,
+)
 from holdfast.temporal.transcripts import Transcript, session_key
 from holdfast.temporal.turn_records import KeptView, TurnRecord
 from holdfast.temporal.wire import INLINE_BYTES, PREVIEW, shown_arguments
@@ -39,39 +50,51 @@ class ModelActivities:
     @activity.defn(name=names.CALL_MODEL)
     async def call_model(self, reference: dict[str, Any]) -> dict[str, Any]:
         """Write the results of the last turn, ask the model, write its answer, and return what the workflow needs."""
-        async with typed_errors():
-            with heartbeats():
+        with TypedErrors(), Heartbeats():
+            async with journaled(self._host):
                 return await self._call(reference)
 
     async def _call(self, reference: dict[str, Any]) -> dict[str, Any]:
         run, turn = run_key(reference), reference["turn"]
-        async with journaled(self._host) as owner:
-            view = await self._load_view(run, reference)
-            transcript = await Transcript.load(self._host, reference, after=0 if view is None else view.seq)
-            if not transcript.is_fresh or run != activity.info().workflow_run_id or activity.info().attempt > 1:
-                # Otherwise this worker wrote what came before, and nobody can have been here yet.
-                kept = await self._host.store.load_reply(run, turn)
-                if kept is not None:
-                    await transcript.commit(turn=turn - 1)
-                    return await self._write(reference, transcript, kept)
-            # The results are written while the model thinks.
-            write = await transcript.committing(turn=turn - 1)
-            writing = asyncio.ensure_future(surely(write))
-            try:
+        view = await self._load_view(run, reference)
+        transcript = await Transcript.load(self._host, reference, after=0 if view is None else view.seq)
+        if not transcript.is_fresh or run != activity.info().workflow_run_id or activity.info().attempt > 1:
+            # Otherwise this worker wrote what came before, and nobody can have been here yet.
+            kept = await self._host.store.load_reply(run, turn)
+            if kept is not None:
+                return await self._write(reference, transcript, kept)
+        results = await transcript.take_results(turn=turn - 1)
+        try:
+            async with self._showing(transcript, results):
                 record = await self._ask(reference, transcript, view)
-            except ModelRefusedError as error:
-                await writing
-                return {"error": str(error), "seq": transcript.seq}
-            except BaseException:
-                writing.cancel()
-                await asyncio.wait({writing})
-                raise
+        except ModelRefusedError as error:
+            for append in results:
+                await surely(partial(transcript.write, append))
+            return {"error": str(error), "seq": transcript.seq}
+        return await self._keep(reference, transcript, results, record)
+
+    @contextlib.asynccontextmanager
+    async def _showing(self, transcript: Transcript, results: list[Append]) -> AsyncIterator[None]:
+        """Write the results by themselves where the answer, with which they are written anyway, is long in coming.
+
+        Both writes may be made: each is made once. So nothing depends on this one, and what fails it fails the other.
+        """
+
+        async def write() -> None:
+            for append in results:
+                with contextlib.suppress(HoldfastError):
+                    await transcript.write(append)
+
+        with AfterAWhile(write) as begun:
             try:
-                await writing
-            except BaseException:  # the answer was paid for: the next attempt finds it
-                await surely(partial(self._host.store.save_reply, run, turn, record.model_dump_json()), tries=3)
+                yield
+            except BaseException:
+                if not begun:
+                    await write()
                 raise
-            return await self._keep(reference, transcript, record, owner)
+            finally:
+                if begun:
+                    await asyncio.wait(begun)
 
     # --- asking ---
 
@@ -122,37 +145,28 @@ class ModelActivities:
     # --- keeping ---
 
     async def _keep(
-        self, reference: Mapping[str, Any], transcript: Transcript, record: TurnRecord, owner: str
+        self, reference: Mapping[str, Any], transcript: Transcript, results: list[Append], record: TurnRecord
     ) -> dict[str, Any]:
-        """Keep the answer and write it, both or neither."""
-        run, turn = run_key(reference), reference["turn"]
-        written = record.model_dump_json()
-        messages = [*_told(reference, record)[0], record.message]
-        session = transcript.written(turn, record.state)
-        keep = partial(
-            self._host.store.append_reply,
-            session.id,
-            messages,
-            session,
-            run_key=run,
-            turn=turn,
-            reply=written,
-            write_key=f"{run}/{turn}",
-            expected_seq=transcript.seq,
-            owner=owner,
-        )
-        kept = await surely(keep)  # it was paid for
+        """Keep the answer, and write it and the results before it: all or nothing."""
+        run, turn, written = run_key(reference), reference["turn"], record.model_dump_json()
+        appends = [*results, _take_answer(reference, transcript, record)]
+        try:
+            kept = await surely(partial(self._host.store.append_reply, appends, run_key=run, turn=turn, reply=written))
+        except BaseException:  # it was paid for: the next attempt finds it
+            await surely(partial(self._host.store.save_reply, run, turn, written), tries=3)
+            raise
         if kept != written:  # another attempt was faster; its answer is the turn's
-            return await self._write(reference, transcript, kept)
-        transcript.wrote(session, messages)
+            return await self._write(
+                reference, await Transcript.load(self._host, reference, after=transcript.after), kept
+            )
         self._host.cache.keep_record(run, turn, record)
         return await self._reply(reference, transcript, record)
 
     async def _write(self, reference: Mapping[str, Any], transcript: Transcript, kept: str) -> dict[str, Any]:
         """Write an answer that is kept already; the transcript has it, or its writer died between the two."""
-        record, turn = TurnRecord.model_validate_json(kept), reference["turn"]
-        messages = [*_told(reference, record)[0], record.message]
-        await transcript.appending(messages, key=str(turn), turn=turn, state=record.state)()
+        record = TurnRecord.model_validate_json(kept)
+        await transcript.commit(turn=reference["turn"] - 1)
+        await transcript.write(_take_answer(reference, transcript, record))
         return await self._reply(reference, transcript, record)
 
     async def _reply(self, reference: Mapping[str, Any], transcript: Transcript, record: TurnRecord) -> dict[str, Any]:
@@ -175,6 +189,12 @@ class ModelActivities:
         if len(transcript.messages) > self._host.max_stored_messages:
             await self._host.store.prune_messages(transcript.session.id, self._host.max_stored_messages)
         return reply | _final(transcript.agent, message.content)
+
+
+def _take_answer(reference: Mapping[str, Any], transcript: Transcript, record: TurnRecord) -> Append:
+    turn = reference["turn"]
+    messages = [*_told(reference, record)[0], record.message]
+    return transcript.take(messages, key=str(turn), turn=turn, state=record.state)
 
 
 def _told(reference: Mapping[str, Any], record: TurnRecord) -> tuple[list[Message], list[int]]:

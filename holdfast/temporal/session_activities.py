@@ -21,7 +21,7 @@ from holdfast.messages import Message, Usage, cut
 from holdfast.stores.protocol import Session
 from holdfast.temporal import names
 from holdfast.temporal.facts import Call, write_facts, write_state
-from holdfast.temporal.hosts import AgentHost, heartbeats, hooked, run_key, typed_errors
+from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors, hooked, run_key
 from holdfast.temporal.transcripts import Transcript, session_key
 from holdfast.temporal.turn_records import TurnRecord
 from holdfast.temporal.wire import CHECKPOINT_BYTES, INLINE_BYTES, AgentInput, check_json, shown_arguments
@@ -41,7 +41,7 @@ class SessionActivities:
     @activity.defn(name=names.OPEN)
     async def open(self, reference: dict[str, Any]) -> dict[str, Any]:
         """Record what steers the run, and where its session stands. Nothing is written but what orphans need."""
-        async with typed_errors():
+        with TypedErrors():
             # A run that is reset to its start begins from where it once began, not from what it has written since.
             place = f"{run_key(reference)}/open"
             kept = await self._host.store.load_reply(place, 0)
@@ -179,21 +179,20 @@ class SessionActivities:
     @activity.defn(name=names.START)
     async def start(self, reference: dict[str, Any]) -> str | None:
         """Call `on_start`; returns the agent's state if that changed it."""
-        async with typed_errors():
-            with heartbeats():
-                transcript = await Transcript.load(self._host, reference)
-                context = transcript.context()
-                before = transcript.agent.write_state(context.state)
-                if transcript.agent.on_start is not None:
-                    await self._host.thread.run(hooked(transcript.agent.on_start, context))
-                after = transcript.agent.write_state(context.state)
-                check_json(after, "the agent's state after on_start")
-                return None if after == before and transcript.session.version else after
+        with TypedErrors(), Heartbeats():
+            transcript = await Transcript.load(self._host, reference)
+            context = transcript.context()
+            before = transcript.agent.write_state(context.state)
+            if transcript.agent.on_start is not None:
+                await self._host.thread.run(hooked(transcript.agent.on_start, context))
+            after = transcript.agent.write_state(context.state)
+            check_json(after, "the agent's state after on_start")
+            return None if after == before and transcript.session.version else after
 
     @activity.defn(name=names.COMMIT)
     async def commit(self, reference: dict[str, Any]) -> int:
         """Write the results and the questions of a turn; returns the number of the session's last message."""
-        async with typed_errors():
+        with TypedErrors():
             transcript = await Transcript.load(self._host, reference)
             await transcript.commit(turn=reference["turn"], questions=reference["questions"])
             return transcript.seq
@@ -201,9 +200,8 @@ class SessionActivities:
     @activity.defn(name=names.FINISH)
     async def finish(self, reference: dict[str, Any]) -> dict[str, Any]:
         """Write what is still unwritten, call the hook of the end, and return the text of the last answer."""
-        async with typed_errors():
-            with heartbeats():
-                return await self._finish(reference)
+        with TypedErrors(), Heartbeats():
+            return await self._finish(reference)
 
     async def _finish(self, reference: dict[str, Any]) -> dict[str, Any]:
         turn, agent = reference["turn"], self._host.agent()
@@ -218,13 +216,14 @@ class SessionActivities:
         say = [] if reference["status"] == "cancelled" else reference.get("say", [])
         messages = [Message(role="user", content=text) for text in say]
         if messages or (state is not None and state != transcript.session.state):
-            await transcript.appending(
+            end = transcript.take(
                 messages,
                 key=f"{turn}.{reference.get('part', 0)}/end",
                 turn=turn,
                 state=state,
                 questions=tuple(Question(**question) for question in questions),
-            )()
+            )
+            await transcript.write(end)
         if reference["status"] != "cancelled" and len(transcript.messages) > self._host.max_stored_messages:
             await self._host.store.prune_messages(transcript.session.id, self._host.max_stored_messages)
         # The last answer, whatever has been said since.
@@ -237,7 +236,7 @@ class SessionActivities:
     @activity.defn(name=names.EXPORT)
     async def export(self, reference: dict[str, Any]) -> dict[str, Any]:
         """Return the run as a checkpoint, or why that cannot be."""
-        async with typed_errors():
+        with TypedErrors():
             transcript = await Transcript.load(self._host, reference)
             asked = {question["tool_call_id"] for question in reference["questions"]}
             if any(call.id not in asked for call in unanswered(transcript.messages)):
@@ -259,7 +258,7 @@ class SessionActivities:
     @activity.defn(name=names.ATTACH)
     async def attach(self, reference: dict[str, Any]) -> dict[str, Any] | None:
         """Return the result of an agent that an earlier attempt at the same call has started; None if another has."""
-        with heartbeats():
+        with Heartbeats():
             handle = activity.client().get_workflow_handle(reference["workflow_id"])
             if await (await handle.describe()).memo_value("asked", default=None) != reference["asked"]:
                 return None

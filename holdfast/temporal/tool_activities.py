@@ -23,7 +23,7 @@ from holdfast.stores.protocol import LedgerEntry
 from holdfast.temporal import names
 from holdfast.temporal.calls import REDISPATCHES
 from holdfast.temporal.facts import GRACE, handler_seconds
-from holdfast.temporal.hosts import AgentHost, heartbeats, run_key, surely, typed_errors
+from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors, run_key, surely
 from holdfast.temporal.invocations import Invocations
 from holdfast.temporal.lost_calls import is_alive
 from holdfast.temporal.transcripts import call_key, read_entry
@@ -68,9 +68,8 @@ class ToolActivities:
 
     def _activity(self, name: str) -> Any:
         async def run_tool(reference: dict[str, Any]) -> dict[str, Any]:
-            async with typed_errors():
-                with heartbeats():
-                    return await self._run(reference)
+            with TypedErrors(), Heartbeats():
+                return await self._run(reference)
 
         return activity.defn(name=name)(run_tool)
 
@@ -185,15 +184,14 @@ class ToolActivities:
     @activity.defn(name=names.SETTLE)
     async def settle(self, reference: dict[str, Any]) -> dict[str, Any] | None:
         """Return what became of a call: its outcome, `{"claimed": true}`, or None if it is to be run."""
-        async with typed_errors():
-            with heartbeats():
-                attempt = await self._attempt(reference)
-                if reference.get("recovering"):
-                    return await self._recover(attempt, reference["position"])
-                entry = await self._host.store.settle(attempt.run, attempt.key)
-                if reference.get("wait") and entry.state == "claimed":
-                    entry = await self._wait(attempt, entry)
-                return await self._verdict(attempt, entry, {})
+        with TypedErrors(), Heartbeats():
+            attempt = await self._attempt(reference)
+            if reference.get("recovering"):
+                return await self._recover(attempt, reference["position"])
+            entry = await self._host.store.settle(attempt.run, attempt.key)
+            if reference.get("wait") and entry.state == "claimed":
+                entry = await self._wait(attempt, entry)
+            return await self._verdict(attempt, entry, {})
 
     async def _wait(self, attempt: Attempt, entry: LedgerEntry) -> LedgerEntry:
         """Wait for another attempt that still runs: for as long as its worker is alive, and it may take."""

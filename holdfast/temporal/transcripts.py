@@ -1,10 +1,9 @@
 """What activities read and write of a session: its transcript as far as the run knows it, and the results of a turn."""
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from temporalio import activity
@@ -14,13 +13,11 @@ from holdfast.agents import Agent, AgentContext, AgentIdentity
 from holdfast.checkpoints import Question
 from holdfast.errors import SessionConflictError
 from holdfast.messages import Message, ToolCall
-from holdfast.stores.protocol import LedgerEntry, Session
+from holdfast.stores.protocol import Append, LedgerEntry, Session
 from holdfast.temporal.hosts import AgentHost, run_key
 from holdfast.temporal.transcript_cache import KeptTranscript, size_of
 from holdfast.temporal.wire import read_outcome
 from holdfast.tools import Outcome, Returned, Unknown
-
-Write = Callable[[], Awaitable[int]]
 
 
 def call_key(turn: int, position: int, call_id: str, dispatch: int = 1) -> str:
@@ -118,14 +115,15 @@ class Transcript:
 
     async def commit(self, *, turn: int, questions: Sequence[Mapping[str, Any]] = ()) -> None:
         """Write the results of a turn that are there and not yet written, and what is asked."""
-        await (await self.committing(turn=turn, questions=questions))()
+        for append in await self.take_results(turn=turn, questions=questions):
+            await self.write(append)
 
-    async def committing(self, *, turn: int, questions: Sequence[Mapping[str, Any]] = ()) -> Write:
-        """Take the results of a turn into the transcript; call what is returned for them to be written."""
+    async def take_results(self, *, turn: int, questions: Sequence[Mapping[str, Any]] = ()) -> list[Append]:
+        """Take the results of a turn that are there into the transcript; returns what is to be written then."""
         waiting = {question.get("tool_call_id") for question in questions}
         calls = [call for call in unanswered(self.messages) if call.id not in waiting]
         if not calls and not questions:
-            return _nothing
+            return []
         sources = dict(self.reference.get("sources", ()))
         positions = {call.id: place for place, call in enumerate(self._last_calls())}
         in_ledger = await self._in_ledger(calls, turn, positions, sources)
@@ -135,12 +133,13 @@ class Transcript:
             message = result_message(call, outcome, self.agent.loop.max_message_bytes)
             if message is not None:
                 results.append(message)
-        return self.appending(
+        append = self.take(
             results,
             key=f"{turn}.{self.reference.get('part', 0)}",
             turn=turn,
             questions=tuple(Question.model_validate(dict(question)) for question in questions),
         )
+        return [append]
 
     def _last_calls(self) -> tuple[ToolCall, ...]:
         last = next((message for message in reversed(self.messages) if message.role == "assistant"), None)
@@ -173,7 +172,7 @@ class Transcript:
                 return recorded((await self.host.store.load_entries(run, [key])).get(key))
         return read_outcome(source)
 
-    def appending(
+    def take(
         self,
         messages: Sequence[Message],
         *,
@@ -181,45 +180,36 @@ class Transcript:
         turn: int,
         state: str | None = None,
         questions: tuple[Question, ...] = (),
-    ) -> Write:
-        """Take messages into the transcript; call what is returned for them to be written.
-
-        They are written once however often it is asked for, and refused if somebody else has written since: then that
-        raises `SessionConflictError`.
-        """
-        session = self.written(turn, state, questions)
-        write = partial(
-            self.host.store.append_messages_atomic,
-            session.id,
-            messages,
-            session,
-            write_key=f"{run_key(self.reference)}/{key}",
-            expected_seq=self.seq,
-        )
-        self.wrote(session, messages)
-        return write
-
-    def written(self, turn: int, state: str | None = None, questions: tuple[Question, ...] = ()) -> Session:
-        """Return the session as the next write leaves it."""
+    ) -> Append:
+        """Take messages into the transcript; returns what is to be written then."""
+        run = run_key(self.reference)
         changes: dict[str, Any] = {
             "questions": questions or None,
             "workflow_id": activity.info().workflow_id,
-            "run_key": f"{run_key(self.reference)}/{turn}",
+            "run_key": f"{run}/{turn}",
         }
         state = self.reference.get("agent_state") if state is None else state
         if state is not None:
             changes["state"] = state
-        return self.session.model_copy(update=changes)
-
-    def wrote(self, session: Session, messages: Sequence[Message]) -> None:
-        self.session = session
+        append = Append(self.session.model_copy(update=changes), messages, f"{run}/{key}", self.seq)
+        self.session = append.session
         self.seq += len(messages)
         self._add(messages)
+        return append
 
+    async def write(self, append: Append) -> None:
+        """Write messages, once however often it is asked for.
 
-async def _nothing() -> int:
-    """What is to be called where nothing is to be written."""
-    return 0
+        Raises:
+            SessionConflictError: somebody else has written since.
+        """
+        await self.host.store.append_messages_atomic(
+            append.session.id,
+            append.messages,
+            append.session,
+            write_key=append.write_key,
+            expected_seq=append.expected_seq,
+        )
 
 
 def recorded(entry: LedgerEntry | None) -> Outcome:

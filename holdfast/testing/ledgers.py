@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from holdfast.errors import InputError, SessionConflictError
-from holdfast.stores import RunningCall
+from holdfast.stores import Append, RunningCall
 from holdfast.testing.expectations import contents, expect, expect_error, say, session
 
 
@@ -92,21 +92,39 @@ async def a_call_that_claims_nothing_can_be_known_to_run(store: Any) -> None:
 
 
 async def append_reply(store: Any, reply: str, text: str, *, expected_seq: int = 0) -> str:
-    kept: str = await store.append_reply(
-        "s1", say(text), session(), run_key="run", turn=1, reply=reply, write_key="run/1",
-        expected_seq=expected_seq, owner="me",
-    )  # fmt: skip
+    append = Append(session(), say(text), "run/1", expected_seq)
+    kept: str = await store.append_reply([append], run_key="run", turn=1, reply=reply)
     return kept
 
 
 async def a_reply_and_its_messages_are_written_together_and_once(store: Any) -> None:
-    await store.begin_call(running("me"))
     expect(await append_reply(store, "first", "a"), "first", "append_reply")
     expect(await append_reply(store, "first", "a"), "first", "the same again")
     expect(await append_reply(store, "second", "b"), "first", "another reply of the turn")
     expect(await contents(store), ["a"], "the messages")
     expect(await store.load_reply("run", 1), "first", "the reply")
-    expect(await store.running_calls(), [], "running_calls")
+
+
+async def what_precedes_a_reply_is_written_with_it_or_was_before(store: Any) -> None:
+    first = Append(session(), say("a", "b"), "run/0", 0)
+    await store.append_messages_atomic("s1", first.messages, first.session, write_key="run/0", expected_seq=0)
+    for turn, key in enumerate(["run/0", "run/1"], 1):
+        before = first if turn == 1 else Append(session(), say("d"), key, 3)
+        reply = Append(session(), say(f"reply {turn}"), f"run/{turn}/reply", before.expected_seq + len(before.messages))
+        for _ in range(2):
+            expect(
+                await store.append_reply([before, reply], run_key="run", turn=turn, reply=f"r{turn}"),
+                f"r{turn}",
+                "append_reply",
+            )
+    expect(await contents(store), ["a", "b", "reply 1", "d", "reply 2"], "the messages")
+    taken = Append(session(), say("x"), "run/2", 5)
+    late = Append(session(), say("y"), "run/3", 4)
+    await expect_error(
+        SessionConflictError, store.append_reply([taken, late], run_key="run", turn=3, reply="r3"), "append_reply"
+    )
+    expect(await contents(store), ["a", "b", "reply 1", "d", "reply 2"], "the messages, none of a refused write")
+    expect(await store.load_reply("run", 3), None, "the reply")
 
 
 async def a_reply_to_a_session_that_went_on_is_not_kept(store: Any) -> None:
@@ -139,6 +157,7 @@ LEDGER = [
     a_running_call_is_known_from_its_claim_to_its_result,
     a_call_that_claims_nothing_can_be_known_to_run,
     a_reply_and_its_messages_are_written_together_and_once,
+    what_precedes_a_reply_is_written_with_it_or_was_before,
     a_reply_to_a_session_that_went_on_is_not_kept,
     many_calls_at_once_are_all_recorded,
 ]

@@ -34,7 +34,7 @@ from holdfast import (
     run,
     tool,
 )
-from holdfast.stores import LedgerEntry, SQLiteStore
+from holdfast.stores import Append, LedgerEntry, SQLiteStore
 from holdfast.temporal import HoldfastPlugin, connect
 from holdfast.testing import ScriptedModel
 
@@ -229,9 +229,9 @@ class StoppingStore(SQLiteStore):
         await self._outside.at(call_key.partition("/")[2].partition("#")[0], "after-record")
         return finished
 
-    async def append_reply(self, session_id: str, messages: Sequence[Message], *args: Any, **options: Any) -> str:
-        kept = await super().append_reply(session_id, messages, *args, **options)
-        for call in messages[-1].tool_calls or ():
+    async def append_reply(self, appends: Sequence[Append], **options: Any) -> str:
+        kept = await super().append_reply(appends, **options)
+        for call in appends[-1].messages[-1].tool_calls or ():
             await self._outside.at(call.id, "after-reply")
         return kept
 
