@@ -169,6 +169,7 @@ class AgentRun(People):
         if reply is None:
             return
         self._steps += 1
+        progress.kept_by = workflow.info().original_execution_run_id
         progress.opened.pop("agent_state", None)
         progress.seq, progress.last = reply["seq"], reply
         calls = tuple(read_calls(reply.get("calls", ())))
@@ -185,13 +186,14 @@ class AgentRun(People):
         """Return the model's answer; None if there is none, and the state says what to do then."""
         progress = self._progress
         while True:
+            model = progress.model or self._facts.model
             handle = workflow.start_activity(
                 names.CALL_MODEL,
                 self._reference(
                     turn=number, say=progress.say or None, notices=progress.notices or None, view=progress.view
                 ),
                 **MODEL_OPTIONS,
-                summary=summary(f"{progress.model or self._facts.model or 'model'} · turn {number}"),
+                summary=summary(f"{model} · turn {number}" if model else f"turn {number}"),
             )
             try:
                 reply: dict[str, Any] = await self._running.wait(handle)

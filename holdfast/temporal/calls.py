@@ -161,9 +161,9 @@ class Calls:
         return read_outcome(written)
 
     def _reference(self, call: Call, turn: Turn, **more: Any) -> dict[str, Any]:
-        reference: dict[str, Any] = {"turn": turn.number, "position": call.position}
-        if self._progress.run != workflow.info().run_id:
-            reference["run"] = self._progress.run
+        reference: dict[str, Any] = {"turn": turn.number} | self._progress.run_reference(workflow.info().run_id)
+        if call.position:
+            reference["position"] = call.position
         if (dispatch := turn.dispatches.get(call.position, 1)) > 1:
             reference["dispatch"] = dispatch
         if self._given.depth:

@@ -20,7 +20,7 @@ from holdfast.messages import json_problem
 from holdfast.temporal import names
 from holdfast.temporal.mailboxes import Mailbox
 from holdfast.temporal.progress import Progress
-from holdfast.temporal.wire import INLINE_BYTES, PARKED_BYTES
+from holdfast.temporal.wire import AWAITED_BYTES, INLINE_BYTES, PARKED_BYTES
 
 T = TypeVar("T")
 
@@ -58,23 +58,23 @@ class Handlers:
 
     # --- reading what came ---
 
-    def _one(self, name: str, data: Any, extra: tuple[Any, ...]) -> Any:
+    def _one(self, name: str, data: Any, extra: tuple[Any, ...], *, most: int = PARKED_BYTES) -> Any:
         if extra:
             raise InputError(f"{name}: takes one JSON object, got {1 + len(extra)} arguments")
         if self._ended:
             raise InputError(f"{name}: the run has ended")
         if isinstance(data, dict) and json_problem(data) is None:
-            self._check_room(name, data)
+            self._check_room(name, data, most)
         return data
 
-    def _check_room(self, name: str, data: Any) -> None:
+    def _check_room(self, name: str, data: Any, most: int) -> None:
         """Refuse what would make all that waits to be taken in outgrow a history."""
         if len(to_json(data)) > INLINE_BYTES:
             return  # refused by itself, by those who read it
         progress = self._progress
         parked = [self._mailbox.carried(), progress.say, list(progress.turn.sources.items()), data]
-        if (size := len(to_json(parked))) > PARKED_BYTES:
-            raise InputError(f"{name}: {size:,} bytes wait to be taken in, more than {PARKED_BYTES:,}; try again later")
+        if (size := len(to_json(parked))) > most:
+            raise InputError(f"{name}: {size:,} bytes wait to be taken in, more than {most:,}; try again later")
 
     @property
     def _limit(self) -> int:
@@ -86,15 +86,20 @@ class Handlers:
 
     def _read_answer(self, data: Any, extra: tuple[Any, ...], *, may_be_early: bool) -> Any:
         questions = () if self._loop_state is None else self._loop_state.questions
-        data = self._one("answer", data, extra)
+        # What the run waits for lets it take in the rest: there is always room for it.
+        open_ids = [question.tool_call_id for question in questions]
+        is_awaited = isinstance(data, dict) and data.get("tool_call_id") in (None, *open_ids)
+        data = self._one("answer", data, extra, most=AWAITED_BYTES if is_awaited else PARKED_BYTES)
         return self._mailbox.read_answer(data, questions, self._limit, may_be_early=may_be_early)
 
     def _read_resume(self, data: Any, extra: tuple[Any, ...]) -> Any:
         paused = any(waiting.kind == "pause" for waiting in self._waiting)
-        return self._mailbox.read_resume(self._one("resume", {} if data is None else data, extra), paused)
+        return self._mailbox.read_resume(
+            self._one("resume", {} if data is None else data, extra, most=AWAITED_BYTES), paused
+        )
 
     def _read_resolve(self, data: Any, extra: tuple[Any, ...]) -> Any:
-        return self._mailbox.read_resolve(self._one("resolve", data, extra), self._progress.unknown)
+        return self._mailbox.read_resolve(self._one("resolve", data, extra, most=AWAITED_BYTES), self._progress.unknown)
 
     def _take(self, name: str, read: Callable[[], T], keep: Callable[[T], object]) -> None:
         try:

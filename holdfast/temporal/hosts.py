@@ -155,6 +155,25 @@ class AgentHost:
 
     # --- records that activities leave for each other ---
 
+    async def located(self, reference: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a reference with its session and run key, which histories have only where their ids do not tell.
+
+        A run that continues as new tells its first activity the run key; it is kept by the id of the workflow's run.
+        """
+        info, found = activity.info(), dict(reference)
+        here = info.workflow_run_id or ""
+        if "session" not in found:
+            found["session"] = names.session_of(info.workflow_type or "", info.workflow_id or "")
+        known = self.cache.run_key(here)
+        if known is None:
+            known = found.get("run")
+            if known is None:
+                known = await self.store.load_reply(f"{here}/run", 0) or here
+            elif known != here:
+                await self.store.save_reply(f"{here}/run", 0, known)
+            self.cache.keep_run_key(here, known)
+        return {"run": known, **found}
+
     async def load_kept(self, run: str, turn: int) -> str:
         """Return what is kept of a turn.
 
@@ -180,11 +199,6 @@ def _durable(store: Any) -> Any:
     if not isinstance(store, Ledger):
         raise DefinitionError(f"store: {store!r:.80} has no ledger; see holdfast.stores.Ledger")
     return store
-
-
-def run_key(reference: Mapping[str, Any]) -> str:
-    """Return the run key of a reference; it is left out while it is the id of the workflow's run."""
-    return str(reference.get("run") or activity.info().workflow_run_id)
 
 
 class Heartbeats:

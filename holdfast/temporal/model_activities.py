@@ -27,7 +27,6 @@ from holdfast.temporal.hosts import (
     TypedErrors,
     hooked,
     journaled,
-    run_key,
     surely,
 )
 from holdfast.temporal.transcripts import Transcript, session_key
@@ -55,10 +54,12 @@ class ModelActivities:
                 return await self._call(reference)
 
     async def _call(self, reference: dict[str, Any]) -> dict[str, Any]:
-        run, turn = run_key(reference), reference["turn"]
+        is_moved = "run" in reference  # reset, or just continued as new
+        reference = await self._host.located(reference)
+        run, turn = reference["run"], reference["turn"]
         view = await self._load_view(run, reference)
         transcript = await Transcript.load(self._host, reference, after=0 if view is None else view.seq)
-        if not transcript.is_fresh or run != activity.info().workflow_run_id or activity.info().attempt > 1:
+        if not transcript.is_fresh or is_moved or activity.info().attempt > 1:
             # Otherwise this worker wrote what came before, and nobody can have been here yet.
             kept = await self._host.store.load_reply(run, turn)
             if kept is not None:
@@ -122,7 +123,7 @@ class ModelActivities:
         if shorter is not None:
             # What was said now is in the view and will be in the transcript: the view ends before it.
             kept = KeptView(seq=transcript.seq, messages=tuple(shorter[: -len(said)] if said else shorter))
-            await self._host.store.save_reply(f"{run_key(reference)}/view", turn, kept.model_dump_json())
+            await self._host.store.save_reply(f"{reference['run']}/view", turn, kept.model_dump_json())
         number = transcript.seq + len(said)
         return TurnRecord(
             message=answer_message(
@@ -148,7 +149,7 @@ class ModelActivities:
         self, reference: Mapping[str, Any], transcript: Transcript, results: list[Append], record: TurnRecord
     ) -> dict[str, Any]:
         """Keep the answer, and write it and the results before it: all or nothing."""
-        run, turn, written = run_key(reference), reference["turn"], record.model_dump_json()
+        run, turn, written = reference["run"], reference["turn"], record.model_dump_json()
         appends = [*results, _take_answer(reference, transcript, record)]
         try:
             kept = await surely(partial(self._host.store.append_reply, appends, run_key=run, turn=turn, reply=written))

@@ -209,7 +209,7 @@ class People(Handlers):
             request.update(await workflow.execute_activity(names.EXPORT, reference, **STORE_OPTIONS))
 
     def _reference(self, **more: Any) -> dict[str, Any]:
-        return self._progress.reference(self._given, workflow.info().run_id, **more)
+        return self._progress.reference(self._given, workflow.info(), **more)
 
     def _questions(self) -> list[dict[str, Any]]:
         return [question.model_dump() for question in self._state.questions]

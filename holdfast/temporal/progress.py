@@ -4,8 +4,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from temporalio import workflow
+
 from holdfast.agent_loop import LoopState
 from holdfast.messages import Usage
+from holdfast.temporal import names
 from holdfast.temporal.facts import Call, write_call, write_state
 from holdfast.temporal.wire import AgentInput
 
@@ -54,6 +57,7 @@ class Progress:
         since: when the open questions were asked.
         resolved: what operators decided, for `status`.
         unknown: calls that wait for somebody who knows what became of them.
+        kept_by: the run id of the workflow by which activities find the run key, once one of them has kept it.
     """
 
     run: str = ""
@@ -68,6 +72,7 @@ class Progress:
     since: datetime | None = None
     resolved: list[dict[str, Any]] = field(default_factory=list)
     unknown: dict[str, Call] = field(default_factory=dict)
+    kept_by: str | None = None
 
     @property
     def session(self) -> str:
@@ -78,16 +83,21 @@ class Progress:
         self.seq = seq
         self.turn.written()
 
-    def reference(self, given: AgentInput, here: str, **more: Any) -> dict[str, Any]:
-        """Return what an activity needs to find the run's data. What is usual is left out: histories are long.
+    def run_reference(self, here: str) -> dict[str, str]:
+        """Return the run key, unless activities find it by the run id of the workflow.
 
         Args:
-            here: the run id of the workflow, which the run key is unless the run was reset or continued as new.
+            here: that run id: the run key itself, or one by which it is kept, but not after a reset.
         """
+        return {} if here in (self.run, self.kept_by) else {"run": self.run}
+
+    def reference(self, given: AgentInput, info: workflow.Info, **more: Any) -> dict[str, Any]:
+        """Return what an activity needs to find the run's data. What is usual is left out: histories are long."""
         turn = self.turn
-        reference: dict[str, Any] = {"session": self.session, "turn": turn.number, "seq": self.seq}
+        reference: dict[str, Any] = {"turn": turn.number, "seq": self.seq} | self.run_reference(info.run_id)
+        is_named = names.session_of(info.workflow_type, info.workflow_id) == self.session
         optional = {
-            "run": None if self.run == here else self.run,
+            "session": None if is_named else self.session,
             "user_id": given.user_id,
             "tenant_id": given.tenant_id,
             "agent_id": given.instance_id,

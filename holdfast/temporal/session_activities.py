@@ -21,7 +21,7 @@ from holdfast.messages import Message, Usage, cut
 from holdfast.stores.protocol import Session
 from holdfast.temporal import names
 from holdfast.temporal.facts import Call, write_facts, write_state
-from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors, hooked, run_key
+from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors, hooked
 from holdfast.temporal.transcripts import Transcript, session_key
 from holdfast.temporal.turn_records import TurnRecord
 from holdfast.temporal.wire import CHECKPOINT_BYTES, INLINE_BYTES, AgentInput, check_json, shown_arguments
@@ -43,7 +43,8 @@ class SessionActivities:
         """Record what steers the run, and where its session stands. Nothing is written but what orphans need."""
         with TypedErrors():
             # A run that is reset to its start begins from where it once began, not from what it has written since.
-            place = f"{run_key(reference)}/open"
+            reference = await self._host.located(reference)
+            place = f"{reference['run']}/open"
             kept = await self._host.store.load_reply(place, 0)
             if kept is None:
                 kept = await self._host.store.save_reply(place, 0, to_json(await self._open(reference)).decode())
@@ -68,7 +69,7 @@ class SessionActivities:
             if message is None:
                 opened["empty"] = True
             return opened
-        if given.checkpoint is not None and session.run_key == f"{run_key(reference)}/0":
+        if given.checkpoint is not None and session.run_key == f"{reference['run']}/0":
             opened["created"] = cast(datetime, session.created_at).isoformat()
             return await self._take_in(agent, given, reference, opened)  # an earlier attempt began to
         if given.checkpoint is not None:
@@ -101,7 +102,7 @@ class SessionActivities:
         self, agent: Agent, given: AgentInput, reference: Mapping[str, Any], opened: dict[str, Any]
     ) -> dict[str, Any]:
         """Begin a session with the messages of a checkpoint."""
-        run = run_key(reference)
+        run = reference["run"]
         brought = RunInput.read(None, None, given.checkpoint, None, limit=agent.loop.max_message_bytes)
         brought.check_questions()
         checkpoint, messages = cast(Checkpoint, brought.checkpoint), brought.messages or []
@@ -155,12 +156,12 @@ class SessionActivities:
                 message=cast(Message, answer),
                 key=f"{session_key(session)}/{number}",
                 session=session.id,
-                agent_id=reference["input"].get("instance_id") or run_key(reference),
+                agent_id=reference["input"].get("instance_id") or reference["run"],
                 user_id=session.user_id,
                 tenant_id=session.tenant_id,
                 previous=session.run_key,
             )
-            await self._host.store.save_reply(run_key(reference), 0, record.model_dump_json())
+            await self._host.store.save_reply(reference["run"], 0, record.model_dump_json())
             opened["calls"] = [[call.id, call.name, place, shown_arguments(call.arguments)]
                                for place, call in enumerate(calls)]  # fmt: skip
         plain = {item[0]: Call(*item) for item in opened.get("calls", ())}
@@ -180,7 +181,7 @@ class SessionActivities:
     async def start(self, reference: dict[str, Any]) -> str | None:
         """Call `on_start`; returns the agent's state if that changed it."""
         with TypedErrors(), Heartbeats():
-            transcript = await Transcript.load(self._host, reference)
+            transcript = await Transcript.load(self._host, await self._host.located(reference))
             context = transcript.context()
             before = transcript.agent.write_state(context.state)
             if transcript.agent.on_start is not None:
@@ -193,7 +194,7 @@ class SessionActivities:
     async def commit(self, reference: dict[str, Any]) -> int:
         """Write the results and the questions of a turn; returns the number of the session's last message."""
         with TypedErrors():
-            transcript = await Transcript.load(self._host, reference)
+            transcript = await Transcript.load(self._host, await self._host.located(reference))
             await transcript.commit(turn=reference["turn"], questions=reference["questions"])
             return transcript.seq
 
@@ -205,7 +206,7 @@ class SessionActivities:
 
     async def _finish(self, reference: dict[str, Any]) -> dict[str, Any]:
         turn, agent = reference["turn"], self._host.agent()
-        transcript = await Transcript.load(self._host, reference)
+        transcript = await Transcript.load(self._host, await self._host.located(reference))
         questions = reference.get("questions", ())
         await transcript.commit(turn=turn, questions=questions)
         hook, state = reference.get("hook"), None
@@ -237,7 +238,7 @@ class SessionActivities:
     async def export(self, reference: dict[str, Any]) -> dict[str, Any]:
         """Return the run as a checkpoint, or why that cannot be."""
         with TypedErrors():
-            transcript = await Transcript.load(self._host, reference)
+            transcript = await Transcript.load(self._host, await self._host.located(reference))
             asked = {question["tool_call_id"] for question in reference["questions"]}
             if any(call.id not in asked for call in unanswered(transcript.messages)):
                 await transcript.commit(turn=reference["turn"], questions=reference["questions"])

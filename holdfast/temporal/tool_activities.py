@@ -23,7 +23,7 @@ from holdfast.stores.protocol import LedgerEntry
 from holdfast.temporal import names
 from holdfast.temporal.calls import REDISPATCHES
 from holdfast.temporal.facts import GRACE, handler_seconds
-from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors, run_key, surely
+from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors, surely
 from holdfast.temporal.invocations import Invocations
 from holdfast.temporal.lost_calls import is_alive
 from holdfast.temporal.transcripts import call_key, read_entry
@@ -74,7 +74,8 @@ class ToolActivities:
         return activity.defn(name=name)(run_tool)
 
     async def _attempt(self, reference: Mapping[str, Any]) -> Attempt:
-        host, run, turn, position = self._host, run_key(reference), reference["turn"], reference["position"]
+        host, reference = self._host, await self._host.located(reference)
+        run, turn, position = reference["run"], reference["turn"], reference.get("position", 0)
         record = await host.load_record(run, turn)
         agent = host.agent()
         call = record.calls[position]
@@ -187,7 +188,7 @@ class ToolActivities:
         with TypedErrors(), Heartbeats():
             attempt = await self._attempt(reference)
             if reference.get("recovering"):
-                return await self._recover(attempt, reference["position"])
+                return await self._recover(attempt, reference.get("position", 0))
             entry = await self._host.store.settle(attempt.run, attempt.key)
             if reference.get("wait") and entry.state == "claimed":
                 entry = await self._wait(attempt, entry)

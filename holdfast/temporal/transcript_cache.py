@@ -43,6 +43,7 @@ class TranscriptCache:
         self._kept: OrderedDict[str, KeptTranscript] = OrderedDict()
         self._records: OrderedDict[tuple[str, int], TurnRecord] = OrderedDict()
         self._results: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
+        self._run_keys: OrderedDict[str, str] = OrderedDict()
 
     def take(self, session_id: str) -> KeptTranscript | None:
         """Return what is kept of a session, and keep it no longer: whoever has it may change it."""
@@ -58,6 +59,15 @@ class TranscriptCache:
         while self._size > self._limit:
             _, oldest = self._kept.popitem(last=False)
             self._size -= oldest.size
+
+    def run_key(self, run_id: str) -> str | None:
+        """Return the run key of a workflow's run, if an activity of it ran here lately."""
+        return self._run_keys.get(run_id)
+
+    def keep_run_key(self, run_id: str, run_key: str) -> None:
+        self._run_keys[run_id] = run_key
+        if len(self._run_keys) > RECORDS:
+            self._run_keys.popitem(last=False)
 
     def record(self, run: str, turn: int) -> TurnRecord | None:
         """Return the record of a turn, if this worker wrote it lately."""

@@ -14,7 +14,7 @@ from holdfast.checkpoints import Question
 from holdfast.errors import SessionConflictError
 from holdfast.messages import Message, ToolCall
 from holdfast.stores.protocol import Append, LedgerEntry, Session
-from holdfast.temporal.hosts import AgentHost, run_key
+from holdfast.temporal.hosts import AgentHost
 from holdfast.temporal.transcript_cache import KeptTranscript, size_of
 from holdfast.temporal.wire import read_outcome
 from holdfast.tools import Outcome, Returned, Unknown
@@ -105,7 +105,7 @@ class Transcript:
         reference = self.reference
         state = reference.get("agent_state")
         return AgentContext(
-            AgentIdentity(reference.get("agent_id") or run_key(reference), self.agent.name),
+            AgentIdentity(reference.get("agent_id") or reference["run"], self.agent.name),
             self.agent.read_state(self.session.state if state is None else state),
             self.session.user_id if reference.get("user_id") is None else reference["user_id"],
             self.session.tenant_id if reference.get("tenant_id") is None else reference["tenant_id"],
@@ -155,7 +155,7 @@ class Transcript:
             source = sources.get(place, {"dispatch": 1})
             if "dispatch" in source:
                 keys[call.id] = call_key(turn, place, call.id, source["dispatch"])
-        run, cache = run_key(self.reference), self.host.cache
+        run, cache = self.reference["run"], self.host.cache
         here = {call_id: result for call_id, key in keys.items() if (result := cache.result(run, key)) is not None}
         result = {call_id: read_outcome(written) for call_id, written in here.items()}
         if there := {call_id: key for call_id, key in keys.items() if call_id not in here}:
@@ -182,7 +182,7 @@ class Transcript:
         questions: tuple[Question, ...] = (),
     ) -> Append:
         """Take messages into the transcript; returns what is to be written then."""
-        run = run_key(self.reference)
+        run = self.reference["run"]
         changes: dict[str, Any] = {
             "questions": questions or None,
             "workflow_id": activity.info().workflow_id,
