@@ -59,7 +59,10 @@ def bare_database(path: Path) -> sqlite3.Connection:
     for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
         db.execute(f"PRAGMA {pragma}")
     db.executescript(MIGRATIONS[0])
-    db.execute("INSERT INTO agent_sessions VALUES ('s', 'bench', '{}', NULL, NULL, NULL, 0, 0, NULL, 'now', 'now')")
+    db.execute(
+        "INSERT INTO agent_sessions (id, agent_name, state, last_seq, version, created_at, updated_at)"
+        " VALUES ('s', 'bench', '{}', 0, 0, 'now', 'now')"
+    )
     return db
 
 

@@ -46,29 +46,27 @@ class HandlerThread:
             asyncio.CancelledError: the coroutine was cancelled, and did not return anything in spite of it.
         """
         here = asyncio.get_running_loop()
-        result: asyncio.Future[T] = here.create_future()
+        ended: asyncio.Future[None] = here.create_future()
         context = contextvars.copy_context()
         task: asyncio.Task[T] | None = None
 
         def start() -> None:
             nonlocal task
             task = self._loop.create_task(work, context=context)
-            task.add_done_callback(lambda done: here.call_soon_threadsafe(_report, done, result))
+            task.add_done_callback(lambda _: here.call_soon_threadsafe(tell))
+
+        def tell() -> None:
+            if not ended.done():
+                ended.set_result(None)
 
         self._loop.call_soon_threadsafe(start)
         while True:
             try:
-                return await asyncio.shield(result)
+                await ended
             except asyncio.CancelledError:
-                if result.done():
-                    return result.result()
-                self._loop.call_soon_threadsafe(lambda: task and task.cancel())
-
-
-def _report(task: "asyncio.Task[T]", result: "asyncio.Future[T]") -> None:
-    if task.cancelled():
-        result.cancel()
-    elif (error := task.exception()) is not None:
-        result.set_exception(error)
-    else:
-        result.set_result(task.result())
+                if task is None or not task.done():
+                    ended = here.create_future()  # the cancel has ended the old one
+                    self._loop.call_soon_threadsafe(lambda: task and task.cancel())
+                    continue
+            assert task is not None
+            return task.result()

@@ -79,7 +79,8 @@ class AgentHost:
         self.thread: HandlerThread  # while a worker serves
         self._workers = 0
         # A new name for every start of a process: who holds it is alive, and nobody takes it over.
-        self.worker = f"worker_{socket.gethostname()[:64]}_{os.getpid()}_{uuid4().hex[:12]}"
+        self._start, self._attempts = uuid4().hex, itertools.count()
+        self.worker = f"worker_{socket.gethostname()[:64]}_{os.getpid()}_{self._start[:12]}"
         self.is_known = False  # the worker holds its name, so that others can tell whether it lives
         self.search = False
 
@@ -139,6 +140,10 @@ class AgentHost:
         if model is None or self._llm is None or hasattr(self._llm, "chat"):
             return adapter_for(self._llm, agent)
         return self._llm(model)
+
+    def owner(self) -> str:
+        """Return a name for an attempt that no other of any process has."""
+        return f"{self._start}.{next(self._attempts)}"
 
     def running(self, owner: str) -> RunningCall | None:
         """Return what is kept of this activity while it runs; None if others would take this worker for dead."""
@@ -265,25 +270,6 @@ class AfterAWhile:
 
     def __exit__(self, *_: object) -> None:
         self._timer.cancel()
-
-
-@contextlib.asynccontextmanager
-async def journaled(host: "AgentHost") -> AsyncIterator[None]:
-    """Keep in the store that this activity runs, once it has run for a while."""
-    owner = uuid4().hex
-
-    async def begin() -> None:
-        running = host.running(owner)
-        if running is not None:
-            await host.store.begin_call(running)
-
-    with AfterAWhile(begin) as begun:
-        try:
-            yield
-        finally:
-            if begun:
-                await asyncio.wait(begun)
-                await host.store.end_call(owner)
 
 
 async def hooked(hook: Callable[..., Any], *arguments: Any) -> Any:

@@ -26,7 +26,6 @@ from holdfast.temporal.hosts import (
     Heartbeats,
     TypedErrors,
     hooked,
-    journaled,
     surely,
 )
 from holdfast.temporal.transcripts import Transcript, session_key
@@ -50,8 +49,7 @@ class ModelActivities:
     async def call_model(self, reference: dict[str, Any]) -> dict[str, Any]:
         """Write the results of the last turn, ask the model, write its answer, and return what the workflow needs."""
         with TypedErrors(), Heartbeats():
-            async with journaled(self._host):
-                return await self._call(reference)
+            return await self._call(reference)
 
     async def _call(self, reference: dict[str, Any]) -> dict[str, Any]:
         is_moved = "run" in reference  # reset, or just continued as new
@@ -66,7 +64,7 @@ class ModelActivities:
                 return await self._write(reference, transcript, kept)
         results = await transcript.take_results(turn=turn - 1)
         try:
-            async with self._showing(transcript, results):
+            async with self._known_to_last(transcript, results):
                 record = await self._ask(reference, transcript, view)
         except ModelRefusedError as error:
             for append in results:
@@ -75,18 +73,25 @@ class ModelActivities:
         return await self._keep(reference, transcript, results, record)
 
     @contextlib.asynccontextmanager
-    async def _showing(self, transcript: Transcript, results: list[Append]) -> AsyncIterator[None]:
-        """Write the results by themselves where the answer, with which they are written anyway, is long in coming.
+    async def _known_to_last(self, transcript: Transcript, results: list[Append]) -> AsyncIterator[None]:
+        """While the answer is long in coming keep in the store that this activity runs, and write the results.
 
-        Both writes may be made: each is made once. So nothing depends on this one, and what fails it fails the other.
+        They are written with the answer anyway, once: so nothing depends on it here, and what fails it fails the other.
         """
+        store, owner = self._host.store, self._host.owner()
 
         async def write() -> None:
             for append in results:
                 with contextlib.suppress(HoldfastError):
                     await transcript.write(append)
 
-        with AfterAWhile(write) as begun:
+        async def last() -> None:
+            with contextlib.suppress(HoldfastError):
+                if (running := self._host.running(owner)) is not None:
+                    await store.begin_call(running)
+            await write()
+
+        with AfterAWhile(last) as begun:
             try:
                 yield
             except BaseException:
@@ -96,6 +101,7 @@ class ModelActivities:
             finally:
                 if begun:
                     await asyncio.wait(begun)
+                    await store.end_call(owner)
 
     # --- asking ---
 

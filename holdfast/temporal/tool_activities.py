@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 from pydantic_core import to_json
 from temporalio import activity
@@ -103,7 +102,7 @@ class ToolActivities:
     # --- running ---
 
     async def _run(self, reference: Mapping[str, Any]) -> dict[str, Any]:
-        attempt, store, owner = await self._attempt(reference), self._host.store, uuid4().hex
+        attempt, store, owner = await self._attempt(reference), self._host.store, self._host.owner()
         tool = attempt.tool
         claim = partial(
             store.claim,
@@ -238,7 +237,7 @@ class ToolActivities:
 
     async def _enter(self, attempt: Attempt, outcome: Outcome) -> dict[str, Any]:
         """Enter into the ledger what `verify` has found out."""
-        store, owner = self._host.store, uuid4().hex
+        store, owner = self._host.store, self._host.owner()
         await store.claim(attempt.run, attempt.key, owner=owner, arguments_hash=_hash(attempt.call))
         await store.take_over(attempt.run, attempt.key, owner=owner)
         return await self._record(attempt, owner, outcome)

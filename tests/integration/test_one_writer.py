@@ -216,16 +216,18 @@ async def test_a_session_is_held_against_other_stores_and_processes_on_the_file(
         await other.let_go("t")
 
 
-async def test_a_store_can_be_used_after_a_fork(tmp_path: Path) -> None:
+@pytest.mark.parametrize("uses", [0, 1, 2])
+async def test_a_store_can_be_used_after_a_fork(tmp_path: Path, uses: int) -> None:
     code = (
         "import asyncio, os, sys\nfrom holdfast import sqlite_store\n"
         "store = sqlite_store(sys.argv[1])\n"
-        "asyncio.run(store.load_session('s'))\n"
+        "[asyncio.run(store.load_session('s')) for _ in range(int(sys.argv[2]))]\n"
         "child = os.fork()\n"
-        "print('child' if child == 0 else 'parent', asyncio.run(store.load_session('s')), flush=True)\n"
+        "who, found = 'child' if child == 0 else 'parent', asyncio.run(store.load_session('s'))\n"
+        "os.write(1, f'{who} {found}\\n'.encode())\n"
         "child == 0 or os.waitpid(child, 0)\n"
     )
-    command = [sys.executable, "-P", "-c", code, str(tmp_path / "forked.db")]
+    command = [sys.executable, "-P", "-c", code, str(tmp_path / "forked.db"), str(uses)]
     seen = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
     assert sorted(seen.stdout.splitlines()) == ["child None", "parent None"]
 

@@ -1,8 +1,10 @@
 """Every store passes the suite that holdfast exports; a SQLite store opens, closes and forgets without a loss."""
 
 import asyncio
+import contextlib
 import gc
 import os
+import sqlite3
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import memory_store, sqlite_store
-from holdfast.stores import SQLiteStore
+from holdfast.stores import SQLiteStore, sqlite_thread
 from holdfast.testing import store_suite
 from integration.stores import append, contents, python
 
@@ -45,8 +47,11 @@ async def test_a_store_that_was_never_used_makes_no_file(tmp_path: Path) -> None
     assert os.listdir(tmp_path) == []
 
 
-async def test_closing_finishes_what_was_asked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_open", [False, True])
+async def test_closing_finishes_what_was_asked_for(tmp_path: Path, is_open: bool) -> None:
     store = sqlite_store(tmp_path / "holdfast.db")
+    if is_open:
+        await store.load_session("s")
     writes = [asyncio.create_task(append(store, f"m{number}")) for number in range(20)]
     await asyncio.sleep(0)
     await store.close()
@@ -56,30 +61,27 @@ async def test_closing_finishes_what_was_asked_for(tmp_path: Path) -> None:
 
 
 USED_WHILE_IT_CLOSES = """
-import asyncio, os, sys, threading
+import asyncio, os, sqlite3, sys
 from holdfast import Message
 from holdfast.stores import Session, SQLiteStore
-
-entered, leave = threading.Event(), threading.Event()
-
-class SlowStore(SQLiteStore):
-    async def wait(self):
-        await self._do(lambda db: (entered.set(), leave.wait()))
 
 def append(store, text):
     message = Message(role="user", content=text)
     return store.append_messages_atomic("s", [message], Session(id="s", agent_name="greeter"))
 
 async def main():
-    store = SlowStore(sys.argv[1])
+    store = SQLiteStore(sys.argv[1])
     await append(store, "a")
-    busy = asyncio.create_task(store.wait())
-    await asyncio.to_thread(entered.wait)
+    other = sqlite3.connect(sys.argv[1], isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    busy = asyncio.create_task(append(store, "b"))
+    await asyncio.sleep(0.1)
     closing = asyncio.create_task(store.close())
     await asyncio.sleep(0)
-    used = asyncio.create_task(append(store, "b"))
+    used = asyncio.create_task(append(store, "c"))
     await asyncio.sleep(0)
-    leave.set()
+    other.execute("ROLLBACK")
+    other.close()
     tasks = {"busy": busy, "closing": closing, "used": used}
     await asyncio.wait(tasks.values(), timeout=5)
     print([name for name, task in tasks.items() if not task.done()], flush=True)
@@ -96,7 +98,61 @@ async def test_a_store_that_is_used_while_it_closes_neither_hangs_nor_loses_anyt
     done = await asyncio.to_thread(python, USED_WHILE_IT_CLOSES, path)
     assert (done.stdout, done.stderr, done.returncode) == ("[]\n", "", 0)
     async with sqlite_store(path) as store:
-        assert await contents(store) == ["a", "b"]
+        assert sorted(await contents(store)) == ["a", "b", "c"]
+
+
+async def where(store: Any) -> bool:
+    """Whether a store works on this event loop, and not in its thread."""
+    name: str = await store._do(lambda db: threading.current_thread().name)
+    return name == threading.current_thread().name
+
+
+async def test_what_is_quick_is_done_on_the_loop_and_what_was_slow_leaves_the_rest_to_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sqlite_store(tmp_path / "holdfast.db") as store:
+        assert not await where(store)  # opening a file may wait for others
+        assert await where(store)
+        monkeypatch.setattr(sqlite_thread, "QUICK", 0.0)
+        assert await where(store)
+        assert not await where(store)
+        monkeypatch.setattr(sqlite_thread, "A_WHILE", 0.0)
+        store._thread._here._slow_until = 0.0
+        assert await where(store)
+        assert await where(store)
+        assert not any(await asyncio.gather(*(where(store) for _ in range(sqlite_thread.A_FEW + 1))))
+        assert await where(store)
+
+
+async def test_the_loop_goes_on_while_another_process_writes_and_writes_keep_their_order(tmp_path: Path) -> None:
+    path = tmp_path / "holdfast.db"
+    async with sqlite_store(path) as store:
+        await append(store, "a")
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            first = asyncio.create_task(append(store, "b"))
+            await asyncio.sleep(0.05)
+            second = asyncio.create_task(append(store, "c"))
+            await asyncio.sleep(0.05)
+            assert not first.done()
+            other.execute("ROLLBACK")  # by this loop, which would not come to it if it waited
+        await asyncio.gather(first, second)
+        assert await contents(store) == ["a", "b", "c"]
+
+
+async def test_a_store_is_used_from_the_loops_of_several_threads(tmp_path: Path) -> None:
+    async with sqlite_store(tmp_path / "holdfast.db") as store:
+
+        async def write(name: str) -> None:
+            for number in range(50):
+                await append(store, f"{name}{number}")
+
+        await append(store, "first")
+        await asyncio.gather(write("a"), *(asyncio.to_thread(asyncio.run, write(name)) for name in "bc"))
+        written = await contents(store)
+        assert len(written) == 151
+        for name in "abc":
+            assert [text for text in written if text[0] == name] == [f"{name}{number}" for number in range(50)]
 
 
 async def test_a_store_that_is_forgotten_closes_its_file_and_ends_its_thread(tmp_path: Path) -> None:

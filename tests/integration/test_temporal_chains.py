@@ -170,14 +170,14 @@ async def test_a_chain_keeps_what_was_said_answered_and_refused(temporal: Tempor
 
 @pytest.mark.usefixtures("short_runs")
 async def test_a_chain_loses_no_message_that_comes_while_it_continues(temporal: Temporal) -> None:
-    agent = Agent("a", tools=[echo], loop=Loop(max_iterations=200))
+    agent = Agent("a", tools=[echo], loop=Loop(max_iterations=5_000))
     over = asyncio.Event()
 
     def answer(messages: Sequence[Message], tools: Any) -> Any:
         number = sum(message.role == "assistant" for message in messages)
-        return says("done") if over.is_set() or number > 150 else asks_for(call("echo", f"c{number}", text="x"))
+        return says("done") if over.is_set() or number > 4_000 else asks_for(call("echo", f"c{number}", text="x"))
 
-    async with temporal.worker(agent, llm=ScriptedModel(answer), max_stored_messages=5_000):
+    async with temporal.worker(agent, llm=ScriptedModel(answer), max_stored_messages=20_000):
         handle = await temporal.start(agent)
         texts, runs_seen = list[str](), set[str | None]()
         while len(runs_seen) < 4:

@@ -1,0 +1,113 @@
+"""The file of a SQLite store: opened only if it is one, migrated, and what its errors mean."""
+
+import sqlite3
+import time
+
+from holdfast.errors import HoldfastError, StoreError
+
+_MEANINGS = {
+    "SQLITE_BUSY": "is locked by another process; end that one or wait, then try again",
+    "SQLITE_LOCKED": "is locked by another connection; try again",
+    "SQLITE_FULL": "cannot grow: the disk is full; free some space, then try again",
+    "SQLITE_READONLY": "is read-only; give this process the right to write to the file and its folder",
+    "SQLITE_NOTADB": "is not a SQLite database; give another path",
+    "SQLITE_CORRUPT": "is damaged; restore it from a backup",
+    "SQLITE_CANTOPEN": "cannot be opened; check that the folder exists and may be written to",
+    "SQLITE_IOERR": "cannot be read or written: the disk reports an error, or is full",
+}
+
+
+def open_file(path: str, migrations: tuple[str, ...], busy_timeout: float) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=busy_timeout, isolation_level=None)
+    try:
+        # Looked at before anything is changed: what is no database, or newer, stays as it is.
+        _refuse_foreign(db, path)
+        _version(db, path, len(migrations))
+        _switch_to_wal(db, busy_timeout)
+        _set_up(db)
+        _migrate(db, path, migrations)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def open_again(path: str) -> sqlite3.Connection:
+    """Open a file that `open_file` has opened before, with a connection that waits for nobody."""
+    db = sqlite3.connect(path, timeout=0, isolation_level=None)
+    _set_up(db)
+    return db
+
+
+def _set_up(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("PRAGMA foreign_keys = ON")
+
+
+def is_busy(error: Exception | None) -> bool:
+    """Whether another connection has the lock. Nothing was done then."""
+    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
+
+
+def _switch_to_wal(db: sqlite3.Connection, busy_timeout: float) -> None:
+    """SQLite does not wait by itself here, and several processes may open a new file at once."""
+    deadline = time.monotonic() + busy_timeout
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname != "SQLITE_BUSY" or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def _refuse_foreign(db: sqlite3.Connection, path: str) -> None:
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if tables and "holdfast_schema" not in tables:
+        raise StoreError(
+            f"The store {path} is the database of another program (it has the table {min(tables)!r}); give another "
+            "path. Nothing was changed."
+        )
+
+
+def _version(db: sqlite3.Connection, path: str, newest: int) -> int:
+    has_schema = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'holdfast_schema'").fetchone()
+    version = int(db.execute("SELECT max(version) FROM holdfast_schema").fetchone()[0] or 0) if has_schema else 0
+    if version > newest:
+        raise StoreError(
+            f"The store {path} has schema version {version}, written by a newer holdfast; this one knows {newest}. "
+            "Upgrade holdfast. Nothing was changed."
+        )
+    return version
+
+
+def _migrate(db: sqlite3.Connection, path: str, migrations: tuple[str, ...]) -> None:
+    if _version(db, path, len(migrations)) == len(migrations):
+        return
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        db.execute("CREATE TABLE IF NOT EXISTS holdfast_schema (version INTEGER NOT NULL)")
+        # Asked again under the lock: another process may have migrated meanwhile.
+        done = _version(db, path, len(migrations))
+        for version, script in enumerate(migrations[done:], done + 1):
+            for statement in script.split(";"):
+                db.execute(statement)
+            db.execute("INSERT INTO holdfast_schema (version) VALUES (?)", (version,))
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def translated(error: Exception, path: str) -> Exception:
+    if isinstance(error, HoldfastError) or not isinstance(error, sqlite3.Error):
+        return error
+    # What Python cannot decode has no code of SQLite's: the text was torn.
+    name = getattr(error, "sqlite_errorname", "SQLITE_CORRUPT" if "decode" in str(error) else "")
+    meaning = next((text for code, text in _MEANINGS.items() if name.startswith(code)), f"refused: {error}")
+    translated = StoreError(f"The store {path} {meaning} ({error})")
+    translated.__cause__ = error
+    return translated
