@@ -15,11 +15,11 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio.client import Client, Plugin
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
 from temporalio.envconfig import ClientConfig, ClientConnectConfig
 
 from holdfast.errors import HoldfastError, InputError
+from holdfast.temporal.converters import DATA_CONVERTER
 
 DEFAULT_TARGET = "localhost:7233"  # as of the `temporal` command; envconfig has none
 _TCP_SECONDS = 10  # by default as long as the operating system tries, which is minutes
@@ -50,7 +50,7 @@ async def connect(
     found: dict[str, Any] = {"target_host": DEFAULT_TARGET, "connect_timeout": timedelta(seconds=_TCP_SECONDS)}
     found |= configured
     found |= {key: value for key, value in (("target_host", target), ("namespace", namespace)) if value is not None}
-    found |= {"plugins": plugins, "data_converter": data_converter or pydantic_data_converter} | options
+    found |= {"plugins": plugins, "data_converter": data_converter or DATA_CONVERTER} | options
     where = f"{found['target_host']} ({_origin(target, configured)})"
     exit_cleanly()
     try:

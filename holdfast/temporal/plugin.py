@@ -21,6 +21,7 @@ from holdfast.errors import DefinitionError
 from holdfast.llm import LLM
 from holdfast.temporal import names
 from holdfast.temporal.agent_workflows import agent_workflow
+from holdfast.temporal.converters import DATA_CONVERTER
 from holdfast.temporal.facts import GRACE, tool_facts
 from holdfast.temporal.hosts import HEARTBEAT_EVERY, AgentHost
 from holdfast.temporal.lost_calls import watch_for_lost_calls
@@ -112,9 +113,7 @@ class HoldfastPlugin(SimplePlugin):
 
 def _converter(given: DataConverter | None) -> DataConverter:
     """Use pydantic's payloads, unless somebody has chosen otherwise."""
-    if given is None or given == DataConverter.default:
-        return pydantic_data_converter
-    return given
+    return DATA_CONVERTER if given in (None, DataConverter.default, pydantic_data_converter) else given
 
 
 def _runner(given: WorkflowRunner | None) -> WorkflowRunner:

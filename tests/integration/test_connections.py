@@ -12,7 +12,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
 from temporalio.service import ConnectConfig, ServiceClient
 
-from holdfast import HoldfastError, InputError
+from holdfast import HoldfastError, InputError, LLMResponse
 from holdfast.temporal.connections import connect
 from holdfast.temporal.servers import DevServer, dev_server
 from integration.temporal_servers import start_program
@@ -97,7 +97,10 @@ async def test_without_any_word_it_is_the_default_namespace_on_port_7233() -> No
 
 
 async def test_pydantic_models_are_converted_unless_another_converter_is_given() -> None:
-    assert (await connect(lazy=True)).data_converter is pydantic_data_converter
+    ours = (await connect(lazy=True)).data_converter
+    (payload,) = await ours.encode([LLMResponse(text="hello")])
+    assert await ours.decode([payload], [LLMResponse]) == [LLMResponse(text="hello")]
+    assert await pydantic_data_converter.decode([payload], [LLMResponse]) == [LLMResponse(text="hello")]
     assert (await connect(lazy=True, data_converter=DataConverter.default)).data_converter is DataConverter.default
 
 
