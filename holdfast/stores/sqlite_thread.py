@@ -97,6 +97,7 @@ class _Here:
         self._jobs: list[_Job] = []
         self._db: sqlite3.Connection | None = None
         self._owner: tuple[int, int] | None = None  # a connection belongs to its process and thread
+        self._typical = 0.0  # seconds that work takes here
         self._slow_until = 0.0
 
     def takes(self, job: "_Job", queue: "_Queue", put: "Put") -> bool:
@@ -137,8 +138,10 @@ class _Here:
         except sqlite3.Error:
             put(jobs)  # the thread opens the file, too, and says what is wrong with it
             return
-        if time.monotonic() - started > QUICK:
-            self._slow_until = time.monotonic() + A_WHILE
+        ended = time.monotonic()
+        self._typical += (ended - started - self._typical) / 8  # one slow flush among quick ones is no slow disk
+        if self._typical > QUICK:
+            self._slow_until, self._typical = ended + A_WHILE, 0.0
         busy = [job for job in jobs if is_busy(job.error)]
         for job in jobs:
             job.error = translated(job.error, self._path) if job.error and job not in busy else None

@@ -119,8 +119,7 @@ class People(Handlers):
         elif key in box.answers:
             self._answered(question, Returned(box.take_answer(question.tool_call_id).text))
         elif deadline is not None and workflow.now() >= deadline and not self._running.cancelled:
-            waited = workflow.now() - self._progress.since
-            self._answered(question, Failed(f"Nobody answered within {waited}"))
+            self._answered(question, Failed(f"Nobody answered within {deadline - self._progress.since}"))
 
     def _is_long(self) -> bool:
         """Whether the history has grown so long, by messages alone, that the run must continue as new."""

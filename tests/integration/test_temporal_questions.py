@@ -224,7 +224,7 @@ async def test_a_question_that_nobody_answers_in_time_is_answered_with_an_error(
         assert (await result(run))["status"] == "complete"
         assert await waiting(run) == []
         await check_healthy(run)
-    assert "Nobody answered within 0" in result_of(await temporal.messages(), "c1")
+    assert "Nobody answered within 0:00:00.300000" in result_of(await temporal.messages(), "c1")
 
 
 async def test_all_questions_of_a_turn_share_one_deadline(temporal: Temporal) -> None:
