@@ -25,6 +25,7 @@ Put = Callable[["list[_Job]"], None]
 
 A_FEW = 16  # jobs of one turn of the loop; for more, the thread's hand-overs are cheap
 QUICK = 0.005  # seconds; a disk that takes longer must not hold the loop up
+STALL = 0.05  # seconds of one commit, after which the thread is better at once
 A_WHILE = 1.0  # seconds, for which all work then is the thread's
 
 
@@ -62,7 +63,9 @@ class SQLiteThread:
 
     async def close(self) -> None:
         """Finish what was asked for and close the file."""
-        self._put(self._here.close())
+        with self._lock:
+            left = self._here.close()
+        self._put(left)
         with self._lock:
             thread, self._thread = self._thread, None
             self._queue.jobs.put(None)
@@ -122,7 +125,7 @@ class _Here:
         if queue.done != queue.asked or not queue.is_open or self._path == ":memory:":
             return False
         here = (os.getpid(), threading.get_ident())
-        if self._db is None:
+        if self._owner is None:
             self._owner = here
         return self._owner == here and time.monotonic() >= self._slow_until
 
@@ -130,7 +133,10 @@ class _Here:
         jobs, self._jobs = self._jobs, []
         if len(jobs) > A_FEW:
             put(jobs)
-            return
+        elif jobs:
+            self._do(jobs, put)
+
+    def _do(self, jobs: "list[_Job]", put: "Put") -> None:
         started = time.monotonic()
         try:
             self._db = self._db or open_again(self._path)
@@ -138,15 +144,21 @@ class _Here:
         except sqlite3.Error:
             put(jobs)  # the thread opens the file, too, and says what is wrong with it
             return
+        except BaseException:  # a signal's: nothing was done
+            for job in jobs:
+                job.future.cancel()
+            raise
         ended = time.monotonic()
         self._typical += (ended - started - self._typical) / 8  # one slow flush among quick ones is no slow disk
-        if self._typical > QUICK:
+        if self._typical > QUICK or ended - started > STALL:
             self._slow_until, self._typical = ended + A_WHILE, 0.0
         busy = [job for job in jobs if is_busy(job.error)]
+        if busy:  # what reads comes after what writes
+            busy = [job for job in jobs if job in busy or not job.writes]
         for job in jobs:
             job.error = translated(job.error, self._path) if job.error and job not in busy else None
         _tell([job for job in jobs if job not in busy])
-        put(busy)  # nothing of them was done; the thread waits for its turn
+        put(busy)  # nothing of them was done, or only read; the thread waits for its turn
 
     def close(self) -> "list[_Job]":
         """Close the connection, and return what was not done yet."""
@@ -154,6 +166,7 @@ class _Here:
         db, self._db = self._db, None
         if db is not None and self._owner == (os.getpid(), threading.get_ident()):
             db.close()
+        self._owner = None
         return jobs
 
 
@@ -230,9 +243,11 @@ def _write(db: sqlite3.Connection, jobs: list[_Job]) -> None:
         for job in jobs:
             job.result = job.work(db)
         db.execute("COMMIT")
-    except Exception as error:
+    except BaseException as error:
         if db.in_transaction:
             db.execute("ROLLBACK")
+        if not isinstance(error, Exception):
+            raise
         if len(jobs) == 1:
             jobs[0].error = error
         else:
@@ -254,10 +269,12 @@ def _write_apart(db: sqlite3.Connection, jobs: list[_Job]) -> None:
                 db.execute("ROLLBACK TO job")
             db.execute("RELEASE job")
         db.execute("COMMIT")
-    except Exception:
+    except BaseException as error:
         # A full disk undoes everything: each by itself then, so that the large ones do not take the small ones down.
         if db.in_transaction:
             db.execute("ROLLBACK")
+        if not isinstance(error, Exception):
+            raise
         for job in jobs:
             job.error = None
             _write(db, [job])
@@ -278,5 +295,6 @@ def _tell(jobs: list[_Job]) -> None:
             continue
         if job.error is not None:
             job.future.set_exception(job.error)
+            job.error = None  # its traceback leads back to the job
         else:
             job.future.set_result(job.result)

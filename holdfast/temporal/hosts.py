@@ -173,11 +173,17 @@ class AgentHost:
         if known is None:
             known = found.get("run")
             if known is None:
-                known = await self.store.load_reply(f"{here}/run", 0) or here
+                known = await self._run_key(here)
             elif known != here:
                 await self.store.save_reply(f"{here}/run", 0, known)
             self.cache.keep_run_key(here, known)
         return {"run": known, **found}
+
+    async def _run_key(self, here: str) -> str:
+        kept = await self.store.load_reply(f"{here}/run", 0)
+        if kept is None and await self.store.load_reply(f"{here}/open", 0) is None:
+            raise StoreError(f"Run {here} is not in the store {self.store!r}: is it the run's store?")
+        return kept or here
 
     async def load_kept(self, run: str, turn: int) -> str:
         """Return what is kept of a turn.

@@ -66,11 +66,11 @@ class ModelActivities:
         try:
             async with self._known_to_last(transcript, results):
                 record = await self._ask(reference, transcript, view)
+                return await self._keep(reference, transcript, results, record)
         except ModelRefusedError as error:
             for append in results:
                 await surely(partial(transcript.write, append))
             return {"error": str(error), "seq": transcript.seq}
-        return await self._keep(reference, transcript, results, record)
 
     @contextlib.asynccontextmanager
     async def _known_to_last(self, transcript: Transcript, results: list[Append]) -> AsyncIterator[None]:
@@ -82,11 +82,11 @@ class ModelActivities:
 
         async def write() -> None:
             for append in results:
-                with contextlib.suppress(HoldfastError):
+                with contextlib.suppress(Exception):
                     await transcript.write(append)
 
         async def last() -> None:
-            with contextlib.suppress(HoldfastError):
+            with contextlib.suppress(Exception):
                 if (running := self._host.running(owner)) is not None:
                     await store.begin_call(running)
             await write()
@@ -101,7 +101,8 @@ class ModelActivities:
             finally:
                 if begun:
                     await asyncio.wait(begun)
-                    await store.end_call(owner)
+                    with contextlib.suppress(Exception):  # the answer is kept, or the error matters more
+                        await store.end_call(owner)
 
     # --- asking ---
 
@@ -187,6 +188,8 @@ class ModelActivities:
         if message.usage is not None:
             reply["usage"] = [message.usage.input_tokens, message.usage.output_tokens]
         if message.tool_calls:
+            if record.view == reference["turn"]:  # what stands before the answer is in the view now
+                transcript.shorten(len(_told(reference, record)[0]) + 1)
             transcript.keep()
             reply["calls"] = [[call.id, call.name, place, shown_arguments(call.arguments)]
                               for place, call in enumerate(message.tool_calls)]  # fmt: skip

@@ -94,6 +94,12 @@ class Transcript:
         self.call_ids.update(call.id for message in messages for call in message.tool_calls or ())
         self.size += sum(map(size_of, messages))
 
+    def shorten(self, count: int) -> None:
+        """Leave only the last messages: a compressed view stands for those before."""
+        self.messages = self.messages[-count:]
+        self.after = self.seq - count
+        self.size = sum(map(size_of, self.messages))
+
     def keep(self) -> None:
         """Keep it for the next turn's activity, if that comes to this worker."""
         self.host.cache.keep(

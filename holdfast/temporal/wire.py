@@ -15,7 +15,7 @@ from holdfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminat
 
 INLINE_BYTES = 256 * 1024  # of one value in a history; Temporal refuses 2 MiB, and looks slow long before
 CHECKPOINT_BYTES = 1024 * 1024
-PREVIEW = 48  # characters of a result that people see in a history; its whole is in the store
+PREVIEW = 40  # characters of a result that people see in a history; its whole is in the store
 PARKED_MESSAGES = 1_000  # that a run keeps until it can take them in; Temporal ends a run at 10,000 signals
 PARKED_BYTES = 768 * 1024  # of all of them as JSON: they cross a history together when the run continues as new
 AWAITED_BYTES = 1_792 * 1024  # of all of them with the answer that the run waits for

@@ -101,6 +101,35 @@ async def test_a_store_that_is_used_while_it_closes_neither_hangs_nor_loses_anyt
         assert sorted(await contents(store)) == ["a", "b", "c"]
 
 
+async def test_a_store_that_is_closed_with_work_waiting_does_it_and_stays_closed(tmp_path: Path) -> None:
+    store = sqlite_store(tmp_path / "holdfast.db")
+    await append(store, "a")
+    await asyncio.gather(append(store, "b"), store.close())
+    await asyncio.sleep(0)
+    assert "holdfast.db-wal" not in os.listdir(tmp_path)
+    assert await contents(store) == ["a", "b"]
+    await store.close()
+
+
+async def test_work_that_a_signal_breaks_off_leaves_no_transaction_open(tmp_path: Path) -> None:
+    class Stop(BaseException):
+        pass
+
+    def stop(db: sqlite3.Connection) -> None:
+        db.execute("DELETE FROM agent_sessions")
+        raise Stop
+
+    async with sqlite_store(tmp_path / "holdfast.db") as store:
+        await append(store, "a")
+        assert await where(store)
+        job = sqlite_thread._Job(stop, True, loop := asyncio.get_running_loop(), loop.create_future())
+        with pytest.raises(Stop):
+            store._thread._here._do([job], store._thread._put)
+        assert job.future.cancelled()
+        await append(store, "b")
+        assert await contents(store) == ["a", "b"]
+
+
 async def where(store: Any) -> bool:
     """Whether a store works on this event loop, and not in its thread."""
     name: str = await store._do(lambda db: threading.current_thread().name)

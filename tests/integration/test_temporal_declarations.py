@@ -233,6 +233,25 @@ async def test_compression_upon_compression_starts_from_what_was_shown_last(driv
     assert len(ended.messages) == 14
 
 
+async def test_a_worker_that_compresses_does_not_load_the_transcript_again(temporal: Temporal) -> None:
+    loads: list[int] = []
+
+    class Watched:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(temporal.store, name)
+
+        async def load_messages(self, session_id: str, *, after: int = 0) -> list[Message]:
+            loads.append(after)
+            return await temporal.store.load_messages(session_id, after=after)
+
+    answers = [asks_for(call("echo", f"c{n}", text="x")) for n in range(6)]
+    rule = ContextCompression(lambda messages: [*messages[-2:]], max_messages=5)
+    async with temporal.worker(agent := compressing(rule), llm=ScriptedModel([*answers, "done"]), store=Watched()):
+        assert (await temporal.run(agent))["status"] == "complete"
+    assert loads == []
+    assert len(await temporal.messages()) == 14
+
+
 async def test_a_compression_to_nothing_ends_the_run_with_error(driver: Driver) -> None:
     model = ScriptedModel(["never"])
     rule = ContextCompression(lambda messages: [], max_token_estimate=1)

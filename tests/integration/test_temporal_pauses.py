@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import threading
 import time
 from datetime import timedelta
 from typing import Any
@@ -10,8 +11,8 @@ import pytest
 from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import CancelledError
 
-from holdfast import Agent, AgentContext, InputError, Loop, ModelError, StoreError, tool
-from holdfast.temporal import activity_options
+from holdfast import Agent, AgentContext, InputError, Loop, Message, ModelError, StoreError, tool
+from holdfast.temporal import activity_options, hosts
 from holdfast.testing import ScriptedModel
 from integration.doubles import echo
 from integration.temporal_runs import (
@@ -27,7 +28,7 @@ from integration.temporal_runs import (
     until,
     waiting,
 )
-from integration.transcripts import asks_for, call, shape
+from integration.transcripts import asks_for, call, says, shape
 
 
 @pytest.fixture(autouse=True)
@@ -283,6 +284,45 @@ async def test_a_reply_whose_acknowledgement_was_lost_is_not_paid_twice(temporal
     async with temporal.worker(helper, llm=model, store=Forgetful(temporal.store, method, 1)):
         ended = await temporal.run(helper)
     assert (ended["status"], ended["iterations"], len(model.calls)) == ("complete", 2, 2)
+    assert shape(await temporal.messages()) == ["user go", "calls c1", "result c1", "assistant done"]
+
+
+class CannotForget:
+    """A store that cannot be told that a call has ended."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def end_call(self, owner: str) -> None:
+        raise StoreError("the store is away")
+
+
+async def test_results_are_in_the_store_while_the_model_thinks_for_long_and_its_answer_is_paid_once(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosts, "A_WHILE", 0.01)
+    go_on = threading.Event()
+
+    async def answer(messages: list[Message], tools: Any) -> Any:
+        if messages[-1].role == "tool":
+            await asyncio.to_thread(go_on.wait)
+            return says("done")
+        return asks_for(call("echo", "c1", text="x"))
+
+    model = ScriptedModel(answer)
+    async with temporal.worker(helper, llm=model, store=CannotForget(temporal.store)):
+        run = await temporal.start(helper)
+
+        async def written() -> bool:
+            return shape(await temporal.messages()) == ["user go", "calls c1", "result c1"]
+
+        await until(written)
+        go_on.set()
+        assert (await result(run))["response"] == "done"
+    assert len(model.calls) == 2
     assert shape(await temporal.messages()) == ["user go", "calls c1", "result c1", "assistant done"]
 
 
