@@ -1,7 +1,7 @@
 """A cancel that comes twice, or in the middle of a write, neither hides an effect nor loses what is known."""
 
 import asyncio
-import threading
+import sqlite3
 from typing import Any
 
 import pytest
@@ -41,19 +41,26 @@ async def test_calls_with_effects_that_outlive_two_cancels_are_not_reported_as_n
 
 
 class Blocked(SQLiteStore):
-    """A store whose n-th atomic write waits until it may go on."""
+    """A store whose n-th atomic write waits for another program's, until it may go on."""
 
     def __init__(self, path: Any, blocked: int) -> None:
         super().__init__(path)
-        self.begun, self.go_on = asyncio.Event(), threading.Event()
+        self.begun = asyncio.Event()
         self._left = blocked
+        self._other: sqlite3.Connection | None = None
 
     async def append_messages_atomic(self, *args: Any, **options: Any) -> int:
         self._left -= 1
         if self._left == 0:
+            self._other = sqlite3.connect(self._path, isolation_level=None)
+            self._other.execute("BEGIN IMMEDIATE")
             self.begun.set()
-            await self._do(lambda db: self.go_on.wait(30))
         return await super().append_messages_atomic(*args, **options)
+
+    def go_on(self) -> None:
+        assert self._other is not None
+        self._other.execute("ROLLBACK")
+        self._other.close()
 
 
 @pytest.mark.parametrize(
@@ -74,7 +81,7 @@ async def test_a_cancel_in_a_write_keeps_what_is_known(tmp_path: Any, write: int
             running.cancel()
             await asyncio.sleep(0)
         assert not await store.hold("s")
-        store.go_on.set()
+        store.go_on()
         with pytest.raises(asyncio.CancelledError):
             await running
         (result,) = await stored_results(store)
@@ -94,7 +101,7 @@ async def test_a_cancel_in_the_fence_of_a_repair_does_not_turn_into_a_conflict(t
         running = asyncio.create_task(run(agent, session_id="s", store=store, llm=ScriptedModel([])))
         await reached(store.begun, running)
         running.cancel()
-        store.go_on.set()
+        store.go_on()
         with pytest.raises(asyncio.CancelledError):
             await running
         (result,) = await stored_results(store)
@@ -114,7 +121,7 @@ async def test_a_cancel_in_a_write_that_then_fails_is_still_a_cancel(tmp_path: A
         )
         await reached(store.begun, running)
         running.cancel()
-        store.go_on.set()
+        store.go_on()
         with pytest.raises(asyncio.CancelledError):
             await running
         assert await store.hold("s")
