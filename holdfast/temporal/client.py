@@ -1,8 +1,9 @@
 """Starts agents and speaks to runs, with any Temporal client. The `temporal` command does all of it, too."""
 
 import asyncio
+from collections.abc import Awaitable
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from uuid import uuid4
 
 from temporalio.client import (
@@ -14,7 +15,7 @@ from temporalio.client import (
 )
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast.agents import Agent
 from holdfast.checkpoints import Checkpoint
@@ -23,6 +24,7 @@ from holdfast.stores.protocol import check_session_id
 from holdfast.temporal import names
 from holdfast.temporal.wire import AgentInput, check_json
 
+T = TypeVar("T")
 Run = WorkflowHandle[Any, dict[str, Any]]
 _PATIENCE = timedelta(seconds=2)
 
@@ -113,12 +115,12 @@ class HoldfastClient:
 
     async def status(self, workflow_id: str) -> dict[str, Any]:
         """Return how far a run is, what it waits for, and what messages it could not use."""
-        status: dict[str, Any] = await self.run(workflow_id).query(names.STATUS)
+        status: dict[str, Any] = await _of_a_run(workflow_id, self.run(workflow_id).query(names.STATUS))
         return status
 
     async def pending(self, workflow_id: str) -> list[dict[str, Any]]:
         """Return what of a run waits for a person: kind, name, message, since, deadline."""
-        pending: list[dict[str, Any]] = await self.run(workflow_id).query(names.PENDING)
+        pending: list[dict[str, Any]] = await _of_a_run(workflow_id, self.run(workflow_id).query(names.PENDING))
         return pending
 
     async def waiting(self) -> list[dict[str, Any]]:
@@ -181,7 +183,17 @@ class HoldfastClient:
     ) -> Any:
         plain = {key: value for key, value in data.items() if value is not None} | (also or {})
         try:
-            return await self.run(workflow_id).execute_update(name, plain)
+            return await _of_a_run(workflow_id, self.run(workflow_id).execute_update(name, plain))
         except WorkflowUpdateFailedError as error:
             cause = error.cause
             raise InputError(cause.message if isinstance(cause, ApplicationError) else str(cause)) from error
+
+
+async def _of_a_run(workflow_id: str, asked: Awaitable[T]) -> T:
+    """Return what was asked of a run; that there is none, or that it has ended, is said as such."""
+    try:
+        return await asked
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
+        raise InputError(f"Run {workflow_id}: {error.message}") from error

@@ -72,6 +72,21 @@ async def test_the_inbox_of_a_client_has_what_waits_in_the_whole_namespace(tempo
             await result(run)
 
 
+@pytest.mark.parametrize("ask", ["answer", "message"])
+async def test_a_run_that_has_ended_takes_nothing_more_and_says_so(temporal: Temporal, ask: str) -> None:
+    async with temporal.worker(clerk, llm=ScriptedModel(["done"])):
+        run = await temporal.start(clerk)
+        await result(run)
+        with pytest.raises(InputError, match=f"Run {run.id}: workflow execution already completed"):
+            await getattr(temporal.people, ask)(run.id, "hello")
+
+
+@pytest.mark.parametrize("ask", ["status", "pending", "resume", "export"])
+async def test_a_run_that_there_is_not_is_named(temporal: Temporal, ask: str) -> None:
+    with pytest.raises(InputError, match="Run clerk/nobody: workflow not found"):
+        await getattr(temporal.people, ask)("clerk/nobody")
+
+
 async def test_a_run_whose_worker_is_away_does_not_hide_the_others(temporal: Temporal) -> None:
     away = Temporal(temporal.client, temporal.store, f"{temporal.name}-away")
     async with away.worker(clerk, llm=ScriptedModel(ask_once)):
