@@ -177,11 +177,14 @@ class SessionActivities:
 
     # --- hooks and the end ---
 
+    async def _transcript(self, reference: Mapping[str, Any]) -> Transcript:
+        return await Transcript.load(self._host, await self._host.located(reference))
+
     @activity.defn(name=names.START)
     async def start(self, reference: dict[str, Any]) -> str | None:
         """Call `on_start`; returns the agent's state if that changed it."""
         with TypedErrors(), Heartbeats():
-            transcript = await Transcript.load(self._host, await self._host.located(reference))
+            transcript = await self._transcript(reference)
             context = transcript.context()
             before = transcript.agent.write_state(context.state)
             if transcript.agent.on_start is not None:
@@ -194,7 +197,7 @@ class SessionActivities:
     async def commit(self, reference: dict[str, Any]) -> int:
         """Write the results and the questions of a turn; returns the number of the session's last message."""
         with TypedErrors():
-            transcript = await Transcript.load(self._host, await self._host.located(reference))
+            transcript = await self._transcript(reference)
             await transcript.commit(turn=reference["turn"], questions=reference["questions"])
             return transcript.seq
 
@@ -206,7 +209,7 @@ class SessionActivities:
 
     async def _finish(self, reference: dict[str, Any]) -> dict[str, Any]:
         turn, agent = reference["turn"], self._host.agent()
-        transcript = await Transcript.load(self._host, await self._host.located(reference))
+        transcript = await self._transcript(reference)
         questions = reference.get("questions", ())
         await transcript.commit(turn=turn, questions=questions)
         hook, state = reference.get("hook"), None
@@ -238,7 +241,7 @@ class SessionActivities:
     async def export(self, reference: dict[str, Any]) -> dict[str, Any]:
         """Return the run as a checkpoint, or why that cannot be."""
         with TypedErrors():
-            transcript = await Transcript.load(self._host, await self._host.located(reference))
+            transcript = await self._transcript(reference)
             asked = {question["tool_call_id"] for question in reference["questions"]}
             if any(call.id not in asked for call in unanswered(transcript.messages)):
                 await transcript.commit(turn=reference["turn"], questions=reference["questions"])

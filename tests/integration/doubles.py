@@ -63,3 +63,20 @@ async def reached(event: asyncio.Event, task: "asyncio.Task[Any]") -> None:
     await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
     assert event.is_set(), task
+
+
+def watching(log: list[str], **options: Any) -> Agent:
+    """An agent whose hooks and tool note that they are called."""
+
+    def note(name: str) -> Any:
+        return lambda context: log.append(name)
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        log.append("work")
+        return "ok"
+
+    return Agent(
+        "a", tools=[work, fail], on_start=note("start"), on_complete=note("complete"), on_stuck=note("stuck"), **options
+    )

@@ -5,25 +5,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, AgentContext, DiminishingReturns, Loop, assert_complete, run, tool
+from holdfast import Agent, AgentContext, DiminishingReturns, Loop, assert_complete, run
 from holdfast.stores import SQLiteStore
 from holdfast.testing import ScriptedModel
-from integration.doubles import echo, fail
+from integration.doubles import echo, watching
 from integration.transcripts import asks_for, call
-
-
-def watching(log: list[str], **options: Any) -> Agent:
-    def note(name: str) -> Any:
-        return lambda context: log.append(name)
-
-    @tool
-    async def work() -> str:
-        log.append("work")
-        return "ok"
-
-    return Agent(
-        "a", tools=[work, fail], on_start=note("start"), on_complete=note("complete"), on_stuck=note("stuck"), **options
-    )
 
 
 async def test_hooks_are_called_around_the_loop() -> None:

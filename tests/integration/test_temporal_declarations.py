@@ -18,7 +18,7 @@ from holdfast import (
     tool,
 )
 from holdfast.testing import ScriptedModel
-from integration.doubles import echo, fail
+from integration.doubles import echo, fail, watching
 from integration.drivers import Driver, OnTemporal
 from integration.questions import ask
 from integration.temporal_runs import Temporal, pending, result
@@ -26,21 +26,6 @@ from integration.test_malformed_answers import MALFORMED
 from integration.transcripts import asks_for, call, error_of, shape, tool_results
 
 # --- hooks and state ---
-
-
-def watching(log: list[str], **options: Any) -> Agent:
-    def note(name: str) -> Any:
-        return lambda context: log.append(name)
-
-    @tool
-    async def work() -> str:
-        """Work."""
-        log.append("work")
-        return "ok"
-
-    return Agent(
-        "a", tools=[work, fail], on_start=note("start"), on_complete=note("complete"), on_stuck=note("stuck"), **options
-    )
 
 
 async def test_hooks_are_called_around_the_loop(driver: Driver) -> None:
