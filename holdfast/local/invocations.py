@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 MAX_DEPTH = 16  # agents that invoke each other for ever end here
 
 
+def check_depth(agent: Agent, depth: int) -> None:
+    """Refuse to invoke an agent below too many others."""
+    if depth >= MAX_DEPTH:
+        raise HoldfastError(f"Agent '{agent.name}' is not invoked: agents invoke each other {MAX_DEPTH} deep already")
+
+
 class Invocations:
     """The agents that one tool call runs. They keep no session of their own.
 
@@ -48,10 +54,7 @@ class Invocations:
         tenant_id: str | None = None,
     ) -> dict[str, str]:
         """Run an agent to its end and return `{"response": text}`; see `AgentInvoker`."""
-        if self._depth >= MAX_DEPTH:
-            raise HoldfastError(
-                f"Agent '{agent.name}' is not invoked: agents invoke each other {MAX_DEPTH} deep already"
-            )
+        check_depth(agent, self._depth)
         # By what is asked, not by when: agents that run at once must have the same keys after a crash.
         asked = repr((agent.name, message, instance_id, user_id, tenant_id)).encode(errors="replace")
         name = hashlib.blake2b(asked, digest_size=6).hexdigest()

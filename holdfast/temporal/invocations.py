@@ -13,7 +13,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from holdfast.agents import Agent
 from holdfast.errors import HoldfastError, InterruptError
-from holdfast.local.invocations import MAX_DEPTH
+from holdfast.local.invocations import check_depth
 from holdfast.messages import Usage
 from holdfast.temporal import names
 from holdfast.temporal.children import child_session, result_usage
@@ -50,10 +50,7 @@ class Invocations:
         tenant_id: str | None = None,
     ) -> dict[str, str]:
         """Run an agent to its end and return `{"response": text}`; see `AgentInvoker`."""
-        if self._depth >= MAX_DEPTH:
-            raise HoldfastError(
-                f"Agent '{agent.name}' is not invoked: agents invoke each other {MAX_DEPTH} deep already"
-            )
+        check_depth(agent, self._depth)
         given = AgentInput(
             message=message,
             user_id=self._record.user_id if user_id is None else user_id,
