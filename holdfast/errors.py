@@ -84,7 +84,7 @@ class MemoryStoreNotDurableError(HoldfastError):
     def __init__(self, what: str) -> None:
         super().__init__(
             f"{what}: a memory store forgets everything with its process. "
-            "Use a durable store, such as sqlite_store('holdfast.db'), or leave session_id out."
+            "Use a durable store, such as sqlite_store('holdfast.db')."
         )
 
 

@@ -68,7 +68,7 @@ def adapter_for(llm: LLM | None, agent: Agent) -> LLMAdapter:
         if isinstance(llm, type):
             raise InputError(f"llm must be an adapter, not the class {llm.__name__}: make one of it")
         return llm
-    if not callable(llm) or isinstance(llm, type) or inspect.iscoroutinefunction(llm):
+    if not _chooses(llm):
         raise InputError(
             f"llm must be an object with `async def chat(messages, tools)`, or a plain function from an agent's model "
             f"to one, got {llm!r:.80}"
@@ -77,6 +77,19 @@ def adapter_for(llm: LLM | None, agent: Agent) -> LLMAdapter:
     if not hasattr(adapter, "chat"):
         raise InputError(f"llm gave {adapter!r:.80} for the model {agent.model!r}: it has no `chat` method")
     return adapter
+
+
+def _chooses(llm: Any) -> bool:
+    """Whether it is a plain function of one argument."""
+    if not callable(llm) or isinstance(llm, type) or inspect.iscoroutinefunction(llm):
+        return False
+    try:
+        inspect.signature(llm).bind(None)
+    except TypeError:
+        return False
+    except ValueError:
+        pass  # some of Python's own do not say what they take
+    return True
 
 
 def tools_to_descriptions(tools: Mapping[str, Tool[..., Any]]) -> list[ToolDescription]:

@@ -1,11 +1,13 @@
 """How long each kind of activity may take, and how often it is tried: one table."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType
 
+from holdfast.temporal import names
 from holdfast.temporal.facts import ToolFacts
 
 HEARTBEAT = timedelta(seconds=10)
@@ -28,6 +30,11 @@ OPEN_OPTIONS: dict[str, Any] = {
     "start_to_close_timeout": timedelta(seconds=30),
     # Longer waits are timers of the workflow's: a worker cannot stop while one of its own retries goes on (measured).
     "local_retry_threshold": timedelta(seconds=1),
+    "retry_policy": replace(_STORE_RETRIES, non_retryable_error_types=[names.NOT_HERE]),
+}
+# Of the same on whichever worker has what is missing, as soon as there is one.
+OPEN_ELSEWHERE_OPTIONS: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(seconds=30),
     "retry_policy": _STORE_RETRIES,
 }
 MODEL_OPTIONS: dict[str, Any] = {

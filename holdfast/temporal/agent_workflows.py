@@ -5,19 +5,18 @@ nothing of the user's runs in it.
 """
 
 import asyncio
-import types
 from typing import Any, NoReturn, cast
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from holdfast.agent_loop import Action, AskHuman, CallModel, CallTools, Finish, Settled, next_action
 from holdfast.errors import InputError
 from holdfast.messages import error_text
 from holdfast.temporal import names
-from holdfast.temporal.activity_options import MODEL_OPTIONS, OPEN_OPTIONS, STORE_OPTIONS, summary
-from holdfast.temporal.calls import Calls
-from holdfast.temporal.descriptions import show_ended, show_started
+from holdfast.temporal.activity_options import MODEL_OPTIONS, OPEN_OPTIONS, summary
+from holdfast.temporal.calls import Calls, is_missing
+from holdfast.temporal.descriptions import show_started
 from holdfast.temporal.facts import Call, Facts, Reply, read_state, read_usage
 from holdfast.temporal.people import People
 from holdfast.temporal.progress import Progress, Turn, read_calls
@@ -31,7 +30,7 @@ _FATAL = ("SessionConflictError", "SessionAccessDeniedError")
 
 
 class AgentRun(People):
-    """One run of an agent; `agent_workflow` makes its workflow type."""
+    """One run of an agent; its workflow type is in `workflow_types`."""
 
     def __init__(self, data: Any, extra: tuple[Any, ...]) -> None:
         super().__init__()
@@ -48,6 +47,10 @@ class AgentRun(People):
                 if main.done():
                     raise
                 self._running.cancel()
+            except FailureError as error:
+                self._error = _why(error)
+                self._ending("error")
+                raise
 
     async def _main(self) -> dict[str, Any]:
         try:
@@ -66,9 +69,7 @@ class AgentRun(People):
             if self._running.cancelled and self._state.open_calls:
                 await self._carry_out(next_action(self._state))  # none is run: each is answered with that
             if self._running.cancelled:
-                await self._finish("cancelled", None)
-                self._ending("cancelled")
-                raise asyncio.CancelledError
+                await self._cancelled()
             self._take_in_messages()
             ended = await self._carry_out(next_action(self._state))
             if ended is not None:
@@ -111,7 +112,7 @@ class AgentRun(People):
         self._facts = Facts.read(
             opened["facts"], max_iterations=self._given.max_iterations, max_tokens=self._given.max_tokens
         )
-        self._calls = Calls(self._given, self._progress, self._running, self._pause)
+        self._calls = Calls(self._given, self._progress, self._running, self._pause, self._await_worker)
         if carried is not None:
             self._mailbox.take_over(carried.get("mailbox", {}))
             self._state = read_state(carried.get("state", {}), self._facts)
@@ -134,19 +135,31 @@ class AgentRun(People):
         info = workflow.info()
         session = self._given.session_id or names.session_of(info.workflow_type, info.workflow_id)
         run = info.original_execution_run_id
-        reference = {"input": self._given.plain(), "session": session or f"sess_{workflow.uuid4()}", "run": run}
+        self._progress = Progress(run=run, opened={"session": session or f"sess_{workflow.uuid4()}"})
         try:
-            opened = await workflow.execute_local_activity(names.OPEN, reference, **OPEN_OPTIONS)
-        except ActivityError as error:
+            opened = await self._open_here_or_elsewhere()
+        except FailureError as error:
             _fail(error)
         calls = {call.id: call for call in read_calls(opened.pop("calls", ()))}
         seq = opened.pop("seq")
         return Progress(run=run, opened=opened, seq=seq, turn=Turn(seq=seq, calls=calls))
 
+    async def _open_here_or_elsewhere(self) -> dict[str, Any]:
+        try:
+            opened: dict[str, Any] = await workflow.execute_local_activity(names.OPEN, self._opening(), **OPEN_OPTIONS)
+            return opened
+        except FailureError as error:  # the cause itself, of a local activity that fails at once
+            if not is_missing(error):
+                raise
+            found = await self._await_worker(error)
+        if found is None:
+            await self._cancelled()
+        return found
+
     async def _start_hook(self) -> None:
         while True:
             try:
-                state = await workflow.execute_activity(names.START, self._reference(), **STORE_OPTIONS)
+                state = await self._around(names.START, self._reference())
             except ActivityError as error:
                 if await self._pause("on_start", _why(error)):
                     continue
@@ -204,9 +217,7 @@ class AgentRun(People):
             except ActivityError as error:
                 if self._running.cancelled:
                     return None
-                if isinstance(error.cause, ApplicationError) and error.cause.type in _FATAL:
-                    _fail(error)
-                if await self._pause("model", _why(error)):
+                if await self._may_ask_again(error):
                     continue
                 if not self._running.cancelled:
                     self._state = self._state.failed(f"The model could not be called: {_why(error)}")
@@ -216,6 +227,15 @@ class AgentRun(People):
             progress.wrote(reply["seq"])
             self._state = self._state.failed(reply["error"])
             return None
+
+    async def _may_ask_again(self, error: ActivityError) -> bool:
+        """Wait for whoever can mend why the model could not be called."""
+        if isinstance(error.cause, ApplicationError) and error.cause.type in _FATAL:
+            _fail(error)
+        if is_missing(error):
+            await self._await_worker(error)
+            return True
+        return await self._pause("model", _why(error))
 
     # --- tools ---
 
@@ -232,7 +252,7 @@ class AgentRun(People):
             # Whoever opens the session while it waits sees the results that are there, and what is asked.
             reference = self._reference(questions=self._questions())
             try:
-                seq = await workflow.execute_activity(names.COMMIT, reference, **STORE_OPTIONS)
+                seq = await self._around(names.COMMIT, reference)
             except ActivityError as error:
                 _fail(error)
             self._progress.wrote(seq)
@@ -268,7 +288,6 @@ class AgentRun(People):
         if complete and self._mailbox.messages:
             return None
         if finish.raises:
-            self._ending("error")
             self._raise_terminal(finish.response)
         if complete and status == "complete":
             response = {"response": last.get("text", self._state.response)}
@@ -280,6 +299,12 @@ class AgentRun(People):
         # The whole text of the last answer is in the store; the state has its beginning.
         return self._result(status, {"response": closed.get("response", "") if finish.response else ""})
 
+    async def _cancelled(self) -> NoReturn:
+        if self._progress.seq:
+            await self._finish("cancelled", None)
+        self._ending("cancelled")
+        raise asyncio.CancelledError
+
     async def _finish(self, status: str, hook: str | None) -> dict[str, Any]:
         """Write what is unwritten, and call the hook of the end."""
         # A run that was never answered leaves nothing behind: who says it again must not have said it twice.
@@ -288,13 +313,15 @@ class AgentRun(People):
         while True:
             reference = self._reference(status=status, hook=hook, say=say, questions=self._questions() or None)
             try:
-                result: dict[str, Any] = await workflow.execute_activity(names.FINISH, reference, **STORE_OPTIONS)
+                result: dict[str, Any] | None = await self._around(names.FINISH, reference)
             except ActivityError as error:
                 if not (isinstance(error.cause, ApplicationError) and error.cause.type == names.HOOK_ERROR):
                     _fail(error)
                 if not await self._pause(str(hook), _why(error)):
                     hook = None
                 continue
+            if result is None:
+                await self._cancelled()
             self._progress.wrote(result["seq"])
             self._progress.say = []
             return result
@@ -315,11 +342,6 @@ class AgentRun(People):
             "usage": None if usage is None else usage.model_dump(),
         }
 
-    def _ending(self, status: str) -> None:
-        self._ended = True
-        if self._facts.search:
-            show_ended(status)
-
     # --- going on as new ---
 
     def _continue_as_new_if_due(self) -> None:
@@ -332,31 +354,14 @@ class AgentRun(People):
         workflow.continue_as_new({**given, "carried": carried})
 
 
-def _why(error: ActivityError) -> str:
-    cause = error.cause
-    return cause.message if isinstance(cause, ApplicationError) else error_text(cause or error)
+def _why(error: FailureError) -> str:
+    cause = error.cause or error
+    return cause.message if isinstance(cause, ApplicationError) else error_text(cause)
 
 
-def _fail(error: ActivityError) -> NoReturn:
+def _fail(error: FailureError) -> NoReturn:
     """Fail the run with what its activity said: nobody can repair it, or the caller's input was wrong."""
-    cause = error.cause
+    cause = error.cause or error
     if isinstance(cause, ApplicationError):
         raise ApplicationError(cause.message, *cause.details, type=cause.type, non_retryable=True) from None
-    raise ApplicationError(str(cause or error), type="HoldfastError", non_retryable=True) from None
-
-
-def agent_workflow(name: str) -> type:
-    """Return the workflow type of an agent: a class of its own, since a type has one name."""
-
-    def body(namespace: dict[str, Any]) -> None:
-        def __init__(self: AgentRun, data: Any = None, *extra: Any) -> None:  # noqa: N807
-            AgentRun.__init__(self, data, extra)
-
-        async def run(self: AgentRun, data: Any = None, *extra: Any) -> dict[str, Any]:
-            return await self.drive()
-
-        run.__qualname__ = f"{name}.run"
-        namespace |= {"__module__": __name__, "__init__": workflow.init(__init__), "run": workflow.run(run)}
-
-    # Without the sandbox: nothing of the user's is in it, and it would cost 0.1 to 9 ms a workflow.
-    return workflow.defn(name=name, sandboxed=False)(types.new_class(name, (AgentRun,), {}, body))
+    raise ApplicationError(str(cause), type="HoldfastError", non_retryable=True) from None

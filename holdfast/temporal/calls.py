@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from temporalio import exceptions, workflow
-from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, FailureError
 
 from holdfast.agent_loop import CallTools, LoopState, Settled, cancelled, not_found
 from holdfast.errors import TerminalError
@@ -36,6 +36,7 @@ class Calls:
     Args:
         running: where a cancel finds what runs.
         pause: waits for a person, who says whether to try again.
+        await_worker: waits for a worker that has what another had not; None after a cancel.
     """
 
     def __init__(
@@ -44,12 +45,14 @@ class Calls:
         progress: Progress,
         running: Running,
         pause: Callable[[str, str], Awaitable[bool]],
+        await_worker: Callable[..., Awaitable[Any]],
     ) -> None:
         self.terminal: TerminalError | None = None  # the last that a tool raised
         self._given = given
         self._progress = progress
         self._running = running
         self._pause = pause
+        self._await_worker = await_worker
 
     async def run_all(self, action: CallTools, state: LoopState) -> list[Settled]:
         """Carry the action out, and return what became of every open call, in call order."""
@@ -123,7 +126,7 @@ class Calls:
     # --- one tool ---
 
     async def _dispatch(self, call: Call, turn: Turn, tool: ToolFacts) -> Outcome:
-        tries = 0
+        tries, why = 0, ""
         while True:
             dispatch = turn.dispatches[call.position] = turn.dispatches.get(call.position, 0) + 1
             if dispatch > 1:
@@ -137,6 +140,7 @@ class Calls:
             try:
                 return self._outcome(turn, await self._running.wait(handle))
             except ActivityError as error:
+                why = _reason(error)
                 outcome = await self._settle(call, turn, tool, cause=error)
             except asyncio.CancelledError:
                 if not self._running.cancelled:
@@ -151,7 +155,7 @@ class Calls:
                 return self._inline(call, turn, Cancelled("Not run: the run was cancelled before this call started"))
             if tries == REDISPATCHES:
                 tries = 0
-                if not await self._pause(call.name, f"no worker could start it {REDISPATCHES} times"):
+                if not await self._pause(call.name, f"no worker could start it {REDISPATCHES} times: {why}"):
                     return self._inline(call, turn, Failed("Not run: no worker could start it"))
             await workflow.sleep(timedelta(seconds=0.1 * 2**tries), summary=f"until {call.name} is dispatched again")
 
@@ -177,12 +181,7 @@ class Calls:
         more = {"recovering": True} if recovering else {}
         if cause is not None and isinstance(cause.cause, ApplicationError) and cause.cause.type in _STILL_RUNNING:
             more = {"wait": True}
-        found = await workflow.execute_activity(
-            names.SETTLE,
-            self._reference(call, turn, **more),
-            **settle_options(tool),
-            summary=summary(f"what became of {call.name}"),
-        )
+        found = await self._ask_ledger(call, self._reference(call, turn, **more), tool)
         if found is None:
             return None
         if "claimed" not in found:
@@ -197,6 +196,26 @@ class Calls:
             text = f'Tool "{call.name}": it was cut off {tool.attempts} times: {_reason(cause)}'
             return self._inline(call, turn, Failed(text))
         return self._inline(call, turn, Unknown(found.get("reason") or _reason(cause)))
+
+    async def _ask_ledger(self, call: Call, reference: dict[str, Any], tool: ToolFacts) -> dict[str, Any] | None:
+        asks = summary(f"what became of {call.name}")
+        while True:
+            try:
+                found: dict[str, Any] | None = await workflow.execute_activity(
+                    names.SETTLE, reference, **settle_options(tool), summary=asks
+                )
+                return found
+            except ActivityError as error:
+                if not is_missing(error):
+                    raise
+                if await self._await_worker(error, tool=call.name) is None:
+                    return {"claimed": True}  # the run is cancelled, and nobody can tell
+
+
+def is_missing(error: FailureError) -> bool:
+    """Whether a worker has not the agent or the tool; the error of an activity, or its cause."""
+    cause = error.cause or error
+    return isinstance(cause, ApplicationError) and cause.type == names.NOT_HERE
 
 
 def _reason(error: ActivityError | None) -> str:

@@ -74,7 +74,7 @@ async def _result(call: Call, given: AgentInput, running: Running, name: str | N
             cancellation_type=workflow.ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
             parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
             static_summary=summary(call.shown),
-            memo={"asked": asked},
+            memo={names.AGENT_MEMO: call.name, names.ASKED_MEMO: asked},
         )
     except WorkflowAlreadyStartedError:
         found = workflow.start_activity(

@@ -80,6 +80,7 @@ async def start_agent(
                     "id_conflict_policy": WorkflowIDConflictPolicy.USE_EXISTING}  # fmt: skip
     options.setdefault("static_summary", None if message is None else " ".join(message.split())[:100])
     options.setdefault("id", names.workflow_id(name, session))
+    options["memo"] = {**(options.get("memo") or {}), names.AGENT_MEMO: name}
     try:
         return await client.start_workflow(name, given, task_queue=task_queue, result_type=dict[str, Any], **options)
     except WorkflowAlreadyStartedError as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
 
-from holdfast.messages import Usage
+from holdfast.agent_loop import LoopState
 from holdfast.temporal import names
 
 if TYPE_CHECKING:
@@ -47,12 +47,9 @@ def show_ended(status: str) -> None:
     workflow.upsert_search_attributes([STATUS.value_set(status)])
 
 
-def details(
-    *, status: str, session: str, iterations: int, limit: int, usage: Usage | None, waiting: "Sequence[Waiting]"
-) -> str:
+def details(*, status: str, session: str, state: LoopState | None, waiting: "Sequence[Waiting]") -> str:
     """Return the Markdown that stands on a run's page."""
-    tokens = "" if usage is None else f" · {usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
-    lines = [f"**{status}** · turn {iterations} of at most {limit}{tokens} · session `{session}`"]
+    lines = [" · ".join([f"**{status}**", *_turns(state), f"session `{session}`"])]
     if waiting:
         lines += ["", "| waits for | | since | until |", "|---|---|---|---|"]
         lines += [
@@ -61,6 +58,13 @@ def details(
         ]
         lines += ["", *(_how(item) for item in waiting)]
     return "\n".join(lines)
+
+
+def _turns(state: LoopState | None) -> list[str]:
+    if state is None:
+        return []
+    turns, usage = f"turn {state.iterations} of at most {state.loop.max_iterations}", state.usage
+    return [turns] if usage is None else [turns, f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"]
 
 
 def _how(item: "Waiting") -> str:
@@ -73,6 +77,8 @@ def _how(item: "Waiting") -> str:
                 f'Send the update `resolve` with `{{"tool_call_id": "{item.name}", "decision": "happened", '
                 '"result": "…"}`, or "not-happened" (it is run), or "leave" (the model is told).'
             )
+        case "worker":
+            return "Start a worker that has it, and the run goes on; or cancel the run."
         case _:
             return 'Send the signal or update `resume` with `{"action": "retry"}` or `{"action": "abort"}`.'
 

@@ -30,8 +30,8 @@ class Waiting:
     """Something that only a person can end.
 
     Args:
-        kind: "question", "unknown" (a call whose outcome nobody knows) or "pause".
-        name: the call it is about; for a pause, what could not be done.
+        kind: "question", "unknown" (a call whose outcome nobody knows), "pause", or "worker" (none has the agent).
+        name: the call it is about; for a pause, what could not be done; for a worker, the agent.
     """
 
     kind: str
@@ -54,7 +54,8 @@ class Handlers:
         self._progress = Progress()
         self._exports: list[dict[str, Any]] = []
         self._loop_state: LoopState | None = None
-        self._ended = False
+        self._ended = ""  # or how
+        self._error: str | None = None  # what the run failed with
 
     # --- reading what came ---
 
@@ -170,7 +171,7 @@ class Handlers:
         """The transcript is whole only between two actions of the run, so the run itself exports it there."""
         request: dict[str, Any] = {}
         self._exports.append(request)
-        await workflow.wait_condition(lambda: bool(request) or self._ended)
+        await workflow.wait_condition(lambda: bool(request) or bool(self._ended))
         if "checkpoint" not in request:
             raise ApplicationError(request.get("error", "export: the run has ended"), type="InputError")
         checkpoint: dict[str, Any] = request["checkpoint"]

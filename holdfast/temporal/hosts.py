@@ -8,13 +8,14 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
 
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from holdfast.agents import Agent, check_count
+from holdfast.agents import Agent, Loop, check_count
 from holdfast.errors import (
     DefinitionError,
     HoldfastError,
@@ -39,6 +40,7 @@ T = TypeVar("T")
 _LOG = logging.getLogger("holdfast")
 HEARTBEAT_EVERY = 3.0  # seconds; the server gives a worker up after 10 (tools) or 15 (models)
 
+_TRIES = 4  # to come to a worker that has an activity's agent and tool
 _FOR_GOOD = (InputError, DefinitionError, SessionAccessDeniedError, SessionConflictError, SessionNotFoundError)
 
 
@@ -129,11 +131,31 @@ class AgentHost:
 
     def agent(self) -> Agent:
         """Return the agent of the workflow that runs this activity."""
-        name = activity.info().workflow_type or ""
-        if name not in self.agents:
-            # Not for good: another worker of the queue may have it, or this one after the next deploy.
-            raise HoldfastError(f"This worker has no agent '{name}'; it has {', '.join(self.agents) or 'none'}")
-        return self.agents[name]
+        return self._here("agent", activity.info().workflow_type or "", self.agents)
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The agent's limit; the usual one if this worker has not the agent."""
+        agent = self.agents.get(activity.info().workflow_type or "")
+        return (Loop() if agent is None else agent.loop).max_message_bytes
+
+    def tool(self, name: str) -> Tool[..., Any]:
+        return self._here("tool", name, self.tools)
+
+    def _here(self, kind: str, name: str, known: Mapping[str, T]) -> T:
+        if name in known:
+            return known[name]
+        # Not for good: another worker of the queue may have it, or this one after the next deploy.
+        info = activity.info()
+        raise ApplicationError(
+            f"This worker has no {kind} '{name}'; it has {', '.join(known) or 'none'}",
+            {"name": name, "search": self.search},
+            type=names.NOT_HERE,
+            category=ApplicationErrorCategory.BENIGN,  # not worth a traceback at every attempt
+            next_retry_delay=timedelta(seconds=min(0.25 * info.attempt, 10)),
+            # Then the run itself waits, so that people see it.
+            non_retryable=info.attempt >= _TRIES and info.activity_type != names.OPEN,
+        )
 
     def adapter(self, agent: Agent, model: str | None) -> LLMAdapter:
         """Return the adapter for an agent, or for the model that a person chose in the place of its own."""

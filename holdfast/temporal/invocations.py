@@ -98,11 +98,11 @@ class Invocations:
                 task_queue=self._task_queue,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                memo={"asked": asked},
+                memo={names.AGENT_MEMO: agent, names.ASKED_MEMO: asked},
             )
         except WorkflowAlreadyStartedError:
             handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(workflow_id)
-            if await (await handle.describe()).memo_value("asked", default=None) == asked:
+            if await (await handle.describe()).memo_value(names.ASKED_MEMO, default=None) == asked:
                 return handle
             # An earlier attempt asked something else first: this is another agent, under a name of its own.
             return await self._start(agent, f"{self._call_id}.{asked}.0", asked, given)

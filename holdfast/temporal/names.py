@@ -41,11 +41,16 @@ SEARCH_ATTRIBUTES = {
     GROUP_ATTRIBUTE: "KeywordList",
 }
 
+# Memo: of what holdfast starts, the agent; of an agent that an agent starts, also for what.
+AGENT_MEMO = "agent"
+ASKED_MEMO = "asked"
+
 # Why an activity failed, as the type of its ApplicationError.
 WORKER_DIED = "WorkerDied"
 MODEL_UNAVAILABLE = "ModelUnavailable"
 CALL_NOT_OURS = "CallNotOurs"
 HOOK_ERROR = "HookError"
+NOT_HERE = "NotOnThisWorker"
 
 
 def child_id(parent: str, name: str) -> str:

@@ -1,17 +1,21 @@
 """Waiting for people: questions, calls of unknown outcome, pauses. Each is visible, addressable, and has an end."""
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, cast
 
 from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from holdfast.agent_loop import LoopState
+from holdfast.agents import Loop
 from holdfast.checkpoints import Question
 from holdfast.temporal import names
-from holdfast.temporal.activity_options import STORE_OPTIONS
-from holdfast.temporal.calls import Calls
-from holdfast.temporal.descriptions import details, show_waiting
+from holdfast.temporal.activity_options import OPEN_ELSEWHERE_OPTIONS, STORE_OPTIONS, summary
+from holdfast.temporal.calls import Calls, is_missing
+from holdfast.temporal.descriptions import details, show_ended, show_waiting
 from holdfast.temporal.facts import Call, Facts
 from holdfast.temporal.handlers import Handlers, Waiting
 from holdfast.temporal.mailboxes import Resolve
@@ -25,12 +29,12 @@ _RESOLVED = 20  # decisions of operators that `status` shows
 class People(Handlers):
     """The part of a run that waits for somebody to answer, to resume or to resolve."""
 
-    _facts: Facts
     _calls: Calls
 
     def __init__(self) -> None:
         super().__init__()
         self._given = AgentInput()
+        self._facts = Facts(loop=Loop(), tools={})  # those of the agent, once the run is open
         self._running = Running()
 
     @property
@@ -58,17 +62,10 @@ class People(Handlers):
             show_waiting(self._status(), self._waiting)
 
     def _tell(self) -> None:
-        state = self._state
-        workflow.set_current_details(
-            details(
-                status=self._status(),
-                session=self._progress.session,
-                iterations=state.iterations,
-                limit=state.loop.max_iterations,
-                usage=state.usage,
-                waiting=self._waiting,
-            )
+        shown = details(
+            status=self._status(), session=self._progress.session, state=self._loop_state, waiting=self._waiting
         )
+        workflow.set_current_details(shown)
 
     def _status(self) -> str:
         if any(item.kind == "pause" for item in self._waiting):
@@ -191,6 +188,51 @@ class People(Handlers):
         self._progress.model = resume.model or self._progress.model
         return True
 
+    # --- workers ---
+
+    async def _await_worker(self, error: FailureError, **needs: str) -> dict[str, Any] | None:
+        """Wait until a worker has what the last one had not; returns what it opens, None if the run is cancelled.
+
+        Args:
+            needs: a `tool`, besides the agent.
+        """
+        cause = cast(ApplicationError, error.cause or error)
+        if self._loop_state is None:
+            self._facts = replace(self._facts, search=cause.details[0]["search"])
+        waiting = Waiting("worker", cause.details[0]["name"], cause.message, workflow.now())
+        self._wait_for(waiting)
+        workflow.logger.warning("Waits for a worker: %s", cause.message)
+        handle = workflow.start_activity(
+            names.OPEN,
+            {**self._opening(), **needs},
+            **OPEN_ELSEWHERE_OPTIONS,
+            summary=summary(f"on a worker that has {waiting.name}"),
+        )
+        try:
+            opened: dict[str, Any] | None = await self._running.wait(handle)
+        except (asyncio.CancelledError, ActivityError):
+            if not self._running.cancelled:
+                raise
+            opened = None
+        self._end_waiting(waiting)
+        return opened
+
+    async def _around(self, name: str, reference: dict[str, Any]) -> Any:
+        """Return the result of an activity around the run; None if it needs the agent, and the run is cancelled."""
+        while True:
+            try:
+                return await workflow.execute_activity(name, reference, **STORE_OPTIONS)
+            except ActivityError as error:
+                if not is_missing(error):
+                    raise
+                if await self._await_worker(error) is None:
+                    return None
+
+    def _opening(self) -> dict[str, Any]:
+        """Return what opens the run."""
+        given = {name: value for name, value in self._given.plain().items() if name != "carried"}
+        return {"input": given, "session": self._progress.session, "run": self._progress.run}
+
     # --- exports ---
 
     async def _serve_exports(self) -> None:
@@ -205,7 +247,8 @@ class People(Handlers):
                 usage=None if state.usage is None else state.usage.model_dump(),
                 questions=self._questions(),
             )
-            request.update(await workflow.execute_activity(names.EXPORT, reference, **STORE_OPTIONS))
+            exported = await self._around(names.EXPORT, reference)
+            request.update(exported or {"error": "export: the run was cancelled"})
 
     def _reference(self, **more: Any) -> dict[str, Any]:
         return self._progress.reference(self._given, workflow.info(), **more)
@@ -215,13 +258,21 @@ class People(Handlers):
 
     # --- what is told ---
 
+    def _ending(self, status: str) -> None:
+        self._ended = status
+        if self._facts.search:
+            show_ended(status)
+
     @workflow.query(name=names.STATUS, description="How far the run is, what it waits for, what it refused")
     def status(self, *ignored: Any) -> dict[str, Any]:
+        seen: dict[str, Any] = {"waiting": [item.plain() for item in self._waiting], "refused": self._mailbox.refused}
+        if self._error is not None:
+            seen["error"] = self._error
         if self._loop_state is None:
-            return {"status": "starting", "refused": self._mailbox.refused}
+            return {"status": self._ended or (self._status() if self._waiting else "starting")} | seen
         state = self._state
         return {
-            "status": "ended" if self._ended else self._status(),
+            "status": self._ended or self._status(),
             "session_id": self._progress.session,
             "turn": self._progress.turn.number,
             "iterations": state.iterations,
@@ -229,10 +280,8 @@ class People(Handlers):
             "usage": None if state.usage is None else state.usage.model_dump(),
             "running": [{"tool_call_id": call.id, "tool": call.name, "arguments": call.shown}
                         for call in cast("tuple[Call, ...]", state.open_calls)],
-            "waiting": [item.plain() for item in self._waiting],
-            "refused": self._mailbox.refused,
             "resolved": self._progress.resolved,
-        }  # fmt: skip
+        } | seen  # fmt: skip
 
 
 def _text(outcome: Outcome) -> str:

@@ -1,11 +1,13 @@
 """Makes any Temporal worker one that runs agents: workflow types, activities, converter, and what keeps the promise."""
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
+from temporalio import workflow
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.client import Client
@@ -20,7 +22,6 @@ from holdfast.agents import Agent
 from holdfast.errors import DefinitionError
 from holdfast.llm import LLM
 from holdfast.temporal import names
-from holdfast.temporal.agent_workflows import agent_workflow
 from holdfast.temporal.converters import DATA_CONVERTER
 from holdfast.temporal.facts import GRACE, tool_facts
 from holdfast.temporal.hosts import HEARTBEAT_EVERY, AgentHost
@@ -29,6 +30,7 @@ from holdfast.temporal.model_activities import ModelActivities
 from holdfast.temporal.runners import AgentWorkflowRunner
 from holdfast.temporal.session_activities import SessionActivities
 from holdfast.temporal.tool_activities import ToolActivities
+from holdfast.temporal.workflow_types import ForeignAgentRun, agent_workflow
 
 _LOG = logging.getLogger("holdfast")
 DRAIN = 30.0  # seconds that a worker that is asked to stop gives to what runs
@@ -73,7 +75,7 @@ class HoldfastPlugin(SimplePlugin):
         super().__init__(
             "holdfast.HoldfastPlugin",
             data_converter=_converter,
-            workflows=[agent_workflow(name) for name in host.agents],
+            workflows=partial(_with_agents, [agent_workflow(name) for name in host.agents]),
             activities=activities,
             workflow_runner=_runner,
         )
@@ -94,13 +96,17 @@ class HoldfastPlugin(SimplePlugin):
         for name, (usual, value) in ours.items():
             if config.get(name, usual) == usual:
                 config[name] = value  # type: ignore[literal-required]
-        config["unsandboxed_workflow_runner"] = AgentWorkflowRunner(config.get("unsandboxed_workflow_runner"))
+        config["unsandboxed_workflow_runner"] = AgentWorkflowRunner(
+            config.get("unsandboxed_workflow_runner"), config["workflows"]
+        )
         return config
 
     def configure_replayer(self, config: ReplayerConfig) -> ReplayerConfig:
         """Replay as a worker would run."""
         config = super().configure_replayer(config)
-        config["unsandboxed_workflow_runner"] = AgentWorkflowRunner(config.get("unsandboxed_workflow_runner"))
+        config["unsandboxed_workflow_runner"] = AgentWorkflowRunner(
+            config.get("unsandboxed_workflow_runner"), config["workflows"]
+        )
         return config
 
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:  # noqa: A002
@@ -109,6 +115,14 @@ class HoldfastPlugin(SimplePlugin):
         self._host.search = await _register_search_attributes(client)
         async with self._host.serving(), watch_for_lost_calls(client, self._host):
             await next(worker)
+
+
+def _with_agents(agents: Sequence[type], given: Sequence[type] | None) -> list[type]:
+    """Add the workflows of agents, and what takes the runs of all others, unless the user has something that does."""
+    workflows = [*(given or ()), *agents]
+    if any(workflow._Definition.must_from_class(known).name is None for known in workflows):
+        return workflows
+    return [*workflows, ForeignAgentRun]
 
 
 def _converter(given: DataConverter | None) -> DataConverter:

@@ -14,6 +14,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowInstance, Workf
 
 from holdfast.messages import cut, error_text
 from holdfast.temporal.agent_workflows import AgentRun
+from holdfast.temporal.workflow_types import ForeignAgentRun, not_ours, started_as_agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +30,20 @@ class Undecodable:
 class AgentWorkflowRunner(WorkflowRunner):
     """A runner like the one it is given, with a converter that never fails for workflows of agents."""
 
-    def __init__(self, runner: WorkflowRunner | None = None) -> None:
+    def __init__(self, runner: WorkflowRunner | None, workflows: Sequence[type]) -> None:
         self._runner = runner or UnsandboxedWorkflowRunner()
+        self._has_agents_alone = all(issubclass(known, AgentRun) for known in workflows)
 
     def prepare_workflow(self, defn: Any) -> None:
         self._runner.prepare_workflow(defn)
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
+        if det.defn.cls is ForeignAgentRun:
+            # What a worker with workflows of its user's does not know may be one of the user's.
+            if not (self._has_agents_alone or started_as_agent(det.info)):
+                raise not_ours(det.info)
+            # Its activities are for other workers, and must not be handed to this one first.
+            det = replace(det, disable_eager_activity_execution=True)
         if issubclass(det.defn.cls, AgentRun):
             factory = det.payload_converter_factory
             det = replace(det, payload_converter_factory=lambda: _TolerantConverter(factory()))

@@ -42,16 +42,19 @@ class SessionActivities:
     async def open(self, reference: dict[str, Any]) -> dict[str, Any]:
         """Record what steers the run, and where its session stands. Nothing is written but what orphans need."""
         with TypedErrors():
+            agent, reference = self._host.agent(), await self._host.located(reference)
+            if "tool" in reference:
+                self._host.tool(reference["tool"])
             # A run that is reset to its start begins from where it once began, not from what it has written since.
-            reference = await self._host.located(reference)
             place = f"{reference['run']}/open"
             kept = await self._host.store.load_reply(place, 0)
             if kept is None:
-                kept = await self._host.store.save_reply(place, 0, to_json(await self._open(reference)).decode())
+                opened = await self._open(agent, reference)
+                kept = await self._host.store.save_reply(place, 0, to_json(opened).decode())
             return json.loads(kept)  # type: ignore[no-any-return]
 
-    async def _open(self, reference: Mapping[str, Any]) -> dict[str, Any]:
-        agent, given = self._host.agent(), AgentInput.read(reference["input"])
+    async def _open(self, agent: Agent, reference: Mapping[str, Any]) -> dict[str, Any]:
+        given = AgentInput.read(reference["input"])
         opened: dict[str, Any] = {
             "session": reference["session"],
             "facts": write_facts(agent, agent.tool_map, search=self._host.search),
@@ -208,15 +211,14 @@ class SessionActivities:
             return await self._finish(reference)
 
     async def _finish(self, reference: dict[str, Any]) -> dict[str, Any]:
-        turn, agent = reference["turn"], self._host.agent()
-        transcript = await self._transcript(reference)
+        turn, transcript = reference["turn"], await self._transcript(reference)
         questions = reference.get("questions", ())
         await transcript.commit(turn=turn, questions=questions)
-        hook, state = reference.get("hook"), None
-        if hook is not None and getattr(agent, hook) is not None:
+        state = None
+        if (name := reference.get("hook")) and (hook := getattr(transcript.agent, name)) is not None:
             context = transcript.context()
-            await self._host.thread.run(hooked(getattr(agent, hook), context))
-            state = agent.write_state(context.state)
+            await self._host.thread.run(hooked(hook, context))
+            state = transcript.agent.write_state(context.state)
         say = [] if reference["status"] == "cancelled" else reference.get("say", [])
         messages = [Message(role="user", content=text) for text in say]
         if messages or (state is not None and state != transcript.session.state):
@@ -264,7 +266,7 @@ class SessionActivities:
         """Return the result of an agent that an earlier attempt at the same call has started; None if another has."""
         with Heartbeats():
             handle = activity.client().get_workflow_handle(reference["workflow_id"])
-            if await (await handle.describe()).memo_value("asked", default=None) != reference["asked"]:
+            if await (await handle.describe()).memo_value(names.ASKED_MEMO, default=None) != reference["asked"]:
                 return None
             try:
                 result: dict[str, Any] = await handle.result()

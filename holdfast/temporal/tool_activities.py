@@ -15,7 +15,6 @@ from temporalio.exceptions import ApplicationError
 
 from holdfast.agent_loop import cancelled
 from holdfast.agents import Agent
-from holdfast.errors import HoldfastError
 from holdfast.local.threads import bounded
 from holdfast.messages import ToolCall
 from holdfast.stores.protocol import LedgerEntry
@@ -78,9 +77,7 @@ class ToolActivities:
         record = await host.load_record(run, turn)
         agent = host.agent()
         call = record.calls[position]
-        tool = host.tools.get(call.name)
-        if tool is None:
-            raise HoldfastError(f"This worker has no tool '{call.name}'; it has {', '.join(host.tools) or 'none'}")
+        tool = host.tool(call.name)
         idempotency_key = f"{record.key}.{position}/{call.id}"
         loop, info = asyncio.get_running_loop(), activity.info()
         invocations = Invocations(loop, activity.client(), call.id, record, reference.get("depth", 0))

@@ -46,7 +46,6 @@ class Transcript:
 
     host: AgentHost
     reference: Mapping[str, Any]
-    agent: Agent
     session: Session
     seq: int
     messages: list[Message] = field(default_factory=list)
@@ -58,17 +57,16 @@ class Transcript:
     @classmethod
     async def load(cls, host: AgentHost, reference: Mapping[str, Any], *, after: int = 0) -> "Transcript":
         """Load what a reference names. Messages that the run does not know of were written by an earlier attempt."""
-        agent, store, seq = host.agent(), host.store, reference["seq"]
+        store, seq = host.store, reference["seq"]
         known = host.cache.take(reference["session"])
         if known is not None and (known.after, known.seq) == (after, seq):
             # Nobody is asked whether it still is so: the next write would be refused.
-            return cls(
-                host, reference, agent, known.session, seq, known.messages, known.call_ids, known.size, after, True
-            )
+            return cls(host, reference, known.session, seq, known.messages, known.call_ids, known.size, after, True)
         session = await store.load_session(reference["session"])
         if session is None and seq:
             raise SessionConflictError(f"Session {reference['session']} was deleted while its run was in flight")
         if session is None:
+            agent = host.agent()
             session = Session(
                 id=reference["session"],
                 agent_name=agent.name,
@@ -77,14 +75,19 @@ class Transcript:
                 tenant_id=reference.get("tenant_id"),
                 created_at=_time(reference.get("created")),
             )
-            return cls(host, reference, agent, session, seq)
-        result = cls(host, reference, agent, session, seq, after=after)
+            return cls(host, reference, session, seq)
+        result = cls(host, reference, session, seq, after=after)
         if after:  # an id that a compressed view has swallowed must not be given again
             for message in await store.load_messages(session.id):
                 result.call_ids.update(call.id for call in message.tool_calls or ())
         messages = await store.load_messages(session.id, after=after)
         result._add(messages[: max(0, len(messages) - max(0, session.last_seq - seq))])
         return result
+
+    @property
+    def agent(self) -> Agent:
+        """The agent; what only writes results goes without it, on any worker."""
+        return self.host.agent()
 
     def _add(self, messages: Sequence[Message]) -> None:
         """Take in what comes after; a turn that it belongs to is put in order again, those before are."""
@@ -136,7 +139,7 @@ class Transcript:
         results = []
         for call in calls:
             outcome = in_ledger.get(call.id) or await self._elsewhere(sources[positions[call.id]])
-            message = result_message(call, outcome, self.agent.loop.max_message_bytes)
+            message = result_message(call, outcome, self.host.max_message_bytes)
             if message is not None:
                 results.append(message)
         append = self.take(

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 from uuid import uuid4
 
@@ -19,7 +19,7 @@ from temporalio.worker import Worker
 
 from holdfast import Agent, Message
 from holdfast.stores import SQLiteStore
-from holdfast.temporal import HoldfastClient, HoldfastPlugin, start_agent
+from holdfast.temporal import HoldfastClient, HoldfastPlugin, connect, start_agent
 from holdfast.testing import ScriptedModel
 from integration.questions import ask
 from integration.transcripts import asks_for, call
@@ -50,6 +50,10 @@ class Temporal:
         plugin = HoldfastPlugin(agents=agents, store=options.pop("store", self.store), llm=llm, **options)
         async with Worker(self.client, task_queue=self.name, plugins=[plugin]) as worker:
             yield worker
+
+    async def elsewhere(self) -> "Temporal":
+        """Return the same for a worker beside the first: a client has one worker of a task queue."""
+        return replace(self, client=await connect(self.client.service_client.config.target_host))
 
     async def start(self, agent: Agent | str, message: str | None = "go", *, session: str = "s", **options: Any) -> Run:
         """Start an agent in a session of this test."""
@@ -141,6 +145,10 @@ async def waiting(handle: Run) -> list[dict[str, Any]]:
 async def status(handle: Run) -> dict[str, Any]:
     described: dict[str, Any] = await handle.query("status")
     return described
+
+
+async def has_ended(handle: Run) -> bool:
+    return (await status(handle))["status"] not in ("starting", "running", "waiting", "paused")
 
 
 async def refusals(handle: Run) -> list[str]:

@@ -101,7 +101,16 @@ async def test_an_adapter_that_is_none_is_named_in_the_result(adapter: Any, erro
     assert (result.error or "").startswith(error)
 
 
-@pytest.mark.parametrize("llm", ["openai:gpt-5", Silent, Silent().chat, 5], ids=["text", "class", "function", "number"])
+NO_ADAPTERS: dict[str, Any] = {
+    "text": "openai:gpt-5",
+    "class": Silent,
+    "method": Silent().chat,
+    "function of nothing": lambda: Silent(),
+    "number": 5,
+}
+
+
+@pytest.mark.parametrize("llm", [*NO_ADAPTERS.values()], ids=NO_ADAPTERS)
 async def test_what_is_no_adapter_is_refused_with_what_to_pass(llm: Any) -> None:
     with pytest.raises(InputError, match="llm must be"):
         await run(Agent("a"), message="go", llm=llm)

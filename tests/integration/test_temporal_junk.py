@@ -19,11 +19,13 @@ from integration.temporal_runs import (
     Temporal,
     check_healthy,
     failure,
+    has_ended,
     pending,
     question,
     raw_payload,
     refusals,
     result,
+    status,
     until,
     wedges,
 )
@@ -238,6 +240,8 @@ async def test_an_input_that_cannot_be_used_fails_the_run_with_the_reason(tempor
         error = await _failure_soon(run)
         assert (error.type, error.non_retryable) == ("InputError", True)
         assert len(error.message) < 2_000
+        shown = await status(run)
+        assert (shown["status"], shown["error"]) == ("error", error.message)
         await check_healthy(run)
 
 
@@ -325,7 +329,7 @@ async def test_whatever_is_sent_after_the_end_is_refused_and_changes_nothing(tem
             with pytest.raises((RPCError, WorkflowUpdateFailedError)):
                 await run.execute_update(name, {"text": "x"})
         assert await run.query("pending") == []
-        assert (await run.query("status"))["status"] == "ended"
+        assert await has_ended(run)
         assert await result(run) == ended
 
 

@@ -21,6 +21,7 @@ from integration.temporal_runs import (
     check_healthy,
     events,
     failure,
+    has_ended,
     pending,
     result,
     scheduled,
@@ -150,7 +151,7 @@ async def test_a_model_that_does_not_exist_pauses_the_run_again(temporal: Tempor
         await temporal.people.resume(run.id, model="typo")
 
         async def again() -> bool:
-            return "typo" in str(await waiting(run)) or (await status(run))["status"] == "ended"
+            return "typo" in str(await waiting(run)) or await has_ended(run)
 
         await until(again)
         assert (await status(run))["status"] == "paused"

@@ -27,7 +27,7 @@ from holdfast import (
 )
 from holdfast.temporal import agent_workflows
 from holdfast.testing import ScriptedModel
-from integration.temporal_runs import Run, Temporal, chain, result, status, until, waiting, wedges
+from integration.temporal_runs import Run, Temporal, chain, has_ended, result, until, waiting, wedges
 
 
 @tool(safe_to_retry=True, parallel=True)
@@ -185,7 +185,7 @@ async def _answer_all(handle: Run, story: Story) -> None:
     latest: Any = handle._client.get_workflow_handle(handle.id)
 
     async def asked_or_ended() -> Any:
-        return await waiting(latest) or (await status(latest))["status"] == "ended"
+        return await waiting(latest) or await has_ended(latest)
 
     while (found := await until(asked_or_ended)) is not True:
         story.questions.append(found[0]["message"])
@@ -196,7 +196,7 @@ async def _answer_all(handle: Run, story: Story) -> None:
         await latest.execute_update("answer", data)
 
         async def taken(left: int = left) -> bool:
-            return len(await waiting(latest)) < left or (await status(latest))["status"] == "ended"
+            return len(await waiting(latest)) < left or await has_ended(latest)
 
         await until(taken)
 

@@ -63,6 +63,9 @@ def test_the_persisted_names_are_pinned() -> None:
         "MODEL_UNAVAILABLE": "ModelUnavailable",
         "CALL_NOT_OURS": "CallNotOurs",
         "HOOK_ERROR": "HookError",
+        "NOT_HERE": "NotOnThisWorker",
+        "AGENT_MEMO": "agent",
+        "ASKED_MEMO": "asked",
     }
     assert names.SEARCH_ATTRIBUTES == {
         "HoldfastStatus": "Keyword",
