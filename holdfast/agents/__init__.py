@@ -1,9 +1,10 @@
 """Agents: a model, its instructions, its tools and the limits of its loop, declared once and frozen."""
 
-from holdfast.agents.declarations import Agent, AgentContext, AgentIdentity, OnTerminalToolError, check_name
+from holdfast.agents.declarations import NAME, Agent, AgentContext, AgentIdentity, OnTerminalToolError, check_name
 from holdfast.agents.limits import ContextCompression, DiminishingReturns, Loop, TokenBudget, check_count
 
 __all__ = [
+    "NAME",
     "Agent",
     "AgentContext",
     "AgentIdentity",

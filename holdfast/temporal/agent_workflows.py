@@ -145,8 +145,10 @@ class AgentRun(People):
         return Progress(run=run, opened=opened, seq=seq, turn=Turn(seq=seq, calls=calls))
 
     async def _open_here_or_elsewhere(self) -> dict[str, Any]:
+        progress = self._progress
+        reference = {"input": self._given.plain(), "session": progress.session, "run": progress.run}
         try:
-            opened: dict[str, Any] = await workflow.execute_local_activity(names.OPEN, self._opening(), **OPEN_OPTIONS)
+            opened: dict[str, Any] = await workflow.execute_local_activity(names.OPEN, reference, **OPEN_OPTIONS)
             return opened
         except FailureError as error:  # the cause itself, of a local activity that fails at once
             if not is_missing(error):
@@ -252,10 +254,11 @@ class AgentRun(People):
             # Whoever opens the session while it waits sees the results that are there, and what is asked.
             reference = self._reference(questions=self._questions())
             try:
-                seq = await self._around(names.COMMIT, reference)
+                seq: int | None = await self._around(names.COMMIT, reference)
             except ActivityError as error:
                 _fail(error)
-            self._progress.wrote(seq)
+            if seq is not None:
+                self._progress.wrote(seq)
 
     def _note_sources(self, settled: list[Settled]) -> None:
         """Note what a commit cannot read from the ledger: what the loop makes of a question."""

@@ -126,38 +126,47 @@ class Calls:
     # --- one tool ---
 
     async def _dispatch(self, call: Call, turn: Turn, tool: ToolFacts) -> Outcome:
-        tries, why = 0, ""
+        tries = lacking = 0
         while True:
-            dispatch = turn.dispatches[call.position] = turn.dispatches.get(call.position, 0) + 1
-            if dispatch > 1:
-                turn.sources[call.position] = {"dispatch": dispatch}
-            handle = workflow.start_activity(
-                call.name,
-                self._reference(call, turn),
-                **tool_options(tool),
-                summary=summary(f"{call.shown} · {'safe to retry' if tool.safe_to_retry else 'at most once'}"),
-            )
-            try:
-                return self._outcome(turn, await self._running.wait(handle))
-            except ActivityError as error:
-                why = _reason(error)
-                outcome = await self._settle(call, turn, tool, cause=error)
-            except asyncio.CancelledError:
-                if not self._running.cancelled:
-                    raise
-                # It had ended when the cancel came: the SDK keeps its result to itself then, and the ledger has it.
-                outcome = await self._settle(call, turn, tool)
+            outcome, error = await self._try(call, turn, tool)
             if outcome is not None:
                 return outcome
             # It never started, and the fence proves it: it is dispatched again, and nobody needs to be asked.
-            tries += 1
             if self._running.cancelled:
                 return self._inline(call, turn, Cancelled("Not run: the run was cancelled before this call started"))
+            if error is not None and is_missing(error):
+                lacking += 1
+                if lacking > 1:  # once may be chance: some of the workers have it
+                    await self._await_worker(error, call.name)
+            else:
+                tries += 1
             if tries == REDISPATCHES:
                 tries = 0
-                if not await self._pause(call.name, f"no worker could start it {REDISPATCHES} times: {why}"):
+                why = f"no worker could start it {REDISPATCHES} times: {_reason(error)}"
+                if not await self._pause(call.name, why):
                     return self._inline(call, turn, Failed("Not run: no worker could start it"))
             await workflow.sleep(timedelta(seconds=0.1 * 2**tries), summary=f"until {call.name} is dispatched again")
+
+    async def _try(self, call: Call, turn: Turn, tool: ToolFacts) -> tuple[Outcome | None, ActivityError | None]:
+        """Dispatch a call once; returns what it came to, or None and why it never started."""
+        dispatch = turn.dispatches[call.position] = turn.dispatches.get(call.position, 0) + 1
+        if dispatch > 1:
+            turn.sources[call.position] = {"dispatch": dispatch}
+        handle = workflow.start_activity(
+            call.name,
+            self._reference(call, turn),
+            **tool_options(tool),
+            summary=summary(f"{call.shown} · {'safe to retry' if tool.safe_to_retry else 'at most once'}"),
+        )
+        try:
+            return self._outcome(turn, await self._running.wait(handle)), None
+        except ActivityError as error:
+            return await self._settle(call, turn, tool, cause=error), error
+        except asyncio.CancelledError:
+            if not self._running.cancelled:
+                raise
+            # It had ended when the cancel came: the SDK keeps its result to itself then, and the ledger has it.
+            return await self._settle(call, turn, tool), None
 
     def _outcome(self, turn: Turn, written: dict[str, Any]) -> Outcome:
         spent = read_usage(written.get("spent"))
@@ -179,8 +188,10 @@ class Calls:
     ) -> Outcome | None:
         """Ask the ledger, and where that cannot tell the tool's `verify`; None means that the call is to be run."""
         more = {"recovering": True} if recovering else {}
+        if tool.verify:
+            more["verify"] = True
         if cause is not None and isinstance(cause.cause, ApplicationError) and cause.cause.type in _STILL_RUNNING:
-            more = {"wait": True}
+            more["wait"] = True
         found = await self._ask_ledger(call, self._reference(call, turn, **more), tool)
         if found is None:
             return None
@@ -208,14 +219,25 @@ class Calls:
             except ActivityError as error:
                 if not is_missing(error):
                     raise
-                if await self._await_worker(error, tool=call.name) is None:
-                    return {"claimed": True}  # the run is cancelled, and nobody can tell
+                if await self._await_worker(error, call.name) is None:
+                    return {"claimed": True}  # the run is cancelled, and nobody has looked whether it happened
+
+
+_NOT_REGISTERED = "NotFoundError"  # what the SDK says of an activity type that a worker has not
 
 
 def is_missing(error: FailureError) -> bool:
     """Whether a worker has not the agent or the tool; the error of an activity, or its cause."""
     cause = error.cause or error
-    return isinstance(cause, ApplicationError) and cause.type == names.NOT_HERE
+    return isinstance(cause, ApplicationError) and cause.type in (names.NOT_HERE, _NOT_REGISTERED)
+
+
+def missing(error: FailureError, tool: str | None) -> tuple[str, str, bool]:
+    """Return what a worker has not, that in words, and whether the namespace has the search attributes."""
+    cause = cast(ApplicationError, error.cause or error)
+    if cause.type == _NOT_REGISTERED:
+        return str(tool), f"This worker has no tool '{tool}'", False
+    return cause.details[0]["name"], cause.message, cause.details[0]["search"]
 
 
 def _reason(error: ActivityError | None) -> str:

@@ -152,7 +152,7 @@ class AgentHost:
             {"name": name, "search": self.search},
             type=names.NOT_HERE,
             category=ApplicationErrorCategory.BENIGN,  # not worth a traceback at every attempt
-            next_retry_delay=timedelta(seconds=min(0.25 * info.attempt, 10)),
+            next_retry_delay=timedelta(seconds=min(0.25 * info.attempt, 5)),
             # Then the run itself waits, so that people see it.
             non_retryable=info.attempt >= _TRIES and info.activity_type != names.OPEN,
         )

@@ -42,8 +42,8 @@ SEARCH_ATTRIBUTES = {
 }
 
 # Memo: of what holdfast starts, the agent; of an agent that an agent starts, also for what.
-AGENT_MEMO = "agent"
-ASKED_MEMO = "asked"
+AGENT_MEMO = "holdfast.agent"
+ASKED_MEMO = "holdfast.asked"
 
 # Why an activity failed, as the type of its ApplicationError.
 WORKER_DIED = "WorkerDied"

@@ -7,15 +7,15 @@ from datetime import datetime, timedelta
 from typing import Any, cast
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+from temporalio.exceptions import ActivityError, FailureError
 
 from holdfast.agent_loop import LoopState
 from holdfast.agents import Loop
 from holdfast.checkpoints import Question
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import OPEN_ELSEWHERE_OPTIONS, STORE_OPTIONS, summary
-from holdfast.temporal.calls import Calls, is_missing
-from holdfast.temporal.descriptions import details, show_ended, show_waiting
+from holdfast.temporal.calls import Calls, is_missing, missing
+from holdfast.temporal.descriptions import details, show_ended, show_started, show_waiting
 from holdfast.temporal.facts import Call, Facts
 from holdfast.temporal.handlers import Handlers, Waiting
 from holdfast.temporal.mailboxes import Resolve
@@ -53,7 +53,8 @@ class People(Handlers):
         self._show()
 
     def _end_waiting(self, *ended: Waiting) -> None:
-        self._waiting = tuple(item for item in self._waiting if item not in ended)
+        # By identity: two calls may wait for the same, since the same time.
+        self._waiting = tuple(item for item in self._waiting if not any(item is one for one in ended))
         self._show()
 
     def _show(self) -> None:
@@ -159,14 +160,19 @@ class People(Handlers):
                 await self._run_again(question, call)
 
     async def _run_again(self, question: Question, call: Call) -> None:
+        """Run a call that did not happen. Until it has, which may take a deploy, nobody else decides on it."""
         self._progress.turn.dispatches.setdefault(call.position, 1)
+        self._progress.unknown.pop(call.id, None)
+        self._mailbox.answered.append(call.id)
+        self._end_waiting(*(item for item in self._waiting if item.name == call.id))
         outcome = await self._calls.run(call, self._state)
         match outcome:
             case Unknown() | Asked():
                 self._progress.turn.sources.pop(call.position, None)
+                self._mailbox.answered.remove(call.id)
                 text = outcome.question if isinstance(outcome, Asked) else question.question
-                if isinstance(outcome, Asked):
-                    self._progress.unknown.pop(call.id, None)
+                if isinstance(outcome, Unknown):
+                    self._progress.unknown[call.id] = call
                 self._state = self._state.asked_instead(Question(question=text, tool_call_id=call.id))
             case _:
                 self._answered(question, outcome)
@@ -190,28 +196,32 @@ class People(Handlers):
 
     # --- workers ---
 
-    async def _await_worker(self, error: FailureError, **needs: str) -> dict[str, Any] | None:
+    async def _await_worker(self, error: FailureError, tool: str | None = None) -> dict[str, Any] | None:
         """Wait until a worker has what the last one had not; returns what it opens, None if the run is cancelled.
 
         Args:
-            needs: a `tool`, besides the agent.
+            tool: what it needs besides the agent.
         """
-        cause = cast(ApplicationError, error.cause or error)
+        name, message, search = missing(error, tool)
+        reference: dict[str, Any] = {"session": self._progress.session, "run": self._progress.run}
         if self._loop_state is None:
-            self._facts = replace(self._facts, search=cause.details[0]["search"])
-        waiting = Waiting("worker", cause.details[0]["name"], cause.message, workflow.now())
+            reference["input"] = self._given.plain()
+            self._facts = replace(self._facts, search=search)
+            if search:
+                show_started(self._progress.session, self._given.tenant_id)
+        if tool is not None:
+            reference["tool"] = tool
+        waiting = Waiting("worker", name, message, workflow.now())
         self._wait_for(waiting)
-        workflow.logger.warning("Waits for a worker: %s", cause.message)
-        handle = workflow.start_activity(
-            names.OPEN,
-            {**self._opening(), **needs},
-            **OPEN_ELSEWHERE_OPTIONS,
-            summary=summary(f"on a worker that has {waiting.name}"),
-        )
+        workflow.logger.warning("Waits for a worker: %s", message)
+        asks = summary(f"on a worker that has {name}")
+        handle = workflow.start_activity(names.OPEN, reference, **OPEN_ELSEWHERE_OPTIONS, summary=asks)
         try:
             opened: dict[str, Any] | None = await self._running.wait(handle)
-        except (asyncio.CancelledError, ActivityError):
+        except (asyncio.CancelledError, ActivityError) as other:
             if not self._running.cancelled:
+                if isinstance(other, ActivityError):
+                    self._end_waiting(waiting)
                 raise
             opened = None
         self._end_waiting(waiting)
@@ -227,11 +237,6 @@ class People(Handlers):
                     raise
                 if await self._await_worker(error) is None:
                     return None
-
-    def _opening(self) -> dict[str, Any]:
-        """Return what opens the run."""
-        given = {name: value for name, value in self._given.plain().items() if name != "carried"}
-        return {"input": given, "session": self._progress.session, "run": self._progress.run}
 
     # --- exports ---
 

@@ -8,13 +8,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadConverter
-from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
+from temporalio.worker import (
+    StartActivityInput,
+    UnsandboxedWorkflowRunner,
+    WorkflowInboundInterceptor,
+    WorkflowInstance,
+    WorkflowInstanceDetails,
+    WorkflowOutboundInterceptor,
+    WorkflowRunner,
+)
 
 from holdfast.messages import cut, error_text
+from holdfast.temporal import names
 from holdfast.temporal.agent_workflows import AgentRun
-from holdfast.temporal.workflow_types import ForeignAgentRun, not_ours, started_as_agent
+from holdfast.temporal.workflow_types import ForeignAgentRun, is_an_agents
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +49,34 @@ class AgentWorkflowRunner(WorkflowRunner):
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         if det.defn.cls is ForeignAgentRun:
-            # What a worker with workflows of its user's does not know may be one of the user's.
-            if not (self._has_agents_alone or started_as_agent(det.info)):
-                raise not_ours(det.info)
-            # Its activities are for other workers, and must not be handed to this one first.
-            det = replace(det, disable_eager_activity_execution=True)
+            if not is_an_agents(det.info, self._has_agents_alone):
+                # Fails the task alone, so that Temporal goes on to offer it to workers.
+                raise RuntimeError(f"This worker has no agent and no workflow type '{det.info.workflow_type}'")
+            det = replace(det, disable_eager_activity_execution=True)  # what it starts is for other workers
         if issubclass(det.defn.cls, AgentRun):
             factory = det.payload_converter_factory
-            det = replace(det, payload_converter_factory=lambda: _TolerantConverter(factory()))
+            det = replace(
+                det,
+                payload_converter_factory=lambda: _TolerantConverter(factory()),
+                interceptor_classes=[*det.interceptor_classes, _Elsewhere],
+            )
         return self._runner.create_instance(det)
+
+
+class _Elsewhere(WorkflowInboundInterceptor):
+    def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+        super().init(_NotHereFirst(outbound))
+
+
+class _NotHereFirst(WorkflowOutboundInterceptor):
+    """Have what looks for another worker, or goes to one, not handed to this one first, as the server would."""
+
+    def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:  # noqa: A002
+        reference = input.args[0] if input.args else None
+        again = isinstance(reference, dict) and reference.get("dispatch", 1) > 1
+        return super().start_activity(
+            replace(input, disable_eager_execution=True) if again or input.activity == names.OPEN else input
+        )
 
 
 class _TolerantConverter(PayloadConverter):

@@ -45,6 +45,8 @@ class SessionActivities:
             agent, reference = self._host.agent(), await self._host.located(reference)
             if "tool" in reference:
                 self._host.tool(reference["tool"])
+            if "input" not in reference:  # the run is open, and looked for a worker
+                return {}
             # A run that is reset to its start begins from where it once began, not from what it has written since.
             place = f"{reference['run']}/open"
             kept = await self._host.store.load_reply(place, 0)

@@ -20,7 +20,7 @@ from holdfast.messages import ToolCall
 from holdfast.stores.protocol import LedgerEntry
 from holdfast.temporal import names
 from holdfast.temporal.calls import REDISPATCHES
-from holdfast.temporal.facts import GRACE, handler_seconds
+from holdfast.temporal.facts import GRACE, TIMEOUT, handler_seconds
 from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors, surely
 from holdfast.temporal.invocations import Invocations
 from holdfast.temporal.lost_calls import is_alive
@@ -31,8 +31,19 @@ from holdfast.tools import Cancelled, Failed, Outcome, Tool, ToolContext, Unknow
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a call stands in the ledger, and what its turn's record says of it."""
+
+    reference: Mapping[str, Any]
+    record: TurnRecord
+    call: ToolCall
+    run: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt at a call, with what its turn's record says of it."""
+    """One attempt at a call."""
 
     agent: Agent
     tool: Tool[..., Any]
@@ -40,7 +51,6 @@ class Attempt:
     context: ToolContext
     run: str
     key: str
-    record: TurnRecord
     invocations: Invocations
 
     def bounded(self, ask: Callable[..., Awaitable[Outcome | None]]) -> Coroutine[Any, Any, Outcome | None]:
@@ -71,14 +81,17 @@ class ToolActivities:
 
         return activity.defn(name=name)(run_tool)
 
-    async def _attempt(self, reference: Mapping[str, Any]) -> Attempt:
-        host, reference = self._host, await self._host.located(reference)
+    async def _place(self, reference: Mapping[str, Any]) -> Place:
+        reference = await self._host.located(reference)
         run, turn, position = reference["run"], reference["turn"], reference.get("position", 0)
-        record = await host.load_record(run, turn)
-        agent = host.agent()
+        record = await self._host.load_record(run, turn)
         call = record.calls[position]
-        tool = host.tool(call.name)
-        idempotency_key = f"{record.key}.{position}/{call.id}"
+        return Place(reference, record, call, run, call_key(turn, position, call.id, reference.get("dispatch", 1)))
+
+    def _attempt(self, place: Place) -> Attempt:
+        """Return what runs a call, or asks whether it has happened: where the agent and the tool are."""
+        agent, tool = self._host.agent(), self._host.tool(place.call.name)
+        record, call, reference = place.record, place.call, place.reference
         loop, info = asyncio.get_running_loop(), activity.info()
         invocations = Invocations(loop, activity.client(), call.id, record, reference.get("depth", 0))
         context = ToolContext(
@@ -86,20 +99,19 @@ class ToolActivities:
             agent_id=record.agent_id,
             session_id=record.session,
             tool_call_id=call.id,
-            idempotency_key=idempotency_key,
+            idempotency_key=f"{record.key}.{reference.get('position', 0)}/{call.id}",
             user_id=record.user_id,
             tenant_id=record.tenant_id,
             attempt=info.attempt,
             agents=invocations,
             heartbeat=_heartbeat(loop),
         )
-        key = call_key(turn, position, call.id, reference.get("dispatch", 1))
-        return Attempt(agent, tool, call, context, run, key, record, invocations)
+        return Attempt(agent, tool, call, context, place.run, place.key, invocations)
 
     # --- running ---
 
     async def _run(self, reference: Mapping[str, Any]) -> dict[str, Any]:
-        attempt, store, owner = await self._attempt(reference), self._host.store, self._host.owner()
+        attempt, store, owner = self._attempt(await self._place(reference)), self._host.store, self._host.owner()
         tool = attempt.tool
         claim = partial(
             store.claim,
@@ -180,48 +192,56 @@ class ToolActivities:
 
     @activity.defn(name=names.SETTLE)
     async def settle(self, reference: dict[str, Any]) -> dict[str, Any] | None:
-        """Return what became of a call: its outcome, `{"claimed": true}`, or None if it is to be run."""
-        with TypedErrors(), Heartbeats():
-            attempt = await self._attempt(reference)
-            if reference.get("recovering"):
-                return await self._recover(attempt, reference.get("position", 0))
-            entry = await self._host.store.settle(attempt.run, attempt.key)
-            if reference.get("wait") and entry.state == "claimed":
-                entry = await self._wait(attempt, entry)
-            return await self._verdict(attempt, entry, {})
+        """Return what became of a call: its outcome, `{"claimed": true}`, or None if it is to be run.
 
-    async def _wait(self, attempt: Attempt, entry: LedgerEntry) -> LedgerEntry:
+        The ledger tells on any worker; only a `verify` needs one that has the tool.
+        """
+        with TypedErrors(), Heartbeats():
+            place = await self._place(reference)
+            if reference.get("recovering"):
+                return await self._recover(place)
+            entry = await self._host.store.settle(place.run, place.key)
+            if reference.get("wait") and entry.state == "claimed":
+                entry = await self._wait(place, entry)
+            return await self._verdict(place, entry, {})
+
+    async def _wait(self, place: Place, entry: LedgerEntry) -> LedgerEntry:
         """Wait for another attempt that still runs: for as long as its worker is alive, and it may take."""
-        store, until = self._host.store, asyncio.get_running_loop().time() + handler_seconds(attempt.tool) + GRACE
+        store, tool = self._host.store, self._host.tools.get(place.call.name)
+        longest = TIMEOUT if tool is None else handler_seconds(tool) + GRACE
+        until = asyncio.get_running_loop().time() + longest
         while entry.state == "claimed" and asyncio.get_running_loop().time() < until:
             calls = [call for call in await store.running_calls() if call.owner == entry.owner]
             if not calls or not await is_alive(store, calls[0].worker, self._host.worker):
                 break
             await asyncio.sleep(0.2)
-            entry = await store.settle(attempt.run, attempt.key)
+            entry = await store.settle(place.run, place.key)
         return entry
 
-    async def _recover(self, attempt: Attempt, position: int) -> dict[str, Any] | None:
+    async def _recover(self, place: Place) -> dict[str, Any] | None:
         """Settle a call that an earlier run left: by that run's ledger, if it was one that keeps a ledger."""
-        run, _, turn = (attempt.record.previous or "").rpartition("/")
+        run, _, turn = (place.record.previous or "").rpartition("/")
         if not run:
-            return await self._verified(attempt)
+            return await self._verified(place)
         for dispatch in range(1, 2 * REDISPATCHES):
-            key = call_key(int(turn), position, attempt.call.id, dispatch)
+            key = call_key(int(turn), place.reference.get("position", 0), place.call.id, dispatch)
             entry = await self._host.store.settle(run, key)
             if entry.state != "abandoned":
-                return await self._verdict(attempt, entry, {"run": run, "key": key})
+                return await self._verdict(place, entry, {"run": run, "key": key})
         return None
 
-    async def _verdict(self, attempt: Attempt, entry: LedgerEntry, source: dict[str, str]) -> dict[str, Any] | None:
+    async def _verdict(self, place: Place, entry: LedgerEntry, source: dict[str, str]) -> dict[str, Any] | None:
         if entry.state == "abandoned":
             return None
         if entry.result is not None:
             outcome = previewed(read_entry(entry))
             return outcome | {"source": source} if source else outcome
-        return await self._verified(attempt)
+        return await self._verified(place)
 
-    async def _verified(self, attempt: Attempt) -> dict[str, Any] | None:
+    async def _verified(self, place: Place) -> dict[str, Any] | None:
+        if not place.reference.get("verify"):
+            return {"claimed": True}
+        attempt = self._attempt(place)
         tool = attempt.tool
         if tool.verify is None or tool.safe_to_retry:
             return {"claimed": True}

@@ -11,10 +11,9 @@ from typing import Any
 from temporalio import workflow
 from temporalio.common import RawValue
 
-from holdfast.errors import InputError
+from holdfast.agents import NAME
 from holdfast.temporal import names
 from holdfast.temporal.agent_workflows import AgentRun
-from holdfast.temporal.wire import AgentInput
 
 
 def agent_workflow(name: str) -> type:
@@ -46,23 +45,14 @@ class ForeignAgentRun(AgentRun):
 
     @workflow.run
     async def run(self, values: Sequence[RawValue]) -> dict[str, Any]:
-        if not (started_as_agent(workflow.info()) or _is_given(self._data, self._extra)):
-            raise not_ours(workflow.info())
         return await self.drive()
 
 
-def _is_given(data: object, extra: tuple[object, ...]) -> bool:
-    """Whether an input is an agent's: one object of its keys, and not an empty one."""
-    try:
-        return not extra and bool(AgentInput.read(data).plain())
-    except InputError:
-        return False
+def is_an_agents(info: workflow.Info, has_agents_alone: bool) -> bool:
+    """Whether a workflow of a type that a worker does not know is an agent's, and not one of the user's.
 
-
-def started_as_agent(info: workflow.Info) -> bool:
-    return names.AGENT_MEMO in info.raw_memo
-
-
-def not_ours(info: workflow.Info) -> RuntimeError:
-    """Return what fails the task of somebody else's workflow, so that Temporal goes on to offer it to workers."""
-    return RuntimeError(f"This worker has no agent and no workflow type '{info.workflow_type}'")
+    It is if holdfast started it. Started by others, it looks like one: a name and an id as agents have them, on a
+    worker that has nothing but agents.
+    """
+    looks_like = NAME.fullmatch(info.workflow_type) and info.workflow_id.startswith(f"{info.workflow_type}/")
+    return names.AGENT_MEMO in info.raw_memo or bool(has_agents_alone and looks_like)

@@ -1,17 +1,19 @@
 """Workers that have not every agent: a run says what it waits for, loses nothing, and goes on where its agent is."""
 
+import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
 from temporalio import workflow
-from temporalio.client import WorkflowFailureError
+from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.common import RawValue
 from temporalio.exceptions import CancelledError
 from temporalio.worker import Replayer, Worker
 
-from holdfast import Agent, Message, tool
+from holdfast import Agent, Loop, Message, tool
 from holdfast.temporal import HoldfastPlugin, agent_workflows
 from holdfast.testing import ScriptedModel
 from integration.questions import ask
@@ -24,7 +26,6 @@ from integration.temporal_runs import (
     events,
     failure,
     pending,
-    raw_payload,
     result,
     status,
     until,
@@ -136,6 +137,7 @@ async def test_a_run_that_waits_is_refused_by_its_agent_for_what_is_wrong_with_i
         await waits_for_a_worker(run)
         async with (await temporal.elsewhere()).worker(support, llm=ScriptedModel([])):
             assert "no message was given" in str(await failure(run))
+            assert await waiting(run) == []
 
 
 @tool
@@ -176,6 +178,17 @@ async def _waits_for_a_worker(run: Run) -> bool:
     return [item["kind"] for item in await waiting(run)] == ["worker"]
 
 
+async def test_a_wait_in_the_middle_of_a_run_does_not_carry_its_input_again(temporal: Temporal) -> None:
+    async with temporal.worker(clerk, llm=ScriptedModel(ask_once)):
+        run = await temporal.start(clerk, "x" * 100_000)
+        await pending(run)
+    async with worker_with(await temporal.elsewhere(), []):
+        before = sum(event.ByteSize() for event in await events(run))
+        await run.execute_update("answer", {"text": "Ada"})
+        await until(partial(_waits_for_a_worker, run))
+        assert sum(event.ByteSize() for event in await events(run)) - before < 50_000
+
+
 async def test_a_run_that_continues_as_new_goes_on_being_an_agents(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,13 +225,71 @@ async def test_a_run_waits_for_a_worker_that_has_its_tool(temporal: Temporal) ->
     async with temporal.worker(Agent("poster", tools=[ask]), llm=ScriptedModel(asks_then_posts)):
         await run.execute_update("answer", {"text": "Ada"})
         await until(partial(_waits_for_a_worker, run))
-        (waiting,) = await pending(run)
-        assert waiting["name"] == "post"
-        assert waiting["message"] == "This worker has no tool 'post'; it has ask"
+        (waits,) = await pending(run)
+        assert waits["name"] == "post"
+        assert waits["message"] == "This worker has no tool 'post'"
     async with temporal.worker(Agent("poster", tools=[ask, post]), llm=ScriptedModel(asks_then_posts)):
         assert (await result(run))["response"] == "done"
     assert [message.content for message in await temporal.messages() if message.role == "tool"] == ["Ada", "posted x"]
     await check_healthy(run)
+
+
+async def test_a_run_goes_on_beside_a_worker_that_has_its_agent_but_not_its_tool(temporal: Temporal) -> None:
+    def posts_once(messages: Sequence[Message], tools: Any) -> Any:
+        return posts[any(message.role == "tool" for message in messages)]
+
+    has_not = temporal.worker(Agent("poster", tools=[ask]), llm=ScriptedModel(posts_once))
+    has = (await temporal.elsewhere()).worker(poster, llm=ScriptedModel(posts_once))
+    async with has_not, has:
+        for number in range(4):
+            run = await temporal.start(poster, session=f"s{number}")
+            assert (await result(run))["response"] == "done"
+            await check_healthy(run)
+
+
+async def test_a_call_that_waits_for_a_worker_when_its_run_is_cancelled_was_not_run(temporal: Temporal) -> None:
+    async with temporal.worker(Agent("poster", tools=[ask, post]), llm=ScriptedModel(_asks_then_posts_twice)):
+        run = await temporal.start("poster")
+        await pending(run)
+    async with temporal.worker(Agent("poster", tools=[ask]), llm=ScriptedModel(_asks_then_posts_twice)):
+        await run.execute_update("answer", {"text": "Ada"})
+        await until(partial(_waits_for_a_worker, run))
+        await run.cancel()
+        with pytest.raises(WorkflowFailureError):
+            await result(run)
+    last = (await temporal.messages())[-2:]
+    assert [(message.tool_call_id, message.status) for message in last] == [("c2", "cancelled"), ("c3", "cancelled")]
+    assert "Not run" in last[0].content
+
+
+def _asks_then_posts_twice(messages: Sequence[Message], tools: Any) -> Any:
+    asked = any(message.role == "tool" for message in messages)
+    return asks_for(call("post", "c2", text="x"), call("post", "c3", text="x")) if asked else ask_once(messages, tools)
+
+
+async def test_nobody_else_decides_on_a_call_that_waits_to_be_run_again(temporal: Temporal) -> None:
+    @tool(timeout=timedelta(milliseconds=1))
+    async def pay() -> str:
+        """Pay."""
+        paid.append("x")
+        await asyncio.sleep(len(paid) < 2)
+        return "paid"
+
+    paid: list[str] = []
+    loop = Loop(on_unknown="ask")
+    model = [asks_for(call("pay", "p1")), "done"]
+    async with temporal.worker(Agent("payer", tools=[pay], loop=loop), llm=ScriptedModel(model)):
+        run = await temporal.start("payer")
+        assert [item["kind"] for item in await pending(run)] == ["unknown"]
+    async with temporal.worker(Agent("payer", loop=loop), llm=ScriptedModel(model)):
+        await run.execute_update("resolve", {"tool_call_id": "p1", "decision": "not-happened", "by": "ada"})
+        await until(partial(_waits_for_a_worker, run))
+        for name, data in (("resolve", {"decision": "happened", "result": "receipt"}), ("answer", {"text": "paid"})):
+            with pytest.raises(WorkflowUpdateFailedError):
+                await run.execute_update(name, {"tool_call_id": "p1", **data})
+    async with temporal.worker(Agent("payer", tools=[pay], loop=loop), llm=ScriptedModel(model[1:])):
+        assert (await result(run))["response"] == "done"
+    assert paid == ["x", "x"]
 
 
 async def test_a_run_that_has_begun_and_waits_for_a_worker_can_be_cancelled(temporal: Temporal) -> None:
@@ -248,19 +319,15 @@ async def test_a_worker_with_workflows_of_the_users_takes_what_was_started_as_an
         await check_healthy(run)
 
 
-NO_INPUT_OF_AN_AGENT: dict[str, tuple[Any, ...]] = {
-    "nothing": (),
-    "another object": ({"order": "x"},),
-    "two objects": ({"message": "x"}, {}),
-    "junk": (RawValue(raw_payload(b"{")),),
-}
-
-
-@pytest.mark.parametrize("what", NO_INPUT_OF_AN_AGENT)
-async def test_what_has_no_input_of_an_agent_is_left_to_other_workers(temporal: Temporal, what: str) -> None:
-    async with worker_with(temporal, []):
-        run = await temporal.start_raw("Shipment", *NO_INPUT_OF_AN_AGENT[what], id=temporal.session())
-        assert "no agent and no workflow type 'Shipment'" in (await until(partial(_wedges, run)))[0]
+async def test_what_does_not_look_like_a_run_of_an_agent_is_left_to_other_workers(temporal: Temporal) -> None:
+    plugin = HoldfastPlugin(agents=[other], store=temporal.store, llm=ScriptedModel([]))
+    async with Worker(
+        temporal.client, task_queue=temporal.name, plugins=[plugin], workflow_failure_exception_types=[Exception]
+    ):
+        session = temporal.session()
+        for kind, workflow_id in (("Shipment", f"Shipment/{session}"), ("shipment", session)):
+            run = await temporal.start_raw(kind, {"message": "x"}, id=workflow_id, memo={"agent": "Mrs Smith"})
+            assert f"no agent and no workflow type '{kind}'" in (await until(partial(_wedges, run)))[0]
 
 
 async def test_a_worker_with_workflows_of_the_users_leaves_those_that_it_has_not(temporal: Temporal) -> None:

@@ -64,8 +64,8 @@ def test_the_persisted_names_are_pinned() -> None:
         "CALL_NOT_OURS": "CallNotOurs",
         "HOOK_ERROR": "HookError",
         "NOT_HERE": "NotOnThisWorker",
-        "AGENT_MEMO": "agent",
-        "ASKED_MEMO": "asked",
+        "AGENT_MEMO": "holdfast.agent",
+        "ASKED_MEMO": "holdfast.asked",
     }
     assert names.SEARCH_ATTRIBUTES == {
         "HoldfastStatus": "Keyword",
