@@ -11,8 +11,10 @@ from holdfast.agents import (
 from holdfast.checkpoints import (
     Checkpoint,
     InterruptedResponse,
+    PipelineResult,
     Question,
     RunResult,
+    StepResult,
     assert_complete,
     is_interrupted,
 )
@@ -31,8 +33,10 @@ from holdfast.errors import (
     TerminalError,
     ToolDurabilityError,
 )
-from holdfast.local import resume, run, run_streaming
+from holdfast.local import resume, run, run_pipeline, run_streaming
 from holdfast.messages import LLMResponse, Message, ToolCall, Usage
+from holdfast.pipeline_loop import Decision
+from holdfast.pipelines import Approval, Pipeline, Step, StepContext, pipeline
 from holdfast.stores import AgentStore, memory_store, sqlite_store
 from holdfast.tools import Happened, NotHappened, RetryPolicy, Tool, ToolContext, tool
 
@@ -40,8 +44,10 @@ __all__ = [
     "Agent",
     "AgentContext",
     "AgentStore",
+    "Approval",
     "Checkpoint",
     "ContextCompression",
+    "Decision",
     "DefinitionError",
     "DiminishingReturns",
     "Happened",
@@ -55,6 +61,8 @@ __all__ = [
     "Message",
     "ModelError",
     "NotHappened",
+    "Pipeline",
+    "PipelineResult",
     "Question",
     "RetryPolicy",
     "RetryableError",
@@ -62,6 +70,9 @@ __all__ = [
     "SessionAccessDeniedError",
     "SessionConflictError",
     "SessionNotFoundError",
+    "Step",
+    "StepContext",
+    "StepResult",
     "StoreError",
     "TerminalError",
     "TokenBudget",
@@ -73,8 +84,10 @@ __all__ = [
     "assert_complete",
     "is_interrupted",
     "memory_store",
+    "pipeline",
     "resume",
     "run",
+    "run_pipeline",
     "run_streaming",
     "sqlite_store",
     "tool",

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -95,6 +96,48 @@ class InterruptedResponse:
     session_id: str | None = None
 
     interrupted: Literal[True] = field(default=True, init=False)
+
+
+class StepResult(Record):
+    """What an agent or a tool of a pipeline's step came to; plain JSON, to go on from in another process.
+
+    Args:
+        status: of the agent's run, also if its answer then did not fit the step; "complete" or "error" for a tool.
+        response: the agent's answer, or the tool's result.
+        iterations: model calls.
+    """
+
+    status: RunStatus
+    response: str = ""
+    iterations: int = 0
+
+
+PipelineStatus = Literal["complete", "error", "pending", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineResult:
+    """How far a pipeline came.
+
+    Args:
+        step_results: of the agents and tools that ran, by the path of their step.
+        outputs: by the name of the step or stage, read by its type.
+        failed_step, error_reason, error: only with status "error": which, why in one word, and in words.
+        pending_step, approval_message: only with status "pending": the gate that waits, and what it asks.
+        deadline: of that gate, if it has one.
+        run_key: by which a durable pipeline goes on; None without a store.
+    """
+
+    status: PipelineStatus
+    step_results: Mapping[str, StepResult]
+    outputs: Mapping[str, Any]
+    failed_step: str | None = None
+    error_reason: str | None = None
+    error: str | None = None
+    pending_step: str | None = None
+    approval_message: str | None = None
+    deadline: datetime | None = None
+    run_key: str | None = None
 
 
 def is_interrupted(result: RunResult | InterruptedResponse) -> TypeIs[InterruptedResponse]:

@@ -2,26 +2,50 @@
 
 import asyncio
 import difflib
-from collections.abc import AsyncGenerator
-from typing import Unpack
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Unpack
+from uuid import uuid4
 
 from holdfast.agents import Agent
-from holdfast.checkpoints import InterruptedResponse, RunResult
-from holdfast.local.events import CheckpointReached, Event, MessageAdded, RunEnded, TextDelta, ToolEnded, ToolStarted
+from holdfast.checkpoints import InterruptedResponse, PipelineResult, RunResult
+from holdfast.errors import InputError, MemoryStoreNotDurableError
+from holdfast.llm import LLM
+from holdfast.local.events import (
+    CheckpointReached,
+    Event,
+    MessageAdded,
+    PipelineEvent,
+    RunEnded,
+    StepCompleted,
+    StepFailed,
+    StepStarted,
+    TextDelta,
+    ToolEnded,
+    ToolStarted,
+)
 from holdfast.local.inputs import GivenCheckpoint, Transcript
-from holdfast.local.runs import Run, RunOptions
+from holdfast.local.pipelines import OnProgress, PipelineRun, check_run_key
+from holdfast.local.runs import Handlers, Run, RunOptions
+from holdfast.pipeline_loop import Decision
+from holdfast.pipelines import Pipeline
+from holdfast.stores import AgentStore
 
 __all__ = [
     "CheckpointReached",
     "Event",
     "MessageAdded",
+    "PipelineEvent",
     "RunEnded",
     "RunOptions",
+    "StepCompleted",
+    "StepFailed",
+    "StepStarted",
     "TextDelta",
     "ToolEnded",
     "ToolStarted",
     "resume",
     "run",
+    "run_pipeline",
     "run_streaming",
 ]
 
@@ -78,6 +102,59 @@ async def resume(
     """
     _check_options("resume", options)
     return await Run(agent, **options).go(checkpoint=checkpoint, answer=answer)
+
+
+async def run_pipeline(
+    pipeline: Pipeline,
+    *,
+    input: Any = None,  # noqa: A002
+    llm: LLM | None = None,
+    store: AgentStore | None = None,
+    run_key: str | None = None,
+    resume_after: str | None = None,
+    previous_results: Mapping[str, Any] | None = None,
+    decisions: Sequence[Decision | Mapping[str, Any]] = (),
+    on_progress: OnProgress | None = None,
+    tools: Handlers | None = None,
+    user_id: str | None = None,
+    tenant_id: str | None = None,
+) -> PipelineResult:
+    """Run a pipeline to its end, or to a gate that waits for people.
+
+    With a durable store the run survives the death of the process, and waits for people for as long as it takes: the
+    same `run_key` goes on where it stopped, without its input. Without one, `resume_after` and `previous_results` do.
+
+    Args:
+        input: of the pipeline, read by its type.
+        llm: an adapter, or a function from an agent's `model` to one.
+        store: where the run is kept, and the session of each step.
+        run_key: names the run in the store, like a session id; a new one if None, in the result.
+        resume_after: a step: it and those before it are done. A gate is approved by `user_id` so.
+        previous_results: the `step_results` of an earlier run, or their JSON; a step among them that was complete does
+            not run again.
+        decisions: what people decided at gates: `Decision`s, or `{"gate", "decision": "approve" | "reject", "by"?,
+            "comment"?, "digest"?, "edit"?}`.
+        on_progress: hears of the start and end of every agent and tool; what it raises is logged.
+        tools: handlers by tool name, in place of those declared.
+        user_id, tenant_id: who runs it.
+
+    Raises:
+        InputError: something given cannot be used, a decision does not count, or a step has no agent.
+        SessionAccessDeniedError, SessionConflictError: the run is somebody else's, or in flight.
+        StoreError: the database refused; what was kept before stays, run again to go on.
+        Exception: whatever a function of the pipeline raises.
+    """
+    if not isinstance(pipeline, Pipeline):
+        raise InputError(f"run_pipeline() needs a Pipeline, got {pipeline!r:.80}; end the builder with .build()")
+    if run_key is not None and store is None:
+        raise InputError("run_key= needs a store to find the run in")
+    if store is not None and not store.durable:
+        raise MemoryStoreNotDurableError("run_pipeline(store=…)")
+    if store is not None:
+        run_key = uuid4().hex if run_key is None else check_run_key(run_key)
+    options: RunOptions = {"llm": llm, "store": store, "tools": tools, "user_id": user_id, "tenant_id": tenant_id}
+    work = PipelineRun(pipeline, options, run_key, on_progress)
+    return await work.go(input, resume_after=resume_after, previous_results=previous_results, decisions=decisions)
 
 
 async def run_streaming(

@@ -50,4 +50,30 @@ class RunEnded:
     result: RunResult | InterruptedResponse
 
 
+@dataclass(frozen=True, slots=True)
+class StepStarted:
+    """A step of a pipeline starts; `step` is its path."""
+
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepCompleted:
+    """A step of a pipeline is done, and its output fits."""
+
+    step: str
+    iterations: int
+    response: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed:
+    """A step of a pipeline failed; `reason` in one word, `error` in words."""
+
+    step: str
+    reason: str
+    error: str
+
+
+PipelineEvent = StepStarted | StepCompleted | StepFailed
 Event = TextDelta | MessageAdded | ToolStarted | ToolEnded | CheckpointReached | RunEnded

@@ -1,12 +1,22 @@
 """Where sessions are kept: a Protocol, and one module per database."""
 
 from holdfast.stores.memory import MemoryStore, memory_store
-from holdfast.stores.protocol import AgentStore, Append, DurableStore, Ledger, LedgerEntry, RunningCall, Session
+from holdfast.stores.protocol import (
+    AgentStore,
+    Append,
+    DecisionRecord,
+    DurableStore,
+    Ledger,
+    LedgerEntry,
+    RunningCall,
+    Session,
+)
 from holdfast.stores.sqlite import SQLiteStore, sqlite_store
 
 __all__ = [
     "AgentStore",
     "Append",
+    "DecisionRecord",
     "DurableStore",
     "Ledger",
     "LedgerEntry",

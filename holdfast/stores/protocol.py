@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from holdfast.checkpoints import Question
 from holdfast.errors import InputError
@@ -110,6 +110,31 @@ class RunningCall(Record):
     task_token: str
     workflow_id: str
     run_id: str
+
+
+class DecisionRecord(Record):
+    """One decision at a gate, counted or not: a row of the audit trail, never changed.
+
+    Args:
+        run_key: of the pipeline's or agent's run.
+        gate: the path of the step, or the id of the tool call.
+        at: when it arrived, UTC.
+        digest: of what had been shown to the person, if their page said so.
+        edit: what they put in place of it, as JSON data.
+        refused: why it did not count.
+        key: makes it one row, however often it is recorded; a new one each time if None.
+    """
+
+    run_key: str
+    gate: str
+    at: datetime
+    decision: Literal["approve", "reject"]
+    by: str | None = None
+    comment: str | None = None
+    digest: str | None = None
+    edit: Any = None
+    refused: str | None = None
+    key: str | None = None
 
 
 class AgentStore(Protocol):
@@ -253,6 +278,14 @@ class Ledger(Protocol):
 
     async def load_reply(self, run_key: str, turn: int) -> str | None:
         """Return the reply kept for a turn, or None."""
+        ...
+
+    async def record_decision(self, record: DecisionRecord) -> None:
+        """Add a decision to the audit trail, unless one of its run and key is there."""
+        ...
+
+    async def load_decisions(self, run_key: str) -> list[DecisionRecord]:
+        """Return the decisions of a run in the order in which they were recorded."""
         ...
 
 

@@ -8,8 +8,9 @@ from typing import Literal, Self
 from holdfast.errors import InputError, StoreError
 from holdfast.messages import Message
 from holdfast.stores.locks import SessionLocks
-from holdfast.stores.protocol import Append, LedgerEntry, RunningCall, Session, kept_from
+from holdfast.stores.protocol import Append, DecisionRecord, LedgerEntry, RunningCall, Session, kept_from
 from holdfast.stores.sqlite_rows import (
+    DECISION,
     MESSAGE,
     RUNNING,
     SESSION,
@@ -20,8 +21,10 @@ from holdfast.stores.sqlite_rows import (
     kept_reply,
     ledger_entry,
     message_rows,
+    read_decision,
     read_message,
     read_session,
+    record_decision,
     save_reply,
     save_session,
 )
@@ -52,6 +55,12 @@ MIGRATIONS = (
     CREATE TABLE model_replies (
       run_key TEXT NOT NULL, turn INTEGER NOT NULL, reply TEXT NOT NULL, PRIMARY KEY (run_key, turn)
     ) STRICT, WITHOUT ROWID;
+    """,
+    """
+    CREATE TABLE gate_decisions (
+      number INTEGER PRIMARY KEY, run_key TEXT NOT NULL, gate TEXT NOT NULL, at TEXT NOT NULL, decision TEXT NOT NULL,
+      by TEXT, comment TEXT, digest TEXT, edit TEXT, refused TEXT, key TEXT, UNIQUE (run_key, key)
+    ) STRICT;
     """,
 )
 """One script per schema version, applied in order and never edited."""
@@ -276,6 +285,20 @@ class SQLiteStore:
 
     async def load_reply(self, run_key: str, turn: int) -> str | None:
         return await self._do(lambda db: kept_reply(db, run_key, turn), writes=False)
+
+    # --- decisions ---
+
+    async def record_decision(self, record: DecisionRecord) -> None:
+        await self._do(lambda db: record_decision(db, record))
+
+    async def load_decisions(self, run_key: str) -> list[DecisionRecord]:
+        rows = await self._do(
+            lambda db: db.execute(
+                f"SELECT {DECISION} FROM gate_decisions WHERE run_key = ? ORDER BY number", (run_key,)
+            ).fetchall(),
+            writes=False,
+        )
+        return [read_decision(row) for row in rows]
 
 
 def sqlite_store(path: str | os.PathLike[str]) -> SQLiteStore:

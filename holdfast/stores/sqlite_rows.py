@@ -11,12 +11,13 @@ from pydantic_core import to_json
 from holdfast.checkpoints import Question
 from holdfast.errors import InputError, SessionConflictError
 from holdfast.messages import Message, ToolCall, Usage
-from holdfast.stores.protocol import LedgerEntry, RunningCall, Session
+from holdfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall, Session
 
 SESSION = (
     "id, agent_name, state, user_id, tenant_id, questions, workflow_id, run_key, last_seq, version, created_at,"
     " updated_at"
 )
+DECISION = "run_key, gate, at, decision, by, comment, digest, edit, refused, key"
 RUNNING = "owner, worker, task_token, workflow_id, run_id"
 MESSAGE = "role, content, tool_calls, tool_call_id, tool_name, status, usage, cost"
 
@@ -184,6 +185,20 @@ def begin_call(db: sqlite3.Connection, running: RunningCall) -> None:
         " VALUES (:owner, :worker, :task_token, :workflow_id, :run_id)",
         dict(running),
     )
+
+
+def record_decision(db: sqlite3.Connection, record: DecisionRecord) -> None:
+    values = {**dict(record), "at": record.at.isoformat(), "edit": json.dumps(record.edit)}
+    db.execute(
+        f"INSERT INTO gate_decisions ({DECISION}) VALUES ({', '.join(f':{name}' for name in DECISION.split(', '))})"
+        " ON CONFLICT DO NOTHING",
+        values,
+    )
+
+
+def read_decision(row: tuple[Any, ...]) -> DecisionRecord:
+    fields = dict(zip(DECISION.split(", "), row, strict=True))
+    return DecisionRecord.model_validate({**fields, "edit": json.loads(fields["edit"])})
 
 
 def save_reply(db: sqlite3.Connection, run_key: str, turn: int, reply: str) -> str:

@@ -1,10 +1,11 @@
 """What a store's ledger, its journal of replies and its list of running calls must do, as checks."""
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.errors import InputError, SessionConflictError
-from holdfast.stores import Append, RunningCall
+from holdfast.stores import Append, DecisionRecord, RunningCall
 from holdfast.testing.expectations import contents, expect, expect_error, say, session
 
 
@@ -52,6 +53,16 @@ async def a_safe_call_can_be_taken_over(store: Any) -> None:
     expect((await store.take_over("run", "1", owner="me")).owner, "me", "the owner")
     expect(await store.finish("run", "1", owner="dead", state="done", result="x"), False, "finish by the dead one")
     expect(await store.finish("run", "1", owner="me", state="done", result="r"), True, "finish by the new one")
+
+
+async def decisions_are_kept_in_order_and_once_by_key(store: Any) -> None:
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    first = DecisionRecord(run_key="run", gate="g", at=at, decision="approve", by="ada", edit={"n": [1]}, key="1")
+    second = DecisionRecord(run_key="run", gate="h", at=at, decision="reject", comment="no", refused="too late")
+    for record in (first, second, first, second):
+        await store.record_decision(record)
+    expect(await store.load_decisions("run"), [first, second, second], "load_decisions")
+    expect(await store.load_decisions("other"), [], "load_decisions of another run")
 
 
 async def the_first_reply_of_a_turn_is_kept(store: Any) -> None:
@@ -152,6 +163,7 @@ LEDGER = [
     settling_fences_a_call_that_never_started,
     settling_reports_what_is_known,
     a_safe_call_can_be_taken_over,
+    decisions_are_kept_in_order_and_once_by_key,
     the_first_reply_of_a_turn_is_kept,
     entries_are_loaded_without_changing_anything,
     a_running_call_is_known_from_its_claim_to_its_result,

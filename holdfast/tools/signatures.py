@@ -86,7 +86,7 @@ def schema_type(annotation: Any, owner: str, what: str) -> TypeAdapter[Any]:
     try:
         adapter = TypeAdapter(annotation)
         adapter.rebuild(raise_errors=True)
-    except (PydanticSchemaGenerationError, PydanticUserError, TypeError, NameError) as error:
+    except (PydanticSchemaGenerationError, PydanticUserError, TypeError, NameError, SyntaxError) as error:
         first = str(error).splitlines()[0]
         raise DefinitionError(f"{owner}: {what} {annotation!r} cannot become a schema: {first}") from error
     return adapter

@@ -14,6 +14,7 @@ from holdfast import sqlite_store
 from holdfast.stores import SQLiteStore
 from holdfast.temporal import connect
 from holdfast.testing import DevServer, dev_server
+from integration import pipeline_drivers
 from integration.drivers import Driver, InProcess, OnTemporal
 from integration.temporal_runs import Temporal
 
@@ -54,6 +55,13 @@ async def temporal(temporal_server: DevServer, store: SQLiteStore) -> AsyncItera
     temporal = Temporal(await connect(temporal_server.address), store, f"t{uuid4().hex[:10]}")
     yield temporal
     await temporal.end_all()
+
+
+@pytest.fixture(params=[pipeline_drivers.InProcess], ids=["in process"])
+def pipelines(request: pytest.FixtureRequest, temporal: Temporal) -> pipeline_drivers.PipelineDriver:
+    """What carries a pipeline out."""
+    made: pipeline_drivers.PipelineDriver = request.param(temporal)
+    return made
 
 
 @pytest.fixture(params=[InProcess, OnTemporal], ids=["in process", "on Temporal"])

@@ -1,8 +1,24 @@
 """What the types promise to users; `mypy --strict` checks this file, nothing runs it."""
 
-from typing import assert_type
+from typing import Any, assert_type
 
-from holdfast import Agent, InterruptedResponse, RunResult, Tool, ToolContext, is_interrupted, resume, run, tool
+from pydantic import BaseModel
+
+from holdfast import (
+    Agent,
+    InterruptedResponse,
+    Pipeline,
+    RunResult,
+    Step,
+    StepContext,
+    Tool,
+    ToolContext,
+    is_interrupted,
+    pipeline,
+    resume,
+    run,
+    tool,
+)
 
 
 @tool
@@ -41,3 +57,25 @@ async def an_unknown_option_is_an_error() -> None:
 def a_tool_without_a_handler_is_a_declaration() -> None:
     declared: Tool[..., object] = Tool("look", description="Look.")
     assert_type(declared.safe_to_retry, bool)
+
+
+class Findings(BaseModel):
+    findings: list[str]
+
+
+def a_step_gives_its_output_its_type() -> None:
+    reviewer = Agent("reviewer")
+    review = Step("review", agent=reviewer, output=Findings)
+    assert_type(review, Step[Findings])
+    plain = Step("plain", agent=reviewer)
+    numbers = Step("numbers", agent=reviewer, output=list[int])
+
+    def message(ctx: StepContext) -> str:
+        assert_type(ctx[review], Findings)
+        assert_type(ctx[numbers], list[int])
+        assert_type(ctx[plain], dict[str, Any])
+        return ctx[review].findings[0]
+
+    made = pipeline("w").step(review).step(plain).step("publish", agent=reviewer, input=message).build()
+    assert_type(made, Pipeline)
+    pipeline("w").step(review, agent=reviewer)  # type: ignore[call-overload]

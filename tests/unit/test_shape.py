@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,16 +18,18 @@ ORDER = [
     ["checkpoints"],
     ["tools"],
     ["agents"],
+    ["pipelines"],
     ["agent_loop"],
+    ["pipeline_loop"],
     ["llm", "stores"],
     ["local"],
     ["temporal"],
     ["testing"],
     ["cli"],
 ]
-NO_IO = {"errors", "messages", "checkpoints", "tools", "agents", "agent_loop"}
+NO_IO = {"errors", "messages", "checkpoints", "tools", "agents", "pipelines", "agent_loop", "pipeline_loop"}
 FORBIDDEN_WITHOUT_IO = {
-    "asyncio", "datetime.datetime", "io", "logging", "os", "pathlib", "random", "secrets", "socket", "sqlite3",
+    "asyncio", "io", "logging", "os", "pathlib", "random", "secrets", "socket", "sqlite3",
     "subprocess", "tempfile", "threading", "time", "uuid",
 }  # fmt: skip
 MODULES = sorted(path for path in LIBRARY.rglob("*.py") if path != LIBRARY / "__init__.py")
@@ -34,6 +37,8 @@ PACKAGES = [
     "holdfast",
     "holdfast.stores",
     "holdfast.llm",
+    "holdfast.pipelines",
+    "holdfast.pipeline_loop",
     "holdfast.local",
     "holdfast.temporal",
     "holdfast.testing",
@@ -70,6 +75,7 @@ def test_a_module_imports_only_what_stands_to_its_left(path: Path) -> None:
 )
 def test_what_decides_has_no_clock_no_chance_no_files_and_no_loop(path: Path) -> None:
     assert imports_of(path) & FORBIDDEN_WITHOUT_IO == set()
+    assert not re.search(r"\.(now|utcnow|today)\(", path.read_text())  # a time is data, the time now is not
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(LIBRARY)))
@@ -88,13 +94,14 @@ def test_all_is_sorted_and_every_name_in_it_exists(name: str) -> None:
 
 def test_what_the_library_exports_is_a_decision() -> None:
     assert holdfast.__all__ == [
-        "Agent", "AgentContext", "AgentStore", "Checkpoint", "ContextCompression", "DefinitionError",
-        "DiminishingReturns", "Happened", "HoldfastError", "InputError", "InterruptError", "InterruptedResponse",
-        "LLMResponse", "Loop", "MemoryStoreNotDurableError", "Message", "ModelError", "NotHappened", "Question",
-        "RetryPolicy", "RetryableError", "RunResult", "SessionAccessDeniedError", "SessionConflictError",
-        "SessionNotFoundError", "StoreError", "TerminalError", "TokenBudget", "Tool", "ToolCall", "ToolContext",
-        "ToolDurabilityError", "Usage", "assert_complete", "is_interrupted", "memory_store", "resume", "run",
-        "run_streaming", "sqlite_store", "tool",
+        "Agent", "AgentContext", "AgentStore", "Approval", "Checkpoint", "ContextCompression", "Decision",
+        "DefinitionError", "DiminishingReturns", "Happened", "HoldfastError", "InputError", "InterruptError",
+        "InterruptedResponse", "LLMResponse", "Loop", "MemoryStoreNotDurableError", "Message", "ModelError",
+        "NotHappened", "Pipeline", "PipelineResult", "Question", "RetryPolicy", "RetryableError", "RunResult",
+        "SessionAccessDeniedError", "SessionConflictError", "SessionNotFoundError", "Step", "StepContext",
+        "StepResult", "StoreError", "TerminalError", "TokenBudget", "Tool", "ToolCall", "ToolContext",
+        "ToolDurabilityError", "Usage", "assert_complete", "is_interrupted", "memory_store", "pipeline", "resume",
+        "run", "run_pipeline", "run_streaming", "sqlite_store", "tool",
     ]  # fmt: skip
 
 
@@ -125,13 +132,14 @@ def test_the_persisted_names_are_pinned() -> None:
     }
     assert sorted(holdfast.ToolDurabilityError("t", "c").payload()) == ["error", "kind", "toolCallId", "toolName"]
     assert holdfast.ToolDurabilityError.kind == "tool-durability-error"
-    assert len(MIGRATIONS) == 1
-    assert [line.split()[2] for line in MIGRATIONS[0].splitlines() if "CREATE TABLE" in line] == [
+    assert len(MIGRATIONS) == 2
+    assert [line.split()[2] for line in "".join(MIGRATIONS).splitlines() if "CREATE TABLE" in line] == [
         "agent_sessions",
         "agent_messages",
         "tool_ledger",
         "running_calls",
         "model_replies",
+        "gate_decisions",
     ]
 
 

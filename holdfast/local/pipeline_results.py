@@ -1,0 +1,89 @@
+"""What a pipeline's steps came to, kept so that no step runs again: in memory, or in a durable store as well."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from pydantic_core import to_json
+
+from holdfast.errors import InputError, SessionAccessDeniedError
+from holdfast.messages import read_json
+from holdfast.pipeline_loop import Decision
+from holdfast.stores.protocol import DecisionRecord, DurableStore
+
+
+class Kept:
+    """Values by key. The first that is kept under a key stays.
+
+    Args:
+        name: of the run in the store.
+        store: None keeps them for one call alone.
+    """
+
+    def __init__(self, name: str, store: DurableStore | None) -> None:
+        self._name, self._store = name, store
+        self._values: dict[str, Any] = {}
+        self._decisions: list[DecisionRecord] = []
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    async def find(self, key: str) -> bool:
+        """Look whether something is kept, and have it at hand then."""
+        if key not in self._values and self._store is not None:
+            text = await self._store.load_reply(f"{self._name}/{key}", 0)
+            if text is not None:
+                self._values[key] = read_json(text)
+        return key in self._values
+
+    async def keep(self, key: str, value: Any) -> Any:
+        """Keep a value of plain JSON data, and return the one that is kept."""
+        if self._store is not None:
+            text = to_json(value).decode()
+            value = read_json(await self._store.save_reply(f"{self._name}/{key}", 0, text))
+        return self._values.setdefault(key, value)
+
+    async def count(self, key: str) -> int:
+        """Return how many values are kept in a list, in the store alone."""
+        number = 0
+        while self._store is not None and await self._store.load_reply(f"{self._name}/{key}", number) is not None:
+            number += 1
+        return number
+
+    async def add(self, key: str, value: Any) -> None:
+        """Add to that list."""
+        if self._store is not None:
+            await self._store.save_reply(f"{self._name}/{key}", await self.count(key), to_json(value).decode())
+
+    async def begin(self, given: Any, who: Mapping[str, str | None]) -> None:
+        """Keep the input of a run, and who began it; one that was begun is the same, or gave none this time.
+
+        Raises:
+            InputError: it was begun with another input.
+            SessionAccessDeniedError: somebody else has begun it.
+        """
+        is_new = not await self.find("?input")
+        if (await self.keep("?who", dict(who))) != dict(who):
+            raise SessionAccessDeniedError(self._name)
+        if is_new or given is None:
+            await self.keep("?input", given)
+        elif self["?input"] != given:
+            raise InputError(f"Run {self._name} was begun with another input; give it another run_key, or no input")
+
+    # --- decisions ---
+
+    async def decisions(self, gate: str) -> list[DecisionRecord]:
+        """Return what was decided at a gate and counted, in order."""
+        found = self._decisions if self._store is None else await self._store.load_decisions(self._name)
+        return [record for record in found if record.gate == gate and record.refused is None]
+
+    async def record(self, decision: Decision, at: datetime, refused: str | None) -> None:
+        """Record a decision, and why it did not count."""
+        record = DecisionRecord(run_key=self._name, at=at, refused=refused, **decision.model_dump())
+        if self._store is None:
+            self._decisions.append(record)
+        else:
+            await self._store.record_decision(record)

@@ -1,0 +1,112 @@
+"""Runs what a step of a pipeline is: an agent, or a tool without a model. With a store each has a session of its own,
+so that a crash in the middle of it is repaired as that of any run.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, cast
+
+from holdfast.agents import Agent
+from holdfast.checkpoints import InterruptedResponse, RunResult, StepResult
+from holdfast.errors import TerminalError
+from holdfast.llm import ToolDescription
+from holdfast.local.pipeline_results import Kept
+from holdfast.local.runs import Run, RunOptions
+from holdfast.messages import LLMResponse, Message, ToolCall, error_text, read_json
+from holdfast.pipeline_loop import Done, read_answer, read_value
+from holdfast.pipelines import Step
+from holdfast.stores.protocol import SESSION_ID
+from holdfast.tools import Tool
+
+
+class StepRunner:
+    """Runs the steps of one run of a pipeline.
+
+    Args:
+        name: of the run in the store.
+        options: of the agents' runs.
+    """
+
+    def __init__(self, kept: Kept, *, name: str, options: RunOptions) -> None:
+        self._kept, self._name, self._options = kept, name, options
+
+    async def run(self, path: str, step: Step[Any], given: Any) -> StepResult:
+        """Return what a step comes to.
+
+        Args:
+            given: the message for its agent, or the arguments for its tool.
+        """
+        if step.run is not None:
+            one_call: RunOptions = {**self._options, "llm": _OneCall(step.run, given)}
+            return _of_tool(await self._go(path, Agent(step.name, tools=[step.run]), "Run.", one_call))
+        return _of_agent(await self._go(path, cast(Agent, step.agent), given, self._options))
+
+    async def failed(self, path: str, result: StepResult) -> None:
+        """A later run of the step begins anew; but not where nobody knows whether a tool's effect has happened."""
+        if "tool-durability-error" not in result.response:
+            await self._kept.add(f"{path}?failed", result.response)
+
+    async def _go(
+        self, path: str, agent: Agent, message: str, options: RunOptions
+    ) -> RunResult | InterruptedResponse | str:
+        store, said = options.get("store"), False
+        if store is not None:
+            session = step_session(self._name, path, await self._kept.count(f"{path}?failed"))
+            said = await store.load_session(session) is not None
+            options = {**options, "session_id": session}
+        try:
+            return await Run(agent, **options).go(message=None if said else message)
+        except TerminalError as error:
+            return error_text(error)
+
+
+def step_session(run: str, path: str, attempt: int) -> str:
+    """Return the id of the session of a step."""
+    whole = f"{run}/{path}".replace("/", ".") + (f"~{attempt}" if attempt else "")
+    if SESSION_ID.fullmatch(whole):
+        return whole
+    return f"{whole[:150]}.{hashlib.blake2b(whole.encode(), digest_size=12).hexdigest()}"
+
+
+class _OneCall:
+    """A model that asks for one call, and then is done."""
+
+    def __init__(self, tool: Tool[..., Any], arguments: dict[str, Any]) -> None:
+        self._call = ToolCall(id="call", name=tool.name, arguments=arguments)
+
+    async def chat(self, messages: Sequence[Message], tools: Sequence[ToolDescription], **_: Any) -> LLMResponse:
+        done = any(message.role == "tool" for message in messages)
+        return LLMResponse(text="done") if done else LLMResponse(tool_calls=(self._call,))
+
+
+def _of_agent(result: RunResult | InterruptedResponse | str) -> StepResult:
+    match result:
+        case RunResult():
+            return StepResult(status=result.status, response=result.response, iterations=result.iterations)
+        case InterruptedResponse():
+            text = f"its agent asks a question, which nobody can answer here: {result.question}"
+            return StepResult(status="error", response=text, iterations=result.checkpoint.iterations)
+        case str():
+            return StepResult(status="error", response=result)
+
+
+def _of_tool(result: RunResult | InterruptedResponse | str) -> StepResult:
+    if not isinstance(result, RunResult):
+        return _of_agent(result)
+    message = next((message for message in reversed(result.messages) if message.role == "tool"), None)
+    if message is None:
+        return StepResult(status="error", response=result.response)
+    return StepResult(status="complete" if message.status == "completed" else "error", response=message.content)
+
+
+def read_result(step: Step[Any], result: StepResult) -> tuple[Done, Any]:
+    """Return what a result means for its step, and the output that it is, as plain JSON data."""
+    if step.run is None:
+        return read_answer(step, result.status, result.response)
+    if result.status != "complete":
+        return Done(reason="tool-failed", error=f"Step '{step.name}': its tool failed: {result.response}"), None
+    try:
+        value = result.response if step.run.output is str else read_json(result.response)
+    except ValueError:  # a tool without a return type gave text
+        value = result.response
+    return read_value(step, value)

@@ -1,0 +1,303 @@
+"""Runs pipelines in this process. What is next is decided in `pipeline_loop`; here functions are called, agents and
+tools run, and what they came to is kept.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, cast
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from holdfast.checkpoints import PipelineResult, StepResult
+from holdfast.errors import InputError, SessionConflictError
+from holdfast.local.events import PipelineEvent, StepCompleted, StepFailed, StepStarted
+from holdfast.local.pipeline_results import Kept
+from holdfast.local.pipeline_steps import StepRunner, read_result
+from holdfast.local.runs import RunOptions
+from holdfast.messages import explain
+from holdfast.pipeline_loop import (
+    Action,
+    Decision,
+    Done,
+    Ended,
+    Evaluate,
+    Evaluations,
+    Gate,
+    GateRule,
+    PipelineState,
+    RunStep,
+    plan,
+)
+from holdfast.pipelines import Approval, Pipeline, Step
+from holdfast.pipelines.paths import find
+from holdfast.stores.protocol import DurableStore, check_session_id
+
+_LOG = logging.getLogger("holdfast")
+
+OnProgress = Callable[[PipelineEvent], object]
+
+
+class PipelineRun:
+    """One call of `run_pipeline`."""
+
+    def __init__(
+        self, pipeline: Pipeline, options: RunOptions, run_key: str | None, on_progress: OnProgress | None
+    ) -> None:
+        self._pipeline = pipeline
+        self._store = store = cast("DurableStore | None", options.get("store"))
+        self._run_key = run_key
+        self._name = f"{pipeline.name}/{run_key}"
+        self._who = {"user_id": options.get("user_id"), "tenant_id": options.get("tenant_id")}
+        self._on_progress = on_progress
+        self._state = PipelineState(plan(pipeline))
+        self._kept = Kept(self._name, store)
+        self._runner = StepRunner(self._kept, name=self._name, options=options)
+        self._results: dict[str, StepResult] = {}
+        self._previous: dict[str, StepResult] = {}
+        self._skipped: tuple[str, ...] = ()
+        self._decisions: list[Decision] = []
+        self._waiting: dict[str, Gate] = {}
+
+    async def go(
+        self,
+        given: Any,
+        *,
+        resume_after: str | None,
+        previous_results: Mapping[str, Any] | None,
+        decisions: Sequence[Decision | Mapping[str, Any]],
+    ) -> PipelineResult:
+        """Run to the end, or to a gate that waits."""
+        self._previous = _read_previous(previous_results)
+        self._decisions = [_read_decision(decision) for decision in decisions]
+        if resume_after is not None:
+            self._skip_to(resume_after)
+        for decision in self._decisions:
+            self._approval(decision.gate)
+        if self._store is None:
+            return await self._run(given)
+        hold = f"{self._pipeline.name}.{self._run_key}"
+        if not await self._store.hold(hold):
+            raise SessionConflictError(f"Run {self._name} is in flight; wait for it to end, then run it again")
+        try:
+            return await self._run(given)
+        finally:
+            await self._store.let_go(hold)
+
+    async def _run(self, given: Any) -> PipelineResult:
+        rule = self._pipeline.access.get("start")
+        if rule is not None and not rule(self._who["user_id"]):
+            raise InputError(f"Pipeline '{self._pipeline.name}': {self._who['user_id']} may not start it")
+        if given is not None or not await self._kept.find("?input"):
+            given = self._pipeline.write_input(self._pipeline.read_input(given))
+        await self._kept.begin(given, self._who)
+        return self._result(await self._advance())
+
+    def _skip_to(self, name: str) -> None:
+        """Take the stages before this one for done, and this one, too; a gate is approved by whoever says so."""
+        names = [stage.name for stage in self._pipeline.stages]
+        if name not in names:
+            raise InputError(f'Step "{name}" not found in workflow "{self._pipeline.name}".')
+        stages = self._pipeline.stages[: names.index(name) + 1]
+        self._skipped = tuple(names[: len(stages)])
+        if isinstance(stages[-1], Step) and stages[-1].kind == "approval":
+            self._skipped = self._skipped[:-1]
+            self._decisions.append(Decision(gate=name, decision="approve", by=self._who["user_id"]))
+        steps = [stage for stage in stages if isinstance(stage, Step) and stage.kind in ("agent", "tool")]
+        missing = [step.name for step in steps if step.name not in self._previous]
+        if missing and self._store is None:
+            raise InputError(_nothing_of(name, missing))
+
+    # --- going on ---
+
+    async def _advance(self) -> Ended | None:
+        """Carry out what is next until the end; None if all that is left waits for people."""
+        running: dict[str, asyncio.Task[Done]] = {}
+        try:
+            while True:
+                found = self._state.next_actions(running)
+                if isinstance(found, Ended):
+                    return found
+                for action in found.actions:
+                    if action.key not in running and action.key not in self._waiting:
+                        running[action.key] = asyncio.create_task(self._do(action))
+                if not running:
+                    return None
+                await asyncio.wait(running.values(), return_when=asyncio.FIRST_COMPLETED)
+                for key in [key for key, task in running.items() if task.done()]:
+                    done = running.pop(key).result()
+                    if key not in self._waiting:
+                        self._state = self._state.ended(key, done)
+        finally:
+            for task in running.values():
+                task.cancel()
+            await asyncio.gather(*running.values(), return_exceptions=True)
+
+    async def _do(self, action: Action) -> Done:
+        is_kept = await self._kept.find(action.key)
+        if isinstance(action, Evaluate):
+            if not is_kept:
+                done, value = self._evaluations.evaluate(action)
+                if done.reason is not None:
+                    return done
+                await self._kept.keep(action.key, value)
+            value = self._kept[action.key]
+            return Done(len(value) if action.what == "over" else value)
+        step = cast("Step[Any]", find(self._pipeline, action.path))
+        if step.kind == "approval":
+            return Done() if is_kept else await self._at_gate(action.path, step, cast(Approval, step.approval))
+        return await self._run_step(action, step, is_kept)
+
+    @property
+    def _evaluations(self) -> Evaluations:
+        return Evaluations(self._pipeline, self._state, self._kept.__getitem__, **self._who)
+
+    # --- agents and tools ---
+
+    async def _run_step(self, action: RunStep, step: Step[Any], is_kept: bool) -> Done:
+        path = action.path
+        if is_kept and await self._kept.find(f"{path}?result"):
+            self._results[path] = StepResult(**self._kept[f"{path}?result"])
+            return Done()
+        previous, is_skipped = self._previous.get(path), path.split("/")[0] in self._skipped
+        if previous is not None and (is_skipped or previous.status == "complete"):
+            return await self._came_to(path, step, previous)
+        if is_skipped:
+            raise InputError(_nothing_of(self._skipped[-1], [path]))
+        if step.agent is None and step.run is None:
+            raise InputError(f'Step "{step.name}" has no agent assigned.')
+        key = f"{path}?with"
+        if not await self._kept.find(key):
+            await self._kept.keep(key, step.make_input(self._evaluations.context(path)))
+        self._tell(StepStarted(path))
+        result = await self._runner.run(path, step, self._kept[key])
+        done = await self._came_to(path, step, result)
+        if done.reason is None:
+            self._tell(StepCompleted(path, result.iterations, result.response))
+        else:
+            await self._runner.failed(path, result)
+            self._tell(StepFailed(path, done.reason, done.error or ""))
+        return done
+
+    async def _came_to(self, path: str, step: Step[Any], result: StepResult) -> Done:
+        """Note what a step came to, and keep it if that is an output."""
+        self._results[path] = result
+        done, output = read_result(step, result)
+        if done.reason is None:
+            await self._kept.keep(f"{path}?result", result.model_dump())
+            await self._kept.keep(path, output)
+        return done
+
+    def _tell(self, event: PipelineEvent) -> None:
+        if self._on_progress is None:
+            return
+        try:
+            self._on_progress(event)
+        except Exception as error:  # it only looks on
+            _LOG.warning("on_progress raised at step %s", event.step, exc_info=error)
+
+    # --- gates ---
+
+    def _approval(self, path: str) -> Approval:
+        step = find(self._pipeline, path)
+        if not isinstance(step, Step) or step.approval is None:
+            raise InputError(f"Step '{path}' of pipeline '{self._pipeline.name}' is no gate: it has no approval")
+        return step.approval
+
+    async def _at_gate(self, path: str, step: Step[Any], approval: Approval) -> Done:
+        now = datetime.now(UTC)
+        if path.split("/")[0] in self._skipped:
+            await self._kept.keep(
+                path, Gate(name=path, rule=GateRule(), digest="", since=now, status="approved").output
+            )
+            return Done()
+        key = f"{path}?gate"
+        if not await self._kept.find(key):
+            context = self._evaluations.context(path)
+            message = approval.message if isinstance(approval.message, str) else approval.message(context)
+            await self._kept.keep(key, {"message": message, "since": now.isoformat()})
+        shown = self._kept[key]
+        gate = Gate(
+            name=path,
+            rule=GateRule.of(approval),
+            digest=hashlib.blake2b(to_json([path, shown["message"]]), digest_size=16).hexdigest(),
+            since=datetime.fromisoformat(shown["since"]),
+            requester=self._who["user_id"],
+        )
+        for record in await self._kept.decisions(path):
+            gate = gate.at(record.at).decided(Decision.model_validate(record, from_attributes=True))
+        gate = gate.at(now)
+        for decision in [decision for decision in self._decisions if decision.gate == path]:
+            gate = await self._decide(gate, decision, now)
+        if gate.status == "open":
+            self._waiting[path] = gate
+        if gate.failure is not None:
+            return Done(None, *gate.failure)
+        if gate.status == "approved":
+            await self._kept.keep(path, gate.output)
+        return Done()
+
+    async def _decide(self, gate: Gate, decision: Decision, now: datetime) -> Gate:
+        may = self._pipeline.access.get("approve")
+        refused = gate.problem(decision)
+        if refused is None and may is not None and not may(decision.by):
+            refused = f"gate {gate.name}: {decision.by} may not decide it"
+        await self._kept.record(decision, now, refused)
+        if refused is not None:
+            raise InputError(refused)
+        return gate.decided(decision)
+
+    # --- the result ---
+
+    def _result(self, ended: Ended | None) -> PipelineResult:
+        make = partial(
+            PipelineResult,
+            step_results=self._results,
+            outputs=self._evaluations.outputs(),
+            run_key=self._run_key,
+        )
+        if ended is None:
+            path, gate = next(iter(self._waiting.items()))
+            message = self._kept[f"{path}?gate"]["message"]
+            return make(status="pending", pending_step=path, approval_message=message, deadline=gate.deadline)
+        if ended.reason is None:
+            return make(status="complete")
+        return make(status="error", failed_step=ended.failed_step, error_reason=ended.reason, error=ended.error)
+
+
+def _nothing_of(name: str, missing: Sequence[str]) -> str:
+    return (
+        f"resume_after={name!r} skips {', '.join(missing)}, of which previous_results has nothing: give the "
+        "step_results of the earlier run"
+    )
+
+
+def _read_previous(given: Mapping[str, Any] | None) -> dict[str, StepResult]:
+    try:
+        return {path: StepResult.model_validate(result) for path, result in (given or {}).items()}
+    except (ValidationError, AttributeError) as error:
+        text = explain(error) if isinstance(error, ValidationError) else f"it is no mapping, but {given!r:.80}"
+        raise InputError(f"previous_results cannot be used: {text}") from error
+
+
+def _read_decision(given: Decision | Mapping[str, Any]) -> Decision:
+    try:
+        return Decision.model_validate(given)
+    except ValidationError as error:
+        raise InputError(f"A decision cannot be used: {explain(error)}") from error
+
+
+def check_run_key(run_key: str) -> str:
+    """Return a run key that is safe wherever it is used.
+
+    Raises:
+        InputError: it is not like a session id.
+    """
+    try:
+        return check_session_id(run_key)
+    except InputError as error:
+        raise InputError(str(error).replace("session_id", "run_key")) from None

@@ -1,0 +1,193 @@
+"""What a decision at a gate means, and what its time means; no I/O, and no clock: drivers say what time it is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from holdfast.messages import Record
+from holdfast.pipelines import Approval
+
+GateStatus = Literal["open", "approved", "rejected", "timed-out"]
+
+
+class Decision(Record):
+    """What a person decided at a gate.
+
+    Args:
+        gate: its name: the path of the step, or the id of the tool call.
+        by: who; needed where not everybody may decide.
+        digest: of what was shown, if the person's page had it; another one than the gate's is refused.
+        edit: what is to be used in place of what was shown.
+    """
+
+    gate: str
+    decision: Literal["approve", "reject"]
+    by: str | None = None
+    comment: str | None = None
+    digest: str | None = None
+    edit: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRule:
+    """The numbers and names of an `Approval`, without its functions; see there.
+
+    Args:
+        timeout, remind_every: seconds.
+        users: who may decide, groups expanded; nobody means anybody.
+        groups: those that are asked, for people to search by.
+    """
+
+    timeout: float | None = None
+    on_timeout: str = "fail"
+    remind_every: float | None = None
+    users: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    quorum: int = 1
+    exclude_requester: bool = False
+    escalate_to: "GateRule | None" = None
+
+    @classmethod
+    def of(cls, approval: Approval) -> "GateRule":
+        """Return the rule of an approval."""
+        return cls(
+            timeout=approval.timeout,  # type: ignore[arg-type]  # seconds, once it is declared
+            on_timeout=approval.on_timeout,
+            remind_every=approval.remind_every,  # type: ignore[arg-type]
+            users=approval.users,
+            groups=approval.asked_groups,
+            quorum=approval.quorum,
+            exclude_requester=approval.exclude_requester,
+            escalate_to=None if approval.escalate_to is None else cls.of(approval.escalate_to),
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        data: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        data |= {"users": list(self.users), "groups": list(self.groups)}
+        data["escalate_to"] = None if self.escalate_to is None else self.escalate_to.plain()
+        usual = GateRule()
+        return {name: value for name, value in data.items() if value != getattr(usual, name) and value != []}
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> "GateRule":
+        """Read what `plain` returned."""
+        given = {**data, "users": tuple(data.get("users", ())), "groups": tuple(data.get("groups", ()))}
+        if data.get("escalate_to") is not None:
+            given["escalate_to"] = cls.read(data["escalate_to"])
+        return cls(**given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """A gate that was reached.
+
+    Args:
+        rule: whom it asks now; another one after an escalation.
+        digest: of what people are shown.
+        requester: who started the run.
+        since: when it began to ask those whom it asks now.
+        approvals: so far.
+        last: the decision that ended it; None while it is open, and when its time ended it.
+    """
+
+    name: str
+    rule: GateRule
+    digest: str
+    since: datetime
+    requester: str | None = None
+    approvals: tuple[Decision, ...] = ()
+    status: GateStatus = "open"
+    last: Decision | None = None
+
+    @property
+    def deadline(self) -> datetime | None:
+        return None if self.rule.timeout is None else self.since + timedelta(seconds=self.rule.timeout)
+
+    def next_reminder(self, now: datetime) -> datetime | None:
+        """Return when people are to be reminded next, if that is before the deadline."""
+        every = self.rule.remind_every
+        if every is None:
+            return None
+        at = self.since + timedelta(seconds=every * (int((now - self.since).total_seconds() // every) + 1))
+        return None if self.deadline is not None and at >= self.deadline else at
+
+    def problem(self, decision: Decision) -> str | None:
+        """Return why a decision does not count, or None if it does."""
+        by, rule = decision.by, self.rule
+        if self.status != "open":
+            return f"gate {self.name} was {self.status.replace('-', ' ')} already"
+        if decision.digest is not None and decision.digest != self.digest:
+            return f"gate {self.name} shows something else now: look at it again, and decide on digest {self.digest}"
+        needs_name = bool(rule.users) or rule.quorum > 1 or rule.exclude_requester
+        if by is None and needs_name:
+            return f"gate {self.name}: by is missing; it must be said who decides"
+        if rule.users and by not in rule.users:
+            return f"gate {self.name}: {by} may not decide it; {', '.join(rule.users)} may"
+        if decision.decision == "reject":
+            return None
+        if rule.exclude_requester and by == self.requester:
+            return f"gate {self.name}: {by} has asked for it, and cannot approve it"
+        if any(earlier.by == by for earlier in self.approvals) and by is not None:
+            return f"gate {self.name}: {by} has approved it already"
+        if any(earlier.edit != decision.edit for earlier in self.approvals):
+            return f"gate {self.name}: others have approved it with another edit"
+        return None
+
+    def decided(self, decision: Decision) -> "Gate":
+        """Return the gate after a decision that counts."""
+        if decision.decision == "reject":
+            return replace(self, status="rejected", last=decision)
+        approvals = (*self.approvals, decision)
+        if len(approvals) < self.rule.quorum:
+            return replace(self, approvals=approvals)
+        return replace(self, approvals=approvals, status="approved", last=decision)
+
+    def expired(self) -> "Gate":
+        """Return the gate after its time is over."""
+        match self.rule.on_timeout, self.rule.escalate_to, self.deadline:
+            case "approve", _, _:
+                return replace(self, status="approved")
+            case "reject", _, _:
+                return replace(self, status="rejected")
+            case "escalate", GateRule() as rule, datetime() as deadline:
+                return replace(self, rule=rule, since=deadline, approvals=())
+            case _:
+                return replace(self, status="timed-out")
+
+    def at(self, now: datetime) -> "Gate":
+        """Return the gate as it is at a time: every deadline that has passed has had its effect."""
+        gate = self
+        while gate.status == "open" and gate.deadline is not None and gate.deadline <= now:
+            gate = gate.expired()
+        return gate
+
+    @property
+    def output(self) -> dict[str, Any]:
+        """Return what later steps see of it: the decision, by whom, their comment, their edit."""
+        people = [earlier.by for earlier in self.approvals if earlier.by is not None]
+        last = self.last
+        return {
+            "decision": "approve" if self.status == "approved" else "reject",
+            "by": people if self.status == "approved" or last is None or last.by is None else [last.by],
+            "comment": None if last is None else last.comment,
+            "edit": None if last is None else last.edit,
+        }
+
+    @property
+    def failure(self) -> tuple[str, str] | None:
+        """Return the reason and the words for a gate that ended the run; None while it is open or approved."""
+        match self.status, self.last:
+            case "timed-out", _:
+                return (
+                    "approval-timeout",
+                    f"nobody decided on gate {self.name} until {self.deadline:%Y-%m-%d %H:%M} UTC",
+                )
+            case "rejected", None:
+                return "approval-rejected", f"nobody decided on gate {self.name} in time, which rejects it"
+            case "rejected", last:
+                who = "" if last is None or last.by is None else f" by {last.by}"
+                why = "" if last is None or last.comment is None else f": {last.comment}"
+                return "approval-rejected", f"gate {self.name} was rejected{who}{why}"
+        return None

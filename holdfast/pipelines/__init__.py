@@ -1,0 +1,29 @@
+"""Pipelines: steps of agents, tools and people in an order, declared once and frozen."""
+
+from holdfast.pipelines.approvals import Approval
+from holdfast.pipelines.contexts import StepContext
+from holdfast.pipelines.declarations import (
+    Branch,
+    Map,
+    Parallel,
+    Pipeline,
+    PipelineBuilder,
+    Repeat,
+    Stage,
+    Step,
+    pipeline,
+)
+
+__all__ = [
+    "Approval",
+    "Branch",
+    "Map",
+    "Parallel",
+    "Pipeline",
+    "PipelineBuilder",
+    "Repeat",
+    "Stage",
+    "Step",
+    "StepContext",
+    "pipeline",
+]

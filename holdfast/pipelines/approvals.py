@@ -1,0 +1,119 @@
+"""Approvals: what a person is asked, who may decide, and what happens if nobody does."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal, Union, cast
+
+from holdfast.agents import check_count
+from holdfast.agents.limits import check_choice
+from holdfast.errors import DefinitionError
+from holdfast.tools import Duration, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.pipelines.contexts import StepContext
+
+OnTimeout = Literal["fail", "approve", "reject", "escalate"]
+DepthFirst = dict[str, None]  # a set that keeps its order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """A gate: nothing goes on until people have decided, or their time is over.
+
+    Args:
+        message: what people read: a text, or a function of `StepContext`.
+        timeout: how long it waits: seconds, a text like "7d", or None for ever.
+        on_timeout: "fail" ends the pipeline with "approval-timeout", "reject" with "approval-rejected", "approve" goes
+            on, "escalate" asks `escalate_to`.
+        remind_every: people are reminded so often.
+        approvers: who may decide: users and names of `groups`; anybody if empty.
+        groups: users, and names of other groups, by name.
+        quorum: how many different people must approve. One rejection is enough.
+        exclude_requester: who started it cannot approve it.
+        escalate_to: asked instead when the time is over, with a time of its own; its message and groups are these if
+            it has none.
+
+    Raises:
+        DefinitionError: naming the setting and the rule.
+    """
+
+    message: "str | Callable[[StepContext], str]" = ""
+    timeout: Duration | None = None
+    on_timeout: OnTimeout = "fail"
+    remind_every: Duration | None = None
+    approvers: Sequence[str] = ()
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    quorum: int = 1
+    exclude_requester: bool = False
+    escalate_to: Union["Approval", None] = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.message, str) and not callable(self.message):
+            raise DefinitionError(f"approval.message must be a text or a function, got {self.message!r}")
+        check_choice("approval.on_timeout", self.on_timeout, ("fail", "approve", "reject", "escalate"))
+        for name in ("timeout", "remind_every"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, seconds(getattr(self, name), f"approval.{name}"))
+        object.__setattr__(self, "approvers", _names(self.approvers, "approvers"))
+        if not isinstance(self.groups, Mapping):
+            raise DefinitionError(f"approval.groups must map names to users, got {self.groups!r}")
+        groups = {name: _names(members, f"groups[{name!r}]") for name, members in self.groups.items()}
+        object.__setattr__(self, "groups", MappingProxyType(groups))
+        check_count("approval.quorum", self.quorum, 1)
+        if not isinstance(self.exclude_requester, bool):
+            raise DefinitionError(f"approval.exclude_requester must be True or False, got {self.exclude_requester!r}")
+        self._check_escalation()
+        for name in groups:
+            _ = self._members(name, ())
+        if self.approvers and self.quorum > len(self.users):
+            raise DefinitionError(f"approval.quorum is {self.quorum}, of {len(self.users)} people who may decide")
+
+    def _check_escalation(self) -> None:
+        if (self.on_timeout == "escalate") != (self.escalate_to is not None):
+            raise DefinitionError('approval.on_timeout="escalate" goes with escalate_to=Approval(…), and only with it')
+        if self.escalate_to is None:
+            return
+        if not isinstance(self.escalate_to, Approval):
+            raise DefinitionError(f"approval.escalate_to must be an Approval, got {self.escalate_to!r}")
+        if self.timeout is None:
+            raise DefinitionError('approval.on_timeout="escalate" needs a timeout')
+        to = self.escalate_to
+        inherited = replace(to, message=to.message or self.message, groups=to.groups or self.groups)
+        object.__setattr__(self, "escalate_to", inherited)
+
+    @property
+    def users(self) -> tuple[str, ...]:
+        """Who may decide, the members of groups included; nobody means anybody."""
+        return tuple(self._expanded(self.approvers, ()))
+
+    @property
+    def asked_groups(self) -> tuple[str, ...]:
+        """The groups among the approvers."""
+        return tuple(name for name in self.approvers if name in self.groups)
+
+    def _expanded(self, names: Sequence[str], above: tuple[str, ...]) -> DepthFirst:
+        found: DepthFirst = {}
+        for name in names:
+            found |= self._members(name, above) if name in self.groups else {name: None}
+        return found
+
+    def _members(self, group: str, above: tuple[str, ...]) -> DepthFirst:
+        if group in above:
+            raise DefinitionError(f"approval.groups: {' > '.join((*above, group))} is a circle")
+        members = self._expanded(self.groups[group], (*above, group))
+        if not members:
+            raise DefinitionError(f"approval.groups: {group!r} has no members")
+        return members
+
+
+def _names(value: object, what: str) -> tuple[str, ...]:
+    if isinstance(value, str | Mapping) or not isinstance(value, Sequence | set | frozenset):
+        raise DefinitionError(f"approval.{what} must be a list of names, got {value!r}")
+    names = tuple(sorted(value) if isinstance(value, set | frozenset) else value)
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise DefinitionError(f"approval.{what} must be a list of names, got {name!r} in it")
+    return cast("tuple[str, ...]", names)

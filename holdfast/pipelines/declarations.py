@@ -1,0 +1,391 @@
+"""Pipelines: steps in an order, declared once and frozen. Nothing here runs anything."""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar, Generic, Literal, overload
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_json
+from typing_extensions import TypeVar
+
+from holdfast.agents import Agent, check_count, check_name
+from holdfast.agents.limits import check_choice
+from holdfast.errors import DefinitionError, InputError
+from holdfast.messages import clean_text, error_text, explain, read_json
+from holdfast.pipelines.approvals import Approval
+from holdfast.pipelines.contexts import StepContext
+from holdfast.tools import Tool, schema_type
+
+T = TypeVar("T", default=dict[str, Any])
+StepInput = Callable[[StepContext], Any]
+StepKind = Literal["agent", "approval", "tool", "pipeline"]
+MAX_STEPS = 1_000  # of one pipeline, nested ones counted where they are used
+
+
+@dataclass(frozen=True, eq=False)
+class Step(Generic[T]):
+    """One step: of an agent, of a tool, of people, or of another pipeline. `ctx[step]` is its output, a `T`.
+
+    Args:
+        name: `^[a-z][a-z0-9-]*$`.
+        agent: answers the message that `input` makes.
+        run: a tool, called with the arguments that `input` makes, without a model.
+        approval: people decide; the output is `{"decision", "by", "comment", "edit"}`.
+        pipeline: run with the input that `input` makes; its last step's output is this one's.
+        input: a function of `StepContext`. For an agent it gives the message, or `{"message": …}`; without it that is
+            `Execute step "<name>"`. For a tool it gives the arguments, for a pipeline the input; without it `{}`.
+        output: the type that the output must match; an agent's answer is read as JSON then. Without it an agent's
+            output is `{"response": text}`.
+        accept_partial: an agent that stopped at a limit with a text has done its step.
+
+    Raises:
+        DefinitionError: naming the step, the field and the rule.
+    """
+
+    name: str
+    _: KW_ONLY
+    agent: Agent | None = None
+    run: Tool[..., Any] | None = None
+    approval: Approval | None = None
+    pipeline: "Pipeline | None" = None
+    input: StepInput | None = None
+    output: type[T] | None = None
+    accept_partial: bool = False
+    kind: StepKind = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "Step")
+        kinds: dict[StepKind, Any] = {"agent": self.agent, "tool": self.run, "approval": self.approval,
+                                      "pipeline": self.pipeline}  # fmt: skip
+        types = {"agent": Agent, "tool": Tool, "approval": Approval, "pipeline": Pipeline}
+        given = [kind for kind, value in kinds.items() if value is not None]
+        if len(given) > 1:
+            raise self._fault(f"it is of one kind, not {' and '.join(given)}")
+        for kind in given:
+            if not isinstance(kinds[kind], types[kind]):
+                raise self._fault(f"{'run' if kind == 'tool' else kind} must be a {types[kind].__name__}, "
+                                  f"got {kinds[kind]!r:.80}")  # fmt: skip
+        object.__setattr__(self, "kind", given[0] if given else "agent")
+        if self.input is not None and not callable(self.input):
+            raise self._fault(f"input must be a function of StepContext, got {self.input!r:.80}")
+        if not isinstance(self.accept_partial, bool):
+            raise self._fault(f"accept_partial must be True or False, got {self.accept_partial!r}")
+        _ = self._output_type
+
+    def _fault(self, text: str) -> DefinitionError:
+        return DefinitionError(f"Step '{self.name}': {text}")
+
+    @property
+    def shape(self) -> Any:
+        """The type of the output: its own, or its agent's."""
+        return self.agent.output if self.output is None and self.agent is not None else self.output
+
+    @functools.cached_property
+    def _output_type(self) -> TypeAdapter[Any] | None:
+        return None if self.shape is None else schema_type(self.shape, f"Step '{self.name}'", "output")
+
+    def read_output(self, value: Any) -> Any:
+        """Read an output that is plain JSON data by `output`.
+
+        Raises:
+            InputError: it does not match.
+        """
+        if self._output_type is None:
+            return value
+        try:
+            return self._output_type.validate_json(to_json(value))
+        except ValidationError as error:
+            raise InputError(f"Step '{self.name}': its output does not match: {explain(error)}") from error
+        except Exception as error:  # whatever a validator of the user's raises
+            raise InputError(f"Step '{self.name}': its output does not match: {error_text(error)}") from error
+
+    def write_output(self, value: Any) -> Any:
+        """Return a read output as plain JSON data."""
+        return _plain(self._output_type, value, f"Step '{self.name}'")
+
+    def make_input(self, context: StepContext) -> Any:
+        """Return what the step is called with: a message, arguments, or a pipeline's input.
+
+        Raises:
+            InputError: `input` gave something else.
+        """
+        given = None if self.input is None else self.input(context)
+        if self.kind == "agent":
+            return self._message(given)
+        if self.kind == "tool":
+            if given is not None and not isinstance(given, Mapping):
+                raise InputError(f"Step '{self.name}': input must give the tool's arguments, got {given!r:.80}")
+            return {} if given is None else dict(given)
+        return {} if given is None else given
+
+    def _message(self, given: Any) -> str:
+        if self.input is None:
+            return f'Execute step "{self.name}"'
+        message = given.get("message") if isinstance(given, Mapping) else given
+        if not isinstance(message, str):
+            raise InputError(f"Step '{self.name}': input must give a text or {{'message': text}}, got {given!r:.80}")
+        return clean_text(message)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Parallel:
+    """Steps that run at once; the output is theirs, by name. One that fails fails it, when all that ran have ended."""
+
+    kind: ClassVar[str] = "parallel"
+    name: str
+    steps: tuple[Step[Any], ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Branch:
+    """One of several steps, chosen by a function; the output is that step's."""
+
+    kind: ClassVar[str] = "branch"
+    name: str
+    on: Callable[[StepContext], str]
+    cases: Mapping[str, Step[Any]]
+    default: Step[Any] | None = None
+
+    @property
+    def steps(self) -> tuple[Step[Any], ...]:
+        return (*self.cases.values(), *((self.default,) if self.default is not None else ()))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Map:
+    """A step for each item of a list, a few at once; the output is the list of theirs, in its order."""
+
+    kind: ClassVar[str] = "map"
+    name: str
+    over: Callable[[StepContext], Any]
+    step: Step[Any]
+    concurrency: int = 5
+
+    @property
+    def steps(self) -> tuple[Step[Any], ...]:
+        return (self.step,)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Repeat:
+    """A step again and again, until a function says that it is enough; the output is the last one."""
+
+    kind: ClassVar[str] = "loop"
+    name: str
+    step: Step[Any]
+    until: Callable[[StepContext], bool]
+    max: int = 10
+    on_limit: Literal["fail", "continue"] = "fail"
+
+    @property
+    def steps(self) -> tuple[Step[Any], ...]:
+        return (self.step,)
+
+
+Stage = Step[Any] | Parallel | Branch | Map | Repeat
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """Steps in their order. `pipeline(…)` makes one."""
+
+    name: str
+    stages: tuple[Stage, ...]
+    input: Any = None
+    access: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "Pipeline")
+        if not self.stages:
+            raise DefinitionError(f"Pipeline '{self.name}': at least one step is required")
+        seen = set()
+        for stage in self.stages:
+            for name in _names_of(stage):
+                if name in seen:
+                    raise DefinitionError(f"Pipeline '{self.name}': two steps are named {name!r}")
+                seen.add(name)
+        if (count := self.size) > MAX_STEPS:
+            raise DefinitionError(f"Pipeline '{self.name}': {count:,} steps, more than {MAX_STEPS:,}")
+        if not isinstance(self.access, Mapping) or self.access.keys() - {"start", "approve"}:
+            raise DefinitionError(f"Pipeline '{self.name}': access maps 'start' and 'approve' to functions of a user, "
+                                  f"got {self.access!r:.80}")  # fmt: skip
+        if wrong := [name for name, rule in self.access.items() if not callable(rule)]:
+            raise DefinitionError(f"Pipeline '{self.name}': access[{wrong[0]!r}] must be a function of a user")
+        object.__setattr__(self, "access", MappingProxyType(dict(self.access)))
+        _ = self._input_type
+
+    @property
+    def size(self) -> int:
+        """How many steps there are, those of nested pipelines included."""
+        return sum(1 if step.pipeline is None else step.pipeline.size for step in self.all_steps())
+
+    def all_steps(self) -> Iterator[Step[Any]]:
+        """Return the steps of all stages."""
+        for stage in self.stages:
+            yield from (stage,) if isinstance(stage, Step) else stage.steps
+
+    @functools.cached_property
+    def _input_type(self) -> TypeAdapter[Any] | None:
+        return None if self.input is None else schema_type(self.input, f"Pipeline '{self.name}'", "input")
+
+    def read_input(self, data: Any) -> Any:
+        """Read the input by its type: defaults filled in, unknown keys dropped.
+
+        Raises:
+            InputError: it does not match.
+        """
+        try:
+            if self._input_type is None:
+                return read_json(to_json(data).decode())
+            return self._input_type.validate_json(data if isinstance(data, bytes) else to_json(data))
+        except ValidationError as error:
+            raise InputError(f'Workflow "{self.name}" input validation failed: {explain(error)}') from error
+        except Exception as error:  # whatever a validator of the user's raises, or what is no JSON
+            raise InputError(f'Workflow "{self.name}" input validation failed: {error_text(error)}') from error
+
+    def write_input(self, value: Any) -> Any:
+        """Return a read input as plain JSON data."""
+        return _plain(self._input_type, value, f"Pipeline '{self.name}'")
+
+
+@dataclass(frozen=True, eq=False)
+class PipelineBuilder:
+    """A pipeline that is being declared; each method returns another builder."""
+
+    name: str
+    input: Any = None
+    access: Mapping[str, Any] = field(default_factory=dict)
+    stages: tuple[Stage, ...] = ()
+
+    def _with(self, stage: Stage) -> "PipelineBuilder":
+        return PipelineBuilder(self.name, self.input, self.access, (*self.stages, stage))
+
+    @overload
+    def step(self, step: Step[Any], /) -> "PipelineBuilder": ...
+    @overload
+    def step(
+        self,
+        step: str,
+        /,
+        *,
+        agent: Agent | None = None,
+        run: Tool[..., Any] | None = None,
+        approval: Approval | None = None,
+        pipeline: "Pipeline | None" = None,
+        input: StepInput | None = None,
+        output: Any = None,
+        accept_partial: bool = False,
+    ) -> "PipelineBuilder": ...
+    def step(self, step: str | Step[Any], /, **options: Any) -> "PipelineBuilder":
+        """Add a step: a `Step`, or its name and options."""
+        if isinstance(step, Step):
+            if options:
+                raise DefinitionError(f"Step '{step.name}': its options are declared with it; got {', '.join(options)}")
+            return self._with(step)
+        return self._with(Step(step, **options))
+
+    def parallel(self, name: str, /, *steps: Step[Any]) -> "PipelineBuilder":
+        """Add steps that run at once; see `Parallel`."""
+        check_name(name, "Step")
+        _check_steps(name, steps, least=1)
+        return self._with(Parallel(name, steps))
+
+    def branch(
+        self,
+        name: str,
+        /,
+        *,
+        on: Callable[[StepContext], str],
+        cases: Mapping[str, Step[Any]],
+        default: Step[Any] | None = None,
+    ) -> "PipelineBuilder":
+        """Add a choice between steps: `on` gives a key of `cases`; see `Branch`."""
+        check_name(name, "Step")
+        _check_callable(name, "on", on)
+        if not isinstance(cases, Mapping) or not all(isinstance(key, str) for key in cases):
+            raise DefinitionError(f"Step '{name}': cases must map texts to steps, got {cases!r:.80}")
+        stage = Branch(name, on, MappingProxyType(dict(cases)), default)
+        _check_steps(name, stage.steps, least=1)
+        return self._with(stage)
+
+    def map(
+        self, name: str, step: Step[Any], /, *, over: Callable[[StepContext], Any], concurrency: int = 5
+    ) -> "PipelineBuilder":
+        """Add a step for each item of what `over` gives; see `Map`. The step's functions get it as `ctx.item`."""
+        check_name(name, "Step")
+        _check_steps(name, (step,), least=1)
+        _check_callable(name, "over", over)
+        check_count(f"Step '{name}': concurrency", concurrency, 1)
+        return self._with(Map(name, over, step, concurrency))
+
+    def loop(
+        self,
+        name: str,
+        step: Step[Any],
+        /,
+        *,
+        until: Callable[[StepContext], bool],
+        max: int = 10,  # noqa: A002
+        on_limit: Literal["fail", "continue"] = "fail",
+    ) -> "PipelineBuilder":
+        """Add a step that runs until `until` is true, at most `max` times; see `Repeat`.
+
+        Args:
+            on_limit: after `max` rounds "fail" ends the pipeline with "loop-limit", "continue" takes the last output.
+        """
+        check_name(name, "Step")
+        _check_steps(name, (step,), least=1)
+        _check_callable(name, "until", until)
+        check_count(f"Step '{name}': max", max, 1)
+        check_choice(f"Step '{name}': on_limit", on_limit, ("fail", "continue"))
+        return self._with(Repeat(name, step, until, max, on_limit))
+
+    def build(self) -> Pipeline:
+        """Return the pipeline.
+
+        Raises:
+            DefinitionError: it has no step, or two of one name.
+        """
+        return Pipeline(self.name, self.stages, self.input, self.access)
+
+
+def pipeline(name: str, *, input: Any = None, access: Mapping[str, Any] | None = None) -> PipelineBuilder:  # noqa: A002
+    """Begin a pipeline.
+
+    Args:
+        name: `^[a-z][a-z0-9-]*$`; on Temporal the workflow type.
+        input: the type of its input; anything that JSON can carry if None.
+        access: `{"start": f, "approve": f}`, functions of a user id, or None, that say whether that user may.
+
+    Raises:
+        DefinitionError: naming what is wrong.
+    """
+    check_name(name, "Pipeline")
+    return PipelineBuilder(name, input, {} if access is None else access)
+
+
+def _names_of(stage: Stage) -> list[str]:
+    return [stage.name] if isinstance(stage, Step) else [stage.name, *(step.name for step in stage.steps)]
+
+
+def _check_steps(name: str, steps: tuple[Any, ...], *, least: int) -> None:
+    if len(steps) < least:
+        raise DefinitionError(f"Step '{name}': at least one step is required")
+    for step in steps:
+        if not isinstance(step, Step):
+            raise DefinitionError(f"Step '{name}': {step!r:.80} is no Step; wrap it in Step(name, agent=…)")
+
+
+def _check_callable(name: str, what: str, value: object) -> None:
+    if not callable(value):
+        raise DefinitionError(f"Step '{name}': {what} must be a function of StepContext, got {value!r:.80}")
+
+
+def _plain(kind: TypeAdapter[Any] | None, value: Any, whose: str) -> Any:
+    try:
+        text = to_json(value) if kind is None else kind.dump_json(value, warnings=False)
+        return read_json(text.decode())
+    except (PydanticSerializationError, ValueError) as error:
+        raise InputError(f"{whose}: its value is no JSON: {error}") from error
