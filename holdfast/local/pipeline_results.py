@@ -21,7 +21,8 @@ class Kept:
     """
 
     def __init__(self, name: str, store: DurableStore | None) -> None:
-        self._name, self._store = name, store
+        self.name, self._store = name, store
+        self._place = f"{name}/steps"  # beside what else a store keeps of a run
         self._values: dict[str, Any] = {}
         self._decisions: list[DecisionRecord] = []
 
@@ -34,7 +35,7 @@ class Kept:
     async def find(self, key: str) -> bool:
         """Look whether something is kept, and have it at hand then."""
         if key not in self._values and self._store is not None:
-            text = await self._store.load_reply(f"{self._name}/{key}", 0)
+            text = await self._store.load_reply(f"{self._place}/{key}", 0)
             if text is not None:
                 self._values[key] = read_json(text)
         return key in self._values
@@ -43,20 +44,20 @@ class Kept:
         """Keep a value of plain JSON data, and return the one that is kept."""
         if self._store is not None:
             text = to_json(value).decode()
-            value = read_json(await self._store.save_reply(f"{self._name}/{key}", 0, text))
+            value = read_json(await self._store.save_reply(f"{self._place}/{key}", 0, text))
         return self._values.setdefault(key, value)
 
     async def count(self, key: str) -> int:
         """Return how many values are kept in a list, in the store alone."""
         number = 0
-        while self._store is not None and await self._store.load_reply(f"{self._name}/{key}", number) is not None:
+        while self._store is not None and await self._store.load_reply(f"{self._place}/{key}", number) is not None:
             number += 1
         return number
 
     async def add(self, key: str, value: Any) -> None:
         """Add to that list."""
         if self._store is not None:
-            await self._store.save_reply(f"{self._name}/{key}", await self.count(key), to_json(value).decode())
+            await self._store.save_reply(f"{self._place}/{key}", await self.count(key), to_json(value).decode())
 
     async def begin(self, given: Any, who: Mapping[str, str | None]) -> None:
         """Keep the input of a run, and who began it; one that was begun is the same, or gave none this time.
@@ -67,22 +68,22 @@ class Kept:
         """
         is_new = not await self.find("?input")
         if (await self.keep("?who", dict(who))) != dict(who):
-            raise SessionAccessDeniedError(self._name)
+            raise SessionAccessDeniedError(self.name)
         if is_new or given is None:
             await self.keep("?input", given)
         elif self["?input"] != given:
-            raise InputError(f"Run {self._name} was begun with another input; give it another run_key, or no input")
+            raise InputError(f"Run {self.name} was begun with another input; give it another run_key, or no input")
 
     # --- decisions ---
 
     async def decisions(self, gate: str) -> list[DecisionRecord]:
         """Return what was decided at a gate and counted, in order."""
-        found = self._decisions if self._store is None else await self._store.load_decisions(self._name)
+        found = self._decisions if self._store is None else await self._store.load_decisions(self.name)
         return [record for record in found if record.gate == gate and record.refused is None]
 
-    async def record(self, decision: Decision, at: datetime, refused: str | None) -> None:
-        """Record a decision, and why it did not count."""
-        record = DecisionRecord(run_key=self._name, at=at, refused=refused, **decision.model_dump())
+    async def record(self, decision: Decision, at: datetime, refused: str | None, key: str | None = None) -> None:
+        """Record a decision, and why it did not count; once, if there is a key."""
+        record = DecisionRecord(run_key=self.name, at=at, refused=refused, key=key, **decision.model_dump())
         if self._store is None:
             self._decisions.append(record)
         else:

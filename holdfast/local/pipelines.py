@@ -229,7 +229,9 @@ class PipelineRun:
             requester=self._who["user_id"],
         )
         for record in await self._kept.decisions(path):
-            gate = gate.at(record.at).decided(Decision.model_validate(record, from_attributes=True))
+            gate = gate.at(record.at).decided(
+                Decision(**{name: getattr(record, name) for name in Decision.model_fields})
+            )
         gate = gate.at(now)
         for decision in [decision for decision in self._decisions if decision.gate == path]:
             gate = await self._decide(gate, decision, now)

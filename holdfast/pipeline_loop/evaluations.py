@@ -31,9 +31,9 @@ class Evaluations:
     user_id: str | None = None
     tenant_id: str | None = None
 
-    def context(self, path: str) -> StepContext:
+    def context(self, path: str, what: str = "with") -> StepContext:
         """Return what the functions of a step get: copies of their own."""
-        scope = self.state.scope(path, self.load)
+        scope = self.state.scope(path, self.load, what=what)
         owner = nested_pipeline(self.pipeline, scope.pipeline)
         known = {step.name: step for stage in owner.stages for step in (stage, *_within(stage))}
         prev = {name: _typed(known[name], value) for name, value in scope.prev.items() if name in known}
@@ -67,7 +67,7 @@ class Evaluations:
             case "over", Map():
                 return self._items(action.path, stage)
             case "until", Step():
-                enough = bool(self._loop(action.path).until(self.context(action.path)))
+                enough = bool(self._loop(action.path).until(self.context(action.path, "until")))
                 return Done(enough), enough
             case "input", Step(pipeline=nested) if nested is not None:
                 given = stage.make_input(self.context(action.path))
@@ -78,14 +78,21 @@ class Evaluations:
 
     def outputs(self) -> dict[str, Any]:
         """Return the outputs of the stages that are done, by name, read by their types."""
-        found = {}
-        for stage in self.pipeline.stages:
-            if not self.state.is_done(stage.name):
-                break
-            planned = self.state.planned(stage.name)
-            value = self.state.output(planned, stage.name, self.load)
-            found[stage.name] = value if isinstance(stage, Branch) else _typed(stage, value)
-        return found
+        known = {stage.name: stage for stage in self.pipeline.stages}
+        found = self.state.outputs(self.load)
+        return {
+            name: value if isinstance(known[name], Branch) else _typed(known[name], value)
+            for name, value in found.items()
+        }
+
+    def needs(self, action: Evaluate) -> list[str]:
+        """Return the keys that calling a step's function loads."""
+        needed: list[str] = []
+        scope = self.state.scope(action.path, needed.append, what=action.what)
+        if action.what == "output":
+            last = self.state.planned(action.path).steps[-1]
+            self.state.output(last, f"{action.path}/{last.name}", needed.append)
+        return [*needed, f"{scope.pipeline.rstrip('/')}?input", *([f"{scope.over}?over"] if scope.over else [])]
 
     def _items(self, path: str, stage: Map) -> tuple[Done, Any]:
         given = stage.over(self.context(path))

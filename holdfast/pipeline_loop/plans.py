@@ -244,6 +244,15 @@ class PipelineState:
 
     # --- outputs ---
 
+    def outputs(self, load: Callable[[str], Any]) -> dict[str, Any]:
+        """Return the outputs of the stages that are done, by name; see `output`."""
+        found = {}
+        for stage in self.stages:
+            if not self.is_done(stage.name):
+                break
+            found[stage.name] = self.output(stage, stage.name, load)
+        return found
+
     def is_done(self, name: str) -> bool:
         """Whether a stage is done, and did not fail."""
         found = self._visit(self.planned(name), name, ())
@@ -275,14 +284,15 @@ class PipelineState:
             case _:
                 return load(path)
 
-    def scope(self, path: str, load: Callable[[str], Any]) -> Scope:
+    def scope(self, path: str, load: Callable[[str], Any], *, what: str = "with") -> Scope:
         """Return what the functions of a step see.
 
         Args:
-            path: of the step; of a round of a loop for its `until`, which sees that round.
+            path: of the step; of a round of a loop for its `until`, which sees that round, too.
             load: returns the output of a step by its path.
+            what: is called.
         """
-        return self._scope(self.stages, "", path.split("/"), load)
+        return self._scope(self.stages, "", path.split("/") + ["?"] * (what == "until"), load)
 
     def _scope(self, stages: tuple[Planned, ...], above: str, parts: list[str], load: Callable[[str], Any]) -> Scope:
         prev: dict[str, Any] = {}
@@ -311,11 +321,10 @@ class PipelineState:
                 return self._within(stage.steps[0], f"{path}/{parts[0]}", parts[1:], here, load)
             case "loop":
                 number, body = int(parts[0]), stage.steps[0]
-                body_key = f"{path}/{number}{'?output' if body.kind == 'pipeline' else ''}"
-                last = number if body_key in self.done else number - 1
+                last = number if parts[1:] == ["?"] else number - 1
                 seen = {} if last < 0 else {body.name: self.output(body, f"{path}/{last}", load)}
                 here = replace(scope, prev={**scope.prev, **seen}, iteration=number)
-                return self._within(body, f"{path}/{parts[0]}", parts[1:], here, load)
+                return self._within(body, f"{path}/{parts[0]}", [part for part in parts[1:] if part != "?"], here, load)
             case _:
                 return self._scope(stage.steps, f"{path}/", parts, load)
 

@@ -219,7 +219,15 @@ class Pipeline:
     @property
     def size(self) -> int:
         """How many steps there are, those of nested pipelines included."""
-        return sum(1 if step.pipeline is None else step.pipeline.size for step in self.all_steps())
+        return sum(1 for _ in self.every_step())
+
+    def every_step(self) -> Iterator[Step[Any]]:
+        """Return all steps, those of nested pipelines in the place of theirs."""
+        for step in self.all_steps():
+            if step.pipeline is None:
+                yield step
+            else:
+                yield from step.pipeline.every_step()
 
     def all_steps(self) -> Iterator[Step[Any]]:
         """Return the steps of all stages."""

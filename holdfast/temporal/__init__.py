@@ -1,8 +1,8 @@
 """Agents on Temporal: a plugin for any worker, a client for any process, and a server to develop with."""
 
-from holdfast.temporal.client import HoldfastClient, start_agent
+from holdfast.temporal.client import HoldfastClient, start_agent, start_pipeline
 from holdfast.temporal.connections import connect
 from holdfast.temporal.plugin import HoldfastPlugin
 from holdfast.temporal.servers import dev_server
 
-__all__ = ["HoldfastClient", "HoldfastPlugin", "connect", "dev_server", "start_agent"]
+__all__ = ["HoldfastClient", "HoldfastPlugin", "connect", "dev_server", "start_agent", "start_pipeline"]

@@ -12,7 +12,6 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from holdfast.agent_loop import Action, AskHuman, CallModel, CallTools, Finish, Settled, next_action
 from holdfast.errors import InputError
-from holdfast.messages import error_text
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import MODEL_OPTIONS, OPEN_OPTIONS, summary
 from holdfast.temporal.calls import Calls, is_missing
@@ -20,12 +19,13 @@ from holdfast.temporal.descriptions import show_started
 from holdfast.temporal.facts import Call, Facts, Reply, read_state, read_usage
 from holdfast.temporal.people import People
 from holdfast.temporal.progress import Progress, Turn, read_calls
+from holdfast.temporal.waits import why
 from holdfast.temporal.wire import AgentInput, write_outcome
 from holdfast.tools import Outcome, Unknown
 
 STEPS = 100  # after which a run continues as new: replay stays short, and 5,000 steps cost what 50 × 100 do
 
-_ONCE = ("message", "checkpoint", "call", "carried")  # of an input: what the first run of a chain has taken in
+_ONCE = ("message", "checkpoint", "call", "step", "carried")  # of an input: what the first run of a chain has taken in
 _FATAL = ("SessionConflictError", "SessionAccessDeniedError")
 
 
@@ -38,19 +38,8 @@ class AgentRun(People):
         self._steps = 0
 
     async def drive(self) -> dict[str, Any]:
-        """Run to the end. A cancel reaches what runs first; the run ends when that has ended."""
-        main = asyncio.create_task(self._main())
-        while True:
-            try:
-                return await asyncio.shield(main)
-            except asyncio.CancelledError:
-                if main.done():
-                    raise
-                self._running.cancel()
-            except FailureError as error:
-                self._error = _why(error)
-                self._ending("error")
-                raise
+        """Run to the end; see `Waits`."""
+        return await self._drive(self._main())
 
     async def _main(self) -> dict[str, Any]:
         try:
@@ -58,7 +47,7 @@ class AgentRun(People):
                 raise InputError(f"The input is one JSON object, got {1 + len(self._extra)} arguments")
             self._given = AgentInput.read(self._data)
             info = workflow.info()
-            for name, is_ours in (("carried", info.continued_run_id), ("call", info.parent)):
+            for name, is_ours in (("carried", info.continued_run_id), ("call", info.parent), ("step", info.parent)):
                 if getattr(self._given, name) is not None and not is_ours:
                     raise InputError(f"The input: {name!r} is for runs that holdfast itself starts")
         except InputError as error:
@@ -163,7 +152,7 @@ class AgentRun(People):
             try:
                 state = await self._around(names.START, self._reference())
             except ActivityError as error:
-                if await self._pause("on_start", _why(error)):
+                if await self._pause("on_start", why(error)):
                     continue
                 if self._running.cancelled:
                     return
@@ -222,7 +211,7 @@ class AgentRun(People):
                 if await self._may_ask_again(error):
                     continue
                 if not self._running.cancelled:
-                    self._state = self._state.failed(f"The model could not be called: {_why(error)}")
+                    self._state = self._state.failed(f"The model could not be called: {why(error)}")
                 return None
             if "error" not in reply:
                 return reply
@@ -237,7 +226,7 @@ class AgentRun(People):
         if is_missing(error):
             await self._await_worker(error)
             return True
-        return await self._pause("model", _why(error))
+        return await self._pause("model", why(error))
 
     # --- tools ---
 
@@ -320,7 +309,7 @@ class AgentRun(People):
             except ActivityError as error:
                 if not (isinstance(error.cause, ApplicationError) and error.cause.type == names.HOOK_ERROR):
                     _fail(error)
-                if not await self._pause(str(hook), _why(error)):
+                if not await self._pause(str(hook), why(error)):
                     hook = None
                 continue
             if result is None:
@@ -355,11 +344,6 @@ class AgentRun(People):
         given = {name: value for name, value in self._given.plain().items() if name not in _ONCE}
         carried = {**self._progress.carried(self._state), "mailbox": self._mailbox.carried()}
         workflow.continue_as_new({**given, "carried": carried})
-
-
-def _why(error: FailureError) -> str:
-    cause = error.cause or error
-    return cause.message if isinstance(cause, ApplicationError) else error_text(cause)
 
 
 def _fail(error: FailureError) -> NoReturn:

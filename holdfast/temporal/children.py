@@ -38,7 +38,11 @@ def child_session(session: str, name: str) -> str:
 
 def call_digest(call: dict[str, Any]) -> str:
     """Return what tells a call from all others of any run, as its provider's id does not."""
-    return hashlib.blake2b("{run}/{turn}.{position}".format(**call).encode(), digest_size=6).hexdigest()
+    return _digest("{run}/{turn}.{position}".format(**call))
+
+
+def _digest(asked: str) -> str:
+    return hashlib.blake2b(asked.encode(), digest_size=6).hexdigest()
 
 
 async def run_agent(call: Call, turn: Turn, given: AgentInput, running: Running) -> Outcome:
@@ -51,7 +55,9 @@ async def run_agent(call: Call, turn: Turn, given: AgentInput, running: Running)
         outcome: Outcome = Failed(f"Agent '{call.name}' is not run: agents call each other {MAX_DEPTH} deep already")
     else:
         try:
-            outcome = _outcome(call.name, await _result(call, given, running), turn)
+            asked = "{run}/{turn}.{position}".format(**(given.call or {}))
+            result = await agent_result(call.name, given, running, name=call.id, asked=asked, shown=call.shown)
+            outcome = _outcome(call.name, result, turn)
         except FailureError as error:
             outcome = _failure(call.name, error)
     if isinstance(outcome, Returned):
@@ -61,30 +67,36 @@ async def run_agent(call: Call, turn: Turn, given: AgentInput, running: Running)
     return outcome
 
 
-async def _result(call: Call, given: AgentInput, running: Running, name: str | None = None) -> dict[str, Any]:
-    child = names.child_id(workflow.info().workflow_id, name or call.id)
-    asked = call_digest(given.call or {})
+async def agent_result(
+    agent: str, given: AgentInput, running: Running, *, name: str, asked: str, shown: str = ""
+) -> dict[str, Any]:
+    """Run an agent as the child workflow `<parent>/<name>`, or find the one that an earlier attempt has started.
+
+    Args:
+        asked: tells what it is run for from all else of any run, as names of calls do not.
+    """
+    child, digest = names.child_id(workflow.info().workflow_id, name), _digest(asked)
     try:
         handle = await workflow.start_child_workflow(
-            call.name,
+            agent,
             given.plain(),
             id=child,
             # After a reset the same call must find what its agent did, not do it again.
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
             cancellation_type=workflow.ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
             parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
-            static_summary=summary(call.shown),
-            memo={names.AGENT_MEMO: call.name, names.ASKED_MEMO: asked},
+            static_summary=summary(shown),
+            memo={names.AGENT_MEMO: agent, names.ASKED_MEMO: digest},
         )
     except WorkflowAlreadyStartedError:
         found = workflow.start_activity(
-            names.ATTACH, {"workflow_id": child, "asked": asked}, **ATTACH_OPTIONS, summary=summary(child)
+            names.ATTACH, {"workflow_id": child, "asked": digest}, **ATTACH_OPTIONS, summary=summary(child)
         )
         result = cast("dict[str, Any] | None", await running.wait(found))
         if result is not None:
             return result
         # Providers' ids repeat: that one is the agent of another call.
-        return await _result(call, given, running, f"{call.id}.{asked}")
+        return await agent_result(agent, given, running, name=f"{name}.{digest}", asked=asked, shown=shown)
     return cast("dict[str, Any]", await running.wait(handle))
 
 

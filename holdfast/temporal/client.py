@@ -20,9 +20,11 @@ from temporalio.service import RPCError, RPCStatusCode
 from holdfast.agents import Agent
 from holdfast.checkpoints import Checkpoint
 from holdfast.errors import HoldfastError, InputError, SessionConflictError
+from holdfast.local.pipelines import check_run_key
+from holdfast.pipelines import Pipeline
 from holdfast.stores.protocol import check_session_id
 from holdfast.temporal import names
-from holdfast.temporal.wire import AgentInput, check_json
+from holdfast.temporal.wire import AgentInput, PipelineInput, check_json
 
 T = TypeVar("T")
 Run = WorkflowHandle[Any, dict[str, Any]]
@@ -88,6 +90,40 @@ async def start_agent(
             f"Session {session} has a run in flight, workflow {options['id']}: wait for its result, or say the message "
             'to it with if_running="message"'
         ) from error
+
+
+async def start_pipeline(
+    client: Client,
+    pipeline: str | Pipeline,
+    *,
+    input: Any = None,  # noqa: A002
+    run_key: str | None = None,
+    user_id: str | None = None,
+    tenant_id: str | None = None,
+    task_queue: str = names.TASK_QUEUE,
+    **options: Any,
+) -> Run:
+    """Start a run of a pipeline as the workflow `<pipeline>/<run_key>`; `await handle.result()` is its result.
+
+    Args:
+        input: plain JSON data, or a value of the pipeline's input type if the pipeline itself is given.
+        run_key: names the run, like a session id; a new one if None.
+        options: further arguments of `Client.start_workflow`.
+
+    Raises:
+        InputError: an argument cannot be used.
+        SessionConflictError: a run of that key is in flight.
+    """
+    name, plain = (pipeline, input) if isinstance(pipeline, str) else (
+        pipeline.name, pipeline.write_input(pipeline.read_input(input)))  # fmt: skip
+    key = uuid4().hex if run_key is None else check_run_key(run_key)
+    given = PipelineInput.read({"input": plain, "user_id": user_id, "tenant_id": tenant_id}).plain()
+    options.setdefault("id", names.workflow_id(name, key))
+    options["memo"] = {**(options.get("memo") or {}), names.PIPELINE_MEMO: name}
+    try:
+        return await client.start_workflow(name, given, task_queue=task_queue, result_type=dict[str, Any], **options)
+    except WorkflowAlreadyStartedError as error:
+        raise SessionConflictError(f"Run {key} of pipeline {name} is in flight: workflow {options['id']}") from error
 
 
 class HoldfastClient:
@@ -174,6 +210,21 @@ class HoldfastClient:
         """Settle a call of unknown outcome: it happened with this result, or it did not and is run, or nobody knows."""
         data = {"tool_call_id": tool_call_id, "decision": decision, "by": by, "reason": reason}
         await self._update(workflow_id, names.RESOLVE, data, {"result": result} if decision == "happened" else {})
+
+    async def decide(
+        self,
+        workflow_id: str,
+        gate: str,
+        decision: Literal["approve", "reject"],
+        *,
+        by: str | None = None,
+        comment: str | None = None,
+        digest: str | None = None,
+        edit: Any = None,
+    ) -> None:
+        """Approve or reject at a gate; `digest` is that of `pending`, of what was looked at."""
+        data = {"gate": gate, "decision": decision, "by": by, "comment": comment, "digest": digest, "edit": edit}
+        await self._update(workflow_id, names.DECIDE_UPDATE, data)
 
     async def export(self, workflow_id: str) -> Checkpoint:
         """Return a run as a checkpoint. Cancel the run before another one goes on from it."""

@@ -1,6 +1,6 @@
 """How a run shows itself to people: search attributes, and the details that Temporal Web renders as Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,18 +11,23 @@ from holdfast.agent_loop import LoopState
 from holdfast.temporal import names
 
 if TYPE_CHECKING:
-    from holdfast.temporal.handlers import Waiting
+    from holdfast.pipeline_loop import Done
+    from holdfast.temporal.waits import Waiting
 
+_ROWS = 40  # of a pipeline's steps, the last
 STATUS = SearchAttributeKey.for_keyword(names.STATUS_ATTRIBUTE)
 WAITING = SearchAttributeKey.for_keyword_list(names.WAITING_ATTRIBUTE)
 DEADLINE = SearchAttributeKey.for_datetime(names.DEADLINE_ATTRIBUTE)
 SESSION = SearchAttributeKey.for_keyword(names.SESSION_ATTRIBUTE)
+GROUP = SearchAttributeKey.for_keyword_list(names.GROUP_ATTRIBUTE)
 TENANT = SearchAttributeKey.for_keyword(names.TENANT_ATTRIBUTE)
 
 
-def show_started(session: str, tenant: str | None) -> None:
+def show_started(session: str | None, tenant: str | None) -> None:
     """Make the run findable by its session and tenant."""
-    updates: list[Any] = [STATUS.value_set("running"), SESSION.value_set(session)]
+    updates: list[Any] = [STATUS.value_set("running")]
+    if session is not None:
+        updates.append(SESSION.value_set(session))
     if tenant is not None:
         updates.append(TENANT.value_set(tenant))
     workflow.upsert_search_attributes(updates)
@@ -33,12 +38,14 @@ def show_waiting(status: str, waiting: "Sequence[Waiting]") -> None:
     if not waiting:
         workflow.upsert_search_attributes([STATUS.value_set(status), WAITING.value_unset(), DEADLINE.value_unset()])
         return
+    groups = sorted({group for item in waiting for group in item.groups})
     deadline = min((item.deadline for item in waiting if item.deadline is not None), default=None)
     workflow.upsert_search_attributes(
         [
             STATUS.value_set(status),
             WAITING.value_set(sorted({item.kind for item in waiting})),
             DEADLINE.value_unset() if deadline is None else DEADLINE.value_set(deadline),
+            *([GROUP.value_set(groups)] if groups else []),
         ]
     )
 
@@ -49,7 +56,21 @@ def show_ended(status: str) -> None:
 
 def details(*, status: str, session: str, state: LoopState | None, waiting: "Sequence[Waiting]") -> str:
     """Return the Markdown that stands on a run's page."""
-    lines = [" · ".join([f"**{status}**", *_turns(state), f"session `{session}`"])]
+    return "\n".join([" · ".join([f"**{status}**", *_turns(state), f"session `{session}`"]), *_waits(waiting)])
+
+
+def pipeline_details(
+    status: str, done: "Mapping[str, Done]", running: Sequence[str], waiting: "Sequence[Waiting]"
+) -> str:
+    """Return the Markdown that stands on the page of a pipeline's run."""
+    steps = {key: "failed" if came.reason else "done" for key, came in done.items()} | dict.fromkeys(running, "runs")
+    rows = [f"| {_cell(key)} | {state} |" for key, state in steps.items() if "?" not in key]
+    table = ["", "| step | |", "|---|---|", *rows[-_ROWS:]] if rows else []
+    return "\n".join([f"**{status}**", *table, *_waits(waiting)])
+
+
+def _waits(waiting: "Sequence[Waiting]") -> list[str]:
+    lines = []
     if waiting:
         lines += ["", "| waits for | | since | until |", "|---|---|---|---|"]
         lines += [
@@ -57,7 +78,7 @@ def details(*, status: str, session: str, state: LoopState | None, waiting: "Seq
             for item in waiting
         ]
         lines += ["", *(_how(item) for item in waiting)]
-    return "\n".join(lines)
+    return lines
 
 
 def _turns(state: LoopState | None) -> list[str]:
@@ -76,6 +97,11 @@ def _how(item: "Waiting") -> str:
             return (
                 f'Send the update `resolve` with `{{"tool_call_id": "{item.name}", "decision": "happened", '
                 '"result": "…"}`, or "not-happened" (it is run), or "leave" (the model is told).'
+            )
+        case "approval":
+            return (
+                f'Send the update `decide` with `{{"gate": "{item.name}", "decision": "approve", "by": "…"}}`, or '
+                '"reject"; or the signal `approve` or `reject` without the decision.'
             )
         case "worker":
             return "Start a worker that has it, and the run goes on; or cancel the run."

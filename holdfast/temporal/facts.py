@@ -92,7 +92,7 @@ class Facts:
             numbers["diminishing_returns"] = DiminishingReturns(**short)
         return cls(
             loop=Loop(**numbers),
-            tools={name: ToolFacts(**facts) for name, facts in data.get("tools", {}).items()},
+            tools={name: read_tool_facts(facts) for name, facts in data.get("tools", {}).items()},
             on_terminal_tool_error=data.get("on_terminal_tool_error", "message"),
             model=data.get("model", ""),
             hooks=tuple(data.get("hooks", ())),
@@ -116,7 +116,7 @@ def write_facts(agent: Agent, tools: Mapping[str, Tool[..., Any]], *, search: bo
         loop["diminishing_returns"] = asdict(agent.loop.diminishing_returns)
     facts: dict[str, Any] = {
         "loop": loop,
-        "tools": {name: _changed(ToolFacts(), tool_facts(tool, name in agents)) for name, tool in tools.items()},
+        "tools": {name: write_tool_facts(tool_facts(tool, name in agents)) for name, tool in tools.items()},
     }
     if agent.on_terminal_tool_error != "message":
         facts["on_terminal_tool_error"] = agent.on_terminal_tool_error
@@ -127,6 +127,15 @@ def write_facts(agent: Agent, tools: Mapping[str, Tool[..., Any]], *, search: bo
     if search:
         facts["search"] = True
     return facts
+
+
+def write_tool_facts(facts: ToolFacts) -> dict[str, Any]:
+    """Return a tool's facts as JSON, without what is as usual."""
+    return _changed(ToolFacts(), facts)
+
+
+def read_tool_facts(data: Mapping[str, Any]) -> ToolFacts:
+    return ToolFacts(**data)
 
 
 def handler_seconds(tool: Tool[..., Any]) -> float:

@@ -28,6 +28,7 @@ from holdfast.errors import (
 )
 from holdfast.llm import LLM, LLMAdapter, adapter_for
 from holdfast.messages import error_text
+from holdfast.pipelines import Pipeline
 from holdfast.stores.protocol import DurableStore, Ledger, RunningCall
 from holdfast.temporal import names
 from holdfast.temporal.handler_threads import HandlerThread
@@ -54,6 +55,7 @@ class AgentHost:
     def __init__(
         self,
         agents: Iterable[Agent],
+        pipelines: Iterable[Pipeline],
         store: Any,
         llm: LLM | None,
         handlers: Mapping[str, Callable[..., Any]],
@@ -70,6 +72,9 @@ class AgentHost:
         self.tools: dict[str, Tool[..., Any]] = {}
         for agent in self.agents.values():
             self._add_tools(agent, handlers)
+        self.pipelines: dict[str, Pipeline] = {}
+        for pipeline in pipelines:
+            self._add_pipeline(pipeline, handlers)
         if missing := sorted(handlers.keys() - self.tools.keys()):
             raise DefinitionError(f"tools: no agent has a tool named '{missing[0]}'")
         self._llm = llm
@@ -105,33 +110,59 @@ class AgentHost:
         """Whether no other worker of this process serves the same agents."""
         return self._workers <= 1
 
+    def _add_pipeline(self, pipeline: Pipeline, handlers: Mapping[str, Callable[..., Any]]) -> None:
+        if not isinstance(pipeline, Pipeline):
+            raise DefinitionError(f"pipelines: {pipeline!r:.80} is no Pipeline; end the builder with .build()")
+        if pipeline.name in self.pipelines or pipeline.name in self.agents:
+            raise DefinitionError(f"pipelines: two workflows are named '{pipeline.name}'")
+        self.pipelines[pipeline.name] = pipeline
+        for step in pipeline.every_step():
+            if step.agent is not None and self.agents.get(step.agent.name) is not step.agent:
+                raise DefinitionError(
+                    f"Pipeline '{pipeline.name}' uses the agent '{step.agent.name}', which agents= does not give"
+                )
+            if step.run is not None:
+                self._add_tool(f"Pipeline '{pipeline.name}'", step.run, handlers)
+
     def _add_tools(self, agent: Agent, handlers: Mapping[str, Callable[..., Any]]) -> None:
         children = {item.name: item for item in agent.tools if isinstance(item, Agent)}
         for name, child in children.items():
             if self.agents.get(name) is not child:
                 raise DefinitionError(f"Agent '{agent.name}' uses the agent '{name}', which agents= does not give")
         for name, tool in agent.tool_map.items():
-            if name in children:
-                continue
-            if name == names.CALL_MODEL:
-                raise DefinitionError(f"Agent '{agent.name}': a tool cannot be named {name!r}, an activity of holdfast")
-            given = tool.with_handler(handlers[name]) if name in handlers else tool
-            if given.handler is None:
-                raise DefinitionError(
-                    f"Agent '{agent.name}': its tool '{name}' has no handler; declare it with one, or give "
-                    f'tools={{"{name}": handler}} to the plugin'
-                )
-            known = self.tools.get(name)
-            if known is not None and known is not tool and known.handler is not given.handler:
-                raise DefinitionError(
-                    f"Agent '{agent.name}': another tool of this worker is named '{name}', too; on Temporal a tool's "
-                    "name is the name of its activity"
-                )
-            self.tools[name] = given
+            if name not in children:
+                self._add_tool(f"Agent '{agent.name}'", tool, handlers)
+
+    def _add_tool(self, owner: str, tool: Tool[..., Any], handlers: Mapping[str, Callable[..., Any]]) -> None:
+        name = tool.name
+        if name == names.CALL_MODEL:
+            raise DefinitionError(f"{owner}: a tool cannot be named {name!r}, an activity of holdfast")
+        given = tool.with_handler(handlers[name]) if name in handlers else tool
+        if given.handler is None:
+            raise DefinitionError(
+                f"{owner}: its tool '{name}' has no handler; declare it with one, or give "
+                f'tools={{"{name}": handler}} to the plugin'
+            )
+        known = self.tools.get(name)
+        if known is not None and known is not tool and known.handler is not given.handler:
+            raise DefinitionError(
+                f"{owner}: another tool of this worker is named '{name}', too; on Temporal a tool's "
+                "name is the name of its activity"
+            )
+        self.tools[name] = given
 
     def agent(self) -> Agent:
         """Return the agent of the workflow that runs this activity."""
         return self._here("agent", activity.info().workflow_type or "", self.agents)
+
+    def caller(self) -> Agent:
+        """Return what a tool is called by: the agent, or the pipeline as an agent of its name."""
+        name = activity.info().workflow_type or ""
+        return Agent(name) if name in self.pipelines else self.agent()
+
+    def pipeline(self) -> Pipeline:
+        """Return the pipeline of the workflow that runs this activity."""
+        return self._here("pipeline", activity.info().workflow_type or "", self.pipelines)
 
     @property
     def max_message_bytes(self) -> int:
@@ -145,16 +176,22 @@ class AgentHost:
     def _here(self, kind: str, name: str, known: Mapping[str, T]) -> T:
         if name in known:
             return known[name]
-        # Not for good: another worker of the queue may have it, or this one after the next deploy.
+        raise self.not_here(name, f"This worker has no {kind} '{name}'; it has {', '.join(known) or 'none'}")
+
+    def not_here(self, name: str, text: str) -> ApplicationError:
+        """Return what an activity raises that needs what this worker has not.
+
+        Not for good: another worker of the queue may have it, or this one after the next deploy.
+        """
         info = activity.info()
-        raise ApplicationError(
-            f"This worker has no {kind} '{name}'; it has {', '.join(known) or 'none'}",
+        return ApplicationError(
+            text,
             {"name": name, "search": self.search},
             type=names.NOT_HERE,
             category=ApplicationErrorCategory.BENIGN,  # not worth a traceback at every attempt
             next_retry_delay=timedelta(seconds=min(0.25 * info.attempt, 5)),
             # Then the run itself waits, so that people see it.
-            non_retryable=info.attempt >= _TRIES and info.activity_type != names.OPEN,
+            non_retryable=info.attempt >= _TRIES and info.activity_type not in (names.OPEN, names.OPEN_PIPELINE),
         )
 
     def adapter(self, agent: Agent, model: str | None) -> LLMAdapter:

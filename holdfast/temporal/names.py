@@ -14,6 +14,9 @@ COMMIT = "holdfast.commit"
 FINISH = "holdfast.finish"
 EXPORT = "holdfast.export"
 ATTACH = "holdfast.attach"
+OPEN_PIPELINE = "holdfast.open_pipeline"
+STEP = "holdfast.step"
+DECIDE = "holdfast.decide"
 
 # Signals, updates and queries.
 ANSWER = "answer"
@@ -21,6 +24,9 @@ MESSAGE = "message"
 RESUME = "resume"
 RESOLVE = "resolve"
 EXPORT_UPDATE = "export"
+APPROVE = "approve"
+REJECT = "reject"
+DECIDE_UPDATE = "decide"
 STATUS = "status"
 PENDING = "pending"
 
@@ -43,6 +49,7 @@ SEARCH_ATTRIBUTES = {
 
 # Memo: of what holdfast starts, the agent; of an agent that an agent starts, also for what.
 AGENT_MEMO = "holdfast.agent"
+PIPELINE_MEMO = "holdfast.pipeline"
 ASKED_MEMO = "holdfast.asked"
 
 # Why an activity failed, as the type of its ApplicationError.

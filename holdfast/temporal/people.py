@@ -1,9 +1,6 @@
 """Waiting for people: questions, calls of unknown outcome, pauses. Each is visible, addressable, and has an end."""
 
-import asyncio
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
 from typing import Any, cast
 
 from temporalio import workflow
@@ -13,13 +10,13 @@ from holdfast.agent_loop import LoopState
 from holdfast.agents import Loop
 from holdfast.checkpoints import Question
 from holdfast.temporal import names
-from holdfast.temporal.activity_options import OPEN_ELSEWHERE_OPTIONS, STORE_OPTIONS, summary
+from holdfast.temporal.activity_options import STORE_OPTIONS
 from holdfast.temporal.calls import Calls, is_missing, missing
-from holdfast.temporal.descriptions import details, show_ended, show_started, show_waiting
+from holdfast.temporal.descriptions import details, show_started
 from holdfast.temporal.facts import Call, Facts
-from holdfast.temporal.handlers import Handlers, Waiting
+from holdfast.temporal.handlers import Handlers
 from holdfast.temporal.mailboxes import Resolve
-from holdfast.temporal.running import Running
+from holdfast.temporal.waits import Waiting
 from holdfast.temporal.wire import AgentInput, write_outcome
 from holdfast.tools import Asked, Failed, Outcome, Returned, Unknown
 
@@ -35,7 +32,6 @@ class People(Handlers):
         super().__init__()
         self._given = AgentInput()
         self._facts = Facts(loop=Loop(), tools={})  # those of the agent, once the run is open
-        self._running = Running()
 
     @property
     def _state(self) -> LoopState:
@@ -46,46 +42,24 @@ class People(Handlers):
     def _state(self, state: LoopState) -> None:
         self._loop_state = state
 
-    # --- what waits ---
+    @property
+    def _search(self) -> bool:  # type: ignore[override]
+        return self._facts.search
 
-    def _wait_for(self, *waiting: Waiting) -> None:
-        self._waiting += waiting
-        self._show()
+    @property
+    def _patience(self) -> float | None:  # type: ignore[override]
+        return self._facts.loop.answer_timeout  # type: ignore[return-value]  # seconds, once it is declared
 
-    def _end_waiting(self, *ended: Waiting) -> None:
-        # By identity: two calls may wait for the same, since the same time.
-        self._waiting = tuple(item for item in self._waiting if not any(item is one for one in ended))
-        self._show()
-
-    def _show(self) -> None:
-        self._tell()
-        if self._facts.search:
-            show_waiting(self._status(), self._waiting)
-
-    def _tell(self) -> None:
-        shown = details(
+    def _details(self) -> str:
+        return details(
             status=self._status(), session=self._progress.session, state=self._loop_state, waiting=self._waiting
         )
-        workflow.set_current_details(shown)
 
-    def _status(self) -> str:
-        if any(item.kind == "pause" for item in self._waiting):
-            return "paused"
-        return "waiting" if self._waiting else "running"
-
-    def _deadline(self, since: datetime) -> datetime | None:
-        timeout = self._facts.loop.answer_timeout
-        return None if timeout is None else since + timedelta(seconds=float(timeout))  # type: ignore[arg-type]
-
-    async def _until(self, condition: Callable[[], bool], deadline: datetime | None, summary: str) -> None:
-        """Wait for a condition, the deadline or a cancel."""
-        timeout = None if deadline is None else max(0.0, (deadline - workflow.now()).total_seconds())
-        try:
-            await workflow.wait_condition(
-                lambda: condition() or self._running.cancelled, timeout=timeout, timeout_summary=summary
-            )
-        except TimeoutError:
-            return
+    def _opening(self) -> tuple[str, dict[str, Any]]:
+        reference: dict[str, Any] = {"session": self._progress.session, "run": self._progress.run}
+        if self._loop_state is None:
+            reference["input"] = self._given.plain()
+        return names.OPEN, reference
 
     # --- questions ---
 
@@ -179,53 +153,17 @@ class People(Handlers):
 
     # --- pauses ---
 
-    async def _pause(self, name: str, message: str) -> bool:
-        """Wait until a person says what to do; True to try again, False if the run is to give up."""
-        since = workflow.now()
-        waiting = Waiting("pause", name, message, since, self._deadline(since))
-        self._wait_for(waiting)
-        workflow.logger.warning("Paused, %s: %s", name, message)
-        box = self._mailbox
-        await self._until(lambda: bool(box.resumes), waiting.deadline, f"resume of {name}")
-        resume = box.resumes.pop(0) if box.resumes else None
-        self._end_waiting(waiting)
-        if resume is None or resume.action == "abort":
-            return False
-        self._progress.model = resume.model or self._progress.model
-        return True
+    def _resumed(self, model: str | None) -> None:
+        self._progress.model = model or self._progress.model
 
-    # --- workers ---
-
-    async def _await_worker(self, error: FailureError, tool: str | None = None) -> dict[str, Any] | None:
-        """Wait until a worker has what the last one had not; returns what it opens, None if the run is cancelled.
-
-        Args:
-            tool: what it needs besides the agent.
-        """
-        name, message, search = missing(error, tool)
-        reference: dict[str, Any] = {"session": self._progress.session, "run": self._progress.run}
+    async def _await_worker(
+        self, error: FailureError, tool: str | None = None, path: str | None = None
+    ) -> dict[str, Any] | None:
         if self._loop_state is None:
-            reference["input"] = self._given.plain()
-            self._facts = replace(self._facts, search=search)
-            if search:
+            self._facts = replace(self._facts, search=missing(error, tool)[2])
+            if self._search:
                 show_started(self._progress.session, self._given.tenant_id)
-        if tool is not None:
-            reference["tool"] = tool
-        waiting = Waiting("worker", name, message, workflow.now())
-        self._wait_for(waiting)
-        workflow.logger.warning("Waits for a worker: %s", message)
-        asks = summary(f"on a worker that has {name}")
-        handle = workflow.start_activity(names.OPEN, reference, **OPEN_ELSEWHERE_OPTIONS, summary=asks)
-        try:
-            opened: dict[str, Any] | None = await self._running.wait(handle)
-        except (asyncio.CancelledError, ActivityError) as other:
-            if not self._running.cancelled:
-                if isinstance(other, ActivityError):
-                    self._end_waiting(waiting)
-                raise
-            opened = None
-        self._end_waiting(waiting)
-        return opened
+        return await super()._await_worker(error, tool, path)
 
     async def _around(self, name: str, reference: dict[str, Any]) -> Any:
         """Return the result of an activity around the run; None if it needs the agent, and the run is cancelled."""
@@ -263,16 +201,9 @@ class People(Handlers):
 
     # --- what is told ---
 
-    def _ending(self, status: str) -> None:
-        self._ended = status
-        if self._facts.search:
-            show_ended(status)
-
     @workflow.query(name=names.STATUS, description="How far the run is, what it waits for, what it refused")
     def status(self, *ignored: Any) -> dict[str, Any]:
-        seen: dict[str, Any] = {"waiting": [item.plain() for item in self._waiting], "refused": self._mailbox.refused}
-        if self._error is not None:
-            seen["error"] = self._error
+        seen = self._seen()
         if self._loop_state is None:
             return {"status": self._ended or (self._status() if self._waiting else "starting")} | seen
         state = self._state

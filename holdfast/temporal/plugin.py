@@ -19,18 +19,21 @@ from temporalio.worker import ReplayerConfig, Worker, WorkerConfig, WorkflowRunn
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from holdfast.agents import Agent
-from holdfast.errors import DefinitionError
 from holdfast.llm import LLM
+from holdfast.pipelines import Pipeline
 from holdfast.temporal import names
+from holdfast.temporal.agent_workflows import AgentRun
 from holdfast.temporal.converters import DATA_CONVERTER
 from holdfast.temporal.facts import GRACE, tool_facts
 from holdfast.temporal.hosts import HEARTBEAT_EVERY, AgentHost
 from holdfast.temporal.lost_calls import watch_for_lost_calls
 from holdfast.temporal.model_activities import ModelActivities
+from holdfast.temporal.pipeline_activities import PipelineActivities
+from holdfast.temporal.pipeline_workflows import PipelineRun
 from holdfast.temporal.runners import AgentWorkflowRunner
 from holdfast.temporal.session_activities import SessionActivities
 from holdfast.temporal.tool_activities import ToolActivities
-from holdfast.temporal.workflow_types import ForeignAgentRun, agent_workflow
+from holdfast.temporal.workflow_types import Unknown, workflow_type
 
 _LOG = logging.getLogger("holdfast")
 DRAIN = 30.0  # seconds that a worker that is asked to stop gives to what runs
@@ -46,6 +49,7 @@ class HoldfastPlugin(SimplePlugin):
 
     Args:
         agents: each becomes a workflow type under its own name; agents among their tools have to be given, too.
+        pipelines: likewise; the agents of their steps have to be given.
         store: a durable one, the same for all workers of these agents.
         llm: an adapter, or a function from an agent's `model` to one.
         tools: handlers by tool name, for tools declared without one.
@@ -61,21 +65,25 @@ class HoldfastPlugin(SimplePlugin):
         self,
         *,
         agents: Iterable[Agent] = (),
-        pipelines: Iterable[Any] = (),
+        pipelines: Iterable[Pipeline] = (),
         store: Any,
         llm: LLM | None = None,
         tools: Mapping[str, Callable[..., Any]] | None = None,
         max_stored_messages: int = 200,
     ) -> None:
-        if tuple(pipelines):
-            raise DefinitionError("pipelines: there are none yet; give agents alone")
-        self._host = host = AgentHost(agents, store, llm, dict(tools or {}), max_stored_messages)
-        activities = [activity for part in (ModelActivities, ToolActivities, SessionActivities)
+        self._host = host = AgentHost(agents, pipelines, store, llm, dict(tools or {}), max_stored_messages)
+        activities = [activity for part in (ModelActivities, ToolActivities, SessionActivities, PipelineActivities)
                       for activity in part(host).all()]  # fmt: skip
         super().__init__(
             "holdfast.HoldfastPlugin",
             data_converter=_converter,
-            workflows=partial(_with_agents, [agent_workflow(name) for name in host.agents]),
+            workflows=partial(
+                _with_ours,
+                [
+                    *(workflow_type(AgentRun, name) for name in host.agents),
+                    *(workflow_type(PipelineRun, name) for name in host.pipelines),
+                ],
+            ),
             activities=activities,
             workflow_runner=_runner,
         )
@@ -117,12 +125,12 @@ class HoldfastPlugin(SimplePlugin):
             await next(worker)
 
 
-def _with_agents(agents: Sequence[type], given: Sequence[type] | None) -> list[type]:
-    """Add the workflows of agents, and what takes the runs of all others, unless the user has something that does."""
-    workflows = [*(given or ()), *agents]
+def _with_ours(ours: Sequence[type], given: Sequence[type] | None) -> list[type]:
+    """Add our workflows, and what takes the runs of all others, unless the user has something that does."""
+    workflows = [*(given or ()), *ours]
     if any(workflow._Definition.must_from_class(known).name is None for known in workflows):
         return workflows
-    return [*workflows, ForeignAgentRun]
+    return [*workflows, Unknown]
 
 
 def _converter(given: DataConverter | None) -> DataConverter:

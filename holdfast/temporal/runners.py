@@ -6,7 +6,7 @@ Otherwise an input of malformed JSON fails the workflow task again and again, an
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
@@ -24,7 +24,8 @@ from temporalio.worker import (
 from holdfast.messages import cut, error_text
 from holdfast.temporal import names
 from holdfast.temporal.agent_workflows import AgentRun
-from holdfast.temporal.workflow_types import ForeignAgentRun, is_an_agents
+from holdfast.temporal.waits import Waits
+from holdfast.temporal.workflow_types import Unknown, base_of, workflow_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +43,20 @@ class AgentWorkflowRunner(WorkflowRunner):
 
     def __init__(self, runner: WorkflowRunner | None, workflows: Sequence[type]) -> None:
         self._runner = runner or UnsandboxedWorkflowRunner()
-        self._has_agents_alone = all(issubclass(known, AgentRun) for known in workflows)
+        self._has_agents_alone = all(issubclass(known, AgentRun | Unknown) for known in workflows)
 
     def prepare_workflow(self, defn: Any) -> None:
         self._runner.prepare_workflow(defn)
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
-        if det.defn.cls is ForeignAgentRun:
-            if not is_an_agents(det.info, self._has_agents_alone):
+        if det.defn.cls is Unknown:
+            base = base_of(det.info, self._has_agents_alone)
+            if base is None:
                 # Fails the task alone, so that Temporal goes on to offer it to workers.
                 raise RuntimeError(f"This worker has no agent and no workflow type '{det.info.workflow_type}'")
-            det = replace(det, disable_eager_activity_execution=True)  # what it starts is for other workers
-        if issubclass(det.defn.cls, AgentRun):
+            known = workflow._Definition.must_from_class(workflow_type(cast(Any, base), det.info.workflow_type))
+            det = replace(det, defn=known, disable_eager_activity_execution=True)  # what it starts is for others
+        if issubclass(det.defn.cls, Waits):
             factory = det.payload_converter_factory
             det = replace(
                 det,
@@ -74,9 +77,8 @@ class _NotHereFirst(WorkflowOutboundInterceptor):
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:  # noqa: A002
         reference = input.args[0] if input.args else None
         again = isinstance(reference, dict) and reference.get("dispatch", 1) > 1
-        return super().start_activity(
-            replace(input, disable_eager_execution=True) if again or input.activity == names.OPEN else input
-        )
+        elsewhere = again or input.activity in (names.OPEN, names.OPEN_PIPELINE)
+        return super().start_activity(replace(input, disable_eager_execution=True) if elsewhere else input)
 
 
 class _TolerantConverter(PayloadConverter):

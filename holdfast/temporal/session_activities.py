@@ -14,8 +14,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from holdfast.agent_loop import LoopState, last_answer, mended, unanswered
 from holdfast.agents import Agent
 from holdfast.checkpoints import Checkpoint, Question
-from holdfast.errors import InputError, SessionConflictError
+from holdfast.errors import InputError, SessionConflictError, StoreError
 from holdfast.local.inputs import RunInput
+from holdfast.local.pipeline_results import Kept
 from holdfast.local.sessions import check_access
 from holdfast.messages import Message, Usage, cut
 from holdfast.stores.protocol import Session
@@ -83,6 +84,11 @@ class SessionActivities:
         return await self._found(agent, reference, opened, session, messages, recovering=True)
 
     async def _message(self, agent: Agent, given: AgentInput) -> str | None:
+        if given.step is not None:
+            kept = Kept(given.step["run"], self._host.store)
+            if not await kept.find(f"{given.step['path']}?with"):
+                raise StoreError(f"Step {given.step['path']} of run {given.step['run']} is not in this store")
+            return str(kept[f"{given.step['path']}?with"])
         if given.call is None:
             return given.message
         record = await self._host.load_record(given.call["run"], given.call["turn"])

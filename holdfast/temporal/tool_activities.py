@@ -90,7 +90,7 @@ class ToolActivities:
 
     def _attempt(self, place: Place) -> Attempt:
         """Return what runs a call, or asks whether it has happened: where the agent and the tool are."""
-        agent, tool = self._host.agent(), self._host.tool(place.call.name)
+        agent, tool = self._host.caller(), self._host.tool(place.call.name)
         record, call, reference = place.record, place.call, place.reference
         loop, info = asyncio.get_running_loop(), activity.info()
         invocations = Invocations(loop, activity.client(), call.id, record, reference.get("depth", 0))

@@ -79,6 +79,7 @@ class AgentInput:
         instance_id: what `ctx.agent.id` is.
         checkpoint: a run to go on with, instead of a message.
         call: the call that an agent was started for, as `{"run", "turn", "position"}`: its arguments are the input.
+        step: the step of a pipeline that it was started for, as `{"run", "path"}`: its message is the input.
         depth: how many agents stand above.
         max_tokens: what is left of their budget.
         asks_caller: end with status "interrupted" where the agent would ask a person; its caller asks instead.
@@ -93,6 +94,7 @@ class AgentInput:
     instance_id: str | None = None
     checkpoint: dict[str, Any] | None = None
     call: dict[str, Any] | None = None
+    step: dict[str, Any] | None = None
     depth: int | None = None
     max_tokens: int | None = None
     asks_caller: bool | None = None
@@ -115,11 +117,45 @@ class AgentInput:
             call = read_fields(given["call"], "The input: call", {"run": str, "turn": int, "position": int})
             if len(call) < 3:
                 raise InputError("The input: call must have run, turn and position")
+        if "step" in given and len(read_fields(given["step"], "The input: step", {"run": str, "path": str})) < 2:
+            raise InputError("The input: step must have run and path")
         for name in ("max_iterations", "max_tokens"):
             try:
                 check_count(name, given.get(name, 1), 1)
             except DefinitionError as error:
                 raise InputError(f"The input: {error}") from error
+        return cls(**given)
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON, without what is absent."""
+        return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineInput:
+    """The input of a pipeline's workflow, one JSON object.
+
+    Args:
+        input: of the pipeline, read by its type.
+        user_id, tenant_id: who starts it.
+    """
+
+    input: Any = None
+    user_id: str | None = None
+    tenant_id: str | None = None
+
+    @classmethod
+    def read(cls, data: object) -> "PipelineInput":
+        """Read what a workflow was started with.
+
+        Raises:
+            InputError: saying what cannot be used.
+        """
+        known = {"input": object, "user_id": str, "tenant_id": str}
+        given = read_fields({} if data is None else data, "The input", known)
+        for name in ("user_id", "tenant_id"):
+            if given.get(name) == "":
+                raise InputError(f"The input: {name} must not be empty; leave it out")
         return cls(**given)
 
     def plain(self) -> dict[str, Any]:
@@ -136,12 +172,13 @@ _INPUT: dict[str, Any] = {
     "instance_id": str,
     "checkpoint": dict,
     "call": dict,
+    "step": dict,
     "depth": int,
     "max_tokens": int,
     "asks_caller": bool,
     "carried": dict,
 }
-_OWN = ("call", "depth", "max_tokens", "asks_caller", "carried")
+_OWN = ("call", "step", "depth", "max_tokens", "asks_caller", "carried")
 
 
 # --- outcomes -----------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ async def temporal(temporal_server: DevServer, store: SQLiteStore) -> AsyncItera
     await temporal.end_all()
 
 
-@pytest.fixture(params=[pipeline_drivers.InProcess], ids=["in process"])
+@pytest.fixture(params=[pipeline_drivers.InProcess, pipeline_drivers.OnTemporal], ids=["in process", "on Temporal"])
 def pipelines(request: pytest.FixtureRequest, temporal: Temporal) -> pipeline_drivers.PipelineDriver:
     """What carries a pipeline out."""
     made: pipeline_drivers.PipelineDriver = request.param(temporal)

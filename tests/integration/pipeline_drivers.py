@@ -2,13 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 from uuid import uuid4
 
 from pydantic_core import to_jsonable_python
+from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import ApplicationError
 
 from holdfast import InputError, Pipeline, PipelineResult, run_pipeline
-from integration.temporal_runs import Temporal
+from holdfast.local.pipeline_results import Kept
+from holdfast.temporal import start_pipeline
+from integration.temporal_runs import Run, Temporal, check_healthy, failure, result, status, until
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,62 @@ class InProcess:
             except InputError as error:
                 refused.append(str(error))
         return _went(went, refused)
+
+
+class OnTemporal:
+    def __init__(self, temporal: Temporal) -> None:
+        self.temporal = temporal
+
+    async def run(
+        self, pipeline: Pipeline, llm: Any, given: Any = None, *, decisions: Sequence[Mapping[str, Any]] = (),
+        **options: Any,
+    ) -> Went:  # fmt: skip
+        temporal = self.temporal
+        agents = {step.agent.name: step.agent for step in pipeline.every_step() if step.agent is not None}
+        async with temporal.worker(*agents.values(), pipelines=[pipeline], llm=llm, tools=options.pop("tools", None)):
+            run = await start_pipeline(
+                temporal.client, pipeline.name, input=given, run_key=temporal.session(uuid4().hex[:8]),
+                task_queue=temporal.name, **options,
+            )  # fmt: skip
+            refused = []
+            for decision in decisions:
+                assert await until(partial(_waits, run)), await failure(run)
+                try:
+                    await temporal.people.decide(run.id, **decision)
+                except InputError as error:
+                    refused.append(str(error))
+            waits = await until(partial(_waits_or_has_ended, run))
+            await check_healthy(run)
+            if isinstance(waits, list):
+                return await self._pending(run, waits, refused)
+            try:
+                ended = await result(run)
+            except WorkflowFailureError as error:
+                cause = error.cause
+                assert isinstance(cause, ApplicationError)
+                raise (InputError if cause.type == "InputError" else RuntimeError)(cause.message) from error
+        ended.pop("run_key")
+        return Went(**ended, refused=tuple(refused))
+
+    async def _pending(self, run: Run, waits: list[dict[str, Any]], refused: Sequence[str]) -> Went:
+        shown = await status(run)
+        kept = Kept(shown["run_key"], self.temporal.store)
+        results = {path: kept[f"{path}?result"] for path in shown["done"] if await kept.find(f"{path}?result")}
+        outputs = {path: kept[path] for path in shown["done"] if await kept.find(path)}
+        return Went("pending", results, outputs, pending_step=waits[0]["name"], approval_message=waits[0]["message"],
+                    refused=tuple(refused))  # fmt: skip
+
+
+async def _waits_or_has_ended(run: Run) -> Any:
+    waits = await _waits(run)
+    return waits or ((await run.describe()).close_time is not None)
+
+
+async def _waits(run: Run) -> Any:
+    """Return what waits for a decision, once nothing else runs; False after the end."""
+    shown = await status(run)
+    waits: list[dict[str, Any]] = shown["waiting"]
+    return waits if waits and set(shown["running"]) == {item["name"] for item in waits} else False
 
 
 def _went(result: PipelineResult, refused: Sequence[str]) -> Went:

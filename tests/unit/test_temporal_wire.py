@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from holdfast import Checkpoint, InputError, Message, Question, TerminalError
 from holdfast.messages import json_problem
 from holdfast.temporal import names
-from holdfast.temporal.handlers import Waiting
 from holdfast.temporal.mailboxes import NOTED, Mailbox
+from holdfast.temporal.waits import Waiting
 from holdfast.temporal.wire import (
     INLINE_BYTES,
     PARKED_MESSAGES,
@@ -46,11 +46,17 @@ def test_the_persisted_names_are_pinned() -> None:
         "FINISH": "holdfast.finish",
         "EXPORT": "holdfast.export",
         "ATTACH": "holdfast.attach",
+        "OPEN_PIPELINE": "holdfast.open_pipeline",
+        "STEP": "holdfast.step",
+        "DECIDE": "holdfast.decide",
         "ANSWER": "answer",
         "MESSAGE": "message",
         "RESUME": "resume",
         "RESOLVE": "resolve",
         "EXPORT_UPDATE": "export",
+        "APPROVE": "approve",
+        "REJECT": "reject",
+        "DECIDE_UPDATE": "decide",
         "STATUS": "status",
         "PENDING": "pending",
         "STATUS_ATTRIBUTE": "HoldfastStatus",
@@ -65,6 +71,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "HOOK_ERROR": "HookError",
         "NOT_HERE": "NotOnThisWorker",
         "AGENT_MEMO": "holdfast.agent",
+        "PIPELINE_MEMO": "holdfast.pipeline",
         "ASKED_MEMO": "holdfast.asked",
     }
     assert names.SEARCH_ATTRIBUTES == {
@@ -94,7 +101,7 @@ def test_a_session_is_read_from_the_id_of_its_workflow(workflow: str, session: s
 
 WHOLE: dict[str, Any] = {
     "message": "hi", "session_id": "s", "user_id": "ada", "tenant_id": "acme", "max_iterations": 3,
-    "instance_id": "i-1", "checkpoint": {"messages": []}, "call": {"run": "r", "turn": 1, "position": 0}, "depth": 2,
+    "instance_id": "i-1", "checkpoint": {"messages": []}, "call": {"run": "r", "turn": 1, "position": 0}, "depth": 2, "step": {"run": "r", "path": "p"},
     "max_tokens": 50, "asks_caller": True, "carried": {"run": "r"},
 }  # fmt: skip
 

@@ -1,0 +1,153 @@
+"""Gates of a run: decisions that arrive, each judged and recorded before it counts, and the time that passes.
+
+One consumer per gate takes decisions in the order in which they came. A decision counts as of when it arrived, so that
+one that came in time is in time, however long its record takes.
+"""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+from holdfast.errors import InputError
+from holdfast.pipeline_loop import Decision, Gate
+from holdfast.temporal import names
+from holdfast.temporal.activity_options import STORE_OPTIONS, summary
+from holdfast.temporal.waits import Waiting, Waits, refuse_by
+from holdfast.temporal.wire import AWAITED_BYTES, PARKED_MESSAGES, check_json, read_fields
+
+_DECISION = {"gate": str, "decision": str, "by": str, "comment": str, "digest": str, "edit": object}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrived:
+    """A decision that waits to be judged; `verdict` becomes why it does not count, or None. A signal has none."""
+
+    decision: Decision
+    at: datetime
+    verdict: "asyncio.Future[str | None] | None" = None
+
+
+class Gates(Waits):
+    """The part of a run that waits for decisions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._arrived: dict[str, deque[Arrived]] = {}
+        self._closed: dict[str, str] = {}  # gates that were decided, and how
+
+    def _run_key(self) -> str:
+        raise NotImplementedError
+
+    def _gate_names(self) -> set[str] | None:
+        """Return the gates that the run can come to; None if that is not known yet."""
+        return None
+
+    # --- what arrives ---
+
+    def _read_decision(self, name: str, data: Any, extra: tuple[Any, ...], *, may_be_early: bool) -> Decision:
+        known = {key: kind for key, kind in _DECISION.items() if name == names.DECIDE_UPDATE or key != "decision"}
+        fields = read_fields(self._one(name, data, extra, most=AWAITED_BYTES), name, known)
+        if name != names.DECIDE_UPDATE:
+            fields["decision"] = name
+        open_gates = [waiting.name for waiting in self._waiting if waiting.kind == "approval"]
+        if "gate" not in fields:
+            if len(open_gates) != 1:
+                shown = ", ".join(open_gates) or "none"
+                raise InputError(f"{name}: 'gate' is missing; open: {shown}")
+            fields["gate"] = open_gates[0]
+        gate = fields["gate"]
+        if fields.get("decision") not in ("approve", "reject"):
+            raise InputError(f'{name}: decision must be "approve" or "reject", got {fields.get("decision")!r}')
+        check_json(fields.get("edit"), f"{name}: edit")
+        if gate in self._closed:
+            raise InputError(f"{name}: gate {gate} was {self._closed[gate]} already")
+        gates = self._gate_names()
+        if gate not in open_gates and not (may_be_early and (gates is None or gate in gates)):
+            raise InputError(f"{name}: no gate {gate} is open; open: {', '.join(open_gates) or 'none'}")
+        if sum(map(len, self._arrived.values())) >= PARKED_MESSAGES:
+            raise InputError(f"{name}: {PARKED_MESSAGES:,} decisions wait to be judged already; try again later")
+        return Decision(**fields)
+
+    def _keep(self, decision: Decision, verdict: "asyncio.Future[str | None] | None" = None) -> None:
+        self._arrived.setdefault(decision.gate, deque()).append(Arrived(decision, workflow.now(), verdict))
+
+    @workflow.signal(name=names.APPROVE, description='Approve a gate: {"gate", "by"?, "comment"?, "digest"?, "edit"?}')
+    def approve_signal(self, data: Any = None, *extra: Any) -> None:
+        self._take("approve", lambda: self._read_decision("approve", data, extra, may_be_early=True), self._keep)
+
+    @workflow.signal(name=names.REJECT, description='Reject at a gate: {"gate", "by"?, "comment"?, "digest"?}')
+    def reject_signal(self, data: Any = None, *extra: Any) -> None:
+        self._take("reject", lambda: self._read_decision("reject", data, extra, may_be_early=True), self._keep)
+
+    @workflow.update(
+        name=names.DECIDE_UPDATE,
+        description='Decide at a gate: {"gate", "decision": "approve" | "reject", "by"?, "comment"?, "digest"?, '
+        '"edit"?}',
+    )
+    async def decide_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
+        decision = self._read_decision(names.DECIDE_UPDATE, data, extra, may_be_early=False)
+        verdict: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._keep(decision, verdict)
+        refused = await verdict
+        if refused is not None:
+            raise ApplicationError(refused, type="InputError", non_retryable=True)
+        return {"accepted": True, "gate": decision.gate}
+
+    @decide_update.validator
+    def _check_decide(self, data: Any = None, *extra: Any) -> None:
+        refuse_by(lambda: self._read_decision(names.DECIDE_UPDATE, data, extra, may_be_early=False))
+
+    # --- a gate ---
+
+    async def _at_gate(self, gate: Gate, message: str) -> Gate:
+        """Wait until a gate is decided, or its time is over; the same gate, still open, if the run is cancelled."""
+        arrived = self._arrived.setdefault(gate.name, deque())
+        while gate.status == "open" and not self._running.cancelled:
+            waiting = Waiting("approval", gate.name, message, gate.since, gate.deadline, gate.digest,
+                              gate.rule.users, gate.rule.groups)  # fmt: skip
+            self._wait_for(waiting)
+            gate = await self._asked(gate, arrived)
+            self._end_waiting(waiting)
+        if gate.status != "open":
+            self._closed[gate.name] = gate.status.replace("-", " ")
+        for late in arrived:
+            await self._judge(gate, late, "the run is cancelled" if gate.status == "open" else None)
+        del self._arrived[gate.name]
+        return gate
+
+    async def _asked(self, gate: Gate, arrived: "deque[Arrived]") -> Gate:
+        """Return the gate when it asks others than now, or nobody any more."""
+        rule = gate.rule
+        while gate.status == "open" and gate.rule is rule and not self._running.cancelled:
+            if arrived:
+                first = arrived[0]
+                gate = await self._judge(gate.at(first.at), first)
+                arrived.popleft()
+                continue
+            now = workflow.now()
+            gate = gate.at(now)
+            if gate.status == "open" and gate.rule is rule:
+                until = gate.next_reminder(now)
+                await self._until(lambda: bool(arrived), until or gate.deadline, f"decision at {gate.name}")
+                if not arrived and until is not None and workflow.now() >= until:
+                    workflow.logger.warning("Gate %s still waits for %s", gate.name, ", ".join(rule.users) or "anybody")
+        return gate
+
+    async def _judge(self, gate: Gate, arrived: Arrived, problem: str | None = None) -> Gate:
+        """Return the gate after a decision, which is recorded whether it counts or not."""
+        decision = arrived.decision
+        problem = problem or gate.problem(decision)
+        reference = {"run": self._run_key(), "at": arrived.at.isoformat(), "refused": problem,
+                     **{name: value for name, value in decision.model_dump().items() if value is not None}}  # fmt: skip
+        what = summary(f"{decision.decision} of {decision.by or 'somebody'} at {gate.name}")
+        refused: str | None = await workflow.execute_activity(names.DECIDE, reference, **STORE_OPTIONS, summary=what)
+        if arrived.verdict is not None:
+            arrived.verdict.set_result(refused)
+        elif refused is not None:
+            self._mailbox.note(decision.decision, refused, workflow.now().isoformat())
+        return gate if refused is not None else gate.decided(decision)

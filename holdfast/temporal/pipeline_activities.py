@@ -1,0 +1,287 @@
+"""The activities of pipelines: what users declare is called here, and what steps came to is read and kept."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar, cast
+
+from pydantic_core import to_json
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from holdfast.agent_loop import last_answer
+from holdfast.checkpoints import StepResult
+from holdfast.errors import InputError
+from holdfast.local.pipeline_results import Kept
+from holdfast.local.pipeline_steps import read_result
+from holdfast.messages import Message, ToolCall, cut, error_text
+from holdfast.pipeline_loop import Decision, Done, Evaluate, Evaluations, PipelineState
+from holdfast.pipelines import Approval, Pipeline, Step
+from holdfast.pipelines.paths import find
+from holdfast.temporal import names
+from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors
+from holdfast.temporal.plans import pipeline_facts, read_plan
+from holdfast.temporal.transcripts import call_key, read_entry
+from holdfast.temporal.turn_records import TurnRecord
+from holdfast.temporal.wire import INLINE_BYTES, PipelineInput, read_outcome, shown_arguments
+from holdfast.tools import Failed, Outcome, Returned, Terminated, Unknown
+
+T = TypeVar("T")
+
+
+class PipelineActivities:
+    """Opens the pipelines of a worker, and carries their steps' functions out."""
+
+    def __init__(self, host: AgentHost) -> None:
+        self._host = host
+
+    def all(self) -> list[Any]:
+        return [self.open, self.step, self.decide]
+
+    # --- opening ---
+
+    @activity.defn(name=names.OPEN_PIPELINE)
+    async def open(self, reference: dict[str, Any]) -> dict[str, Any]:
+        """Record what steers the run: its plan, with its gates."""
+        with TypedErrors():
+            pipeline = self._host.pipeline()
+            if "tool" in reference:
+                self._host.tool(reference["tool"])
+            if "path" in reference:
+                self._find(pipeline, reference["path"])
+            if "input" not in reference:  # the run is open, and looked for a worker
+                return {}
+            run, store = reference["run"], self._host.store
+            opened = await store.load_reply(f"{run}/open", 0)
+            if opened is None:
+                given = PipelineInput.read(reference["input"])
+                may = pipeline.access.get("start")
+                if may is not None and not await self._call("access", lambda: may(given.user_id)):
+                    raise InputError(f"Pipeline '{pipeline.name}': {given.user_id} may not start it")
+                value = await self._call("input", lambda: pipeline.write_input(pipeline.read_input(given.input)))
+                who = {"user_id": given.user_id, "tenant_id": given.tenant_id}
+                await Kept(run, store).begin(value, who)
+                opened = await store.save_reply(f"{run}/open", 0, to_json(pipeline_facts(pipeline)).decode())
+            return {**json.loads(opened), "search": self._host.search}
+
+    # --- steps ---
+
+    @activity.defn(name=names.STEP)
+    async def step(self, reference: dict[str, Any]) -> dict[str, Any]:
+        """Keep what a step came to, and make what the next one needs; or the result of the run."""
+        with TypedErrors(), Heartbeats():
+            pipeline, kept = self._host.pipeline(), Kept(reference["run"], self._host.store)
+            await kept.find("?who")
+            opened = json.loads(await self._host.load_kept(f"{reference['run']}/open", 0))
+            known = {key: Done(value) for key, value in reference.get("known", {}).items()}
+            work = Work(self, pipeline, kept, PipelineState(read_plan(opened["plan"]), known))
+            found: dict[str, Any] = {}
+            if "done" in reference:
+                failed = await work.keep(**reference["done"])
+                if failed is not None:
+                    return {"failed": failed}
+            if "make" in reference:
+                found["made"] = await work.make(**reference["make"])
+            if "end" in reference:
+                found["result"] = await work.result(**reference["end"])
+            return found
+
+    # --- decisions ---
+
+    @activity.defn(name=names.DECIDE)
+    async def decide(self, reference: dict[str, Any]) -> str | None:
+        """Record a decision; returns why it does not count."""
+        with TypedErrors():
+            given = dict(reference)
+            run, at = given.pop("run"), datetime.fromisoformat(given.pop("at"))
+            refused: str | None = given.pop("refused")
+            decision = Decision(**given)
+            may = self._host.pipeline().access.get("approve")
+            if refused is None and may is not None and not await self._call("access", lambda: may(decision.by)):
+                refused = f"gate {decision.gate}: {decision.by} may not decide it"
+            info = activity.info()
+            key = f"{info.workflow_run_id}/{info.activity_id}"
+            await Kept(run, self._host.store).record(decision, at, refused, key)
+            return refused
+
+    # --- what users declare ---
+
+    async def _call(self, what: str, function: Callable[[], T]) -> T:
+        """Call what a user declared, where users' code runs.
+
+        Raises:
+            ApplicationError: what it raised, which ends the run.
+        """
+
+        async def work() -> T:
+            return function()
+
+        try:
+            return await self._host.thread.run(work())
+        except InputError:
+            raise
+        except Exception as error:
+            text = f"{what} raised {type(error).__name__}: {error_text(error)}"
+            raise ApplicationError(text, type=type(error).__name__, non_retryable=True) from error
+
+    def _find(self, pipeline: Pipeline, path: str) -> Any:
+        try:
+            return find(pipeline, path)
+        except InputError as error:
+            raise self._host.not_here(path, str(error)) from None
+
+
+class Work:
+    """One activity's part in a run."""
+
+    def __init__(self, activities: PipelineActivities, pipeline: Pipeline, kept: Kept, state: PipelineState) -> None:
+        self._activities, self._pipeline, self._kept, self._state = activities, pipeline, kept, state
+
+    def _step(self, path: str) -> Step[Any]:
+        return cast("Step[Any]", self._activities._find(self._pipeline, path))
+
+    @property
+    def _evaluations(self) -> Evaluations:
+        return Evaluations(self._pipeline, self._state, self._kept.__getitem__, **self._kept["?who"])
+
+    # --- what a step came to ---
+
+    async def keep(
+        self,
+        path: str,
+        status: str = "complete",
+        response: str = "",
+        iterations: int = 0,
+        session: str | None = None,
+        outcome: dict[str, Any] | None = None,
+        ran: Sequence[int] = (),
+        output: Any = None,
+    ) -> list[str] | None:
+        """Keep a step's result and output; returns the reason and the words if that is none.
+
+        Args:
+            response: of an agent that did not complete.
+            session: of an agent, whose last answer it is.
+            outcome: of a tool, as the workflow knows it; or its turn and dispatch in the
+                ledger, which has it in full.
+            output: of a gate.
+        """
+        step, store = self._step(path), self._activities._host.store
+        if step.kind == "approval":
+            await self._kept.keep(path, output)
+            return None
+        if step.run is not None:
+            if ran:
+                key = call_key(ran[0], 0, path, ran[1])
+                entry = (await store.load_entries(self._kept.name, [key]))[key]
+                outcome = read_entry(entry)
+            result = _of_tool(read_outcome(outcome or {}))
+        else:
+            if session is not None:
+                messages = await store.load_messages(session)
+                at = last_answer(messages)
+                response = "" if at is None else messages[at].content
+            result = StepResult.model_validate({"status": status, "response": response, "iterations": iterations})
+        done, output = await self._activities._call(f"Step '{path}': output", lambda: read_result(step, result))
+        if done.reason is not None:
+            await self._kept.keep(f"{path}?failure", result.model_dump())
+            return [done.reason, cut(done.error or "", 2_000)]
+        await self._kept.keep(f"{path}?result", result.model_dump())
+        await self._kept.keep(path, output)
+        return None
+
+    # --- what a step needs ---
+
+    async def make(self, path: str, what: str, turn: int = 0) -> Any:
+        """Make what is next; returns what the workflow needs to know of it."""
+        action = Evaluate(path, cast(Any, what))
+        step = self._activities._find(self._pipeline, path)
+        for key in self._evaluations.needs(action):
+            await self._kept.find(key)
+        if what == "with":
+            return await self._with(path, step, turn)
+        if what == "gate":
+            return await self._gate(path, cast(Approval, step.approval))
+        if not await self._kept.find(action.key):
+            done, value = await self._call(path, what, lambda: self._evaluations.evaluate(action))
+            if done.reason is not None:
+                return {"failed": [done.reason, cut(done.error or "", 2_000)]}
+            await self._kept.keep(action.key, value)
+        value = self._kept[action.key]
+        return len(value) if what == "over" else value if what in ("on", "until") else None
+
+    async def _call(self, path: str, what: str, function: Callable[[], T]) -> T:
+        return await self._activities._call(f"Step '{path}': {what}", function)
+
+    async def _with(self, path: str, step: Step[Any], turn: int) -> Any:
+        key = f"{path}?with"
+        if step.agent is None and step.run is None:
+            raise InputError(f'Step "{step.name}" has no agent assigned.')
+        if not await self._kept.find(key):
+            await self._kept.keep(key, await self._call(
+                path, "input", lambda: step.make_input(self._evaluations.context(path))))  # fmt: skip
+        if step.run is None:
+            return None
+        call, who = ToolCall(id=path, name=step.run.name, arguments=self._kept[key]), self._kept["?who"]
+        record = TurnRecord(
+            message=Message(role="assistant", content="", tool_calls=(call,)),
+            key=self._kept.name,
+            session=self._kept.name,
+            agent_id=self._kept.name,
+            previous=None,
+            **who,
+        )
+        await self._activities._host.store.save_reply(self._kept.name, turn, record.model_dump_json())
+        return shown_arguments(call.arguments)
+
+    async def _gate(self, path: str, approval: Approval) -> Any:
+        key = f"{path}?gate"
+        if not await self._kept.find(key):
+            message = approval.message
+            if not isinstance(message, str):
+                ask = message
+                message = await self._call(path, "message", lambda: ask(self._evaluations.context(path)))
+            digest = hashlib.blake2b(to_json([path, message]), digest_size=16).hexdigest()
+            await self._kept.keep(key, {"message": str(message), "digest": digest})
+        shown = self._kept[key]
+        return {"message": cut(shown["message"], INLINE_BYTES // 4), "digest": shown["digest"]}
+
+    # --- the end ---
+
+    async def result(self, done: Sequence[str], failed: Sequence[str] = ()) -> dict[str, Any]:
+        """Return the result of the run: what its steps came to, as far as they came.
+
+        Args:
+            done: keys of the plan.
+            failed: the path of the step at which it ended.
+        """
+        state = PipelineState(self._state.stages, {key: Done() for key in done} | dict(self._state.done))
+        results = {}
+        for key in [f"{path}?result" for path in done] + [f"{path}?failure" for path in failed]:
+            if await self._kept.find(key):
+                results[key.rpartition("?")[0]] = self._kept[key]
+        needed: list[str] = []
+        state.outputs(needed.append)
+        for key in needed:
+            await self._kept.find(key)
+        found = {"step_results": results, "outputs": state.outputs(self._kept.__getitem__)}
+        if (size := len(to_json(found))) > 4 * INLINE_BYTES:
+            text = f"the results are {size:,} bytes, more than {4 * INLINE_BYTES:,}; read them from the store"
+            return {"step_results": {}, "outputs": {}, "left_out": text}
+        return found
+
+
+def _of_tool(outcome: Outcome) -> StepResult:
+    match outcome:
+        case Returned(content):
+            return StepResult(status="complete", response=content)
+        case Failed(error):
+            return StepResult(status="error", response=error)
+        case Terminated(error):
+            return StepResult(status="error", response=error_text(error))
+        case Unknown(reason):
+            text = f"it may or may not have run to its end{f': {reason}' if reason else ''}"
+            return StepResult(status="error", response=f"tool-durability-error: {text}")
+        case _:
+            return StepResult(status="error", response=str(outcome))

@@ -1,0 +1,303 @@
+"""The workflow of a pipeline: asks the plan what may run, carries it out with activities and child workflows.
+
+It sees names, numbers and references. Inputs and outputs are in the store, the plan was recorded at its start, and
+nothing of the user's runs in it.
+"""
+
+import asyncio
+from typing import Any, cast
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+
+from holdfast.agent_loop import LoopState
+from holdfast.agents import Loop
+from holdfast.errors import InputError
+from holdfast.messages import cut
+from holdfast.pipeline_loop import Action, Done, Ended, Evaluate, Gate, GateRule, PipelineState, RunStep, Todo
+from holdfast.temporal import names
+from holdfast.temporal.activity_options import OPEN_OPTIONS, STORE_OPTIONS, summary
+from holdfast.temporal.calls import Calls, is_missing, missing
+from holdfast.temporal.children import agent_result, child_session
+from holdfast.temporal.descriptions import pipeline_details, show_started
+from holdfast.temporal.facts import Call, ToolFacts, read_tool_facts
+from holdfast.temporal.gates import Gates
+from holdfast.temporal.plans import place_of, read_gates, read_plan
+from holdfast.temporal.progress import Progress, Turn
+from holdfast.temporal.waits import why
+from holdfast.temporal.wire import AgentInput, PipelineInput, write_outcome
+from holdfast.tools import Outcome
+
+CANCELLED = Done(reason="cancelled", error="the run was cancelled")
+
+
+class PipelineRun(Gates):
+    """One run of a pipeline; its workflow type is in `workflow_types`."""
+
+    _patience = None
+
+    def __init__(self, data: Any, extra: tuple[Any, ...]) -> None:
+        super().__init__()
+        self._data, self._extra = data, extra
+        self._given = PipelineInput()
+        self._run = ""
+        self._state: PipelineState | None = None
+        self._rules: dict[str, GateRule] = {}
+        self._tools: dict[str, ToolFacts] = {}
+        self._tasks: dict[str, asyncio.Task[Done]] = {}
+        self._made: dict[str, Any] = {}  # what was made of the next steps, by key
+        self._turns: dict[str, int] = {}  # by path: each tool call has a number of its own in the ledger
+        self._result: dict[str, Any] | None = None
+
+    async def drive(self) -> dict[str, Any]:
+        """Run to the end; see `Waits`."""
+        return await self._drive(self._main())
+
+    async def _main(self) -> dict[str, Any]:
+        try:
+            if self._extra:
+                raise InputError(f"The input is one JSON object, got {1 + len(self._extra)} arguments")
+            self._given = PipelineInput.read(self._data)
+        except InputError as error:
+            raise ApplicationError(str(error), type="InputError", non_retryable=True) from None
+        state = await self._open()
+        self._state = state
+        self._tell()
+        while True:
+            found = self._state.next_actions(self._tasks)
+            if isinstance(found, Ended):
+                return await self._end(found)
+            if not self._running.cancelled:
+                self._start(found)
+            if not self._tasks:
+                self._ending("cancelled")
+                await workflow.wait_condition(workflow.all_handlers_finished)
+                raise asyncio.CancelledError
+            await workflow.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
+            self._state = self._collect(self._state)
+            self._tell()
+
+    def _start(self, todo: Todo) -> None:
+        for action in todo.actions:
+            if action.key not in self._tasks:
+                self._tasks[action.key] = asyncio.create_task(self._do_unless_cancelled(action))
+
+    def _collect(self, state: PipelineState) -> PipelineState:
+        """Take in what has ended; what was cancelled is not done."""
+        for key in [key for key, task in self._tasks.items() if task.done()]:
+            done = self._tasks.pop(key).result()
+            if done is not CANCELLED:
+                state = state.ended(key, done)
+        return state
+
+    # --- beginning ---
+
+    def _opening(self) -> tuple[str, dict[str, Any]]:
+        reference: dict[str, Any] = {"run": self._run}
+        if self._state is None:
+            reference["input"] = self._given.plain()
+        return names.OPEN_PIPELINE, reference
+
+    async def _open(self) -> PipelineState:
+        info = workflow.info()
+        self._run = info.original_execution_run_id
+        activity, reference = self._opening()
+        try:
+            opened = await workflow.execute_local_activity(activity, reference, **OPEN_OPTIONS)
+        except FailureError as error:
+            raise _failed(error) from None
+        self._search = opened["search"]
+        self._rules = read_gates(opened["gates"])
+        self._tools = {name: read_tool_facts(facts) for name, facts in opened["tools"].items()}
+        if self._search:
+            show_started(None, self._given.tenant_id)
+        return PipelineState(read_plan(opened["plan"]))
+
+    # --- what may run ---
+
+    async def _do_unless_cancelled(self, action: Action) -> Done:
+        try:
+            return await self._do(action)
+        except asyncio.CancelledError:
+            if not self._running.cancelled:
+                raise
+            return CANCELLED
+
+    async def _do(self, action: Action) -> Done:
+        match action:
+            case Evaluate(path, what):
+                return await self._evaluate(path, what)
+            case RunStep(path, step) if step.kind == "approval":
+                return await self._decide(path)
+            case RunStep(path, step) if step.runs in self._tools and step.kind == "tool":
+                return await self._call_tool(path, step.runs)
+            case RunStep(path, step):
+                return await self._run_agent(path, step.runs)
+
+    async def _evaluate(self, path: str, what: str) -> Done:
+        made = await self._make(path, what)
+        if isinstance(made, dict) and "failed" in made:
+            return Done(None, *made["failed"])
+        return Done(made)
+
+    async def _run_agent(self, path: str, agent: str | None) -> Done:
+        await self._make(path, "with")
+        if self._running.cancelled:
+            return CANCELLED
+        session = child_session(self._run, path.replace("/", "."))
+        given = AgentInput(step={"run": self._run, "path": path}, session_id=session,
+                           user_id=self._given.user_id, tenant_id=self._given.tenant_id)  # fmt: skip
+        try:
+            result = await agent_result(str(agent), given, self._running, name=path, asked=f"{self._run}/{path}")
+        except FailureError as error:
+            if self._running.cancelled:
+                return CANCELLED
+            return await self._came_to(
+                path, status="error", response=cut(f"Agent '{agent}' failed: {why(error)}", 8_192)
+            )
+        more = {"session": session} if result["status"] == "complete" else {
+            "response": cut(str(result.get("error") or result.get("response") or ""), 65_536)}  # fmt: skip
+        if result["status"] == "cancelled" and self._running.cancelled:
+            return CANCELLED
+        return await self._came_to(path, status=result["status"], iterations=result["iterations"], **more)
+
+    async def _call_tool(self, path: str, name: str | None) -> Done:
+        turn = Turn(self._turn(path))
+        shown = await self._make(path, "with", turn.number)
+        call = Call(path, str(name), 0, shown)
+        turn.calls[call.id] = call
+        progress = Progress(run=self._run, turn=turn)
+        calls = Calls(AgentInput(), progress, self._running, self._pause, self._await_worker)
+        state = LoopState(loop=Loop(), tools=cast(Any, self._tools))
+        outcome: Outcome = await calls.run(call, state)
+        if self._running.cancelled:
+            return CANCELLED
+        source = turn.sources.get(0, {"dispatch": 1})
+        if "dispatch" in source:
+            return await self._came_to(path, ran=[turn.number, source["dispatch"]])
+        return await self._came_to(path, outcome=write_outcome(outcome))
+
+    def _turn(self, path: str) -> int:
+        return self._turns.setdefault(path, len(self._turns) + 1)
+
+    async def _decide(self, path: str) -> Done:
+        shown = await self._make(path, "gate")
+        gate = Gate(name=path, rule=self._rules[place_of(path)], digest=shown["digest"], since=workflow.now(),
+                    requester=self._given.user_id)  # fmt: skip
+        gate = await self._at_gate(gate, shown["message"])
+        if gate.status == "open":
+            return CANCELLED
+        if gate.failure is not None:
+            return Done(None, *gate.failure)
+        return await self._came_to(path, output=gate.output)
+
+    # --- activities: what a step came to, and what the next one needs, in one ---
+
+    async def _came_to(self, path: str, **came_to: Any) -> Done:
+        """Keep what a step came to, and make what is next if that is the one thing that follows."""
+        assert self._state is not None
+        reference: dict[str, Any] = {"done": {"path": path, **came_to}}
+        follows = self._state.ended(path, Done()).next_actions([key for key in self._tasks if key != path])
+        made: str | None = None
+        match follows:
+            case Todo(actions=actions):
+                new = [action for action in actions if action.key not in self._tasks and action.key not in self._made]
+                if new and not self._running.cancelled:
+                    made = new[0].key
+                    self._made[made] = None  # on its way
+                    reference["make"] = self._making(new[0])
+            case Ended(reason=None):
+                reference["end"] = {"done": [*self._done_keys(), path]}
+        found = await self._step(reference, f"what {path} came to")
+        if "failed" in found:
+            if made is not None:
+                del self._made[made]
+            return Done(None, *found["failed"])
+        if made is not None:
+            self._made[made] = found.get("made")
+        self._result = found.get("result")
+        return Done()
+
+    def _making(self, action: Action) -> dict[str, Any]:
+        match action:
+            case Evaluate(path, what):
+                return {"path": path, "what": what}
+            case RunStep(path, step) if step.kind == "approval":
+                return {"path": path, "what": "gate"}
+            case RunStep(path, step) if step.kind == "tool":
+                return {"path": path, "what": "with", "turn": self._turn(path)}
+            case RunStep(path, _):
+                return {"path": path, "what": "with"}
+
+    async def _make(self, path: str, what: str, turn: int = 0) -> Any:
+        key = path if what in ("with", "gate") else f"{path}?{what}"
+        if key in self._made:
+            return self._made.pop(key)
+        making = {"path": path, "what": what} | ({"turn": turn} if turn else {})
+        found = await self._step({"make": making}, f"what {path} needs")
+        return found.get("made")
+
+    async def _step(self, reference: dict[str, Any], asks: str) -> dict[str, Any]:
+        known = {key: done.value for key, done in self._done().items() if "?" in key and done.value is not None}
+        whole = {"run": self._run, **reference, **({"known": known} if known else {})}
+        while True:
+            try:
+                found: dict[str, Any] = await workflow.execute_activity(
+                    names.STEP, whole, **STORE_OPTIONS, summary=summary(asks)
+                )
+                return found
+            except ActivityError as error:
+                if not is_missing(error):
+                    raise _failed(error) from None
+                name = missing(error, None)[0]
+                path = None if name == workflow.info().workflow_type else name
+                if await self._await_worker(error, path=path) is None:
+                    raise asyncio.CancelledError from None
+
+    def _done(self) -> dict[str, Done]:
+        return {} if self._state is None else dict(self._state.done)
+
+    def _done_keys(self) -> list[str]:
+        return [key for key, done in self._done().items() if done.reason is None]
+
+    # --- the end ---
+
+    async def _end(self, ended: Ended) -> dict[str, Any]:
+        result = self._result
+        if result is None:
+            failed = [] if ended.failed_step is None else [ended.failed_step]
+            found = await self._step({"end": {"done": self._done_keys(), "failed": failed}}, "the result")
+            result = found["result"]
+        status = "complete" if ended.reason is None else "error"
+        why_not = {"failed_step": ended.failed_step, "error_reason": ended.reason, "error": ended.error}
+        self._ending(status)
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        return {"status": status, **result, **({} if ended.reason is None else why_not), "run_key": self._run}
+
+    # --- what is told ---
+
+    def _run_key(self) -> str:
+        return self._run
+
+    def _details(self) -> str:
+        return pipeline_details(self._ended or self._status(), self._done(), list(self._tasks), self._waiting)
+
+    @workflow.query(name=names.STATUS, description="How far the run is, what it waits for, what it refused")
+    def status(self, *ignored: Any) -> dict[str, Any]:
+        if self._state is None:
+            return {"status": self._ended or (self._status() if self._waiting else "starting")} | self._seen()
+        done = self._done()
+        return {
+            "status": self._ended or self._status(),
+            "done": [key for key in done if "?" not in key],
+            "running": [key for key in self._tasks if "?" not in key],
+            "run_key": self._run,
+        } | self._seen()
+
+
+def _failed(error: FailureError) -> ApplicationError:
+    """Return what fails the run: what its activity said, since nobody can repair it."""
+    cause = error.cause or error
+    if isinstance(cause, ApplicationError):
+        return ApplicationError(cause.message, *cause.details, type=cause.type, non_retryable=True)
+    return ApplicationError(str(cause), type="HoldfastError", non_retryable=True)

@@ -1,0 +1,67 @@
+"""A pipeline's plan as JSON, with its gates and tools: recorded once at its start, so that no deploy changes them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.pipeline_loop import GateRule, Planned, plan
+from holdfast.pipelines import Pipeline, Stage, Step
+from holdfast.temporal.facts import read_tool_facts, tool_facts, write_tool_facts
+
+
+def pipeline_facts(pipeline: Pipeline) -> dict[str, Any]:
+    """Return what steers a pipeline's workflow: its plan, and the gates and tools in it by their place in the plan."""
+    gates: dict[str, Any] = {}
+    tools: dict[str, Any] = {}
+    for place, step in _steps(pipeline, ""):
+        if step.approval is not None:
+            gates[place] = GateRule.of(step.approval).plain()
+        if step.run is not None:
+            tools[step.run.name] = write_tool_facts(tool_facts(step.run))
+    return {"plan": [_plain(planned) for planned in plan(pipeline)], "gates": gates, "tools": tools}
+
+
+def place_of(path: str) -> str:
+    """Return where a path is in a plan: without the numbers of items and rounds."""
+    return "/".join(part for part in path.split("/") if not part.isdecimal())
+
+
+def _steps(pipeline: Pipeline, above: str) -> Any:
+    for stage in pipeline.stages:
+        yield from _within(stage, f"{above}{stage.name}")
+
+
+def _within(stage: Stage, place: str) -> Any:
+    if not isinstance(stage, Step):
+        for step in stage.steps:
+            # The step of a map or loop has no name in its path, only a number.
+            yield from _within(step, place if stage.kind in ("map", "loop") else f"{place}/{step.name}")
+    elif stage.pipeline is not None:
+        yield from _steps(stage.pipeline, f"{place}/")
+    else:
+        yield place, stage
+
+
+def _plain(planned: Planned) -> dict[str, Any]:
+    usual = Planned("", "")
+    data = {name: getattr(planned, name) for name in planned.__dataclass_fields__ if name != "steps"}
+    found = {name: value for name, value in data.items() if value != getattr(usual, name)}
+    if planned.keys:
+        found["keys"] = list(planned.keys)
+    if planned.steps:
+        found["steps"] = [_plain(step) for step in planned.steps]
+    return found
+
+
+def read_plan(data: Any) -> tuple[Planned, ...]:
+    """Read the plan that `pipeline_facts` returned."""
+    return tuple(
+        Planned(**{**item, "keys": tuple(item.get("keys", ())), "steps": read_plan(item.get("steps", ()))})
+        for item in data
+    )
+
+
+def read_gates(data: Mapping[str, Any]) -> dict[str, GateRule]:
+    return {place: GateRule.read(rule) for place, rule in data.items()}
+
+
+__all__ = ["pipeline_facts", "place_of", "read_gates", "read_plan", "read_tool_facts"]

@@ -1,0 +1,263 @@
+"""What every run of ours has: things that wait, which people see and end; what it could not use; and how it ended.
+
+A signal of the wrong shape would wedge a workflow for good, and so would an update without a validator (both
+measured). So handlers take whatever comes, read it themselves, and note or refuse what they cannot use. They only
+check and enqueue; the run itself decides.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from pydantic_core import to_json
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+
+from holdfast.errors import InputError
+from holdfast.messages import error_text, json_problem
+from holdfast.temporal import names
+from holdfast.temporal.activity_options import OPEN_ELSEWHERE_OPTIONS, summary
+from holdfast.temporal.calls import missing
+from holdfast.temporal.descriptions import show_ended, show_waiting
+from holdfast.temporal.mailboxes import Mailbox
+from holdfast.temporal.running import Running
+from holdfast.temporal.wire import AWAITED_BYTES, INLINE_BYTES, PARKED_BYTES
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Something that only a person can end.
+
+    Args:
+        kind: "question", "unknown" (a call whose outcome nobody knows), "approval", "pause", or "worker" (none has what
+            the run needs).
+        name: the call or gate it is about; for a pause, what could not be done; for a worker, the agent, tool or step.
+        digest, approvers, groups: of an approval: of what is shown, and who may decide; nobody means anybody.
+    """
+
+    kind: str
+    name: str
+    message: str
+    since: datetime
+    deadline: datetime | None = None
+    digest: str | None = None
+    approvers: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+    def plain(self) -> dict[str, Any]:
+        data: dict[str, Any] = {
+            "kind": self.kind, "name": self.name, "message": self.message, "since": self.since.isoformat()
+        }  # fmt: skip
+        if self.deadline is not None:
+            data["deadline"] = self.deadline.isoformat()
+        if self.digest is not None:
+            data |= {"digest": self.digest, "approvers": list(self.approvers)}
+        return data
+
+
+class Waits:
+    """The base of all runs. What differs is in `_parked`, `_details` and `_opening`, and in what steers it."""
+
+    _search = False  # the namespace has the search attributes
+    _patience: float | None = None  # seconds that a pause waits for a person
+
+    def __init__(self) -> None:
+        self._mailbox = Mailbox()
+        self._waiting: tuple[Waiting, ...] = ()
+        self._running = Running()
+        self._ended = ""  # or how
+        self._error: str | None = None  # what the run failed with
+
+    def _parked(self) -> list[Any]:
+        """Return what waits to be taken in, as JSON."""
+        return [self._mailbox.carried()]
+
+    def _details(self) -> str:
+        """Return the Markdown that stands on the run's page."""
+        raise NotImplementedError
+
+    def _opening(self) -> tuple[str, dict[str, Any]]:
+        """Return the activity that opens the run, or looks for a worker that could, and its reference."""
+        raise NotImplementedError
+
+    # --- from the start to the end ---
+
+    async def _drive(self, main: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+        """Run to the end. A cancel reaches what runs first; the run ends when that has ended."""
+        task = asyncio.ensure_future(main)
+        while True:
+            try:
+                return await asyncio.shield(task)
+            except asyncio.CancelledError:
+                if task.done():
+                    raise
+                self._running.cancel()
+            except FailureError as error:
+                self._error = why(error)
+                self._ending("error")
+                raise
+
+    def _ending(self, status: str) -> None:
+        self._ended = status
+        if self._search:
+            show_ended(status)
+
+    # --- reading what came ---
+
+    def _one(self, name: str, data: Any, extra: tuple[Any, ...], *, most: int = PARKED_BYTES) -> Any:
+        if extra:
+            raise InputError(f"{name}: takes one JSON object, got {1 + len(extra)} arguments")
+        if self._ended:
+            raise InputError(f"{name}: the run has ended")
+        if isinstance(data, dict) and json_problem(data) is None:
+            self._check_room(name, data, most)
+        return data
+
+    def _check_room(self, name: str, data: Any, most: int) -> None:
+        """Refuse what would make all that waits to be taken in outgrow a history."""
+        if len(to_json(data)) > INLINE_BYTES:
+            return  # refused by itself, by those who read it
+        if (size := len(to_json([*self._parked(), data]))) > most:
+            raise InputError(f"{name}: {size:,} bytes wait to be taken in, more than {most:,}; try again later")
+
+    def _read_resume(self, data: Any, extra: tuple[Any, ...]) -> Any:
+        paused = any(waiting.kind == "pause" for waiting in self._waiting)
+        return self._mailbox.read_resume(
+            self._one("resume", {} if data is None else data, extra, most=AWAITED_BYTES), paused
+        )
+
+    def _take(self, name: str, read: Callable[[], T], keep: Callable[[T], object]) -> None:
+        try:
+            keep(read())
+        except InputError as error:
+            self._mailbox.note(name, str(error), workflow.now().isoformat())
+
+    # --- what waits ---
+
+    def _wait_for(self, *waiting: Waiting) -> None:
+        self._waiting += waiting
+        self._show()
+
+    def _end_waiting(self, *ended: Waiting) -> None:
+        # By identity: two calls may wait for the same, since the same time.
+        self._waiting = tuple(item for item in self._waiting if not any(item is one for one in ended))
+        self._show()
+
+    def _show(self) -> None:
+        self._tell()
+        if self._search:
+            show_waiting(self._status(), self._waiting)
+
+    def _tell(self) -> None:
+        workflow.set_current_details(self._details())
+
+    def _status(self) -> str:
+        if any(item.kind == "pause" for item in self._waiting):
+            return "paused"
+        return "waiting" if self._waiting else "running"
+
+    def _seen(self) -> dict[str, Any]:
+        """Return what `status` shows of every run."""
+        seen: dict[str, Any] = {
+            "waiting": [item.plain() for item in self._waiting], "refused": self._mailbox.refused
+        }  # fmt: skip
+        return seen if self._error is None else {**seen, "error": self._error}
+
+    async def _until(self, condition: Callable[[], bool], deadline: datetime | None, summary: str) -> None:
+        """Wait for a condition, the deadline or a cancel."""
+        timeout = None if deadline is None else max(0.0, (deadline - workflow.now()).total_seconds())
+        try:
+            await workflow.wait_condition(
+                lambda: condition() or self._running.cancelled, timeout=timeout, timeout_summary=summary
+            )
+        except TimeoutError:
+            return
+
+    # --- pauses ---
+
+    def _deadline(self, since: datetime) -> datetime | None:
+        return None if self._patience is None else since + timedelta(seconds=self._patience)
+
+    async def _pause(self, name: str, message: str) -> bool:
+        """Wait until a person says what to do; True to try again, False if the run is to give up."""
+        since = workflow.now()
+        waiting = Waiting("pause", name, message, since, self._deadline(since))
+        self._wait_for(waiting)
+        workflow.logger.warning("Paused, %s: %s", name, message)
+        box = self._mailbox
+        await self._until(lambda: bool(box.resumes), waiting.deadline, f"resume of {name}")
+        resume = box.resumes.pop(0) if box.resumes else None
+        self._end_waiting(waiting)
+        if resume is None or resume.action == "abort":
+            return False
+        self._resumed(resume.model)
+        return True
+
+    def _resumed(self, model: str | None) -> None:
+        """Take in the model that a person chose with a resume."""
+
+    # --- workers ---
+
+    async def _await_worker(
+        self, error: FailureError, tool: str | None = None, path: str | None = None
+    ) -> dict[str, Any] | None:
+        """Wait until a worker has what the last one had not; returns what it opens, None if the run is cancelled.
+
+        Args:
+            tool, path: a tool or step that it needs besides the agent or pipeline.
+        """
+        name, message, _ = missing(error, tool)
+        activity, reference = self._opening()
+        reference |= {key: value for key, value in (("tool", tool), ("path", path)) if value is not None}
+        waiting = Waiting("worker", name, message, workflow.now())
+        self._wait_for(waiting)
+        workflow.logger.warning("Waits for a worker: %s", message)
+        asks = summary(f"on a worker that has {name}")
+        handle = workflow.start_activity(activity, reference, **OPEN_ELSEWHERE_OPTIONS, summary=asks)
+        try:
+            opened: dict[str, Any] | None = await self._running.wait(handle)
+        except (asyncio.CancelledError, ActivityError) as other:
+            if not self._running.cancelled:
+                if isinstance(other, ActivityError):
+                    self._end_waiting(waiting)
+                raise
+            opened = None
+        self._end_waiting(waiting)
+        return opened
+
+    # --- signals, updates and queries of every run ---
+
+    @workflow.signal(name=names.RESUME, description='Go on after a pause: {"action": "retry" | "abort", "model"?}')
+    def resume_signal(self, data: Any = None, *extra: Any) -> None:
+        self._take("resume", lambda: self._read_resume(data, extra), self._mailbox.resumes.append)
+
+    @workflow.update(name=names.RESUME, description='Go on after a pause: {"action": "retry" | "abort", "model"?}')
+    def resume_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
+        self._mailbox.resumes.append(self._read_resume(data, extra))
+        return {"accepted": True}
+
+    @resume_update.validator
+    def _check_resume(self, data: Any = None, *extra: Any) -> None:
+        refuse_by(lambda: self._read_resume(data, extra))
+
+    @workflow.query(name=names.PENDING, description="What waits for a person: kind, name, message, since, deadline")
+    def pending(self, *ignored: Any) -> list[dict[str, Any]]:
+        return [waiting.plain() for waiting in self._waiting]
+
+
+def refuse_by(read: Callable[[], object]) -> None:
+    """Refuse an update with what reading it raises."""
+    try:
+        read()
+    except InputError as error:
+        raise ApplicationError(str(error), type="InputError", non_retryable=True) from None
+
+
+def why(error: FailureError) -> str:
+    """Return in words why an activity or child failed."""
+    cause = error.cause or error
+    return cause.message if isinstance(cause, ApplicationError) else error_text(cause)
