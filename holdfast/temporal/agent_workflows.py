@@ -13,7 +13,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 from holdfast.agent_loop import Action, AskHuman, CallModel, CallTools, Finish, Settled, next_action
 from holdfast.errors import InputError
 from holdfast.temporal import names
-from holdfast.temporal.activity_options import MODEL_OPTIONS, OPEN_OPTIONS, summary
+from holdfast.temporal.activity_options import MODEL_OPTIONS, summary
 from holdfast.temporal.calls import Calls, is_missing
 from holdfast.temporal.descriptions import show_started
 from holdfast.temporal.facts import Call, Facts, Reply, read_state, read_usage
@@ -126,26 +126,14 @@ class AgentRun(People):
         run = info.original_execution_run_id
         self._progress = Progress(run=run, opened={"session": session or f"sess_{workflow.uuid4()}"})
         try:
-            opened = await self._open_here_or_elsewhere()
+            opened = await self._open_anywhere()
         except FailureError as error:
             _fail(error)
+        if opened is None:
+            await self._cancelled()
         calls = {call.id: call for call in read_calls(opened.pop("calls", ()))}
         seq = opened.pop("seq")
         return Progress(run=run, opened=opened, seq=seq, turn=Turn(seq=seq, calls=calls))
-
-    async def _open_here_or_elsewhere(self) -> dict[str, Any]:
-        progress = self._progress
-        reference = {"input": self._given.plain(), "session": progress.session, "run": progress.run}
-        try:
-            opened: dict[str, Any] = await workflow.execute_local_activity(names.OPEN, reference, **OPEN_OPTIONS)
-            return opened
-        except FailureError as error:  # the cause itself, of a local activity that fails at once
-            if not is_missing(error):
-                raise
-            found = await self._await_worker(error)
-        if found is None:
-            await self._cancelled()
-        return found
 
     async def _start_hook(self) -> None:
         while True:

@@ -4,14 +4,14 @@ from dataclasses import replace
 from typing import Any, cast
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, FailureError
+from temporalio.exceptions import ActivityError
 
 from holdfast.agent_loop import LoopState
 from holdfast.agents import Loop
 from holdfast.checkpoints import Question
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import STORE_OPTIONS
-from holdfast.temporal.calls import Calls, is_missing, missing
+from holdfast.temporal.calls import Calls, is_missing
 from holdfast.temporal.descriptions import details, show_started
 from holdfast.temporal.facts import Call, Facts
 from holdfast.temporal.handlers import Handlers
@@ -156,14 +156,10 @@ class People(Handlers):
     def _resumed(self, model: str | None) -> None:
         self._progress.model = model or self._progress.model
 
-    async def _await_worker(
-        self, error: FailureError, tool: str | None = None, path: str | None = None
-    ) -> dict[str, Any] | None:
-        if self._loop_state is None:
-            self._facts = replace(self._facts, search=missing(error, tool)[2])
-            if self._search:
-                show_started(self._progress.session, self._given.tenant_id)
-        return await super()._await_worker(error, tool, path)
+    def _learn(self, search: bool) -> None:
+        self._facts = replace(self._facts, search=search)
+        if search:
+            show_started(self._progress.session, self._given.tenant_id)
 
     async def _around(self, name: str, reference: dict[str, Any]) -> Any:
         """Return the result of an activity around the run; None if it needs the agent, and the run is cancelled."""

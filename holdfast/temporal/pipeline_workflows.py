@@ -16,7 +16,7 @@ from holdfast.errors import InputError
 from holdfast.messages import cut
 from holdfast.pipeline_loop import Action, Done, Ended, Evaluate, Gate, GateRule, PipelineState, RunStep, Todo
 from holdfast.temporal import names
-from holdfast.temporal.activity_options import OPEN_OPTIONS, STORE_OPTIONS, summary
+from holdfast.temporal.activity_options import STORE_OPTIONS, summary
 from holdfast.temporal.calls import Calls, is_missing, missing
 from holdfast.temporal.children import agent_result, child_session
 from holdfast.temporal.descriptions import pipeline_details, show_started
@@ -99,19 +99,23 @@ class PipelineRun(Gates):
         return names.OPEN_PIPELINE, reference
 
     async def _open(self) -> PipelineState:
-        info = workflow.info()
-        self._run = info.original_execution_run_id
-        activity, reference = self._opening()
+        self._run = workflow.info().original_execution_run_id
         try:
-            opened = await workflow.execute_local_activity(activity, reference, **OPEN_OPTIONS)
+            opened = await self._open_anywhere()
         except FailureError as error:
             raise _failed(error) from None
-        self._search = opened["search"]
+        if opened is None:
+            self._ending("cancelled")
+            raise asyncio.CancelledError
+        self._learn(opened["search"])
         self._rules = read_gates(opened["gates"])
         self._tools = {name: read_tool_facts(facts) for name, facts in opened["tools"].items()}
-        if self._search:
-            show_started(None, self._given.tenant_id)
         return PipelineState(read_plan(opened["plan"]))
+
+    def _learn(self, search: bool) -> None:
+        if search and not self._search:
+            show_started(None, self._given.tenant_id)
+        self._search = search
 
     # --- what may run ---
 

@@ -18,8 +18,8 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 from holdfast.errors import InputError
 from holdfast.messages import error_text, json_problem
 from holdfast.temporal import names
-from holdfast.temporal.activity_options import OPEN_ELSEWHERE_OPTIONS, summary
-from holdfast.temporal.calls import missing
+from holdfast.temporal.activity_options import OPEN_ELSEWHERE_OPTIONS, OPEN_OPTIONS, summary
+from holdfast.temporal.calls import is_missing, missing
 from holdfast.temporal.descriptions import show_ended, show_waiting
 from holdfast.temporal.mailboxes import Mailbox
 from holdfast.temporal.running import Running
@@ -202,6 +202,21 @@ class Waits:
 
     # --- workers ---
 
+    async def _open_anywhere(self) -> dict[str, Any] | None:
+        """Open the run, on a worker that can; None if it is cancelled before there is one."""
+        activity, reference = self._opening()
+        try:
+            opened: dict[str, Any] = await workflow.execute_local_activity(activity, reference, **OPEN_OPTIONS)
+        except FailureError as error:  # the cause itself, of a local activity that fails at once
+            if not is_missing(error):
+                raise
+            return await self._await_worker(error)
+        return opened
+
+    def _learn(self, search: bool) -> None:
+        """Take in, before the run is open, whether it can be searched for."""
+        raise NotImplementedError
+
     async def _await_worker(
         self, error: FailureError, tool: str | None = None, path: str | None = None
     ) -> dict[str, Any] | None:
@@ -210,8 +225,10 @@ class Waits:
         Args:
             tool, path: a tool or step that it needs besides the agent or pipeline.
         """
-        name, message, _ = missing(error, tool)
+        name, message, search = missing(error, tool)
         activity, reference = self._opening()
+        if "input" in reference:
+            self._learn(search)
         reference |= {key: value for key, value in (("tool", tool), ("path", path)) if value is not None}
         waiting = Waiting("worker", name, message, workflow.now())
         self._wait_for(waiting)
