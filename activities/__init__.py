@@ -4,6 +4,7 @@ A tool says for itself whether it may run twice: reading and labelling may, what
 """
 
 from activities.chat import post_message
+from activities.documents import publish_document, read_document
 from activities.feed import load_feed
 from activities.issues import comment_on_issue, get_issue, label_issue, list_issues, search_issues
 from activities.mail import send_email
@@ -17,6 +18,8 @@ __all__ = [
     "list_issues",
     "load_feed",
     "post_message",
+    "publish_document",
+    "read_document",
     "search_issues",
     "send_email",
 ]

@@ -1,8 +1,9 @@
 """The agents and pipelines of this application. On Temporal each is a workflow type under its own name."""
 
+from workflows.documents import content, editor, researcher, review, reviewer, writer
 from workflows.triage import triage
 
-AGENTS = (triage,)
-PIPELINES = ()
+AGENTS = (triage, researcher, writer, editor, reviewer)
+PIPELINES = (content, review)
 
 __all__ = ["AGENTS", "PIPELINES"]

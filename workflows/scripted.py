@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from activities.issues import Issue, IssueSummary
 from holdfast import LLMResponse, Message, ToolCall, ToolDurabilityError
 from holdfast.llm import ToolDescription
+from workflows import scripted_documents
 from workflows.rules import Assessment, Severity, assess
 from workflows.triage import CHANNEL, ON_CALL
 
@@ -27,6 +28,8 @@ class ScriptedTriage:
     """An adapter that answers with the next move."""
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any) -> LLMResponse:
+        if (text := scripted_documents.answer(messages)) is not None:
+            return LLMResponse(text=text)
         move = next_move(messages)
         if isinstance(move, str):
             return LLMResponse(text=f"{move}\n{SIGNATURE}")

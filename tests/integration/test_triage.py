@@ -40,8 +40,8 @@ def called(messages: Sequence[Message]) -> list[str]:
 
 
 def test_the_application_offers_its_agents_and_pipelines() -> None:
-    assert [agent.name for agent in AGENTS] == ["triage"]
-    assert PIPELINES == ()
+    assert [agent.name for agent in AGENTS] == ["triage", "researcher", "writer", "editor", "reviewer"]
+    assert [made.name for made in PIPELINES] == ["content", "review"]
 
 
 async def test_a_severe_issue_is_labelled_commented_posted_and_mailed_once(world: Sinks, store: SQLiteStore) -> None:
