@@ -145,8 +145,7 @@ class PipelineRun:
                 if done.reason is not None:
                     return done
                 await self._kept.keep(action.key, value)
-            value = self._kept[action.key]
-            return Done(len(value) if action.what == "over" else value)
+            return action.done(self._kept[action.key])
         step = cast("Step[Any]", find(self._pipeline, action.path))
         if step.kind == "approval":
             return Done() if is_kept else await self._at_gate(action.path, step, cast(Approval, step.approval))

@@ -64,6 +64,10 @@ class Evaluate:
     def key(self) -> str:
         return f"{self.path}?{self.what}"
 
+    def done(self, kept: Any) -> Done:
+        """Return what is done by the value that is kept of it."""
+        return Done(len(kept) if self.what == "over" else kept if self.what in ("on", "until") else None)
+
 
 @dataclass(frozen=True, slots=True)
 class RunStep:
@@ -75,6 +79,10 @@ class RunStep:
     @property
     def key(self) -> str:
         return self.path
+
+    def done(self, kept: Any) -> Done:
+        """Return what is done by the output that is kept of it."""
+        return Done()
 
 
 Action = Evaluate | RunStep

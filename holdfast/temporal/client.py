@@ -100,6 +100,8 @@ async def start_pipeline(
     run_key: str | None = None,
     user_id: str | None = None,
     tenant_id: str | None = None,
+    restart_of: str | None = None,
+    restart_from: str | None = None,
     task_queue: str = names.TASK_QUEUE,
     **options: Any,
 ) -> Run:
@@ -108,16 +110,21 @@ async def start_pipeline(
     Args:
         input: plain JSON data, or a value of the pipeline's input type if the pipeline itself is given.
         run_key: names the run, like a session id; a new one if None.
+        restart_of, restart_from: the `run_key` in the result of an earlier run, and a step: what came before that step
+            is used again, and the input if none is given.
         options: further arguments of `Client.start_workflow`.
 
     Raises:
         InputError: an argument cannot be used.
         SessionConflictError: a run of that key is in flight.
     """
-    name, plain = (pipeline, input) if isinstance(pipeline, str) else (
-        pipeline.name, pipeline.write_input(pipeline.read_input(input)))  # fmt: skip
+    name, plain = pipeline if isinstance(pipeline, str) else pipeline.name, input
+    if isinstance(pipeline, Pipeline) and (input is not None or restart_of is None):
+        plain = pipeline.write_input(pipeline.read_input(input))
     key = uuid4().hex if run_key is None else check_run_key(run_key)
-    given = PipelineInput.read({"input": plain, "user_id": user_id, "tenant_id": tenant_id}).plain()
+    again = None if restart_of is None and restart_from is None else {"run": restart_of, "from": restart_from}
+    data = {"input": plain, "user_id": user_id, "tenant_id": tenant_id, "restart": again}
+    given = PipelineInput.read(data).plain()
     options.setdefault("id", names.workflow_id(name, key))
     options["memo"] = {**(options.get("memo") or {}), names.PIPELINE_MEMO: name}
     try:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar, cast
 
@@ -12,11 +12,11 @@ from temporalio.exceptions import ApplicationError
 
 from holdfast.agent_loop import last_answer
 from holdfast.checkpoints import StepResult
-from holdfast.errors import InputError
+from holdfast.errors import InputError, SessionAccessDeniedError
 from holdfast.local.pipeline_results import Kept
 from holdfast.local.pipeline_steps import read_result
 from holdfast.messages import Message, ToolCall, cut, error_text
-from holdfast.pipeline_loop import Decision, Done, Evaluate, Evaluations, PipelineState
+from holdfast.pipeline_loop import Decision, Done, Evaluate, Evaluations, PipelineState, Todo, plan
 from holdfast.pipelines import Approval, Pipeline, Step
 from holdfast.pipelines.paths import find
 from holdfast.temporal import names
@@ -59,11 +59,40 @@ class PipelineActivities:
                 may = pipeline.access.get("start")
                 if may is not None and not await self._call("access", lambda: may(given.user_id)):
                     raise InputError(f"Pipeline '{pipeline.name}': {given.user_id} may not start it")
-                value = await self._call("input", lambda: pipeline.write_input(pipeline.read_input(given.input)))
+                facts, kept = pipeline_facts(pipeline), Kept(run, store)
                 who = {"user_id": given.user_id, "tenant_id": given.tenant_id}
-                await Kept(run, store).begin(value, who)
-                opened = await store.save_reply(f"{run}/open", 0, to_json(pipeline_facts(pipeline)).decode())
+                value = given.input
+                if given.restart is not None:
+                    facts["done"], earlier = await self._restart(pipeline, kept, who, given.restart)
+                    value = earlier if value is None else value
+                value = await self._call("input", lambda: pipeline.write_input(pipeline.read_input(value)))
+                await kept.begin(value, who)
+                opened = await store.save_reply(f"{run}/open", 0, to_json(facts).decode())
             return {**json.loads(opened), "search": self._host.search}
+
+    async def _restart(
+        self, pipeline: Pipeline, kept: Kept, who: dict[str, str | None], restart: Mapping[str, str]
+    ) -> tuple[dict[str, Any], Any]:
+        """Keep what an earlier run came to before a step as this run's; returns what is done so, and its input."""
+        earlier, first = Kept(restart["run"], self._host.store), restart["from"]
+        if not await earlier.find("?who"):
+            raise InputError(f"restart: there is no run {restart['run']} in this store")
+        if earlier["?who"] != who:
+            raise SessionAccessDeniedError(restart["run"])
+        names_before = [stage.name for stage in pipeline.stages]
+        if first not in names_before:
+            raise InputError(f'Step "{first}" not found in workflow "{pipeline.name}".')
+        state = PipelineState(plan(pipeline)[: names_before.index(first)])
+        while isinstance(todo := state.next_actions(), Todo):
+            for action in todo.actions:
+                if not await earlier.find(action.key):
+                    raise InputError(f"restart from {first!r}: the earlier run has nothing of step {action.path!r}")
+                for key in (action.key, f"{action.path}?result", f"{action.path}?gate"):
+                    if await earlier.find(key):
+                        await kept.keep(key, earlier[key])
+                state = state.ended(action.key, action.done(earlier[action.key]))
+        await earlier.find("?input")
+        return {key: done.value for key, done in state.done.items()}, earlier["?input"]
 
     # --- steps ---
 
@@ -208,8 +237,7 @@ class Work:
             if done.reason is not None:
                 return {"failed": [done.reason, cut(done.error or "", 2_000)]}
             await self._kept.keep(action.key, value)
-        value = self._kept[action.key]
-        return len(value) if what == "over" else value if what in ("on", "until") else None
+        return action.done(self._kept[action.key]).value
 
     async def _call(self, path: str, what: str, function: Callable[[], T]) -> T:
         return await self._activities._call(f"Step '{path}': {what}", function)

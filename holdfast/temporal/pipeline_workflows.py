@@ -110,7 +110,8 @@ class PipelineRun(Gates):
         self._learn(opened["search"])
         self._rules = read_gates(opened["gates"])
         self._tools = {name: read_tool_facts(facts) for name, facts in opened["tools"].items()}
-        return PipelineState(read_plan(opened["plan"]))
+        done = {key: Done(value) for key, value in opened.get("done", {}).items()}
+        return PipelineState(read_plan(opened["plan"]), done)
 
     def _learn(self, search: bool) -> None:
         if search and not self._search:

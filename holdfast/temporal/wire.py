@@ -138,11 +138,14 @@ class PipelineInput:
     Args:
         input: of the pipeline, read by its type.
         user_id, tenant_id: who starts it.
+        restart: an earlier run of the same user's, as `{"run": <its run key>, "from": <step>}`: what its steps before
+            that one came to is used again, and its input if none is given.
     """
 
     input: Any = None
     user_id: str | None = None
     tenant_id: str | None = None
+    restart: dict[str, Any] | None = None
 
     @classmethod
     def read(cls, data: object) -> "PipelineInput":
@@ -151,8 +154,12 @@ class PipelineInput:
         Raises:
             InputError: saying what cannot be used.
         """
-        known = {"input": object, "user_id": str, "tenant_id": str}
+        known = {"input": object, "user_id": str, "tenant_id": str, "restart": dict}
         given = read_fields({} if data is None else data, "The input", known)
+        if "restart" in given:
+            restart = given["restart"] = read_fields(given["restart"], "The input: restart", {"run": str, "from": str})
+            if len(restart) < 2:
+                raise InputError("The input: restart must have run and from")
         for name in ("user_id", "tenant_id"):
             if given.get(name) == "":
                 raise InputError(f"The input: {name} must not be empty; leave it out")
