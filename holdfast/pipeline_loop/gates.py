@@ -163,6 +163,29 @@ class Gate:
             gate = gate.expired()
         return gate
 
+    def plain(self) -> dict[str, Any]:
+        """Return an open gate as JSON."""
+        return {
+            "name": self.name,
+            "rule": self.rule.plain(),
+            "digest": self.digest,
+            "since": self.since.isoformat(),
+            "requester": self.requester,
+            "approvals": [decision.model_dump() for decision in self.approvals],
+        }
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> "Gate":
+        """Read what `plain` returned."""
+        return cls(
+            name=data["name"],
+            rule=GateRule.read(data["rule"]),
+            digest=data["digest"],
+            since=datetime.fromisoformat(data["since"]),
+            requester=data["requester"],
+            approvals=tuple(Decision(**decision) for decision in data["approvals"]),
+        )
+
     @property
     def output(self) -> dict[str, Any]:
         """Return what later steps see of it: the decision, by whom, their comment, their edit."""

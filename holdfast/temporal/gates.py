@@ -6,6 +6,7 @@ one that came in time is in time, however long its record takes.
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -39,6 +40,8 @@ class Gates(Waits):
         super().__init__()
         self._arrived: dict[str, deque[Arrived]] = {}
         self._closed: dict[str, str] = {}  # gates that were decided, and how
+        self._gates: dict[str, dict[str, Any]] = {}  # those that were open when the run continued as new
+        self._gates_leave = False  # the run is about to, and nothing but gates is left of it
 
     def _run_key(self) -> str:
         raise NotImplementedError
@@ -47,6 +50,30 @@ class Gates(Waits):
         """Return the gates that the run can come to; None if that is not known yet."""
         return None
 
+    def _leave_if_long(self) -> None:
+        """Prepare to continue as new, if the history has grown so long."""
+
+    def _has_senders(self) -> bool:
+        """Whether somebody waits for what becomes of a decision."""
+        return any(item.verdict is not None for items in self._arrived.values() for item in items)
+
+    def _carried_decisions(self) -> dict[str, Any]:
+        """Return as JSON what a run that continues as new must not lose; of decisions those that nobody waits for."""
+        arrived = {
+            gate: [[item.decision.model_dump(), item.at.isoformat()] for item in items]
+            for gate, items in self._arrived.items()
+            if items
+        }
+        return {"arrived": arrived, "closed": self._closed, "mailbox": self._mailbox.carried()}
+
+    def _take_over(self, data: Mapping[str, Any]) -> None:
+        """Take in what the run before carried over; what arrived meanwhile stands behind it."""
+        for gate, items in data["arrived"].items():
+            before = [Arrived(Decision(**decision), datetime.fromisoformat(at)) for decision, at in items]
+            self._arrived[gate] = deque([*before, *self._arrived.get(gate, ())])
+        self._closed = {**data["closed"], **self._closed}
+        self._mailbox.take_over(data["mailbox"])
+
     # --- what arrives ---
 
     def _read_decision(self, name: str, data: Any, extra: tuple[Any, ...], *, may_be_early: bool) -> Decision:
@@ -54,7 +81,7 @@ class Gates(Waits):
         fields = read_fields(self._one(name, data, extra, most=AWAITED_BYTES), name, known)
         if name != names.DECIDE_UPDATE:
             fields["decision"] = name
-        open_gates = [waiting.name for waiting in self._waiting if waiting.kind == "approval"]
+        open_gates = [*self._gates, *(waiting.name for waiting in self._waiting if waiting.kind == "approval")]
         if "gate" not in fields:
             if len(open_gates) != 1:
                 shown = ", ".join(open_gates) or "none"
@@ -105,14 +132,16 @@ class Gates(Waits):
     # --- a gate ---
 
     async def _at_gate(self, gate: Gate, message: str) -> Gate:
-        """Wait until a gate is decided, or its time is over; the same gate, still open, if the run is cancelled."""
+        """Wait until a gate is decided, or its time is over; still open if the run is cancelled or continues as new."""
         arrived = self._arrived.setdefault(gate.name, deque())
-        while gate.status == "open" and not self._running.cancelled:
+        while gate.status == "open" and not self._running.cancelled and (arrived or not self._gates_leave):
             waiting = Waiting("approval", gate.name, message, gate.since, gate.deadline, gate.digest,
                               gate.rule.users, gate.rule.groups)  # fmt: skip
             self._wait_for(waiting)
             gate = await self._asked(gate, arrived)
             self._end_waiting(waiting)
+        if gate.status == "open" and not self._running.cancelled:
+            return gate
         if gate.status != "open":
             self._closed[gate.name] = gate.status.replace("-", " ")
         for late in arrived:
@@ -129,11 +158,16 @@ class Gates(Waits):
                 gate = await self._judge(gate.at(first.at), first)
                 arrived.popleft()
                 continue
+            if self._gates_leave:
+                return gate
             now = workflow.now()
             gate = gate.at(now)
             if gate.status == "open" and gate.rule is rule:
                 until = gate.next_reminder(now)
-                await self._until(lambda: bool(arrived), until or gate.deadline, f"decision at {gate.name}")
+                await self._until(
+                    lambda: bool(arrived) or self._gates_leave, until or gate.deadline, f"decision at {gate.name}"
+                )
+                self._leave_if_long()
                 if not arrived and until is not None and workflow.now() >= until:
                     workflow.logger.warning("Gate %s still waits for %s", gate.name, ", ".join(rule.users) or "anybody")
         return gate

@@ -28,6 +28,7 @@ from holdfast.temporal.waits import why
 from holdfast.temporal.wire import AgentInput, PipelineInput, write_outcome
 from holdfast.tools import Outcome
 
+EVENTS = 4_000  # of a history, after which a run continues as new: replay stays short
 CANCELLED = Done(reason="cancelled", error="the run was cancelled")
 
 
@@ -45,9 +46,14 @@ class PipelineRun(Gates):
         self._rules: dict[str, GateRule] = {}
         self._tools: dict[str, ToolFacts] = {}
         self._tasks: dict[str, asyncio.Task[Done]] = {}
+        self._is_leaving = False  # nothing more is started, since the run is about to continue as new
         self._made: dict[str, Any] = {}  # what was made of the next steps, by key
         self._turns: dict[str, int] = {}  # by path: each tool call has a number of its own in the ledger
         self._result: dict[str, Any] | None = None
+        if workflow.info().continued_run_id is not None and isinstance(data, dict) and "carried" in data:
+            # Before anybody can ask: what was open in the run before is open.
+            self._gates = dict(data["carried"]["gates"])
+            self._take_over(data["carried"])
 
     async def drive(self) -> dict[str, Any]:
         """Run to the end; see `Waits`."""
@@ -58,6 +64,8 @@ class PipelineRun(Gates):
             if self._extra:
                 raise InputError(f"The input is one JSON object, got {1 + len(self._extra)} arguments")
             self._given = PipelineInput.read(self._data)
+            if self._given.carried is not None and workflow.info().continued_run_id is None:
+                raise InputError("The input: 'carried' is for runs that holdfast itself starts")
         except InputError as error:
             raise ApplicationError(str(error), type="InputError", non_retryable=True) from None
         state = await self._open()
@@ -67,7 +75,10 @@ class PipelineRun(Gates):
             found = self._state.next_actions(self._tasks)
             if isinstance(found, Ended):
                 return await self._end(found)
-            if not self._running.cancelled:
+            self._leave_if_long()
+            if self._is_leaving and not self._tasks and not self._running.cancelled:
+                await self._continue_as_new()
+            if not self._running.cancelled and not self._is_leaving:
                 self._start(found)
             if not self._tasks:
                 self._ending("cancelled")
@@ -95,11 +106,12 @@ class PipelineRun(Gates):
     def _opening(self) -> tuple[str, dict[str, Any]]:
         reference: dict[str, Any] = {"run": self._run}
         if self._state is None:
-            reference["input"] = self._given.plain()
+            reference["input"] = {name: value for name, value in self._given.plain().items() if name != "carried"}
         return names.OPEN_PIPELINE, reference
 
     async def _open(self) -> PipelineState:
-        self._run = workflow.info().original_execution_run_id
+        carried = self._given.carried or {}
+        self._run = carried.get("run") or workflow.info().original_execution_run_id
         try:
             opened = await self._open_anywhere()
         except FailureError as error:
@@ -111,6 +123,9 @@ class PipelineRun(Gates):
         self._rules = read_gates(opened["gates"])
         self._tools = {name: read_tool_facts(facts) for name, facts in opened["tools"].items()}
         done = {key: Done(value) for key, value in opened.get("done", {}).items()}
+        if carried:
+            done = {key: Done(*came_to) for key, came_to in carried["done"].items()}
+            self._turns = carried["turns"]
         return PipelineState(read_plan(opened["plan"]), done)
 
     def _learn(self, search: bool) -> None:
@@ -186,10 +201,17 @@ class PipelineRun(Gates):
         return self._turns.setdefault(path, len(self._turns) + 1)
 
     async def _decide(self, path: str) -> Done:
-        shown = await self._make(path, "gate")
-        gate = Gate(name=path, rule=self._rules[place_of(path)], digest=shown["digest"], since=workflow.now(),
-                    requester=self._given.user_id)  # fmt: skip
-        gate = await self._at_gate(gate, shown["message"])
+        if (before := self._gates.get(path)) is not None:
+            gate, message = Gate.read(before), before["message"]
+        else:
+            shown = await self._make(path, "gate")
+            gate = Gate(name=path, rule=self._rules[place_of(path)], digest=shown["digest"], since=workflow.now(),
+                        requester=self._given.user_id)  # fmt: skip
+            message = shown["message"]
+        self._gates.pop(path, None)
+        gate = await self._at_gate(gate, message)
+        if gate.status == "open" and not self._running.cancelled:
+            self._gates[path] = {**gate.plain(), "message": message}
         if gate.status == "open":
             return CANCELLED
         if gate.failure is not None:
@@ -264,6 +286,26 @@ class PipelineRun(Gates):
 
     def _done_keys(self) -> list[str]:
         return [key for key, done in self._done().items() if done.reason is None]
+
+    # --- going on as new ---
+
+    def _leave_if_long(self) -> None:
+        info = workflow.info()
+        is_long = info.is_continue_as_new_suggested() or info.get_current_history_length() > EVENTS
+        self._is_leaving = self._is_leaving or is_long
+        gates = {waiting.name for waiting in self._waiting if waiting.kind == "approval"}
+        self._gates_leave = self._is_leaving and self._tasks.keys() <= gates
+
+    async def _continue_as_new(self) -> None:
+        """Go on as new, gates that are open with it; or here, if somebody has decided at one meanwhile."""
+        await workflow.wait_condition(lambda: workflow.all_handlers_finished() or self._has_senders())
+        if self._has_senders():
+            self._is_leaving = self._gates_leave = False
+            return
+        given = {name: value for name, value in self._given.plain().items() if name not in ("carried", "restart")}
+        done = {key: [came_to.value, came_to.reason, came_to.error] for key, came_to in self._done().items()}
+        state = {"run": self._run, "done": done, "turns": self._turns, "gates": self._gates}
+        workflow.continue_as_new({**given, "carried": {**state, **self._carried_decisions()}})
 
     # --- the end ---
 

@@ -47,7 +47,7 @@ def read_fields(data: object, what: str, known: Mapping[str, type], *, own: Coll
     offered = ", ".join(name for name in known if name not in own)
     if not isinstance(data, dict):
         raise InputError(f"{what} must be a JSON object with {offered}, got {_shown(data)}")
-    check_json(data, what, CHECKPOINT_BYTES if "checkpoint" in known else INLINE_BYTES)
+    check_json(data, what, CHECKPOINT_BYTES if own else INLINE_BYTES)
     if unknown := sorted(data.keys() - known.keys()):
         raise InputError(f"{what}: unknown key {unknown[0]!r}; it takes {offered}")
     given = {name: value for name, value in data.items() if value is not None}
@@ -140,12 +140,14 @@ class PipelineInput:
         user_id, tenant_id: who starts it.
         restart: an earlier run of the same user's, as `{"run": <its run key>, "from": <step>}`: what its steps before
             that one came to is used again, and its input if none is given.
+        carried: the state of the run that continues as new.
     """
 
     input: Any = None
     user_id: str | None = None
     tenant_id: str | None = None
     restart: dict[str, Any] | None = None
+    carried: dict[str, Any] | None = None
 
     @classmethod
     def read(cls, data: object) -> "PipelineInput":
@@ -154,8 +156,9 @@ class PipelineInput:
         Raises:
             InputError: saying what cannot be used.
         """
-        known = {"input": object, "user_id": str, "tenant_id": str, "restart": dict}
-        given = read_fields({} if data is None else data, "The input", known)
+        known = {"input": object, "user_id": str, "tenant_id": str, "restart": dict, "carried": dict}
+        given = read_fields({} if data is None else data, "The input", known, own=("carried",))
+        check_json(given.get("input"), "The input: input")
         if "restart" in given:
             restart = given["restart"] = read_fields(given["restart"], "The input: restart", {"run": str, "from": str})
             if len(restart) < 2:

@@ -21,11 +21,12 @@ from temporalio.exceptions import CancelledError
 from temporalio.worker import Replayer, Worker
 
 from holdfast import Agent, Approval, InputError, Pipeline, Step, pipeline, sqlite_store
-from holdfast.temporal import HoldfastPlugin, start_pipeline
+from holdfast.temporal import HoldfastPlugin, pipeline_workflows, start_pipeline
 from holdfast.testing import ScriptedModel, time_skipping_server
 from integration.temporal_runs import (
     Run,
     Temporal,
+    chain,
     check_healthy,
     events,
     failure,
@@ -35,6 +36,7 @@ from integration.temporal_runs import (
     scheduled,
     status,
     until,
+    wedges,
 )
 from integration.test_gates import TEAM, flow, writer
 from integration.test_pipelines import echo
@@ -435,3 +437,44 @@ async def test_a_run_that_cannot_go_on_from_another_says_why(
         )
         assert why in (await failure(run)).message
         await check_healthy(run)
+
+
+# --- a run that is long ---
+
+
+async def test_a_long_run_continues_as_new_and_loses_nothing(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline_workflows, "EVENTS", 40)
+    made = (
+        pipeline("w")
+        .parallel("all", Step("ok", approval=Approval(approvers=["ada", "bob"], quorum=2)), Step("say", agent=writer))
+        .map("each", Step("one", agent=writer, input=lambda ctx: str(ctx.item)), over=lambda ctx: list(range(12)))
+        .step("then", approval=Approval())
+        .build()
+    )
+    async with temporal.worker(writer, pipelines=[made], llm=ScriptedModel(echo)):
+        run = await start(temporal, made)
+        await pending(run)
+        await run.signal("approve", {"gate": "then", "by": "early"})
+        await run.signal("reject", {"gate": 5})
+        for _ in range(12):  # what is refused is recorded, and makes the history long
+            with pytest.raises(InputError):
+                await temporal.people.decide(run.id, "all/ok", "approve", by="mallory")
+        latest: Run = temporal.client.get_workflow_handle(run.id)
+
+        async def continued() -> bool:
+            return (await latest.describe()).run_id != run.result_run_id
+
+        await until(continued)
+        await temporal.people.decide(run.id, "all/ok", "approve", by="ada")
+        with pytest.raises(InputError, match="ada has approved it already"):
+            await temporal.people.decide(run.id, "all/ok", "approve", by="ada")
+        await temporal.people.decide(run.id, "all/ok", "approve", by="bob")
+        ended = await result(run)
+        assert (ended["status"], ended["run_key"]) == ("complete", run.result_run_id)
+        assert ended["outputs"]["each"] == [{"response": f"<{number}>"} for number in range(12)]
+        assert (ended["outputs"]["all"]["ok"]["by"], ended["outputs"]["then"]["by"]) == (["ada", "bob"], ["early"])
+        for history in await chain(temporal.client, run):
+            assert not wedges(history)
+    assert len(await chain(temporal.client, run)) > 3
