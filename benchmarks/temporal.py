@@ -21,6 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from temporal_figures import Figure, ledger, load, one_run, parallel
+from temporal_gates import gates
 from temporal_limits import history, killed, long, parked, replay
 from temporal_rounds import World, world
 
@@ -31,6 +32,7 @@ FIGURES: dict[str, Callable[[World], Awaitable[list[Figure]]]] = {
     "long": long,
     "parallel": parallel,
     "parked": parked,
+    "gates": gates,
     "replay": replay,
     "killed": killed,
     "ledger": ledger,

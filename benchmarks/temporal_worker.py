@@ -18,7 +18,18 @@ from typing import Any
 from temporal_floor import floor_worker
 from temporalio.worker import Worker
 
-from holdfast import Agent, ContextCompression, InterruptError, LLMResponse, Loop, Message, ToolCall, tool
+from holdfast import (
+    Agent,
+    Approval,
+    ContextCompression,
+    InterruptError,
+    LLMResponse,
+    Loop,
+    Message,
+    ToolCall,
+    pipeline,
+    tool,
+)
 from holdfast.messages import Usage
 from holdfast.stores.protocol import AgentStore, Append, Ledger, LedgerEntry, RunningCall
 from holdfast.stores.sqlite import SQLiteStore
@@ -95,6 +106,13 @@ SHORT = Loop(max_iterations=1_000_000, context_compression=ContextCompression(sh
 AGENTS = (
     Agent("bench", tools=[note, ask, fetch, pay], instructions="Do.", loop=ENDLESS),
     Agent("short", tools=[note], instructions="Do.", loop=SHORT),
+)
+
+GATED = (
+    pipeline("gated")
+    .step("ok", approval=Approval(message="Go on?", timeout="7d"))
+    .step("note", run=note, input=lambda ctx: {"n": 1, "size": 100})
+    .build()
 )
 
 # --- stores -------------------------------------------------------------------------------------------------------
@@ -193,7 +211,7 @@ async def make_worker(options: argparse.Namespace, store: Any) -> Worker:
         return await floor_worker(options.address)
     agent_workflows.STEPS = options.steps
     client = await connect(options.address)
-    plugin = HoldfastPlugin(agents=AGENTS, store=store, llm=PlannedModel())
+    plugin = HoldfastPlugin(agents=AGENTS, pipelines=[GATED], store=store, llm=PlannedModel())
     return Worker(client, task_queue=options.queue, plugins=[plugin])
 
 
