@@ -1,8 +1,9 @@
 """Agents on Temporal: a plugin for any worker, a client for any process, and a server to develop with."""
 
+from holdfast.temporal.approvals import approval
 from holdfast.temporal.client import HoldfastClient, start_agent, start_pipeline
 from holdfast.temporal.connections import connect
 from holdfast.temporal.plugin import HoldfastPlugin
 from holdfast.temporal.servers import dev_server
 
-__all__ = ["HoldfastClient", "HoldfastPlugin", "connect", "dev_server", "start_agent", "start_pipeline"]
+__all__ = ["HoldfastClient", "HoldfastPlugin", "approval", "connect", "dev_server", "start_agent", "start_pipeline"]

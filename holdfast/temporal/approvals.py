@@ -1,0 +1,65 @@
+"""Gates in workflows of users' own: `await approval(…)`."""
+
+import hashlib
+from typing import Any
+
+from pydantic_core import to_json
+from temporalio import workflow
+
+from holdfast.pipeline_loop import Gate, GateRule
+from holdfast.pipelines import Approval
+from holdfast.temporal import names
+from holdfast.temporal.descriptions import pipeline_details
+from holdfast.temporal.gates import Gates
+
+_ATTRIBUTE = "_holdfast_gates"  # of the user's workflow
+
+
+class _WorkflowGates(Gates):
+    """The gates of one run of a user's workflow."""
+
+    _recorded_with = {"users": True}  # noqa: RUF012
+
+    def _run_key(self) -> str:
+        return workflow.info().original_execution_run_id
+
+    def _details(self) -> str:
+        return pipeline_details(self._status(), {}, (), self._waiting)
+
+
+async def approval(name: str, *, requester: str | None = None, **options: Any) -> dict[str, Any]:
+    """Wait in a workflow of your own until people have decided, or their time is over.
+
+    The workflow takes the signals `approve` and `reject`, the update `decide` and the query `pending`, as a pipeline
+    does; signals that come before are kept. Each decision is recorded by a worker with a `HoldfastPlugin`.
+
+    Args:
+        name: of the gate; each of a run has its own.
+        requester: who asked for it, for `exclude_requester`.
+        options: those of `Approval`; the message is a text.
+
+    Returns `{"status": "approved" | "rejected" | "timed-out", "decision", "by", "comment", "edit"}`.
+
+    Raises:
+        DefinitionError: an option cannot be used.
+    """
+    asked = Approval(**options)
+    message = str(asked.message)
+    digest = hashlib.blake2b(to_json([name, message]), digest_size=16).hexdigest()
+    gate = Gate(name=name, rule=GateRule.of(asked), digest=digest, since=workflow.now(), requester=requester)
+    decided = await _gates()._at_gate(gate, message)
+    return {"status": decided.status, **decided.output}
+
+
+def _gates() -> _WorkflowGates:
+    """Return the gates of the run; the first time the workflow is made to take decisions."""
+    instance = workflow.instance()
+    gates: _WorkflowGates | None = getattr(instance, _ATTRIBUTE, None)
+    if gates is None:
+        gates = _WorkflowGates()
+        setattr(instance, _ATTRIBUTE, gates)
+        workflow.set_query_handler(names.PENDING, gates.pending)
+        workflow.set_update_handler(names.DECIDE_UPDATE, gates.decide_update, validator=gates._check_decide)
+        workflow.set_signal_handler(names.APPROVE, gates.approve_signal)
+        workflow.set_signal_handler(names.REJECT, gates.reject_signal)
+    return gates
