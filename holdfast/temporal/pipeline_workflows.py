@@ -29,6 +29,7 @@ from holdfast.temporal.wire import AgentInput, PipelineInput, write_outcome
 from holdfast.tools import Outcome
 
 EVENTS = 4_000  # of a history, after which a run continues as new: replay stays short
+NOTHING = object()  # was made, since what was to come before failed
 CANCELLED = Done(reason="cancelled", error="the run was cancelled")
 
 
@@ -47,7 +48,7 @@ class PipelineRun(Gates):
         self._tools: dict[str, ToolFacts] = {}
         self._tasks: dict[str, asyncio.Task[Done]] = {}
         self._is_leaving = False  # nothing more is started, since the run is about to continue as new
-        self._made: dict[str, Any] = {}  # what was made of the next steps, by key
+        self._made: dict[str, asyncio.Future[Any]] = {}  # what is made for the next steps, by key
         self._turns: dict[str, int] = {}  # by path: each tool call has a number of its own in the ledger
         self._result: dict[str, Any] | None = None
         if workflow.info().continued_run_id is not None and isinstance(data, dict) and "carried" in data:
@@ -225,23 +226,23 @@ class PipelineRun(Gates):
         assert self._state is not None
         reference: dict[str, Any] = {"done": {"path": path, **came_to}}
         follows = self._state.ended(path, Done()).next_actions([key for key in self._tasks if key != path])
-        made: str | None = None
+        making: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         match follows:
             case Todo(actions=actions):
                 new = [action for action in actions if action.key not in self._tasks and action.key not in self._made]
                 if new and not self._running.cancelled:
-                    made = new[0].key
-                    self._made[made] = None  # on its way
+                    self._made[new[0].key] = making
                     reference["make"] = self._making(new[0])
             case Ended(reason=None):
                 reference["end"] = {"done": [*self._done_keys(), path]}
-        found = await self._step(reference, f"what {path} came to")
+        try:
+            found = await self._step(reference, f"what {path} came to")
+        except (Exception, asyncio.CancelledError):
+            making.set_result(NOTHING)
+            raise
+        making.set_result(found.get("made", NOTHING))
         if "failed" in found:
-            if made is not None:
-                del self._made[made]
             return Done(None, *found["failed"])
-        if made is not None:
-            self._made[made] = found.get("made")
         self._result = found.get("result")
         return Done()
 
@@ -259,7 +260,10 @@ class PipelineRun(Gates):
     async def _make(self, path: str, what: str, turn: int = 0) -> Any:
         key = path if what in ("with", "gate") else f"{path}?{what}"
         if key in self._made:
-            return self._made.pop(key)
+            made = await self._made[key]
+            del self._made[key]
+            if made is not NOTHING:
+                return made
         making = {"path": path, "what": what} | ({"turn": turn} if turn else {})
         found = await self._step({"make": making}, f"what {path} needs")
         return found.get("made")

@@ -20,7 +20,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import CancelledError
 from temporalio.worker import Replayer, Worker
 
-from holdfast import Agent, Approval, InputError, Pipeline, Step, pipeline, sqlite_store
+from holdfast import Agent, Approval, InputError, Pipeline, Step, pipeline, sqlite_store, tool
 from holdfast.temporal import HoldfastPlugin, pipeline_workflows, start_pipeline
 from holdfast.testing import ScriptedModel, time_skipping_server
 from integration.temporal_runs import (
@@ -268,6 +268,22 @@ async def test_a_step_and_a_gate_cost_what_the_table_says(temporal: Temporal) ->
     assert kinds.count("START_CHILD_WORKFLOW_EXECUTION_INITIATED") == 2
     assert kinds.count("TIMER_STARTED") == 1
     assert kinds.count("MARKER_RECORDED") == 1
+
+
+async def test_nothing_of_a_step_starts_before_what_it_needs_is_kept(temporal: Temporal) -> None:
+    @tool
+    async def double(number: int) -> int:
+        """Double it."""
+        return 2 * number
+
+    one = Step("one", run=double, input=lambda ctx: {"number": ctx.item})
+    made = pipeline("w").map("each", one, over=lambda ctx: list(range(200)), concurrency=50).build()
+    async with temporal.worker(pipelines=[made]):
+        run = await start(temporal, made)
+        assert (await result(run))["outputs"]["each"] == [2 * number for number in range(200)]
+    history = await events(run)
+    assert max(event.activity_task_started_event_attributes.attempt for event in history) == 1
+    assert "holdfast.settle" not in scheduled(history)
 
 
 # --- workers that come and go, and cancels ---
