@@ -12,10 +12,9 @@ from holdfast.errors import TerminalError
 from holdfast.llm import ToolDescription
 from holdfast.local.pipeline_results import Kept
 from holdfast.local.runs import Run, RunOptions
-from holdfast.messages import LLMResponse, Message, ToolCall, error_text, read_json
+from holdfast.messages import LLMResponse, Message, ToolCall, error_text
 from holdfast.pipeline_loop import Done, read_answer, read_value
 from holdfast.pipelines import Step
-from holdfast.stores.protocol import SESSION_ID
 from holdfast.tools import Tool
 
 
@@ -41,9 +40,10 @@ class StepRunner:
             return _of_tool(await self._go(path, Agent(step.name, tools=[step.run]), "Run.", one_call))
         return _of_agent(await self._go(path, cast(Agent, step.agent), given, self._options))
 
-    async def failed(self, path: str, result: StepResult) -> None:
-        """A later run of the step begins anew; but not where nobody knows whether a tool's effect has happened."""
-        if "tool-durability-error" not in result.response:
+    async def failed(self, path: str, step: Step[Any], result: StepResult) -> None:
+        """A later run of the step begins anew; but not where a tool has had its effect, or may have had it."""
+        has_run = result.status == "complete" or "tool-durability-error" in result.response
+        if step.run is None or not has_run:
             await self._kept.add(f"{path}?failed", result.response)
 
     async def _go(
@@ -61,11 +61,9 @@ class StepRunner:
 
 
 def step_session(run: str, path: str, attempt: int) -> str:
-    """Return the id of the session of a step."""
-    whole = f"{run}/{path}".replace("/", ".") + (f"~{attempt}" if attempt else "")
-    if SESSION_ID.fullmatch(whole):
-        return whole
-    return f"{whole[:150]}.{hashlib.blake2b(whole.encode(), digest_size=12).hexdigest()}"
+    """Return the id of the session of a step: what people can read of it, and what no other has."""
+    whole = f"{run}/{path}" + (f"~{attempt}" if attempt else "")
+    return f"{whole.replace('/', '.')[:150]}.{hashlib.blake2b(whole.encode(), digest_size=8).hexdigest()}"
 
 
 class _OneCall:
@@ -105,8 +103,4 @@ def read_result(step: Step[Any], result: StepResult) -> tuple[Done, Any]:
         return read_answer(step, result.status, result.response)
     if result.status != "complete":
         return Done(reason="tool-failed", error=f"Step '{step.name}': its tool failed: {result.response}"), None
-    try:
-        value = result.response if step.run.output is str else read_json(result.response)
-    except ValueError:  # a tool without a return type gave text
-        value = result.response
-    return read_value(step, value)
+    return read_value(step, step.run.read_result(result.response))

@@ -31,6 +31,8 @@ from holdfast.pipeline_loop import (
     GateRule,
     PipelineState,
     RunStep,
+    Todo,
+    access_problem,
     plan,
 )
 from holdfast.pipelines import Approval, Pipeline, Step
@@ -61,6 +63,8 @@ class PipelineRun:
         self._previous: dict[str, StepResult] = {}
         self._skipped: tuple[str, ...] = ()
         self._decisions: list[Decision] = []
+        self._own: Decision | None = None  # what going on after a gate means; nothing if that is approved already
+        self._judged: set[int] = set()  # of the decisions
         self._waiting: dict[str, Gate] = {}
 
     async def go(
@@ -80,7 +84,7 @@ class PipelineRun:
             self._approval(decision.gate)
         if self._store is None:
             return await self._run(given)
-        hold = f"{self._pipeline.name}.{self._run_key}"
+        hold = self._name  # with a slash, as no session has it
         if not await self._store.hold(hold):
             raise SessionConflictError(f"Run {self._name} is in flight; wait for it to end, then run it again")
         try:
@@ -89,13 +93,14 @@ class PipelineRun:
             await self._store.let_go(hold)
 
     async def _run(self, given: Any) -> PipelineResult:
-        rule = self._pipeline.access.get("start")
-        if rule is not None and not rule(self._who["user_id"]):
-            raise InputError(f"Pipeline '{self._pipeline.name}': {self._who['user_id']} may not start it")
+        if refused := access_problem(self._pipeline.access.get("start"), self._who["user_id"]):
+            raise InputError(f"Pipeline '{self._pipeline.name}': {refused} start it")
         if given is not None or not await self._kept.find("?input"):
             given = self._pipeline.write_input(self._pipeline.read_input(given))
         await self._kept.begin(given, self._who)
-        return self._result(await self._advance())
+        ended = await self._advance()
+        await self._refuse_unused()
+        return self._result(ended)
 
     def _skip_to(self, name: str) -> None:
         """Take the stages before this one for done, and this one, too; a gate is approved by whoever says so."""
@@ -106,7 +111,9 @@ class PipelineRun:
         self._skipped = tuple(names[: len(stages)])
         if isinstance(stages[-1], Step) and stages[-1].kind == "approval":
             self._skipped = self._skipped[:-1]
-            self._decisions.append(Decision(gate=name, decision="approve", by=self._who["user_id"]))
+            own = Decision(gate=name, decision="approve", by=self._who["user_id"])
+            self._decisions.append(own)
+            self._own = own
         steps = [stage for stage in stages if isinstance(stage, Step) and stage.kind in ("agent", "tool")]
         missing = [step.name for step in steps if step.name not in self._previous]
         if missing and self._store is None:
@@ -115,27 +122,45 @@ class PipelineRun:
     # --- going on ---
 
     async def _advance(self) -> Ended | None:
-        """Carry out what is next until the end; None if all that is left waits for people."""
+        """Carry out what is next until the end; None if all that is left waits for people.
+
+        When something raises, nothing more is started, and what runs is waited for: it may be an effect.
+        """
         running: dict[str, asyncio.Task[Done]] = {}
+        error: BaseException | None = None
         try:
             while True:
                 found = self._state.next_actions(running)
-                if isinstance(found, Ended):
+                if isinstance(found, Ended) and error is None:
                     return found
-                for action in found.actions:
-                    if action.key not in running and action.key not in self._waiting:
-                        running[action.key] = asyncio.create_task(self._do(action))
+                if isinstance(found, Todo) and error is None:
+                    self._start(found, running)
+                if not running and error is not None:
+                    raise error
                 if not running:
                     return None
                 await asyncio.wait(running.values(), return_when=asyncio.FIRST_COMPLETED)
-                for key in [key for key, task in running.items() if task.done()]:
-                    done = running.pop(key).result()
-                    if key not in self._waiting:
-                        self._state = self._state.ended(key, done)
+                error = self._collect(running) or error
         finally:
             for task in running.values():
                 task.cancel()
             await asyncio.gather(*running.values(), return_exceptions=True)
+
+    def _start(self, todo: Todo, running: dict[str, asyncio.Task[Done]]) -> None:
+        for action in todo.actions:
+            if action.key not in running and action.key not in self._waiting:
+                running[action.key] = asyncio.create_task(self._do(action))
+
+    def _collect(self, running: dict[str, asyncio.Task[Done]]) -> BaseException | None:
+        """Take in what has ended; returns what was raised."""
+        error: BaseException | None = None
+        for key in [key for key, task in running.items() if task.done()]:
+            task = running.pop(key)
+            if (raised := task.exception()) is not None:
+                error = error or raised
+            elif key not in self._waiting:
+                self._state = self._state.ended(key, task.result())
+        return error
 
     async def _do(self, action: Action) -> Done:
         is_kept = await self._kept.find(action.key)
@@ -178,7 +203,7 @@ class PipelineRun:
         if done.reason is None:
             self._tell(StepCompleted(path, result.iterations, result.response))
         else:
-            await self._runner.failed(path, result)
+            await self._runner.failed(path, step, result)
             self._tell(StepFailed(path, done.reason, done.error or ""))
         return done
 
@@ -209,16 +234,15 @@ class PipelineRun:
 
     async def _at_gate(self, path: str, step: Step[Any], approval: Approval) -> Done:
         now = datetime.now(UTC)
-        if path.split("/")[0] in self._skipped:
-            await self._kept.keep(
-                path, Gate(name=path, rule=GateRule(), digest="", since=now, status="approved").output
-            )
+        is_skipped = path.split("/")[0] in self._skipped
+        if is_skipped and self._store is None:  # the caller says so, and nobody knows better
+            skipped = Gate(name=path, rule=GateRule(), digest="", since=now, status="approved")
+            await self._kept.keep(path, skipped.output)
             return Done()
         key = f"{path}?gate"
         if not await self._kept.find(key):
             context = self._evaluations.context(path)
-            message = approval.message if isinstance(approval.message, str) else approval.message(context)
-            await self._kept.keep(key, {"message": message, "since": now.isoformat()})
+            await self._kept.keep(key, {"message": approval.shown(context), "since": now.isoformat()})
         shown = self._kept[key]
         gate = Gate(
             name=path,
@@ -232,8 +256,12 @@ class PipelineRun:
                 Decision(**{name: getattr(record, name) for name in Decision.model_fields})
             )
         gate = gate.at(now)
-        for decision in [decision for decision in self._decisions if decision.gate == path]:
-            gate = await self._decide(gate, decision, now)
+        decisions = [decision for decision in self._decisions if decision.gate == path]
+        if is_skipped:  # whoever takes it for done decides so
+            decisions.append(Decision(gate=path, decision="approve", by=self._who["user_id"]))
+        for decision in decisions:
+            if decision is not self._own or gate.status != "approved":
+                gate = await self._decide(gate, decision, now)
         if gate.status == "open":
             self._waiting[path] = gate
         if gate.failure is not None:
@@ -242,11 +270,21 @@ class PipelineRun:
             await self._kept.keep(path, gate.output)
         return Done()
 
+    async def _refuse_unused(self) -> None:
+        """Record decisions at gates that were not open, where there is a record, and say so."""
+        unused = [one for one in self._decisions if id(one) not in self._judged and one is not self._own]
+        if self._store is None or not unused:
+            return
+        for decision in unused:
+            refused = f"gate {decision.gate} is not open: it was decided already, or is not reached yet"
+            await self._kept.record(decision, datetime.now(UTC), refused)
+        raise InputError(refused)
+
     async def _decide(self, gate: Gate, decision: Decision, now: datetime) -> Gate:
-        may = self._pipeline.access.get("approve")
+        self._judged.add(id(decision))
         refused = gate.problem(decision)
-        if refused is None and may is not None and not may(decision.by):
-            refused = f"gate {gate.name}: {decision.by} may not decide it"
+        if refused is None and (problem := access_problem(self._pipeline.access.get("approve"), decision.by)):
+            refused = f"gate {gate.name}: {problem} decide it"
         await self._kept.record(decision, now, refused)
         if refused is not None:
             raise InputError(refused)

@@ -1,7 +1,7 @@
 """What happens next in a pipeline and at its gates; no I/O."""
 
 from holdfast.pipeline_loop.evaluations import Evaluations, read_answer, read_value
-from holdfast.pipeline_loop.gates import Decision, Gate, GateRule
+from holdfast.pipeline_loop.gates import Decision, Gate, GateRule, access_problem
 from holdfast.pipeline_loop.plans import (
     Action,
     Done,
@@ -29,6 +29,7 @@ __all__ = [
     "RunStep",
     "Scope",
     "Todo",
+    "access_problem",
     "plan",
     "read_answer",
     "read_value",

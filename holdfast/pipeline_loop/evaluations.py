@@ -8,7 +8,7 @@ from pydantic_core import to_json
 
 from holdfast.errors import InputError
 from holdfast.messages import error_text, read_json
-from holdfast.pipeline_loop.plans import Done, Evaluate, PipelineState
+from holdfast.pipeline_loop.plans import Done, Evaluate, PipelineState, chosen_step
 from holdfast.pipelines import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step, StepContext
 from holdfast.pipelines.paths import find, nested_pipeline
 
@@ -67,7 +67,9 @@ class Evaluations:
             case "over", Map():
                 return self._items(action.path, stage)
             case "until", Step():
-                enough = bool(self._loop(action.path).until(self.context(action.path, "until")))
+                enough = self._loop(action.path).until(self.context(action.path, "until"))
+                if not isinstance(enough, bool):
+                    raise InputError(f"Step '{action.path}': until must give True or False, got {enough!r:.80}")
                 return Done(enough), enough
             case "input", Step(pipeline=nested) if nested is not None:
                 given = stage.make_input(self.context(action.path))
@@ -79,11 +81,14 @@ class Evaluations:
     def outputs(self) -> dict[str, Any]:
         """Return the outputs of the stages that are done, by name, read by their types."""
         known = {stage.name: stage for stage in self.pipeline.stages}
-        found = self.state.outputs(self.load)
-        return {
-            name: value if isinstance(known[name], Branch) else _typed(known[name], value)
-            for name, value in found.items()
-        }
+        return {name: self._output_of(known[name], value) for name, value in self.state.outputs(self.load).items()}
+
+    def _output_of(self, stage: Stage, value: Any) -> Any:
+        if not isinstance(stage, Branch):
+            return _typed(stage, value)
+        chosen = chosen_step(self.state.planned(stage.name), self.state.done[f"{stage.name}?on"].value)
+        step = next((step for step in stage.steps if chosen is not None and step.name == chosen.name), None)
+        return value if step is None else _typed(step, value)
 
     def needs(self, action: Evaluate) -> list[str]:
         """Return the keys that calling a step's function loads."""

@@ -1,11 +1,11 @@
 """What a decision at a gate means, and what its time means; no I/O, and no clock: drivers say what time it is."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from holdfast.messages import Record
+from holdfast.messages import Record, cut, error_text
 from holdfast.pipelines import Approval
 
 GateStatus = Literal["open", "approved", "rejected", "timed-out"]
@@ -27,6 +27,19 @@ class Decision(Record):
     comment: str | None = None
     digest: str | None = None
     edit: Any = None
+
+
+def access_problem(rule: Callable[[str | None], object] | None, user: str | None) -> str | None:
+    """Return why an access rule of a pipeline does not let somebody, or None if it does."""
+    if rule is None:
+        return None
+    try:
+        verdict = rule(user)
+    except Exception as error:
+        return f"the access rule raised {type(error).__name__} for {user}: {cut(error_text(error), 500)}"
+    if not isinstance(verdict, bool):
+        return f"the access rule gave {verdict!r:.80} for {user}, not True or False"
+    return None if verdict else f"{user} may not"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +124,8 @@ class Gate:
         if every is None:
             return None
         at = self.since + timedelta(seconds=every * (int((now - self.since).total_seconds() // every) + 1))
+        if at <= now:  # rounded
+            at += timedelta(seconds=every)
         return None if self.deadline is not None and at >= self.deadline else at
 
     def problem(self, decision: Decision) -> str | None:

@@ -1,5 +1,6 @@
 """Approvals: what a person is asked, who may decide, and what happens if nobody does."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -7,7 +8,8 @@ from typing import TYPE_CHECKING, Literal, Union, cast
 
 from holdfast.agents import check_count
 from holdfast.agents.limits import check_choice
-from holdfast.errors import DefinitionError
+from holdfast.errors import DefinitionError, InputError
+from holdfast.messages import clean_text
 from holdfast.tools import Duration, seconds
 
 if TYPE_CHECKING:
@@ -51,8 +53,8 @@ class Approval:
     escalate_to: Union["Approval", None] = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.message, str) and not callable(self.message):
-            raise DefinitionError(f"approval.message must be a text or a function, got {self.message!r}")
+        if not isinstance(self.message, str):
+            check_function("approval.message, if it is no text,", self.message)
         check_choice("approval.on_timeout", self.on_timeout, ("fail", "approve", "reject", "escalate"))
         for name in ("timeout", "remind_every"):
             if getattr(self, name) is not None:
@@ -70,6 +72,17 @@ class Approval:
             _ = self._members(name, ())
         if self.approvers and self.quorum > len(self.users):
             raise DefinitionError(f"approval.quorum is {self.quorum}, of {len(self.users)} people who may decide")
+
+    def shown(self, context: "StepContext") -> str:
+        """Return what people read.
+
+        Raises:
+            InputError: the message is no text.
+        """
+        text = self.message if isinstance(self.message, str) else self.message(context)
+        if not isinstance(text, str):
+            raise InputError(f"approval.message must give a text, got {text!r:.80}")
+        return clean_text(text)
 
     def _check_escalation(self) -> None:
         if (self.on_timeout == "escalate") != (self.escalate_to is not None):
@@ -107,6 +120,14 @@ class Approval:
         if not members:
             raise DefinitionError(f"approval.groups: {group!r} has no members")
         return members
+
+
+def check_function(what: str, value: object, of: str = "StepContext") -> None:
+    """Refuse what is no plain function. An async one would be called and never awaited; a coroutine is true."""
+    if not callable(value):
+        raise DefinitionError(f"{what} must be a function of {of}, got {value!r:.80}")
+    if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(type(value).__call__):
+        raise DefinitionError(f"{what} must be a plain function; what has to be awaited belongs into a step")
 
 
 def _names(value: object, what: str) -> tuple[str, ...]:

@@ -13,8 +13,8 @@ from typing_extensions import TypeVar
 from holdfast.agents import Agent, check_count, check_name
 from holdfast.agents.limits import check_choice
 from holdfast.errors import DefinitionError, InputError
-from holdfast.messages import clean_text, error_text, explain, read_json
-from holdfast.pipelines.approvals import Approval
+from holdfast.messages import clean_text, error_text, explain, json_problem, read_json
+from holdfast.pipelines.approvals import Approval, check_function
 from holdfast.pipelines.contexts import StepContext
 from holdfast.tools import Tool, schema_type
 
@@ -68,8 +68,8 @@ class Step(Generic[T]):
                 raise self._fault(f"{'run' if kind == 'tool' else kind} must be a {types[kind].__name__}, "
                                   f"got {kinds[kind]!r:.80}")  # fmt: skip
         object.__setattr__(self, "kind", given[0] if given else "agent")
-        if self.input is not None and not callable(self.input):
-            raise self._fault(f"input must be a function of StepContext, got {self.input!r:.80}")
+        if self.input is not None:
+            check_function(f"Step '{self.name}': input", self.input)
         if not isinstance(self.accept_partial, bool):
             raise self._fault(f"accept_partial must be True or False, got {self.accept_partial!r}")
         _ = self._output_type
@@ -117,6 +117,8 @@ class Step(Generic[T]):
         if self.kind == "tool":
             if given is not None and not isinstance(given, Mapping):
                 raise InputError(f"Step '{self.name}': input must give the tool's arguments, got {given!r:.80}")
+            if problem := json_problem(given):
+                raise InputError(f"Step '{self.name}': input gives arguments that are no JSON: {problem}")
             return {} if given is None else dict(given)
         return {} if given is None else given
 
@@ -211,8 +213,8 @@ class Pipeline:
         if not isinstance(self.access, Mapping) or self.access.keys() - {"start", "approve"}:
             raise DefinitionError(f"Pipeline '{self.name}': access maps 'start' and 'approve' to functions of a user, "
                                   f"got {self.access!r:.80}")  # fmt: skip
-        if wrong := [name for name, rule in self.access.items() if not callable(rule)]:
-            raise DefinitionError(f"Pipeline '{self.name}': access[{wrong[0]!r}] must be a function of a user")
+        for name, rule in self.access.items():
+            check_function(f"Pipeline '{self.name}': access[{name!r}]", rule, "a user")
         object.__setattr__(self, "access", MappingProxyType(dict(self.access)))
         _ = self._input_type
 
@@ -311,7 +313,7 @@ class PipelineBuilder:
     ) -> "PipelineBuilder":
         """Add a choice between steps: `on` gives a key of `cases`; see `Branch`."""
         check_name(name, "Step")
-        _check_callable(name, "on", on)
+        check_function(f"Step '{name}': on", on)
         if not isinstance(cases, Mapping) or not all(isinstance(key, str) for key in cases):
             raise DefinitionError(f"Step '{name}': cases must map texts to steps, got {cases!r:.80}")
         stage = Branch(name, on, MappingProxyType(dict(cases)), default)
@@ -324,7 +326,7 @@ class PipelineBuilder:
         """Add a step for each item of what `over` gives; see `Map`. The step's functions get it as `ctx.item`."""
         check_name(name, "Step")
         _check_steps(name, (step,), least=1)
-        _check_callable(name, "over", over)
+        check_function(f"Step '{name}': over", over)
         check_count(f"Step '{name}': concurrency", concurrency, 1)
         return self._with(Map(name, over, step, concurrency))
 
@@ -345,7 +347,7 @@ class PipelineBuilder:
         """
         check_name(name, "Step")
         _check_steps(name, (step,), least=1)
-        _check_callable(name, "until", until)
+        check_function(f"Step '{name}': until", until)
         check_count(f"Step '{name}': max", max, 1)
         check_choice(f"Step '{name}': on_limit", on_limit, ("fail", "continue"))
         return self._with(Repeat(name, step, until, max, on_limit))
@@ -386,14 +388,9 @@ def _check_steps(name: str, steps: tuple[Any, ...], *, least: int) -> None:
             raise DefinitionError(f"Step '{name}': {step!r:.80} is no Step; wrap it in Step(name, agent=…)")
 
 
-def _check_callable(name: str, what: str, value: object) -> None:
-    if not callable(value):
-        raise DefinitionError(f"Step '{name}': {what} must be a function of StepContext, got {value!r:.80}")
-
-
 def _plain(kind: TypeAdapter[Any] | None, value: Any, whose: str) -> Any:
     try:
-        text = to_json(value) if kind is None else kind.dump_json(value, warnings=False)
+        text = to_json(value) if kind is None else kind.dump_json(value, warnings=False, by_alias=True, round_trip=True)
         return read_json(text.decode())
     except (PydanticSerializationError, ValueError) as error:
         raise InputError(f"{whose}: its value is no JSON: {error}") from error

@@ -240,6 +240,12 @@ def missing(error: FailureError, tool: str | None) -> tuple[str, str, bool]:
     return cause.details[0]["name"], cause.message, cause.details[0]["search"]
 
 
+def missing_step(error: FailureError) -> str | None:
+    """Return the path of the step that a worker has not, or None if it is something else."""
+    cause = cast(ApplicationError, error.cause or error)
+    return cause.details[0].get("step") if cause.details else None
+
+
 def _reason(error: ActivityError | None) -> str:
     """Say in words for the model what Temporal's error means for a call."""
     cause = None if error is None else error.cause

@@ -13,7 +13,7 @@ from temporalio.client import (
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
 )
-from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -116,7 +116,7 @@ async def start_pipeline(
 
     Raises:
         InputError: an argument cannot be used.
-        SessionConflictError: a run of that key is in flight.
+        SessionConflictError: there is a run of that key; it has one, whatever became of it.
     """
     name, plain = pipeline if isinstance(pipeline, str) else pipeline.name, input
     if isinstance(pipeline, Pipeline) and (input is not None or restart_of is None):
@@ -127,10 +127,13 @@ async def start_pipeline(
     given = PipelineInput.read(data).plain()
     options.setdefault("id", names.workflow_id(name, key))
     options["memo"] = {**(options.get("memo") or {}), names.PIPELINE_MEMO: name}
+    options.setdefault("id_reuse_policy", WorkflowIDReusePolicy.REJECT_DUPLICATE)
     try:
         return await client.start_workflow(name, given, task_queue=task_queue, result_type=dict[str, Any], **options)
     except WorkflowAlreadyStartedError as error:
-        raise SessionConflictError(f"Run {key} of pipeline {name} is in flight: workflow {options['id']}") from error
+        text = f"Pipeline {name} has a run {key} already, in flight or ended: workflow {options['id']}"
+        raise SessionConflictError(f"{text}. To run it again give another run_key, and restart_of= to use what it did"
+                                   ) from error  # fmt: skip
 
 
 class HoldfastClient:

@@ -33,19 +33,21 @@ def show_started(session: str | None, tenant: str | None) -> None:
     workflow.upsert_search_attributes(updates)
 
 
-def show_waiting(status: str, waiting: "Sequence[Waiting]") -> None:
-    """Make the run findable by what it waits for, or no longer."""
+def show_waiting(status: str, waiting: "Sequence[Waiting]", *, groups: bool) -> None:
+    """Make the run findable by what it waits for, or no longer; and by the `groups` that it asks, if it ever does."""
+    asked = sorted({group for item in waiting for group in item.groups})
+    group: list[Any] = [GROUP.value_set(asked) if asked else GROUP.value_unset()] if groups else []
     if not waiting:
-        workflow.upsert_search_attributes([STATUS.value_set(status), WAITING.value_unset(), DEADLINE.value_unset()])
+        updates: list[Any] = [STATUS.value_set(status), WAITING.value_unset(), DEADLINE.value_unset()]
+        workflow.upsert_search_attributes([*updates, *group])
         return
-    groups = sorted({group for item in waiting for group in item.groups})
     deadline = min((item.deadline for item in waiting if item.deadline is not None), default=None)
     workflow.upsert_search_attributes(
         [
             STATUS.value_set(status),
             WAITING.value_set(sorted({item.kind for item in waiting})),
             DEADLINE.value_unset() if deadline is None else DEADLINE.value_set(deadline),
-            *([GROUP.value_set(groups)] if groups else []),
+            *group,
         ]
     )
 

@@ -37,6 +37,7 @@ class Arrived:
 class Gates(Waits):
     """The part of a run that waits for decisions."""
 
+    _asks_groups = True
     _recorded_with: dict[str, Any] = {}  # noqa: RUF012
 
     def __init__(self) -> None:
@@ -49,9 +50,9 @@ class Gates(Waits):
     def _run_key(self) -> str:
         raise NotImplementedError
 
-    def _gate_names(self) -> set[str] | None:
-        """Return the gates that the run can come to; None if that is not known yet."""
-        return None
+    def _may_come_to(self, gate: str) -> bool:
+        """Whether a gate may open later."""
+        return True
 
     def _leave_if_long(self) -> None:
         """Prepare to continue as new, if the history has grown so long."""
@@ -91,16 +92,19 @@ class Gates(Waits):
                 raise InputError(f"{name}: 'gate' is missing; open: {shown}")
             fields["gate"] = open_gates[0]
         gate = fields["gate"]
+        if self._running.cancelled:
+            raise InputError(f"{name}: the run is cancelled")
         if fields.get("decision") not in ("approve", "reject"):
             raise InputError(f'{name}: decision must be "approve" or "reject", got {fields.get("decision")!r}')
         check_json(fields.get("edit"), f"{name}: edit")
         if gate in self._closed:
             raise InputError(f"{name}: gate {gate} was {self._closed[gate]} already")
-        gates = self._gate_names()
-        if gate not in open_gates and not (may_be_early and (gates is None or gate in gates)):
+        is_open = gate in open_gates
+        if not is_open and not (may_be_early and self._may_come_to(gate)):
             raise InputError(f"{name}: no gate {gate} is open; open: {', '.join(open_gates) or 'none'}")
-        if sum(map(len, self._arrived.values())) >= PARKED_MESSAGES:
-            raise InputError(f"{name}: {PARKED_MESSAGES:,} decisions wait to be judged already; try again later")
+        waiting = len(self._arrived.get(gate, ())) if is_open else sum(map(len, self._arrived.values()))
+        if waiting >= PARKED_MESSAGES:
+            raise InputError(f"{name}: {waiting:,} decisions wait to be judged already; try again later")
         return Decision(**fields)
 
     def _keep(self, decision: Decision, verdict: "asyncio.Future[str | None] | None" = None) -> None:
@@ -147,7 +151,8 @@ class Gates(Waits):
             return gate
         if gate.status != "open":
             self._closed[gate.name] = gate.status.replace("-", " ")
-        for late in arrived:
+        while arrived:
+            late = arrived.popleft()
             await self._judge(gate, late, "the run is cancelled" if gate.status == "open" else None)
         del self._arrived[gate.name]
         return gate

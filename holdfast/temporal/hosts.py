@@ -178,15 +178,15 @@ class AgentHost:
             return known[name]
         raise self.not_here(name, f"This worker has no {kind} '{name}'; it has {', '.join(known) or 'none'}")
 
-    def not_here(self, name: str, text: str) -> ApplicationError:
-        """Return what an activity raises that needs what this worker has not.
+    def not_here(self, name: str, text: str, *, step: str | None = None) -> ApplicationError:
+        """Return what an activity raises that needs what this worker has not: an agent, a tool, the step at a path.
 
         Not for good: another worker of the queue may have it, or this one after the next deploy.
         """
         info = activity.info()
         return ApplicationError(
             text,
-            {"name": name, "search": self.search},
+            {"name": name, "search": self.search, "step": step},
             type=names.NOT_HERE,
             category=ApplicationErrorCategory.BENIGN,  # not worth a traceback at every attempt
             next_retry_delay=timedelta(seconds=min(0.25 * info.attempt, 5)),

@@ -16,12 +16,22 @@ from holdfast.errors import InputError, SessionAccessDeniedError
 from holdfast.local.pipeline_results import Kept
 from holdfast.local.pipeline_steps import read_result
 from holdfast.messages import Message, ToolCall, cut, error_text
-from holdfast.pipeline_loop import Decision, Done, Evaluate, Evaluations, PipelineState, Todo, plan
+from holdfast.pipeline_loop import (
+    Action,
+    Decision,
+    Done,
+    Evaluate,
+    Evaluations,
+    PipelineState,
+    Todo,
+    access_problem,
+    plan,
+)
 from holdfast.pipelines import Approval, Pipeline, Step
 from holdfast.pipelines.paths import find
 from holdfast.temporal import names
 from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors
-from holdfast.temporal.plans import pipeline_facts, read_plan
+from holdfast.temporal.plans import pipeline_facts, place_of, read_plan
 from holdfast.temporal.transcripts import call_key, read_entry
 from holdfast.temporal.turn_records import TurnRecord
 from holdfast.temporal.wire import INLINE_BYTES, PipelineInput, read_outcome, shown_arguments
@@ -57,13 +67,18 @@ class PipelineActivities:
             if opened is None:
                 given = PipelineInput.read(reference["input"])
                 may = pipeline.access.get("start")
-                if may is not None and not await self._call("access", lambda: may(given.user_id)):
-                    raise InputError(f"Pipeline '{pipeline.name}': {given.user_id} may not start it")
+                if refused := await self._call("access", lambda: access_problem(may, given.user_id)):
+                    raise InputError(f"Pipeline '{pipeline.name}': {refused} start it")
                 facts, kept = pipeline_facts(pipeline), Kept(run, store)
                 who = {"user_id": given.user_id, "tenant_id": given.tenant_id}
                 value = given.input
                 if given.restart is not None:
                     facts["done"], earlier = await self._restart(pipeline, kept, who, given.restart)
+                    gates = [key for key in facts["done"] if place_of(key) in facts["gates"]]
+                    if gates and value is not None and value != earlier:
+                        raise InputError(
+                            f"restart: {', '.join(gates)} was decided on another input; leave the input out"
+                        )
                     value = earlier if value is None else value
                 value = await self._call("input", lambda: pipeline.write_input(pipeline.read_input(value)))
                 await kept.begin(value, who)
@@ -79,6 +94,8 @@ class PipelineActivities:
             raise InputError(f"restart: there is no run {restart['run']} in this store")
         if earlier["?who"] != who:
             raise SessionAccessDeniedError(restart["run"])
+        if json.loads(await self._host.load_kept(f"{restart['run']}/open", 0))["pipeline"] != pipeline.name:
+            raise InputError(f"restart: run {restart['run']} is one of another pipeline")
         names_before = [stage.name for stage in pipeline.stages]
         if first not in names_before:
             raise InputError(f'Step "{first}" not found in workflow "{pipeline.name}".')
@@ -87,12 +104,18 @@ class PipelineActivities:
             for action in todo.actions:
                 if not await earlier.find(action.key):
                     raise InputError(f"restart from {first!r}: the earlier run has nothing of step {action.path!r}")
-                for key in (action.key, f"{action.path}?result", f"{action.path}?gate"):
-                    if await earlier.find(key):
-                        await kept.keep(key, earlier[key])
+                await self._copy(earlier, kept, action)
                 state = state.ended(action.key, action.done(earlier[action.key]))
         await earlier.find("?input")
         return {key: done.value for key, done in state.done.items()}, earlier["?input"]
+
+    async def _copy(self, earlier: Kept, kept: Kept, action: Action) -> None:
+        for key in (action.key, f"{action.path}?result", f"{action.path}?gate"):
+            if await earlier.find(key):
+                await kept.keep(key, earlier[key])
+        for number, record in enumerate(await earlier.decisions(action.key)):
+            copied = {"run_key": kept.name, "key": f"{earlier.name}/{action.key}/{number}"}
+            await self._host.store.record_decision(record.model_copy(update=copied))
 
     # --- steps ---
 
@@ -128,8 +151,9 @@ class PipelineActivities:
             is_users = given.pop("users", False)  # of a workflow of the user's own, which has no pipeline
             decision = Decision(**given)
             may = None if is_users else self._host.pipeline().access.get("approve")
-            if refused is None and may is not None and not await self._call("access", lambda: may(decision.by)):
-                refused = f"gate {decision.gate}: {decision.by} may not decide it"
+            if refused is None:
+                problem = await self._call("access", lambda: access_problem(may, decision.by))
+                refused = None if problem is None else f"gate {decision.gate}: {problem} decide it"
             info = activity.info()
             key = f"{info.workflow_run_id}/{info.activity_id}"
             await Kept(run, self._host.store).record(decision, at, refused, key)
@@ -145,21 +169,24 @@ class PipelineActivities:
         """
 
         async def work() -> T:
-            return function()
+            try:
+                return function()
+            except SystemExit as error:  # it would end the thread
+                raise RuntimeError(f"SystemExit: {error}") from error
 
         try:
             return await self._host.thread.run(work())
         except InputError:
             raise
         except Exception as error:
-            text = f"{what} raised {type(error).__name__}: {error_text(error)}"
-            raise ApplicationError(text, type=type(error).__name__, non_retryable=True) from error
+            text = f"{what} raised {type(error).__name__}: {cut(error_text(error), 2_000)}"
+            raise ApplicationError(text, type=type(error).__name__, non_retryable=True) from None
 
     def _find(self, pipeline: Pipeline, path: str) -> Any:
         try:
             return find(pipeline, path)
         except InputError as error:
-            raise self._host.not_here(path, str(error)) from None
+            raise self._host.not_here(path, str(error), step=path) from None
 
 
 class Work:
@@ -168,8 +195,13 @@ class Work:
     def __init__(self, activities: PipelineActivities, pipeline: Pipeline, kept: Kept, state: PipelineState) -> None:
         self._activities, self._pipeline, self._kept, self._state = activities, pipeline, kept, state
 
-    def _step(self, path: str) -> Step[Any]:
-        return cast("Step[Any]", self._activities._find(self._pipeline, path))
+    def _stage(self, path: str) -> Any:
+        """Return the step or stage at a path, if it still is what was planned."""
+        found = self._activities._find(self._pipeline, path)
+        if found.kind != (planned := self._state.planned(path).kind):
+            text = f'Step "{path}" of workflow "{self._pipeline.name}" is of the kind {found.kind} now, not {planned}.'
+            raise self._activities._host.not_here(path, text, step=path)
+        return found
 
     @property
     def _evaluations(self) -> Evaluations:
@@ -197,7 +229,7 @@ class Work:
                 ledger, which has it in full.
             output: of a gate.
         """
-        step, store = self._step(path), self._activities._host.store
+        step, store = self._stage(path), self._activities._host.store
         if step.kind == "approval":
             await self._kept.keep(path, output)
             return None
@@ -226,7 +258,7 @@ class Work:
     async def make(self, path: str, what: str, turn: int = 0) -> Any:
         """Make what is next; returns what the workflow needs to know of it."""
         action = Evaluate(path, cast(Any, what))
-        step = self._activities._find(self._pipeline, path)
+        step = self._stage(path)
         for key in self._evaluations.needs(action):
             await self._kept.find(key)
         if what == "with":
@@ -265,14 +297,13 @@ class Work:
         return shown_arguments(call.arguments)
 
     async def _gate(self, path: str, approval: Approval) -> Any:
+        if await self._kept.find(path):
+            return {"decided": True}
         key = f"{path}?gate"
         if not await self._kept.find(key):
-            message = approval.message
-            if not isinstance(message, str):
-                ask = message
-                message = await self._call(path, "message", lambda: ask(self._evaluations.context(path)))
+            message = await self._call(path, "message", lambda: approval.shown(self._evaluations.context(path)))
             digest = hashlib.blake2b(to_json([path, message]), digest_size=16).hexdigest()
-            await self._kept.keep(key, {"message": str(message), "digest": digest})
+            await self._kept.keep(key, {"message": message, "digest": digest})
         shown = self._kept[key]
         return {"message": cut(shown["message"], INLINE_BYTES // 4), "digest": shown["digest"]}
 

@@ -17,7 +17,7 @@ from holdfast.messages import cut
 from holdfast.pipeline_loop import Action, Done, Ended, Evaluate, Gate, GateRule, PipelineState, RunStep, Todo
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import STORE_OPTIONS, summary
-from holdfast.temporal.calls import Calls, is_missing, missing
+from holdfast.temporal.calls import Calls, is_missing, missing_step
 from holdfast.temporal.children import agent_result, child_session
 from holdfast.temporal.descriptions import pipeline_details, show_started
 from holdfast.temporal.facts import Call, ToolFacts, read_tool_facts
@@ -44,6 +44,7 @@ class PipelineRun(Gates):
         self._given = PipelineInput()
         self._run = ""
         self._state: PipelineState | None = None
+        self._is_open = False
         self._rules: dict[str, GateRule] = {}
         self._tools: dict[str, ToolFacts] = {}
         self._tasks: dict[str, asyncio.Task[Done]] = {}
@@ -121,7 +122,11 @@ class PipelineRun(Gates):
             self._ending("cancelled")
             raise asyncio.CancelledError
         self._learn(opened["search"])
+        self._is_open = True
         self._rules = read_gates(opened["gates"])
+        for gate in [gate for gate in self._arrived if not self._may_come_to(gate)]:
+            for item in self._arrived.pop(gate):
+                self._mailbox.note(item.decision.decision, f"there is no gate {gate}", workflow.now().isoformat())
         self._tools = {name: read_tool_facts(facts) for name, facts in opened["tools"].items()}
         done = {key: Done(value) for key, value in opened.get("done", {}).items()}
         if carried:
@@ -206,6 +211,8 @@ class PipelineRun(Gates):
             gate, message = Gate.read(before), before["message"]
         else:
             shown = await self._make(path, "gate")
+            if shown.get("decided"):  # before the run was reset: what was decided was used
+                return Done()
             gate = Gate(name=path, rule=self._rules[place_of(path)], digest=shown["digest"], since=workflow.now(),
                         requester=self._given.user_id)  # fmt: skip
             message = shown["message"]
@@ -280,9 +287,7 @@ class PipelineRun(Gates):
             except ActivityError as error:
                 if not is_missing(error):
                     raise _failed(error) from None
-                name = missing(error, None)[0]
-                path = None if name == workflow.info().workflow_type else name
-                if await self._await_worker(error, path=path) is None:
+                if await self._await_worker(error, path=missing_step(error)) is None:
                     raise asyncio.CancelledError from None
 
     def _done(self) -> dict[str, Done]:
@@ -329,6 +334,9 @@ class PipelineRun(Gates):
 
     def _run_key(self) -> str:
         return self._run
+
+    def _may_come_to(self, gate: str) -> bool:
+        return not self._is_open or place_of(gate) in self._rules
 
     def _details(self) -> str:
         return pipeline_details(self._ended or self._status(), self._done(), list(self._tasks), self._waiting)

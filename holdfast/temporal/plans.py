@@ -17,7 +17,12 @@ def pipeline_facts(pipeline: Pipeline) -> dict[str, Any]:
             gates[place] = GateRule.of(step.approval).plain()
         if step.run is not None:
             tools[step.run.name] = write_tool_facts(tool_facts(step.run))
-    return {"plan": [_plain(planned) for planned in plan(pipeline)], "gates": gates, "tools": tools}
+    return {
+        "pipeline": pipeline.name,
+        "plan": [_plain(planned) for planned in plan(pipeline)],
+        "gates": gates,
+        "tools": tools,
+    }
 
 
 def place_of(path: str) -> str:

@@ -64,6 +64,7 @@ class Waits:
 
     _search = False  # the namespace has the search attributes
     _patience: float | None = None  # seconds that a pause waits for a person
+    _asks_groups = False
 
     def __init__(self) -> None:
         self._mailbox = Mailbox()
@@ -150,7 +151,7 @@ class Waits:
     def _show(self) -> None:
         self._tell()
         if self._search:
-            show_waiting(self._status(), self._waiting)
+            show_waiting(self._status(), self._waiting, groups=self._asks_groups)
 
     def _tell(self) -> None:
         workflow.set_current_details(self._details())

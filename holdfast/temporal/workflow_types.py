@@ -46,6 +46,16 @@ class Unknown:
         raise NotImplementedError
 
 
+class AgentAtFirstSight(AgentRun):
+    """A run that nobody marked, of a type that this worker does not know, which looks like an agent's."""
+
+    async def drive(self) -> dict[str, Any]:
+        """Run to the end; but leave it to other workers if it is given what a pipeline takes."""
+        if isinstance(self._data, dict) and "input" in self._data:
+            raise RuntimeError(f"This worker has no pipeline '{workflow.info().workflow_type}'")
+        return await super().drive()
+
+
 def base_of(info: workflow.Info, has_agents_alone: bool) -> "type[AgentRun] | type[PipelineRun] | None":
     """Return what a workflow of an unknown type is: an agent's, a pipeline's, or None for one of the user's.
 
@@ -55,6 +65,6 @@ def base_of(info: workflow.Info, has_agents_alone: bool) -> "type[AgentRun] | ty
     if names.PIPELINE_MEMO in info.raw_memo:
         return PipelineRun
     looks_like = NAME.fullmatch(info.workflow_type) and info.workflow_id.startswith(f"{info.workflow_type}/")
-    if names.AGENT_MEMO in info.raw_memo or (has_agents_alone and looks_like):
+    if names.AGENT_MEMO in info.raw_memo:
         return AgentRun
-    return None
+    return AgentAtFirstSight if has_agents_alone and looks_like else None

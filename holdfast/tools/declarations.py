@@ -2,6 +2,7 @@
 how often a call runs is no business of this module.
 """
 
+import contextlib
 import copy
 import functools
 import inspect
@@ -22,7 +23,7 @@ from holdfast.errors import (
     TerminalError,
     ToolDurabilityError,
 )
-from holdfast.messages import clean_text, cut, error_text, explain, is_cut, read_object, size_over
+from holdfast.messages import clean_text, cut, error_text, explain, is_cut, read_json, read_object, size_over
 from holdfast.tools.attempts import (
     Asked,
     Duration,
@@ -147,6 +148,17 @@ class Tool(Generic[P, R]):
     @functools.cached_property
     def _result(self) -> TypeAdapter[Any]:
         return schema_type(self.output, f"Tool '{self.name}'", "output")
+
+    def read_result(self, content: str) -> Any:
+        """Return what `write_result` made a text of: the text itself, if the result may be one, else the JSON in it."""
+        if self.output is not Any:
+            with contextlib.suppress(ValidationError):
+                self._result.validate_python(content, strict=True)
+                return content
+        try:
+            return read_json(content)
+        except ValueError:  # text of a tool that does not say what it returns
+            return content
 
     # --- one attempt ---
 

@@ -93,6 +93,15 @@ async def test_a_pipeline_may_say_who_approves(pipelines: PipelineDriver) -> Non
     assert went.refused == ("gate ok: bob may not decide it",)
 
 
+@pytest.mark.parametrize(("rule", "why"), [(lambda user: {}[user], "raised KeyError"), (lambda user: 1, "gave 1")])
+async def test_an_access_rule_that_gives_no_answer_lets_nobody_decide(
+    pipelines: PipelineDriver, rule: Any, why: str
+) -> None:
+    went = await pipelines.run(flow(access={"approve": rule}), says("text"), decisions=[approve(by="typo")])
+    assert went.status == "pending"
+    assert why in went.refused[0]
+
+
 async def test_a_pipeline_may_say_who_starts_it(pipelines: PipelineDriver) -> None:
     gated = flow(access={"start": lambda user: user == "ada"})
     with pytest.raises(Exception, match="bob may not start it"):

@@ -208,6 +208,26 @@ async def test_a_tool_is_a_step_without_a_model(pipelines: PipelineDriver) -> No
     assert posted == ["hi"]
 
 
+async def test_a_text_that_looks_like_json_stays_a_text(pipelines: PipelineDriver) -> None:
+    @tool
+    def number() -> str | None:
+        """Return a text."""
+        return "12345"
+
+    assert (await pipelines.run(pipeline("w").step("n", run=number).build(), says())).outputs == {"n": "12345"}
+
+
+@pytest.mark.parametrize("given", [{"text": object()}, {"text": "\ud800"}], ids=["an object", "a lone surrogate"])
+async def test_arguments_that_are_no_json_are_refused(pipelines: PipelineDriver, given: Any) -> None:
+    @tool
+    def post(text: str) -> str:
+        """Post it."""
+        return text
+
+    with pytest.raises(InputError, match="input gives arguments that are no JSON"):
+        await pipelines.run(pipeline("w").step("post", run=post, input=lambda ctx: given).build(), says())
+
+
 async def test_a_tool_that_raises_ends_the_pipeline_with_what_it_says(pipelines: PipelineDriver) -> None:
     @tool
     def post() -> str:

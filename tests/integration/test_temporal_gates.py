@@ -1,6 +1,7 @@
 """Gates on Temporal: signals and updates of any shape at any time, timers, cancels, deploys, and what is recorded."""
 
 import asyncio
+import contextlib
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,9 +19,10 @@ from temporalio.client import (
 )
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import CancelledError
+from temporalio.service import RPCError
 from temporalio.worker import Replayer, Worker
 
-from holdfast import Agent, Approval, InputError, Pipeline, Step, pipeline, sqlite_store, tool
+from holdfast import Agent, Approval, InputError, Pipeline, SessionConflictError, Step, pipeline, sqlite_store, tool
 from holdfast.temporal import HoldfastPlugin, pipeline_workflows, start_pipeline
 from holdfast.testing import ScriptedModel, time_skipping_server
 from integration.temporal_runs import (
@@ -494,3 +496,70 @@ async def test_a_long_run_continues_as_new_and_loses_nothing(
         for history in await chain(temporal.client, run):
             assert not wedges(history)
     assert len(await chain(temporal.client, run)) > 3
+
+
+# --- what a hostile sender or an unlucky operator does ---
+
+
+async def test_a_cancel_among_many_signals_ends_the_run(temporal: Temporal) -> None:
+    async with temporal.worker(writer, pipelines=[gated], llm=ScriptedModel(echo)):
+        run = await start(temporal)
+        await pending(run)
+        for _ in range(30):
+            await run.signal("approve", {"gate": "ok", "by": "mallory"})
+        await run.cancel()
+        for _ in range(30):
+            with contextlib.suppress(RPCError):  # it has ended
+                await run.signal("approve", {"gate": "ok", "by": "ada"})
+        with pytest.raises(WorkflowFailureError):
+            await result(run)
+        await check_healthy(run)
+
+
+async def test_decisions_at_gates_that_are_not_there_are_noted_and_take_no_room(temporal: Temporal) -> None:
+    first = [{"gate": "nope", "by": "ada"}]
+    async with temporal.worker(writer, pipelines=[gated], llm=ScriptedModel(echo)):
+        run = await start(temporal, start_signal="approve", start_signal_args=first)
+        await pending(run)
+        await run.signal("approve", {"gate": "write", "by": "ada"})
+        assert await until(partial(_so_many_refusals, run, 2)) == [
+            "there is no gate nope", "approve: no gate write is open; open: ok"
+        ]  # fmt: skip
+        await temporal.people.decide(run.id, "ok", "approve", by="ada")
+        assert (await result(run))["status"] == "complete"
+
+
+async def test_a_run_key_has_one_run(temporal: Temporal) -> None:
+    async with temporal.worker(writer, pipelines=[gated], llm=ScriptedModel(echo)):
+        run = await start(temporal)
+        await pending(run)
+        await run.signal("reject", {"by": "ada"})
+        await result(run)
+        with pytest.raises(SessionConflictError, match="in flight or ended"):
+            await start(temporal)
+
+
+async def test_what_was_decided_on_one_input_does_not_hold_for_another(temporal: Temporal) -> None:
+    async with temporal.worker(writer, pipelines=[gated], llm=ScriptedModel(echo)):
+        first = await start(temporal, input="harmless")
+        await pending(first)
+        await temporal.people.decide(first.id, "ok", "approve", by="ada")
+        key = (await result(first))["run_key"]
+        again = partial(start_pipeline, temporal.client, gated, task_queue=temporal.name, restart_of=key)
+        evil = await again(input="evil", restart_from="publish")
+        assert "ok was decided on another input" in (await failure(evil)).message
+        run = await again(restart_from="publish")
+        assert (await result(run))["status"] == "complete"
+        rows = await temporal.store.load_decisions(await _run_key(run))
+        assert [(row.by, row.decision) for row in rows] == [("ada", "approve")]
+
+
+async def test_a_pipeline_that_only_its_input_tells_from_an_agent_is_left_to_other_workers(temporal: Temporal) -> None:
+    async with temporal.worker(Agent("other"), llm=ScriptedModel([])):
+        run = await temporal.start_raw("w", {"input": "x"}, id=f"w/{temporal.session()}")
+        await until(partial(_wedges, run))
+    assert "This worker has no pipeline 'w'" in (await _wedges(run))[0]
+
+
+async def _wedges(run: Run) -> list[str]:
+    return wedges(await events(run))

@@ -45,8 +45,15 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "max": (lambda: pipeline("w").loop("l", step, until=lambda ctx: True, max=0), "max must be >= 1"),
     "access": (lambda: pipeline("w", access={"stop": len}).step(step).build(), "access maps 'start' and 'approve'"),
     "an access rule": (lambda: pipeline("w", access={"start": True}).step(step).build(), "must be a function"),
+    "an async function": (lambda: Step("one", agent=agent, input=_awaited), "must be a plain function"),
+    "an async rule": (lambda: pipeline("w", access={"start": _awaited}).step(step).build(), "must be a plain function"),
+    "an async message": (lambda: Approval(message=_awaited), "must be a plain function"),  # type: ignore[arg-type]
     "too many": (lambda: _long(1_001), "1,001 steps, more than 1,000"),
 }
+
+
+async def _awaited(_: Any) -> bool:
+    return False
 
 
 def _long(count: int) -> Any:
@@ -90,7 +97,7 @@ WRONG_APPROVALS: dict[str, tuple[dict[str, Any], str]] = {
     **{f"timeout {value!r}": ({"timeout": value}, "approval.timeout must be like")
        for value in ("", "7", "7days?", "-1d", "d", -1, 0, True, "1.5h", "7d ")},
     "remind_every": ({"remind_every": "often"}, "approval.remind_every must be like"),
-    "message": ({"message": 5}, "message must be a text or a function"),
+    "message": ({"message": 5}, "must be a function of StepContext"),
     "on_timeout": ({"on_timeout": "explode"}, "on_timeout must be one of"),
     "quorum": ({"quorum": 0}, "quorum must be >= 1"),
     "a quorum of too few": ({"quorum": 2, "approvers": ["ada"]}, "quorum is 2, of 1 people"),
