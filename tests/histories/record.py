@@ -11,13 +11,13 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.worker import Worker
 
-from holdfast import Agent, InterruptError, Loop, Message, ModelError, sqlite_store, tool
-from holdfast.temporal import HoldfastClient, HoldfastPlugin, connect, start_agent
+from holdfast import Agent, Approval, InterruptError, Loop, Message, ModelError, Step, pipeline, sqlite_store, tool
+from holdfast.temporal import HoldfastClient, HoldfastPlugin, connect, start_agent, start_pipeline
 from holdfast.testing import ScriptedModel, dev_server
 
 FOLDER = Path(__file__).parent
@@ -125,12 +125,36 @@ SCENARIOS: dict[str, tuple[Agent, Any, Drive]] = {
 }  # fmt: skip
 
 
+async def _race(people: HoldfastClient, run: Any) -> None:
+    """Decide all at once, by those who may and those who may not; the second gate is left to its time."""
+    await _pending(people, run)
+    await run.signal("approve", {"gate": "second", "by": "mallory"})
+    decisions: list[tuple[Literal["approve", "reject"], str]] = [("approve", "ada"), ("reject", "mallory"),
+                                                                 ("approve", "ada"), ("approve", "bob")]  # fmt: skip
+    racing = [people.decide(run.id, "first", decision, by=by, comment=f"says {by}") for decision, by in decisions]
+    await asyncio.gather(*racing, return_exceptions=True)
+
+
+gated = (
+    pipeline("gated")
+    .parallel("both", Step("left", agent=helper), Step("right", run=post, input=lambda ctx: {"text": "right"}))
+    .step("first", approval=Approval(message="First?", approvers=["ada", "bob"], quorum=2, timeout="1d"))
+    .step("second", approval=Approval(approvers=["eve"], timeout="1s", on_timeout="approve"))
+    .map("each", Step("one", run=look, input=lambda ctx: {"what": ctx.item}), over=lambda ctx: ["a", "b", "c"])
+    .build()
+)
+SCENARIOS["gates"] = (helper, lambda: answers("left"), _race)
+
+
 async def record(client: Client, name: str, folder: Path) -> None:
     agent, model, drive = SCENARIOS[name]
     async with sqlite_store(folder / f"{name}.db") as store:
-        plugin = HoldfastPlugin(agents=[helper, clerk, patient], store=store, llm=model())
+        plugin = HoldfastPlugin(agents=[helper, clerk, patient], pipelines=[gated], store=store, llm=model())
         async with Worker(client, task_queue=name, plugins=[plugin]):
-            run = await start_agent(client, agent, message="Go", session_id=name, task_queue=name)
+            if name == "gates":
+                run = await start_pipeline(client, gated, run_key=name, user_id="zoe", task_queue=name)
+            else:
+                run = await start_agent(client, agent, message="Go", session_id=name, task_queue=name)
             first = run.result_run_id
             await drive(HoldfastClient(client), run)
             try:

@@ -8,7 +8,7 @@ import pytest
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
-from holdfast import Agent, sqlite_store
+from holdfast import Agent, pipeline, sqlite_store
 from holdfast.temporal import HoldfastPlugin
 from holdfast.testing import ScriptedModel
 
@@ -19,8 +19,10 @@ HISTORIES = sorted(Path(__file__).parent.glob("*.json"))
 def replayer(tmp_path: Path) -> Iterator[Replayer]:
     # Bare agents: a workflow reads what was recorded, never what its agent is today.
     agents = [Agent(name) for name in ("clerk", "helper", "patient")]
+    bare = pipeline("gated").step("other", agent=agents[0]).build()
     store = sqlite_store(tmp_path / "unused.db")
-    yield Replayer(workflows=[], plugins=[HoldfastPlugin(agents=agents, store=store, llm=ScriptedModel([]))])
+    plugin = HoldfastPlugin(agents=agents, pipelines=[bare], store=store, llm=ScriptedModel([]))
+    yield Replayer(workflows=[], plugins=[plugin])
     assert not (tmp_path / "unused.db").exists()
 
 
@@ -39,4 +41,5 @@ def test_there_are_histories_of_every_kind_of_run() -> None:
         "child",
         "child_1",
         "long",
+        "gates",
     }
