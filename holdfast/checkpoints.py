@@ -125,6 +125,8 @@ class PipelineResult:
         failed_step, error_reason, error: only with status "error": which, why in one word, and in words.
         pending_step, approval_message: only with status "pending": the gate that waits, and what it asks.
         deadline: of that gate, if it has one.
+        approved_by: who has approved it so far, if more must.
+        pending_steps: all gates that wait, `pending_step` the first of them.
         run_key: by which a durable pipeline goes on; None without a store.
     """
 
@@ -137,6 +139,8 @@ class PipelineResult:
     pending_step: str | None = None
     approval_message: str | None = None
     deadline: datetime | None = None
+    approved_by: tuple[str, ...] = ()
+    pending_steps: tuple[str, ...] = ()
     run_key: str | None = None
 
 

@@ -77,6 +77,8 @@ class PipelineRun:
     ) -> PipelineResult:
         """Run to the end, or to a gate that waits."""
         self._previous = _read_previous(previous_results)
+        if isinstance(decisions, Mapping | str):
+            raise InputError(f"decisions must be a list of decisions, got {decisions!r:.80}")
         self._decisions = [_read_decision(decision) for decision in decisions]
         if resume_after is not None:
             self._skip_to(resume_after)
@@ -95,7 +97,11 @@ class PipelineRun:
     async def _run(self, given: Any) -> PipelineResult:
         if refused := access_problem(self._pipeline.access.get("start"), self._who["user_id"]):
             raise InputError(f"Pipeline '{self._pipeline.name}': {refused} start it")
-        if given is not None or not await self._kept.find("?input"):
+        is_new = not await self._kept.find("?input")
+        if is_new and given is None and self._pipeline.input is not None:
+            raise InputError(f'Workflow "{self._pipeline.name}" input validation failed: there is none, and no run '
+                             f"{self._run_key} that was begun")  # fmt: skip
+        if given is not None or is_new:
             given = self._pipeline.write_input(self._pipeline.read_input(given))
         await self._kept.begin(given, self._who)
         ended = await self._advance()
@@ -163,6 +169,13 @@ class PipelineRun:
         return error
 
     async def _do(self, action: Action) -> Done:
+        try:
+            return await self._carry_out(action)
+        except Exception as error:  # what a user's function raises says where
+            error.add_note(f"at step '{action.path}' of pipeline '{self._pipeline.name}'")
+            raise
+
+    async def _carry_out(self, action: Action) -> Done:
         is_kept = await self._kept.find(action.key)
         if isinstance(action, Evaluate):
             if not is_kept:
@@ -275,10 +288,16 @@ class PipelineRun:
         unused = [one for one in self._decisions if id(one) not in self._judged and one is not self._own]
         if self._store is None or not unused:
             return
+        problems = []
         for decision in unused:
-            refused = f"gate {decision.gate} is not open: it was decided already, or is not reached yet"
-            await self._kept.record(decision, datetime.now(UTC), refused)
-        raise InputError(refused)
+            counted = [(row.decision, row.by) for row in await self._kept.decisions(decision.gate)]
+            if (decision.decision, decision.by) in counted:
+                continue  # the same once more
+            why = "was decided already" if decision.gate in self._kept or counted else "is not reached yet"
+            problems.append(f"gate {decision.gate} {why}")
+            await self._kept.record(decision, datetime.now(UTC), problems[-1])
+        if problems:
+            raise InputError(f"{'; '.join(problems)}. What ran is kept: call again without these decisions")
 
     async def _decide(self, gate: Gate, decision: Decision, now: datetime) -> Gate:
         self._judged.add(id(decision))
@@ -302,7 +321,14 @@ class PipelineRun:
         if ended is None:
             path, gate = next(iter(self._waiting.items()))
             message = self._kept[f"{path}?gate"]["message"]
-            return make(status="pending", pending_step=path, approval_message=message, deadline=gate.deadline)
+            return make(
+                status="pending",
+                pending_step=path,
+                approval_message=message,
+                deadline=gate.deadline,
+                approved_by=gate.approved_by,
+                pending_steps=tuple(self._waiting),
+            )
         if ended.reason is None:
             return make(status="complete")
         return make(status="error", failed_step=ended.failed_step, error_reason=ended.reason, error=ended.error)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from pydantic import ConfigDict
+
 from holdfast.messages import Record, cut, error_text
 from holdfast.pipelines import Approval
 
@@ -20,6 +22,8 @@ class Decision(Record):
         digest: of what was shown, if the person's page had it; another one than the gate's is refused.
         edit: what is to be used in place of what was shown.
     """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     gate: str
     decision: Literal["approve", "reject"]
@@ -115,6 +119,11 @@ class Gate:
     last: Decision | None = None
 
     @property
+    def approved_by(self) -> tuple[str, ...]:
+        """Who has approved it so far, where they said so."""
+        return tuple(decision.by for decision in self.approvals if decision.by is not None)
+
+    @property
     def deadline(self) -> datetime | None:
         return None if self.rule.timeout is None else self.since + timedelta(seconds=self.rule.timeout)
 
@@ -204,7 +213,7 @@ class Gate:
     @property
     def output(self) -> dict[str, Any]:
         """Return what later steps see of it: the decision, by whom, their comment, their edit."""
-        people = [earlier.by for earlier in self.approvals if earlier.by is not None]
+        people = list(self.approved_by)
         last = self.last
         return {
             "decision": "approve" if self.status == "approved" else "reject",

@@ -85,14 +85,14 @@ class Approval:
         return clean_text(text)
 
     def _check_escalation(self) -> None:
+        if self.on_timeout != "fail" and self.timeout is None:
+            raise DefinitionError(f'approval.on_timeout="{self.on_timeout}" needs a timeout')
         if (self.on_timeout == "escalate") != (self.escalate_to is not None):
             raise DefinitionError('approval.on_timeout="escalate" goes with escalate_to=Approval(…), and only with it')
         if self.escalate_to is None:
             return
         if not isinstance(self.escalate_to, Approval):
             raise DefinitionError(f"approval.escalate_to must be an Approval, got {self.escalate_to!r}")
-        if self.timeout is None:
-            raise DefinitionError('approval.on_timeout="escalate" needs a timeout')
         to = self.escalate_to
         inherited = replace(to, message=to.message or self.message, groups=to.groups or self.groups)
         object.__setattr__(self, "escalate_to", inherited)

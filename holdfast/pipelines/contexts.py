@@ -38,6 +38,8 @@ class StepContext:
         Raises:
             InputError: it has not.
         """
+        if isinstance(step, str):
+            raise InputError(f"ctx[…] takes a Step; by its name it is ctx.prev[{step!r}]")
         if step.name not in self.prev:
             raise InputError(f"Step '{step.name}' has no output yet; there are {', '.join(self.prev) or 'none'}")
         output: T = self.prev[step.name]

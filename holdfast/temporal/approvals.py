@@ -5,7 +5,9 @@ from typing import Any
 
 from pydantic_core import to_json
 from temporalio import workflow
+from temporalio.exceptions import ApplicationError
 
+from holdfast.errors import DefinitionError
 from holdfast.pipeline_loop import Gate, GateRule
 from holdfast.pipelines import Approval
 from holdfast.temporal import names
@@ -22,6 +24,9 @@ class _WorkflowGates(Gates):
 
     def _run_key(self) -> str:
         return workflow.info().original_execution_run_id
+
+    def status(self, *ignored: Any) -> dict[str, Any]:
+        return {"status": self._status()} | self._seen()
 
     def _details(self) -> str:
         return pipeline_details(self._status(), {}, (), self._waiting)
@@ -41,9 +46,12 @@ async def approval(name: str, *, requester: str | None = None, **options: Any) -
     Returns `{"status": "approved" | "rejected" | "timed-out", "decision", "by", "comment", "edit"}`.
 
     Raises:
-        DefinitionError: an option cannot be used.
+        ApplicationError: of type `DefinitionError`; an option cannot be used.
     """
-    asked = Approval(**options)
+    try:
+        asked = Approval(**options)
+    except (DefinitionError, TypeError) as error:  # anything else would fail the workflow's task again and again
+        raise ApplicationError(f"approval({name!r}): {error}", type="DefinitionError", non_retryable=True) from None
     message = str(asked.message)
     digest = hashlib.blake2b(to_json([name, message]), digest_size=16).hexdigest()
     gate = Gate(name=name, rule=GateRule.of(asked), digest=digest, since=workflow.now(), requester=requester)
@@ -59,6 +67,8 @@ def _gates() -> _WorkflowGates:
         gates = _WorkflowGates()
         setattr(instance, _ATTRIBUTE, gates)
         workflow.set_query_handler(names.PENDING, gates.pending)
+        if workflow.get_query_handler(names.STATUS) is None:  # the user's own stays
+            workflow.set_query_handler(names.STATUS, gates.status)
         workflow.set_update_handler(names.DECIDE_UPDATE, gates.decide_update, validator=gates._check_decide)
         workflow.set_signal_handler(names.APPROVE, gates.approve_signal)
         workflow.set_signal_handler(names.REJECT, gates.reject_signal)

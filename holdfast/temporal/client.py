@@ -118,6 +118,9 @@ async def start_pipeline(
         InputError: an argument cannot be used.
         SessionConflictError: there is a run of that key; it has one, whatever became of it.
     """
+    if not isinstance(pipeline, str | Pipeline):
+        kind = type(pipeline).__name__
+        raise InputError(f"start_pipeline() needs a Pipeline or its name, got a {kind}; end a builder with .build()")
     name, plain = pipeline if isinstance(pipeline, str) else pipeline.name, input
     if isinstance(pipeline, Pipeline) and (input is not None or restart_of is None):
         plain = pipeline.write_input(pipeline.read_input(input))

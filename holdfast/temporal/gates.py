@@ -7,7 +7,7 @@ one that came in time is in time, however long its record takes.
 import asyncio
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -87,10 +87,7 @@ class Gates(Waits):
             fields["decision"] = name
         open_gates = [*self._gates, *(waiting.name for waiting in self._waiting if waiting.kind == "approval")]
         if "gate" not in fields:
-            if len(open_gates) != 1:
-                shown = ", ".join(open_gates) or "none"
-                raise InputError(f"{name}: 'gate' is missing; open: {shown}")
-            fields["gate"] = open_gates[0]
+            raise InputError(f"{name}: 'gate' is missing; open: {', '.join(open_gates) or 'none'}")
         gate = fields["gate"]
         if self._running.cancelled:
             raise InputError(f"{name}: the run is cancelled")
@@ -143,10 +140,10 @@ class Gates(Waits):
         arrived = self._arrived.setdefault(gate.name, deque())
         while gate.status == "open" and not self._running.cancelled and (arrived or not self._gates_leave):
             waiting = Waiting("approval", gate.name, message, gate.since, gate.deadline, gate.digest,
-                              gate.rule.users, gate.rule.groups)  # fmt: skip
+                              gate.rule.users, gate.rule.groups, gate.rule.quorum, gate.approved_by)  # fmt: skip
             self._wait_for(waiting)
             gate = await self._asked(gate, arrived)
-            self._end_waiting(waiting)
+            self._end_waiting(*(item for item in self._waiting if _is_of(item, gate)))
         if gate.status == "open" and not self._running.cancelled:
             return gate
         if gate.status != "open":
@@ -157,6 +154,13 @@ class Gates(Waits):
         del self._arrived[gate.name]
         return gate
 
+    def _show_progress(self, gate: Gate) -> None:
+        """Show who has approved; people find the run by what it waits for, which is the same."""
+        self._waiting = tuple(
+            replace(item, approved_by=gate.approved_by) if _is_of(item, gate) else item for item in self._waiting
+        )
+        self._tell()
+
     async def _asked(self, gate: Gate, arrived: "deque[Arrived]") -> Gate:
         """Return the gate when it asks others than now, or nobody any more."""
         rule = gate.rule
@@ -165,6 +169,7 @@ class Gates(Waits):
                 first = arrived[0]
                 gate = await self._judge(gate.at(first.at), first)
                 arrived.popleft()
+                self._show_progress(gate)
                 continue
             if self._gates_leave:
                 return gate
@@ -206,3 +211,7 @@ class Gates(Waits):
         elif refused is not None:
             self._mailbox.note(decision.decision, refused, workflow.now().isoformat())
         return gate if refused is not None else gate.decided(decision)
+
+
+def _is_of(waiting: Waiting, gate: Gate) -> bool:
+    return waiting.kind == "approval" and waiting.name == gate.name

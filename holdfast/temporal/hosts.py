@@ -73,6 +73,8 @@ class AgentHost:
         for agent in self.agents.values():
             self._add_tools(agent, handlers)
         self.pipelines: dict[str, Pipeline] = {}
+        if isinstance(pipelines, Pipeline):
+            raise DefinitionError("pipelines must be a list of pipelines")
         for pipeline in pipelines:
             self._add_pipeline(pipeline, handlers)
         if missing := sorted(handlers.keys() - self.tools.keys()):
@@ -112,7 +114,7 @@ class AgentHost:
 
     def _add_pipeline(self, pipeline: Pipeline, handlers: Mapping[str, Callable[..., Any]]) -> None:
         if not isinstance(pipeline, Pipeline):
-            raise DefinitionError(f"pipelines: {pipeline!r:.80} is no Pipeline; end the builder with .build()")
+            raise DefinitionError(f"pipelines: a {type(pipeline).__name__} is no Pipeline; end a builder with .build()")
         if pipeline.name in self.pipelines or pipeline.name in self.agents:
             raise DefinitionError(f"pipelines: two workflows are named '{pipeline.name}'")
         self.pipelines[pipeline.name] = pipeline

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar, cast
@@ -38,6 +39,8 @@ from holdfast.temporal.wire import INLINE_BYTES, PipelineInput, read_outcome, sh
 from holdfast.tools import Failed, Outcome, Returned, Terminated, Unknown
 
 T = TypeVar("T")
+
+_LOG = logging.getLogger("holdfast")
 
 
 class PipelineActivities:
@@ -179,6 +182,7 @@ class PipelineActivities:
         except InputError:
             raise
         except Exception as error:
+            _LOG.warning("%s raised", what, exc_info=error)  # the server keeps 4 KB of a failure, no tracebacks
             text = f"{what} raised {type(error).__name__}: {cut(error_text(error), 2_000)}"
             raise ApplicationError(text, type=type(error).__name__, non_retryable=True) from None
 

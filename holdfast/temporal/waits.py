@@ -37,6 +37,7 @@ class Waiting:
             the run needs).
         name: the call or gate it is about; for a pause, what could not be done; for a worker, the agent, tool or step.
         digest, approvers, groups: of an approval: of what is shown, and who may decide; nobody means anybody.
+        quorum, approved_by: how many must approve, and who has.
     """
 
     kind: str
@@ -47,6 +48,8 @@ class Waiting:
     digest: str | None = None
     approvers: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    quorum: int = 1
+    approved_by: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
         data: dict[str, Any] = {
@@ -56,6 +59,8 @@ class Waiting:
             data["deadline"] = self.deadline.isoformat()
         if self.digest is not None:
             data |= {"digest": self.digest, "approvers": list(self.approvers)}
+        if self.quorum > 1:
+            data |= {"quorum": self.quorum, "approved_by": list(self.approved_by)}
         return data
 
 

@@ -20,7 +20,7 @@ from holdfast.temporal.servers import temporal_binary
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 
 DEV = (sys.executable, "-W", "error", "-c", "from holdfast.cli import main; main(prog_name='holdfast')", "dev")
-READY = "Worker of triage on queue holdfast is ready"
+READY = "Worker of triage, researcher, writer, editor, reviewer on queue holdfast is ready"
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ async def test_a_rejected_document_is_not_published(tmp_path: Path) -> None:
         await there.start("review", {"path": "guide.md"})
         await until(there.pending, "the gate is reached")
         await there.temporal("signal", "--workflow-id", "review/1", "--name", "reject",
-                             "--input", '{"by": "ada", "comment": "not yet"}')  # fmt: skip
+                             "--input", '{"gate": "human-approval", "by": "ada", "comment": "not yet"}')  # fmt: skip
         ended = (await there.temporal("result", "--workflow-id", "review/1"))["result"]
         assert (ended["status"], ended["failed_step"], ended["error_reason"]) == (
             "error", "human-approval", "approval-rejected")  # fmt: skip

@@ -379,10 +379,25 @@ async def test_a_decision_that_does_not_count_disturbs_nothing_beside_it(store: 
 
 async def test_a_decision_at_a_gate_that_is_not_open_is_refused_and_recorded(store: SQLiteStore) -> None:
     flow = pipeline("w").step("ok", approval=Approval()).step("then", approval=Approval()).build()
-    decisions = [{"gate": gate, "decision": "approve"} for gate in ("ok", "ok")]
-    with pytest.raises(InputError, match="approved already"):
-        await run_pipeline(flow, store=store, run_key="k", decisions=decisions)
-    await run_pipeline(flow, store=store, run_key="k", resume_after="ok")
-    with pytest.raises(InputError, match="gate ok is not open"):
-        await run_pipeline(flow, store=store, run_key="k", decisions=decisions[:1])
-    assert [row.refused is None for row in await store.load_decisions("w/k")] == [True, False, False]
+    approve = {"gate": "ok", "decision": "approve", "by": "ada"}
+    await run_pipeline(flow, store=store, run_key="k", decisions=[approve])
+    went = await run_pipeline(flow, store=store, run_key="k", decisions=[approve])  # the same once more
+    assert went.pending_step == "then"
+    with pytest.raises(InputError, match="gate ok was decided already"):
+        await run_pipeline(flow, store=store, run_key="k", decisions=[{**approve, "by": "bob"}])
+    rows = [(row.by, row.refused) for row in await store.load_decisions("w/k")]
+    assert rows == [("ada", None), ("bob", "gate ok was decided already")]
+
+
+async def test_what_a_function_raises_says_at_which_step(store: SQLiteStore) -> None:
+    flow = pipeline("w").step("a", agent=writer, input=lambda ctx: ctx.prev["nope"]).build()
+    with pytest.raises(KeyError) as raised:
+        await run_pipeline(flow, llm=says(), store=store)
+    assert raised.value.__notes__ == ["at step 'a' of pipeline 'w'"]
+
+
+async def test_a_quorum_tells_who_has_approved(store: SQLiteStore) -> None:
+    flow = pipeline("w").step("ok", approval=Approval(quorum=2)).build()
+    approve = {"gate": "ok", "decision": "approve", "by": "ada"}
+    went = await run_pipeline(flow, store=store, run_key="k", decisions=[approve])
+    assert (went.status, went.approved_by, went.pending_steps) == ("pending", ("ada",), ("ok",))

@@ -116,7 +116,7 @@ async def test_an_early_signal_of_somebody_who_may_not_decide_leaves_the_gate_op
         run = await start(temporal, start_signal="approve", start_signal_args=[{"gate": "ok", "by": "mallory"}])
         await pending(run)
         assert await until(partial(refusals, run)) == ["gate ok: mallory may not decide it; ada, bob, eve may"]
-        await run.signal("approve", {"by": "ada"})
+        await run.signal("approve", {"gate": "ok", "by": "ada"})
         assert (await result(run))["status"] == "complete"
 
 
@@ -158,6 +158,7 @@ async def test_a_signal_that_cannot_be_used_is_noted_and_leaves_the_gate_open(te
 @pytest.mark.parametrize(
     ("data", "why"),
     [
+        ({"decision": "approve", "by": "ada"}, "'gate' is missing; open: ok"),
         ({"gate": "ok"}, "decision must be"),
         ({"gate": "ok", "decision": "maybe"}, "decision must be"),
         ({"gate": "nope", "decision": "approve"}, "no gate nope is open; open: ok"),
@@ -165,7 +166,7 @@ async def test_a_signal_that_cannot_be_used_is_noted_and_leaves_the_gate_open(te
         ({"gate": "ok", "decision": "approve", "by": "mallory"}, "mallory may not decide it"),
         ({"gate": "ok", "decision": "approve", "by": "ada", "digest": "0"}, "shows something else now"),
     ],
-    ids=["nothing", "a word", "another gate", "too large", "somebody else", "another digest"],
+    ids=["no gate", "nothing", "a word", "another gate", "too large", "somebody else", "another digest"],
 )
 async def test_a_decision_that_does_not_count_is_refused_to_its_sender(
     temporal: Temporal, data: dict[str, Any], why: str
@@ -420,12 +421,12 @@ async def test_a_run_goes_on_from_the_step_at_which_another_failed(temporal: Tem
     async with temporal.worker(writer, pipelines=[made], llm=ScriptedModel(echo)):
         first = await start(temporal, made, input=["a", "b"], user_id="ada")
         await pending(first)
-        await first.signal("reject", {"by": "bob"})
+        await first.signal("reject", {"gate": "ok", "by": "bob"})
         failed = await result(first)
         again = partial(start_pipeline, temporal.client, made, task_queue=temporal.name)
         run = await again(restart_of=failed["run_key"], restart_from="ok", user_id="ada")
         await pending(run)
-        await run.signal("approve", {"by": "eve"})
+        await run.signal("approve", {"gate": "ok", "by": "eve"})
         ended = await result(run)
         assert ended["outputs"]["end"] == {"response": "<<b> ['eve']>"}
         assert list(ended["step_results"]) == ["each/0", "each/1", "end"]
@@ -486,6 +487,8 @@ async def test_a_long_run_continues_as_new_and_loses_nothing(
 
         await until(continued)
         await temporal.people.decide(run.id, "all/ok", "approve", by="ada")
+        shown = next(item for item in await pending(latest) if item["name"] == "all/ok")
+        assert (shown["quorum"], shown["approved_by"]) == (2, ["ada"])
         with pytest.raises(InputError, match="ada has approved it already"):
             await temporal.people.decide(run.id, "all/ok", "approve", by="ada")
         await temporal.people.decide(run.id, "all/ok", "approve", by="bob")
@@ -533,7 +536,7 @@ async def test_a_run_key_has_one_run(temporal: Temporal) -> None:
     async with temporal.worker(writer, pipelines=[gated], llm=ScriptedModel(echo)):
         run = await start(temporal)
         await pending(run)
-        await run.signal("reject", {"by": "ada"})
+        await run.signal("reject", {"gate": "ok", "by": "ada"})
         await result(run)
         with pytest.raises(SessionConflictError, match="in flight or ended"):
             await start(temporal)
