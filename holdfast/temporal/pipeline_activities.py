@@ -62,7 +62,8 @@ class PipelineActivities:
             if "tool" in reference:
                 self._host.tool(reference["tool"])
             if "path" in reference:
-                self._find(pipeline, reference["path"])
+                opened = json.loads(await self._host.load_kept(f"{reference['run']}/open", 0))
+                self.stage(pipeline, PipelineState(read_plan(opened["plan"])), reference["path"])
             if "input" not in reference:  # the run is open, and looked for a worker
                 return {}
             run, store = reference["run"], self._host.store
@@ -186,11 +187,16 @@ class PipelineActivities:
             text = f"{what} raised {type(error).__name__}: {cut(error_text(error), 2_000)}"
             raise ApplicationError(text, type=type(error).__name__, non_retryable=True) from None
 
-    def _find(self, pipeline: Pipeline, path: str) -> Any:
+    def stage(self, pipeline: Pipeline, state: PipelineState, path: str) -> Any:
+        """Return the step or stage at a path, if this worker has it, and it still is what was planned."""
         try:
-            return find(pipeline, path)
+            found = find(pipeline, path)
         except InputError as error:
             raise self._host.not_here(path, str(error), step=path) from None
+        if found.kind != (planned := state.planned(path).kind):
+            text = f'Step "{path}" of workflow "{pipeline.name}" is of the kind {found.kind} now, not {planned}.'
+            raise self._host.not_here(path, text, step=path)
+        return found
 
 
 class Work:
@@ -200,12 +206,7 @@ class Work:
         self._activities, self._pipeline, self._kept, self._state = activities, pipeline, kept, state
 
     def _stage(self, path: str) -> Any:
-        """Return the step or stage at a path, if it still is what was planned."""
-        found = self._activities._find(self._pipeline, path)
-        if found.kind != (planned := self._state.planned(path).kind):
-            text = f'Step "{path}" of workflow "{self._pipeline.name}" is of the kind {found.kind} now, not {planned}.'
-            raise self._activities._host.not_here(path, text, step=path)
-        return found
+        return self._activities.stage(self._pipeline, self._state, path)
 
     @property
     def _evaluations(self) -> Evaluations:

@@ -10,7 +10,9 @@ from functools import partial
 from typing import Any
 
 import pytest
+from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import (
     WithStartWorkflowOperation,
     WorkflowExecutionStatus,
@@ -566,3 +568,83 @@ async def test_a_pipeline_that_only_its_input_tells_from_an_agent_is_left_to_oth
 
 async def _wedges(run: Run) -> list[str]:
     return wedges(await events(run))
+
+
+async def test_a_run_is_found_by_the_groups_that_it_asks_now(temporal: Temporal) -> None:
+    two = (
+        pipeline("w")
+        .step("one", approval=Approval(approvers=["ops"], groups={"ops": ["ada"]}))
+        .step("two", approval=Approval())
+        .build()
+    )
+
+    async def asked() -> list[str]:
+        query = f"HoldfastGroup = 'ops' AND TaskQueue = '{temporal.name}'"
+        return [found.id async for found in temporal.client.list_workflows(query)]
+
+    async with temporal.worker(pipelines=[two]):
+        run = await start(temporal, two)
+        assert await until(asked) == [run.id]
+        await temporal.people.decide(run.id, "one", "approve", by="ada")
+        await until(partial(_nobody, asked))
+        assert [item["name"] for item in await pending(run)] == ["two"]
+
+
+async def _nobody(asked: Any) -> bool:
+    return await asked() == []
+
+
+def _ends_the_process(ctx: Any) -> str:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    ("say", "why"),
+    [
+        (lambda ctx: {}["x" * 3_000_000], "Step 'say': input raised KeyError"),
+        (_ends_the_process, "Step 'say': input raised RuntimeError: SystemExit: 3"),
+    ],
+    ids=["three megabytes", "the end of the process"],
+)
+async def test_what_a_function_raises_fails_the_run_whatever_it_is(temporal: Temporal, say: Any, why: str) -> None:
+    made = pipeline("w").step("say", agent=writer, input=say).build()
+    async with temporal.worker(writer, pipelines=[made], llm=ScriptedModel(echo)):
+        run = await start(temporal, made)
+        assert why in (await failure(run)).message
+        await check_healthy(run)
+
+
+async def test_a_step_that_has_become_of_another_kind_is_waited_for(temporal: Temporal) -> None:
+    made = pipeline("w").step("ok", approval=Approval()).step("say", agent=writer).build()
+    other = pipeline("w").step("ok", approval=Approval()).step("say", approval=Approval()).build()
+    async with temporal.worker(writer, pipelines=[made], llm=ScriptedModel(echo)):
+        run = await start(temporal, made)
+        await pending(run)
+    async with temporal.worker(writer, pipelines=[other], llm=ScriptedModel(echo)):
+        await run.signal("approve", {"gate": "ok"})
+        await until(partial(_waits_for, run, "worker"))
+        assert "is of the kind approval now, not agent" in (await pending(run))[0]["message"]
+    async with temporal.worker(writer, pipelines=[made], llm=ScriptedModel(echo)):
+        assert (await result(run))["status"] == "complete"
+
+
+async def test_what_was_decided_before_a_reset_stays_decided(temporal: Temporal) -> None:
+    async with temporal.worker(writer, pipelines=[gated], llm=ScriptedModel(echo)):
+        first = await start(temporal)
+        await pending(first)
+        await temporal.people.decide(first.id, "ok", "approve", by="ada", edit="first")
+        ended = await result(first)
+        completed = next(
+            event.event_id for event in await events(first)
+            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+        )  # fmt: skip
+        again = await temporal.client.workflow_service.reset_workflow_execution(
+            ResetWorkflowExecutionRequest(
+                namespace=temporal.client.namespace,
+                workflow_execution=WorkflowExecution(workflow_id=first.id, run_id=first.result_run_id or ""),
+                workflow_task_finish_event_id=completed,
+                request_id=temporal.name,
+            )
+        )
+        run: Run = temporal.client.get_workflow_handle(first.id, run_id=again.run_id, result_type=dict[str, Any])
+        assert (await result(run))["outputs"] == ended["outputs"]
