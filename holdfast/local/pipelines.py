@@ -3,7 +3,6 @@ tools run, and what they came to is kept.
 """
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,7 +10,6 @@ from functools import partial
 from typing import Any, cast
 
 from pydantic import ValidationError
-from pydantic_core import to_json
 
 from holdfast.checkpoints import PipelineResult, StepResult
 from holdfast.errors import InputError, SessionConflictError
@@ -33,10 +31,11 @@ from holdfast.pipeline_loop import (
     RunStep,
     Todo,
     access_problem,
+    digest_of,
     plan,
 )
 from holdfast.pipelines import Approval, Pipeline, Step
-from holdfast.pipelines.paths import find
+from holdfast.pipelines.paths import find, stage_index
 from holdfast.stores.protocol import DurableStore, check_session_id
 
 _LOG = logging.getLogger("holdfast")
@@ -110,11 +109,8 @@ class PipelineRun:
 
     def _skip_to(self, name: str) -> None:
         """Take the stages before this one for done, and this one, too; a gate is approved by whoever says so."""
-        names = [stage.name for stage in self._pipeline.stages]
-        if name not in names:
-            raise InputError(f'Step "{name}" not found in workflow "{self._pipeline.name}".')
-        stages = self._pipeline.stages[: names.index(name) + 1]
-        self._skipped = tuple(names[: len(stages)])
+        stages = self._pipeline.stages[: stage_index(self._pipeline, name) + 1]
+        self._skipped = tuple(stage.name for stage in stages)
         if isinstance(stages[-1], Step) and stages[-1].kind == "approval":
             self._skipped = self._skipped[:-1]
             own = Decision(gate=name, decision="approve", by=self._who["user_id"])
@@ -186,7 +182,7 @@ class PipelineRun:
             return action.done(self._kept[action.key])
         step = cast("Step[Any]", find(self._pipeline, action.path))
         if step.kind == "approval":
-            return Done() if is_kept else await self._at_gate(action.path, step, cast(Approval, step.approval))
+            return Done() if is_kept else await self._at_gate(action.path, cast(Approval, step.approval))
         return await self._run_step(action, step, is_kept)
 
     @property
@@ -245,7 +241,7 @@ class PipelineRun:
             raise InputError(f"Step '{path}' of pipeline '{self._pipeline.name}' is no gate: it has no approval")
         return step.approval
 
-    async def _at_gate(self, path: str, step: Step[Any], approval: Approval) -> Done:
+    async def _at_gate(self, path: str, approval: Approval) -> Done:
         now = datetime.now(UTC)
         is_skipped = path.split("/")[0] in self._skipped
         if is_skipped and self._store is None:  # the caller says so, and nobody knows better
@@ -260,7 +256,7 @@ class PipelineRun:
         gate = Gate(
             name=path,
             rule=GateRule.of(approval),
-            digest=hashlib.blake2b(to_json([path, shown["message"]]), digest_size=16).hexdigest(),
+            digest=digest_of(path, shown["message"]),
             since=datetime.fromisoformat(shown["since"]),
             requester=self._who["user_id"],
         )
@@ -362,7 +358,4 @@ def check_run_key(run_key: str) -> str:
     Raises:
         InputError: it is not like a session id.
     """
-    try:
-        return check_session_id(run_key)
-    except InputError as error:
-        raise InputError(str(error).replace("session_id", "run_key")) from None
+    return check_session_id(run_key, "run_key")

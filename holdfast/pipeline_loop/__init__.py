@@ -1,7 +1,7 @@
 """What happens next in a pipeline and at its gates; no I/O."""
 
 from holdfast.pipeline_loop.evaluations import Evaluations, read_answer, read_value
-from holdfast.pipeline_loop.gates import Decision, Gate, GateRule, access_problem
+from holdfast.pipeline_loop.gates import Decision, Gate, GateRule, access_problem, digest_of
 from holdfast.pipeline_loop.plans import (
     Action,
     Done,
@@ -30,6 +30,7 @@ __all__ = [
     "Scope",
     "Todo",
     "access_problem",
+    "digest_of",
     "plan",
     "read_answer",
     "read_value",

@@ -1,11 +1,13 @@
 """What a decision at a gate means, and what its time means; no I/O, and no clock: drivers say what time it is."""
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from pydantic import ConfigDict
+from pydantic_core import to_json
 
 from holdfast.messages import Record, cut, error_text
 from holdfast.pipelines import Approval
@@ -31,6 +33,11 @@ class Decision(Record):
     comment: str | None = None
     digest: str | None = None
     edit: Any = None
+
+
+def digest_of(gate: str, message: str) -> str:
+    """Return the digest of what people are shown at a gate."""
+    return hashlib.blake2b(to_json([gate, message]), digest_size=16).hexdigest()
 
 
 def access_problem(rule: Callable[[str | None], object] | None, user: str | None) -> str | None:

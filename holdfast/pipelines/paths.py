@@ -12,8 +12,24 @@ def find(pipeline: Pipeline, path: str) -> Stage:
     """
     found = _find(pipeline, path.split("/"))
     if found is None:
-        raise InputError(f'Step "{path}" not found in workflow "{pipeline.name}".')
+        raise _not_found(pipeline, path)
     return found
+
+
+def stage_index(pipeline: Pipeline, name: str) -> int:
+    """Return which stage of a pipeline has a name.
+
+    Raises:
+        InputError: none has it.
+    """
+    for index, stage in enumerate(pipeline.stages):
+        if stage.name == name:
+            return index
+    raise _not_found(pipeline, name)
+
+
+def _not_found(pipeline: Pipeline, path: str) -> InputError:
+    return InputError(f'Step "{path}" not found in workflow "{pipeline.name}".')
 
 
 def _find(pipeline: Pipeline, parts: list[str]) -> Stage | None:

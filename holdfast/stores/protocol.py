@@ -16,7 +16,7 @@ from holdfast.messages import Message, Record
 SESSION_ID = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.:@+=~-]{0,199}")
 
 
-def check_session_id(session_id: object) -> str:
+def check_session_id(session_id: object, what: str = "session_id") -> str:
     """Return a session id that is safe in paths, SQL, URLs and workflow ids.
 
     Raises:
@@ -26,7 +26,7 @@ def check_session_id(session_id: object) -> str:
         return session_id
     shown = repr(session_id)
     raise InputError(
-        f"session_id must be 1 to 200 characters of a-z A-Z 0-9 _ . : @ + = ~ - and begin with a letter, digit or _, "
+        f"{what} must be 1 to 200 characters of a-z A-Z 0-9 _ . : @ + = ~ - and begin with a letter, digit or _, "
         f"got {shown if len(shown) <= 80 else shown[:80] + '…'}"
     )
 

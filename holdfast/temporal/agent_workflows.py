@@ -14,12 +14,13 @@ from holdfast.agent_loop import Action, AskHuman, CallModel, CallTools, Finish, 
 from holdfast.errors import InputError
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import MODEL_OPTIONS, summary
-from holdfast.temporal.calls import Calls, is_missing
+from holdfast.temporal.calls import Calls
 from holdfast.temporal.descriptions import show_started
+from holdfast.temporal.elsewhere import is_missing
 from holdfast.temporal.facts import Call, Facts, Reply, read_state, read_usage
 from holdfast.temporal.people import People
 from holdfast.temporal.progress import Progress, Turn, read_calls
-from holdfast.temporal.waits import why
+from holdfast.temporal.waits import failed, why
 from holdfast.temporal.wire import AgentInput, write_outcome
 from holdfast.tools import Outcome, Unknown
 
@@ -335,8 +336,4 @@ class AgentRun(People):
 
 
 def _fail(error: FailureError) -> NoReturn:
-    """Fail the run with what its activity said: nobody can repair it, or the caller's input was wrong."""
-    cause = error.cause or error
-    if isinstance(cause, ApplicationError):
-        raise ApplicationError(cause.message, *cause.details, type=cause.type, non_retryable=True) from None
-    raise ApplicationError(str(cause), type="HoldfastError", non_retryable=True) from None
+    raise failed(error) from None

@@ -1,14 +1,12 @@
 """Gates in workflows of users' own: `await approval(…)`."""
 
-import hashlib
 from typing import Any
 
-from pydantic_core import to_json
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from holdfast.errors import DefinitionError
-from holdfast.pipeline_loop import Gate, GateRule
+from holdfast.pipeline_loop import Gate, GateRule, digest_of
 from holdfast.pipelines import Approval
 from holdfast.temporal import names
 from holdfast.temporal.descriptions import pipeline_details
@@ -53,7 +51,7 @@ async def approval(name: str, *, requester: str | None = None, **options: Any) -
     except (DefinitionError, TypeError) as error:  # anything else would fail the workflow's task again and again
         raise ApplicationError(f"approval({name!r}): {error}", type="DefinitionError", non_retryable=True) from None
     message = str(asked.message)
-    digest = hashlib.blake2b(to_json([name, message]), digest_size=16).hexdigest()
+    digest = digest_of(name, message)
     gate = Gate(name=name, rule=GateRule.of(asked), digest=digest, since=workflow.now(), requester=requester)
     decided = await _gates()._at_gate(gate, message)
     return {"status": decided.status, **decided.output}

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from temporalio import exceptions, workflow
-from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, FailureError
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
 
 from holdfast.agent_loop import CallTools, LoopState, Settled, cancelled, not_found
 from holdfast.errors import TerminalError
@@ -18,6 +18,7 @@ from holdfast.messages import cut
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import settle_options, summary, tool_options
 from holdfast.temporal.children import call_digest, child_session, run_agent
+from holdfast.temporal.elsewhere import anywhere, is_missing
 from holdfast.temporal.facts import Call, ToolFacts, read_usage
 from holdfast.temporal.progress import Progress, Turn
 from holdfast.temporal.running import Running
@@ -192,7 +193,14 @@ class Calls:
             more["verify"] = True
         if cause is not None and isinstance(cause.cause, ApplicationError) and cause.cause.type in _STILL_RUNNING:
             more["wait"] = True
-        found = await self._ask_ledger(call, self._reference(call, turn, **more), tool)
+        found: dict[str, Any] | None = await anywhere(
+            self._await_worker,
+            names.SETTLE,
+            self._reference(call, turn, **more),
+            {**settle_options(tool), "summary": summary(f"what became of {call.name}")},
+            tool=call.name,
+            otherwise={"claimed": True},  # the run is cancelled, and nobody has looked whether it happened
+        )
         if found is None:
             return None
         if "claimed" not in found:
@@ -207,43 +215,6 @@ class Calls:
             text = f'Tool "{call.name}": it was cut off {tool.attempts} times: {_reason(cause)}'
             return self._inline(call, turn, Failed(text))
         return self._inline(call, turn, Unknown(found.get("reason") or _reason(cause)))
-
-    async def _ask_ledger(self, call: Call, reference: dict[str, Any], tool: ToolFacts) -> dict[str, Any] | None:
-        asks = summary(f"what became of {call.name}")
-        while True:
-            try:
-                found: dict[str, Any] | None = await workflow.execute_activity(
-                    names.SETTLE, reference, **settle_options(tool), summary=asks
-                )
-                return found
-            except ActivityError as error:
-                if not is_missing(error):
-                    raise
-                if await self._await_worker(error, call.name) is None:
-                    return {"claimed": True}  # the run is cancelled, and nobody has looked whether it happened
-
-
-_NOT_REGISTERED = "NotFoundError"  # what the SDK says of an activity type that a worker has not
-
-
-def is_missing(error: FailureError) -> bool:
-    """Whether a worker has not the agent or the tool; the error of an activity, or its cause."""
-    cause = error.cause or error
-    return isinstance(cause, ApplicationError) and cause.type in (names.NOT_HERE, _NOT_REGISTERED)
-
-
-def missing(error: FailureError, tool: str | None) -> tuple[str, str, bool]:
-    """Return what a worker has not, that in words, and whether the namespace has the search attributes."""
-    cause = cast(ApplicationError, error.cause or error)
-    if cause.type == _NOT_REGISTERED:
-        return str(tool), f"This worker has no tool '{tool}'", False
-    return cause.details[0]["name"], cause.message, cause.details[0]["search"]
-
-
-def missing_step(error: FailureError) -> str | None:
-    """Return the path of the step that a worker has not, or None if it is something else."""
-    cause = cast(ApplicationError, error.cause or error)
-    return cause.details[0].get("step") if cause.details else None
 
 
 def _reason(error: ActivityError | None) -> str:

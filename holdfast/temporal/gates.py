@@ -12,13 +12,13 @@ from datetime import datetime
 from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ApplicationError
 
 from holdfast.errors import InputError
 from holdfast.pipeline_loop import Decision, Gate
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import STORE_OPTIONS, summary
-from holdfast.temporal.calls import is_missing
+from holdfast.temporal.elsewhere import anywhere
 from holdfast.temporal.waits import Waiting, Waits, refuse_by
 from holdfast.temporal.wire import AWAITED_BYTES, PARKED_MESSAGES, check_json, read_fields
 
@@ -185,27 +185,20 @@ class Gates(Waits):
                     workflow.logger.warning("Gate %s still waits for %s", gate.name, ", ".join(rule.users) or "anybody")
         return gate
 
-    async def _record(self, reference: dict[str, Any], what: str) -> str | None:
-        """Record a decision, on a worker that has the pipeline; returns why it does not count."""
-        while True:
-            try:
-                refused: str | None = await workflow.execute_activity(
-                    names.DECIDE, {**reference, **self._recorded_with}, **STORE_OPTIONS, summary=summary(what)
-                )
-                return refused
-            except ActivityError as error:
-                if not is_missing(error):
-                    raise
-                if await self._await_worker(error) is None:
-                    return "the run is cancelled"
-
     async def _judge(self, gate: Gate, arrived: Arrived, problem: str | None = None) -> Gate:
         """Return the gate after a decision, which is recorded whether it counts or not."""
         decision = arrived.decision
         problem = problem or gate.problem(decision)
         reference = {"run": self._run_key(), "at": arrived.at.isoformat(), "refused": problem,
                      **{name: value for name, value in decision.model_dump().items() if value is not None}}  # fmt: skip
-        refused = await self._record(reference, f"{decision.decision} of {decision.by or 'somebody'} at {gate.name}")
+        what = summary(f"{decision.decision} of {decision.by or 'somebody'} at {gate.name}")
+        refused: str | None = await anywhere(
+            self._await_worker,
+            names.DECIDE,
+            {**reference, **self._recorded_with},
+            {**STORE_OPTIONS, "summary": what},
+            otherwise="the run is cancelled",
+        )
         if arrived.verdict is not None:
             arrived.verdict.set_result(refused)
         elif refused is not None:

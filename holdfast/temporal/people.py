@@ -4,15 +4,15 @@ from dataclasses import replace
 from typing import Any, cast
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError
 
 from holdfast.agent_loop import LoopState
 from holdfast.agents import Loop
 from holdfast.checkpoints import Question
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import STORE_OPTIONS
-from holdfast.temporal.calls import Calls, is_missing
+from holdfast.temporal.calls import Calls
 from holdfast.temporal.descriptions import details, show_started
+from holdfast.temporal.elsewhere import anywhere
 from holdfast.temporal.facts import Call, Facts
 from holdfast.temporal.handlers import Handlers
 from holdfast.temporal.mailboxes import Resolve
@@ -163,14 +163,7 @@ class People(Handlers):
 
     async def _around(self, name: str, reference: dict[str, Any]) -> Any:
         """Return the result of an activity around the run; None if it needs the agent, and the run is cancelled."""
-        while True:
-            try:
-                return await workflow.execute_activity(name, reference, **STORE_OPTIONS)
-            except ActivityError as error:
-                if not is_missing(error):
-                    raise
-                if await self._await_worker(error) is None:
-                    return None
+        return await anywhere(self._await_worker, name, reference, STORE_OPTIONS)
 
     # --- exports ---
 

@@ -1,6 +1,5 @@
 """The activities of pipelines: what users declare is called here, and what steps came to is read and kept."""
 
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -26,10 +25,11 @@ from holdfast.pipeline_loop import (
     PipelineState,
     Todo,
     access_problem,
+    digest_of,
     plan,
 )
 from holdfast.pipelines import Approval, Pipeline, Step
-from holdfast.pipelines.paths import find
+from holdfast.pipelines.paths import find, stage_index
 from holdfast.temporal import names
 from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors
 from holdfast.temporal.plans import pipeline_facts, place_of, read_plan
@@ -100,10 +100,7 @@ class PipelineActivities:
             raise SessionAccessDeniedError(restart["run"])
         if json.loads(await self._host.load_kept(f"{restart['run']}/open", 0))["pipeline"] != pipeline.name:
             raise InputError(f"restart: run {restart['run']} is one of another pipeline")
-        names_before = [stage.name for stage in pipeline.stages]
-        if first not in names_before:
-            raise InputError(f'Step "{first}" not found in workflow "{pipeline.name}".')
-        state = PipelineState(plan(pipeline)[: names_before.index(first)])
+        state = PipelineState(plan(pipeline)[: stage_index(pipeline, first)])
         while isinstance(todo := state.next_actions(), Todo):
             for action in todo.actions:
                 if not await earlier.find(action.key):
@@ -307,8 +304,7 @@ class Work:
         key = f"{path}?gate"
         if not await self._kept.find(key):
             message = await self._call(path, "message", lambda: approval.shown(self._evaluations.context(path)))
-            digest = hashlib.blake2b(to_json([path, message]), digest_size=16).hexdigest()
-            await self._kept.keep(key, {"message": message, "digest": digest})
+            await self._kept.keep(key, {"message": message, "digest": digest_of(path, message)})
         shown = self._kept[key]
         return {"message": cut(shown["message"], INLINE_BYTES // 4), "digest": shown["digest"]}
 

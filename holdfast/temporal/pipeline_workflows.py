@@ -5,6 +5,7 @@ nothing of the user's runs in it.
 """
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, cast
 
 from temporalio import workflow
@@ -17,14 +18,15 @@ from holdfast.messages import cut
 from holdfast.pipeline_loop import Action, Done, Ended, Evaluate, Gate, GateRule, PipelineState, RunStep, Todo
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import STORE_OPTIONS, summary
-from holdfast.temporal.calls import Calls, is_missing, missing_step
+from holdfast.temporal.calls import Calls
 from holdfast.temporal.children import agent_result, child_session
 from holdfast.temporal.descriptions import pipeline_details, show_started
+from holdfast.temporal.elsewhere import anywhere
 from holdfast.temporal.facts import Call, ToolFacts, read_tool_facts
 from holdfast.temporal.gates import Gates
 from holdfast.temporal.plans import place_of, read_gates, read_plan
 from holdfast.temporal.progress import Progress, Turn
-from holdfast.temporal.waits import why
+from holdfast.temporal.waits import failed, why
 from holdfast.temporal.wire import AgentInput, PipelineInput, write_outcome
 from holdfast.tools import Outcome
 
@@ -44,8 +46,7 @@ class PipelineRun(Gates):
         self._given = PipelineInput()
         self._run = ""
         self._state: PipelineState | None = None
-        self._is_open = False
-        self._rules: dict[str, GateRule] = {}
+        self._rules: dict[str, GateRule] | None = None  # of its gates, once it is open
         self._tools: dict[str, ToolFacts] = {}
         self._tasks: dict[str, asyncio.Task[Done]] = {}
         self._is_leaving = False  # nothing more is started, since the run is about to continue as new
@@ -117,12 +118,11 @@ class PipelineRun(Gates):
         try:
             opened = await self._open_anywhere()
         except FailureError as error:
-            raise _failed(error) from None
+            raise failed(error) from None
         if opened is None:
             self._ending("cancelled")
             raise asyncio.CancelledError
         self._learn(opened["search"])
-        self._is_open = True
         self._rules = read_gates(opened["gates"])
         for gate in [gate for gate in self._arrived if not self._may_come_to(gate)]:
             for item in self._arrived.pop(gate):
@@ -213,7 +213,8 @@ class PipelineRun(Gates):
             shown = await self._make(path, "gate")
             if shown.get("decided"):  # before the run was reset: what was decided was used
                 return Done()
-            gate = Gate(name=path, rule=self._rules[place_of(path)], digest=shown["digest"], since=workflow.now(),
+            rule = cast("dict[str, GateRule]", self._rules)[place_of(path)]
+            gate = Gate(name=path, rule=rule, digest=shown["digest"], since=workflow.now(),
                         requester=self._given.user_id)  # fmt: skip
             message = shown["message"]
         self._gates.pop(path, None)
@@ -278,20 +279,17 @@ class PipelineRun(Gates):
     async def _step(self, reference: dict[str, Any], asks: str) -> dict[str, Any]:
         known = {key: done.value for key, done in self._done().items() if "?" in key and done.value is not None}
         whole = {"run": self._run, **reference, **({"known": known} if known else {})}
-        while True:
-            try:
-                found: dict[str, Any] = await workflow.execute_activity(
-                    names.STEP, whole, **STORE_OPTIONS, summary=summary(asks)
-                )
-                return found
-            except ActivityError as error:
-                if not is_missing(error):
-                    raise _failed(error) from None
-                if await self._await_worker(error, path=missing_step(error)) is None:
-                    raise asyncio.CancelledError from None
+        options = {**STORE_OPTIONS, "summary": summary(asks)}
+        try:
+            found: dict[str, Any] | None = await anywhere(self._await_worker, names.STEP, whole, options)
+        except ActivityError as error:
+            raise failed(error) from None
+        if found is None:
+            raise asyncio.CancelledError
+        return found
 
-    def _done(self) -> dict[str, Done]:
-        return {} if self._state is None else dict(self._state.done)
+    def _done(self) -> Mapping[str, Done]:
+        return {} if self._state is None else self._state.done
 
     def _done_keys(self) -> list[str]:
         return [key for key, done in self._done().items() if done.reason is None]
@@ -336,7 +334,7 @@ class PipelineRun(Gates):
         return self._run
 
     def _may_come_to(self, gate: str) -> bool:
-        return not self._is_open or place_of(gate) in self._rules
+        return self._rules is None or place_of(gate) in self._rules
 
     def _details(self) -> str:
         return pipeline_details(self._ended or self._status(), self._done(), list(self._tasks), self._waiting)
@@ -352,11 +350,3 @@ class PipelineRun(Gates):
             "running": [key for key in self._tasks if "?" not in key],
             "run_key": self._run,
         } | self._seen()
-
-
-def _failed(error: FailureError) -> ApplicationError:
-    """Return what fails the run: what its activity said, since nobody can repair it."""
-    cause = error.cause or error
-    if isinstance(cause, ApplicationError):
-        return ApplicationError(cause.message, *cause.details, type=cause.type, non_retryable=True)
-    return ApplicationError(str(cause), type="HoldfastError", non_retryable=True)

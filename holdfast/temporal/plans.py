@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.pipeline_loop import GateRule, Planned, plan
 from holdfast.pipelines import Pipeline, Stage, Step
-from holdfast.temporal.facts import read_tool_facts, tool_facts, write_tool_facts
+from holdfast.temporal.facts import tool_facts, write_tool_facts
 
 
 def pipeline_facts(pipeline: Pipeline) -> dict[str, Any]:
@@ -67,6 +67,3 @@ def read_plan(data: Any) -> tuple[Planned, ...]:
 
 def read_gates(data: Mapping[str, Any]) -> dict[str, GateRule]:
     return {place: GateRule.read(rule) for place, rule in data.items()}
-
-
-__all__ = ["pipeline_facts", "place_of", "read_gates", "read_plan", "read_tool_facts"]

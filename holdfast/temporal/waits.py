@@ -19,8 +19,8 @@ from holdfast.errors import InputError
 from holdfast.messages import error_text, json_problem
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import OPEN_ELSEWHERE_OPTIONS, OPEN_OPTIONS, summary
-from holdfast.temporal.calls import is_missing, missing
 from holdfast.temporal.descriptions import show_ended, show_waiting
+from holdfast.temporal.elsewhere import is_missing, missing
 from holdfast.temporal.mailboxes import Mailbox
 from holdfast.temporal.running import Running
 from holdfast.temporal.wire import AWAITED_BYTES, INLINE_BYTES, PARKED_BYTES
@@ -278,6 +278,14 @@ def refuse_by(read: Callable[[], object]) -> None:
         read()
     except InputError as error:
         raise ApplicationError(str(error), type="InputError", non_retryable=True) from None
+
+
+def failed(error: FailureError) -> ApplicationError:
+    """Return what fails the run with what its activity said: nobody can repair it, or the caller's input was wrong."""
+    cause = error.cause or error
+    if isinstance(cause, ApplicationError):
+        return ApplicationError(cause.message, *cause.details, type=cause.type, non_retryable=True)
+    return ApplicationError(str(cause), type="HoldfastError", non_retryable=True)
 
 
 def why(error: FailureError) -> str:

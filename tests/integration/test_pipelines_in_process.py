@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from holdfast import (
-    Agent,
     Approval,
     InputError,
     MemoryStoreNotDurableError,
@@ -28,9 +27,8 @@ from holdfast import (
 from holdfast.local import StepCompleted, StepFailed, StepStarted
 from holdfast.stores import SQLiteStore
 from holdfast.testing import ScriptedModel
-from integration.test_pipelines import Draft, echo, says
+from integration.test_pipelines import Draft, echo, says, writer
 
-writer = Agent("writer")
 gated = (
     pipeline("w")
     .step("write", agent=writer, output=Draft)
@@ -259,10 +257,9 @@ def test_a_process_that_dies_in_an_effect_is_followed_by_one_that_knows(
 
 async def test_events_tell_of_steps_that_really_run() -> None:
     seen: list[Any] = []
-    flow = gated
-    first = await run_pipeline(flow, llm=says('{"title": "A"}'), on_progress=seen.append)
+    first = await run_pipeline(gated, llm=says('{"title": "A"}'), on_progress=seen.append)
     await run_pipeline(
-        flow, llm=says("done"), resume_after="ok", previous_results=first.step_results, on_progress=seen.append
+        gated, llm=says("done"), resume_after="ok", previous_results=first.step_results, on_progress=seen.append
     )
     assert seen == [
         StepStarted("write"), StepCompleted("write", 1, '{"title": "A"}'),
@@ -385,8 +382,8 @@ async def test_a_decision_at_a_gate_that_is_not_open_is_refused_and_recorded(sto
     assert went.pending_step == "then"
     with pytest.raises(InputError, match="gate ok was decided already"):
         await run_pipeline(flow, store=store, run_key="k", decisions=[{**approve, "by": "bob"}])
-    rows = [(row.by, row.refused) for row in await store.load_decisions("w/k")]
-    assert rows == [("ada", None), ("bob", "gate ok was decided already")]
+    first, second = await store.load_decisions("w/k")
+    assert (first.by, first.refused, second.by, second.refused) == ("ada", None, "bob", "gate ok was decided already")
 
 
 async def test_what_a_function_raises_says_at_which_step(store: SQLiteStore) -> None:

@@ -1,0 +1,60 @@
+"""What a worker has not, and how an activity comes to one that has it."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+
+from holdfast.temporal import names
+
+_NOT_REGISTERED = "NotFoundError"  # what the SDK says of an activity type that a worker has not
+
+
+def is_missing(error: FailureError) -> bool:
+    """Whether a worker has not the agent or the tool; the error of an activity, or its cause."""
+    cause = error.cause or error
+    return isinstance(cause, ApplicationError) and cause.type in (names.NOT_HERE, _NOT_REGISTERED)
+
+
+def missing(error: FailureError, tool: str | None) -> tuple[str, str, bool]:
+    """Return what a worker has not, that in words, and whether the namespace has the search attributes."""
+    cause = cast(ApplicationError, error.cause or error)
+    if cause.type == _NOT_REGISTERED:
+        return str(tool), f"This worker has no tool '{tool}'", False
+    return cause.details[0]["name"], cause.message, cause.details[0]["search"]
+
+
+def missing_step(error: FailureError) -> str | None:
+    """Return the path of the step that a worker has not, or None if it is something else."""
+    cause = cast(ApplicationError, error.cause or error)
+    return cause.details[0].get("step") if cause.details else None
+
+
+async def anywhere(
+    await_worker: Callable[..., Awaitable[Any]],
+    activity: str,
+    reference: dict[str, Any],
+    options: dict[str, Any],
+    *,
+    tool: str | None = None,
+    otherwise: Any = None,
+) -> Any:
+    """Return the result of an activity, of whichever worker has what it needs.
+
+    Args:
+        await_worker: waits for a worker that has what another had not; None after a cancel.
+        tool: what it needs besides the agent or pipeline.
+        otherwise: what is returned if the run is cancelled before there is such a worker.
+
+    Raises:
+        ActivityError: it failed for another reason.
+    """
+    while True:
+        try:
+            return await workflow.execute_activity(activity, reference, **options)
+        except ActivityError as error:
+            if not is_missing(error):
+                raise
+            if await await_worker(error, tool, missing_step(error)) is None:
+                return otherwise
