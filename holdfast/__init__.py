@@ -1,5 +1,6 @@
 """holdfast: durable agents and pipelines. A tool with effects runs at most once, whatever dies."""
 
+from holdfast.agent_loop import Decision
 from holdfast.agents import (
     Agent,
     AgentContext,
@@ -35,10 +36,9 @@ from holdfast.errors import (
 )
 from holdfast.local import resume, run, run_pipeline, run_streaming
 from holdfast.messages import LLMResponse, Message, ToolCall, Usage
-from holdfast.pipeline_loop import Decision
-from holdfast.pipelines import Approval, Pipeline, Step, StepContext, pipeline
+from holdfast.pipelines import Pipeline, Step, StepContext, pipeline
 from holdfast.stores import AgentStore, memory_store, sqlite_store
-from holdfast.tools import Happened, NotHappened, RetryPolicy, Tool, ToolContext, tool
+from holdfast.tools import Approval, Happened, NotHappened, RetryPolicy, Tool, ToolContext, tool
 
 __all__ = [
     "Agent",

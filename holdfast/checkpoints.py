@@ -28,10 +28,44 @@ class Question(Record):
     Args:
         tool_call_id: the call whose result the answer becomes; None if the loop itself asks, then the answer
             becomes a user message.
+        gate: the question is whether the call may run, and its answer a `Decision`: who may decide, until when, what
+            is decided so far. It is kept until the call has a result.
     """
 
     question: str
     tool_call_id: str | None = None
+    gate: dict[str, Any] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still waits for a person."""
+        return self.gate is None or "status" not in self.gate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingApproval:
+    """A tool call that waits for people to approve it.
+
+    Args:
+        gate: by which a decision names it: the id of the call.
+        tool, arguments: what is to be run.
+        message: what people are asked.
+        digest: of all that; a decision that carries it counts for nothing else.
+        since, deadline: UTC; without a deadline it waits for ever.
+        approvers: who may decide; anybody if empty.
+        quorum, approved_by: how many must approve, and who has.
+    """
+
+    gate: str
+    tool: str
+    arguments: Any
+    message: str
+    digest: str
+    since: datetime
+    deadline: datetime | None = None
+    approvers: tuple[str, ...] = ()
+    quorum: int = 1
+    approved_by: tuple[str, ...] = ()
 
 
 class Checkpoint(Record):
@@ -40,7 +74,7 @@ class Checkpoint(Record):
     Args:
         iterations: model calls so far, counted against `max_iterations` when the run continues.
         pending_tool_use_id: the call that waits for an answer, the first of `questions`.
-        questions: all open questions of the turn, in call order.
+        questions: all open questions of the turn, in call order; and gates that were decided, until it is over.
         session_id: the session that holds the same messages, if there is one.
     """
 
@@ -89,11 +123,16 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class InterruptedResponse:
-    """A run that waits for a person: ask `question`, then `resume(agent, checkpoint, answer)`."""
+    """A run that waits for a person: ask `question`, then `resume(agent, checkpoint, answer)`.
+
+    Args:
+        approvals: the tool calls that wait to be approved; then `resume(agent, checkpoint, decisions=[…])`.
+    """
 
     question: str
     checkpoint: Checkpoint
     session_id: str | None = None
+    approvals: tuple[PendingApproval, ...] = ()
 
     interrupted: Literal[True] = field(default=True, init=False)
 

@@ -1,18 +1,30 @@
 """What an agent does next, and what its transcript says. Nothing here does I/O."""
 
-from holdfast.agent_loop.states import (
+from holdfast.agent_loop.actions import (
     Action,
+    AskApproval,
     AskHuman,
     CallModel,
     CallTools,
     Finish,
-    LoopState,
+    OpenGates,
     Settled,
+)
+from holdfast.agent_loop.gates import (
+    Decision,
+    Gate,
+    GateRule,
+    access_problem,
+    digest_of,
+)
+from holdfast.agent_loop.states import (
+    LoopState,
     ToolFacts,
     cancelled,
     cut_off,
     next_action,
 )
+from holdfast.agent_loop.tool_gates import NOBODY_TO_ASK, edit_problem, open_gates, with_edit
 from holdfast.agent_loop.transcripts import (
     answer_message,
     in_call_order,
@@ -26,24 +38,35 @@ from holdfast.agent_loop.transcripts import (
 )
 
 __all__ = [
+    "NOBODY_TO_ASK",
     "Action",
+    "AskApproval",
     "AskHuman",
     "CallModel",
     "CallTools",
+    "Decision",
     "Finish",
+    "Gate",
+    "GateRule",
     "LoopState",
+    "OpenGates",
     "Settled",
     "ToolFacts",
+    "access_problem",
     "answer_message",
     "cancelled",
     "cut_off",
+    "digest_of",
+    "edit_problem",
     "in_call_order",
     "last_answer",
     "mended",
     "next_action",
     "not_found",
+    "open_gates",
     "read_transcript",
     "result_message",
     "unanswered",
+    "with_edit",
     "with_notices",
 ]

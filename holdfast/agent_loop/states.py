@@ -5,17 +5,18 @@ A driver asks `next_action(state)`, carries the action out and reports back with
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
+from holdfast.agent_loop.actions import Action, AskApproval, AskHuman, CallModel, CallTools, Finish, OpenGates, Settled
+from holdfast.agent_loop.gates import Gate
+from holdfast.agent_loop.tool_gates import refusal
 from holdfast.agent_loop.transcripts import last_answer, result_message, unanswered
 from holdfast.agents import Loop, OnTerminalToolError
-from holdfast.checkpoints import Question, RunStatus
+from holdfast.checkpoints import Question
 from holdfast.errors import TerminalError, ToolDurabilityError
 from holdfast.messages import Message, ToolCall, Usage, error_text
 from holdfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
-
-Settled = tuple[ToolCall, Outcome]
 
 
 class ToolFacts(Protocol):
@@ -27,69 +28,16 @@ class ToolFacts(Protocol):
     def safe_to_retry(self) -> bool: ...
     @property
     def verify(self) -> object | None: ...
-
-
-# --- actions ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class CallModel:
-    """Call the model; a warning and a nudge are shown to it from now on (see `with_notices`).
-
-    Args:
-        warning: the tokens used when the budget's warning became due. Its text may be the user's code, which does
-            not run here.
-    """
-
-    warning: int | None = None
-    nudge: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CallTools:
-    """Run the batches one after the other, the calls of a batch together; `settled` ones are not run.
-
-    Args:
-        recovering: an earlier run may have started the calls; ask `verify` before a call with effects.
-    """
-
-    batches: tuple[tuple[ToolCall, ...], ...]
-    settled: tuple[Settled, ...] = ()
-    recovering: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AskHuman:
-    """Wait for the answer to `question`."""
-
-    question: Question
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """End the run.
-
-    Args:
-        raises: the terminal error of the turn is to be raised, once everything is recorded.
-    """
-
-    status: RunStatus
-    response: str
-    raises: bool = False
-
     @property
-    def hook(self) -> Literal["on_complete", "on_stuck"] | None:
-        """Which of the agent's hooks hears of it; after an error none does, and nothing more of the run is written."""
-        if self.status == "error":
-            return None
-        return "on_complete" if self.status == "complete" else "on_stuck"
-
-
-Action = CallModel | CallTools | AskHuman | Finish
+    def approval(self) -> object | None: ...
 
 
 def next_action(state: "LoopState") -> Action:
     """Return what is to be done now."""
+    if state.unasked and state.ended is None:
+        return OpenGates(state.unasked)
+    if state.gates and state.ended is None:
+        return AskApproval(state.gates)
     if state.open_calls:
         return _call_tools(state)
     if state.questions:
@@ -110,11 +58,13 @@ def _call_tools(state: "LoopState") -> CallTools:
     settled: list[Settled] = []
     calls = []
     for call in state.open_calls:
-        if state.recovering and not _may_run_again(state.tools.get(call.name)):
+        gate = state.verdict(call)
+        if gate is not None and gate.status != "approved":
+            settled.append((call, Failed(refusal(gate))))
+        elif state.recovering and not _may_run_again(state.tools.get(call.name)):
             settled.append((call, Unknown()))  # also beyond the limit, which may have been another one then
         elif call.id in state.refused:
-            limit = f"at most {state.loop.max_tool_calls} tool calls per turn (max_tool_calls)"
-            settled.append((call, Failed(f"Not run: {limit}; ask again for the others")))
+            settled.append((call, Failed(state.refused[call.id])))
         else:
             calls.append(call)
     return CallTools(_batches(calls, state.tools), tuple(settled), state.recovering)
@@ -170,9 +120,11 @@ class LoopState:
         iterations: model calls so far.
         response: the text of the last answer.
         finished: the last answer asked for no tool.
-        open_calls: calls of the last answer without an outcome; `recovering` if an earlier run left them.
-        refused: ids of calls beyond `max_tool_calls`, which never run.
-        questions: open questions of the turn, in call order.
+        open_calls: calls of the last answer without an outcome; `recovering` if an earlier run may have run them.
+        unasked: those of them that people may have to approve, as long as nobody has looked.
+        refused: by id, why a call does not run.
+        questions: open questions of the turn, in call order; of gates, whose calls are open, too.
+        verdicts: gates of open calls that were decided.
         progressed: a call of this turn succeeded.
         idle_turns: turns in a row without a successful call.
         warning, nudge: what the next `CallModel` carries; `warned`, `nudges` count those given.
@@ -185,9 +137,11 @@ class LoopState:
     response: str = ""
     finished: bool = False
     open_calls: tuple[ToolCall, ...] = ()
-    refused: frozenset[str] = frozenset()
+    unasked: tuple[ToolCall, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
     recovering: bool = False
     questions: tuple[Question, ...] = ()
+    verdicts: tuple[Question, ...] = ()
     progressed: bool = False
     idle_turns: int = 0
     usage: Usage | None = None
@@ -204,18 +158,25 @@ class LoopState:
         """Return the state that a transcript leaves: what is unanswered, and whether it is finished.
 
         Args:
-            recovering: its unanswered calls may have been started.
-            questions: those of its unanswered calls that wait for a person.
+            recovering: its unanswered calls may have been started; none has while a gate of theirs is open.
+            questions: what is kept with it: those of its unanswered calls that wait for a person, and gates.
         """
-        asked = {question.tool_call_id for question in questions}
+        gates = [question for question in questions if question.gate is not None]
+        verdicts = tuple(question for question in gates if not question.is_open)
+        waiting = {question.tool_call_id for question in questions if question.gate is None}
+        recovering = recovering and len(verdicts) == len(gates)
         last = last_answer(messages)
+        calls = tuple(call for call in unanswered(messages) if call.id not in waiting)
+        refused = self._beyond_limit(() if last is None else messages[last].tool_calls or ())
         return self._with(
             response=messages[last].content if last is not None else "",
             finished=last == len(messages) - 1 and not messages[last].tool_calls and not questions,
-            open_calls=tuple(call for call in unanswered(messages) if call.id not in asked),
-            refused=self._beyond_limit(() if last is None else messages[last].tool_calls or ()),
+            open_calls=calls,
+            unasked=() if recovering or gates else self._may_need_approval(calls, refused),
+            refused=refused,
             recovering=recovering,
-            questions=questions,
+            questions=tuple(question for question in questions if question.is_open),
+            verdicts=verdicts,
         )
 
     def _with(self, **changes: Any) -> "LoopState":
@@ -231,12 +192,14 @@ class LoopState:
     def replied(self, message: Message) -> "LoopState":
         """The model answered with `message`."""
         calls = message.tool_calls or ()
+        refused = self._beyond_limit(calls)
         state = self._with(
             iterations=self.iterations + 1,
             response=message.content,
             finished=not calls,
             open_calls=calls,
-            refused=self._beyond_limit(calls),
+            unasked=self._may_need_approval(calls, refused),
+            refused=refused,
             recovering=False,
             progressed=False,
             warning=None,
@@ -248,8 +211,62 @@ class LoopState:
                 state = state._judged_by_length(message.usage)
         return state
 
-    def _beyond_limit(self, calls: Sequence[ToolCall]) -> frozenset[str]:
-        return frozenset(call.id for call in calls[self.loop.max_tool_calls :])
+    def _beyond_limit(self, calls: Sequence[ToolCall]) -> Mapping[str, str]:
+        limit = self.loop.max_tool_calls
+        if len(calls) <= limit:
+            return {}
+        why = f"Not run: at most {limit} tool calls per turn (max_tool_calls); ask again for the others"
+        return dict.fromkeys((call.id for call in calls[limit:]), why)
+
+    def _may_need_approval(self, calls: Sequence[ToolCall], refused: Mapping[str, str]) -> tuple[ToolCall, ...]:
+        gated = (call for call in calls if (tool := self.tools.get(call.name)) is not None and tool.approval)
+        return tuple(call for call in gated if call.id not in refused)
+
+    # --- gates ---
+
+    @property
+    def gates(self) -> tuple[Question, ...]:
+        """The gates of the turn that are open."""
+        return tuple(question for question in self.questions if question.gate is not None)
+
+    @property
+    def kept_questions(self) -> tuple[Question, ...]:
+        """What must be kept with the transcript: what is open, and gates that were decided, until the turn is over."""
+        return (*self.questions, *self.verdicts)
+
+    def gated(self, questions: Sequence[Question], refused: Mapping[str, str]) -> "LoopState":
+        """Somebody has looked: these gates are open, and these calls cannot run."""
+        if self.ended is not None or not (questions or refused or self.unasked):
+            return self
+        return self._with(unasked=(), questions=tuple(questions), refused={**self.refused, **refused})
+
+    def decided(self, gate: Gate) -> "LoopState":
+        """A gate has changed: others are asked or have approved, or it lets its call through, or not.
+
+        A person who rejects gives the agent something to go on with, as one who answers does.
+        """
+        change = {"gate": gate.plain()}
+        kept = [one.model_copy(update=change) if one.tool_call_id == gate.name else one for one in self.questions]
+        return self._with(
+            questions=tuple(question for question in kept if question.is_open),
+            verdicts=(*self.verdicts, *(question for question in kept if not question.is_open)),
+            progressed=self.progressed or (gate.status == "rejected" and gate.last is not None),
+        )
+
+    def verdict(self, call: ToolCall) -> Gate | None:
+        """Return the gate of a call, if it was decided."""
+        for question in self.verdicts:
+            if question.tool_call_id == call.id and question.gate is not None:
+                return Gate.read(question.gate)
+        return None
+
+    def unattended(self, why: str) -> "LoopState":
+        """Nobody is asked any more: what waits for approval does not run."""
+        refused = {str(gate.tool_call_id): why for gate in self.gates}
+        return self._with(
+            questions=tuple(question for question in self.questions if question.gate is None),
+            refused={**self.refused, **refused},
+        )
 
     def failed(self, error: str) -> "LoopState":
         """The model could not be called."""
@@ -308,6 +325,7 @@ class LoopState:
             ended = Finish("error", error_text(terminal), raises=self.on_terminal_tool_error == "fail")
         return self._turn_ended(
             open_calls=(),
+            verdicts=(),
             recovering=False,
             questions=self.asked(outcomes),
             progressed=self.progressed or any(isinstance(outcome, Returned) for _, outcome in outcomes),

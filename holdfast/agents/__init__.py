@@ -1,7 +1,7 @@
 """Agents: a model, its instructions, its tools and the limits of its loop, declared once and frozen."""
 
 from holdfast.agents.declarations import NAME, Agent, AgentContext, AgentIdentity, OnTerminalToolError, check_name
-from holdfast.agents.limits import ContextCompression, DiminishingReturns, Loop, TokenBudget, check_count
+from holdfast.agents.limits import ContextCompression, DiminishingReturns, Loop, TokenBudget
 
 __all__ = [
     "NAME",
@@ -13,6 +13,5 @@ __all__ = [
     "Loop",
     "OnTerminalToolError",
     "TokenBudget",
-    "check_count",
     "check_name",
 ]

@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Literal, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from holdfast.agents.limits import Loop, check_choice
+from holdfast.agents.limits import Loop
 from holdfast.errors import DefinitionError
 from holdfast.messages import explain, read_json
-from holdfast.tools import Tool, ToolContext, json_schema, schema_type, tool
+from holdfast.tools import Tool, ToolContext, check_choice, json_schema, schema_type, tool
 
 NAME = re.compile(r"[a-z][a-z0-9-]*")
 

@@ -6,7 +6,7 @@ from typing import Literal, cast
 
 from holdfast.errors import DefinitionError
 from holdfast.messages import Message
-from holdfast.tools import Duration, seconds
+from holdfast.tools import Duration, check_choice, check_count, seconds
 
 OnStuck = Literal["stop", "retry", "escalate"]
 OnUnknown = Literal["tell", "ask"]
@@ -154,13 +154,3 @@ class Loop:
     @property
     def budget(self) -> TokenBudget | None:
         return cast("TokenBudget | None", self.token_budget)
-
-
-def check_count(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise DefinitionError(f"{name} must be >= {least}, got {value!r}")
-
-
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise DefinitionError(f"{name} must be one of {', '.join(choices)}, got {value!r}")

@@ -23,10 +23,10 @@ from holdfast.local.events import (
     ToolEnded,
     ToolStarted,
 )
-from holdfast.local.inputs import GivenCheckpoint, Transcript
+from holdfast.local.gates import GivenDecision
+from holdfast.local.inputs import GivenCheckpoint, Handlers, RunOptions, Transcript
 from holdfast.local.pipelines import OnProgress, PipelineRun, check_run_key
-from holdfast.local.runs import Handlers, Run, RunOptions
-from holdfast.pipeline_loop import Decision
+from holdfast.local.runs import Run
 from holdfast.pipelines import Pipeline
 from holdfast.stores import AgentStore
 
@@ -56,6 +56,7 @@ async def run(
     message: str | None = None,
     messages: Transcript | None = None,
     checkpoint: GivenCheckpoint | None = None,
+    decisions: Sequence[GivenDecision] = (),
     **options: Unpack[RunOptions],
 ) -> RunResult | InterruptedResponse:
     """Run an agent until it is done, or asks a person.
@@ -68,6 +69,8 @@ async def run(
             returns its response again without calling the model.
         messages: a transcript to go on from, instead of a stored one.
         checkpoint: a run to go on from: a `Checkpoint`, its JSON, or a dict.
+        decisions: what people decided on calls that wait for approval: `Decision`s, or `{"gate": <id of the call>,
+            "decision": "approve" | "reject", "by"?, "comment"?, "digest"?, "edit"?}`; `edit` is all arguments anew.
         llm: an adapter, or a function from the agent's `model` to one.
         store: where the session is kept; without one nothing is written.
         session_id: which session; without one, a new one.
@@ -78,30 +81,37 @@ async def run(
         instance_id: what `ctx.agent.id` is; else a new id.
 
     Raises:
-        InputError: something given cannot be used, and nothing of it was written.
+        InputError: something given cannot be used, and nothing of it was written; or a decision does not count.
         SessionNotFoundError, SessionAccessDeniedError, SessionConflictError, MemoryStoreNotDurableError: the session.
         StoreError: the database refused; what was written before stays, run again to go on.
         TerminalError: of a tool, if the agent says `on_terminal_tool_error="fail"`.
     """
     _check_options("run", options)
-    return await Run(agent, **options).go(message=message, messages=messages, checkpoint=checkpoint)
+    work = Run(agent, **options)
+    return await work.go(message=message, messages=messages, checkpoint=checkpoint, decisions=decisions)
 
 
 async def resume(
-    agent: Agent, checkpoint: GivenCheckpoint, answer: str, **options: Unpack[RunOptions]
+    agent: Agent,
+    checkpoint: GivenCheckpoint,
+    answer: str | None = None,
+    *,
+    decisions: Sequence[GivenDecision] = (),
+    **options: Unpack[RunOptions],
 ) -> RunResult | InterruptedResponse:
-    """Answer the question of an interrupted run and go on, in this process or any other.
+    """Answer the question of an interrupted run, or decide on its calls, and go on, in this process or any other.
 
     Args:
         answer: becomes the result of the call that asked. With nothing asked it is a user message, and an empty
             one just goes on.
+        decisions: on calls that wait for approval; see `run`.
         options: those of `run`. With a store, the session named in the checkpoint goes on.
 
     Raises:
         InputError: the session does not wait for this answer any more; and all that `run` raises.
     """
     _check_options("resume", options)
-    return await Run(agent, **options).go(checkpoint=checkpoint, answer=answer)
+    return await Run(agent, **options).go(checkpoint=checkpoint, answer=answer, decisions=decisions)
 
 
 async def run_pipeline(
@@ -113,7 +123,7 @@ async def run_pipeline(
     run_key: str | None = None,
     resume_after: str | None = None,
     previous_results: Mapping[str, Any] | None = None,
-    decisions: Sequence[Decision | Mapping[str, Any]] = (),
+    decisions: Sequence[GivenDecision] = (),
     on_progress: OnProgress | None = None,
     tools: Handlers | None = None,
     user_id: str | None = None,
@@ -164,6 +174,7 @@ async def run_streaming(
     messages: Transcript | None = None,
     checkpoint: GivenCheckpoint | None = None,
     answer: str | None = None,
+    decisions: Sequence[GivenDecision] = (),
     **options: Unpack[RunOptions],
 ) -> AsyncGenerator[Event, None]:
     """Run an agent and yield what happens; the last event, `RunEnded`, has the result that `run` would return.
@@ -178,7 +189,9 @@ async def run_streaming(
     async def go() -> None:
         try:
             work = Run(agent, emit=events.put_nowait, **options)
-            result = await work.go(message=message, messages=messages, checkpoint=checkpoint, answer=answer)
+            result = await work.go(
+                message=message, messages=messages, checkpoint=checkpoint, answer=answer, decisions=decisions
+            )
             events.put_nowait(RunEnded(result))
         finally:
             events.put_nowait(None)

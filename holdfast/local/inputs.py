@@ -1,23 +1,42 @@
 """What a caller brings to a run, read and checked before anything happens."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from pydantic import ValidationError
 
-from holdfast.agent_loop import read_transcript, unanswered
+from holdfast.agent_loop import Decision, LoopState, read_transcript, unanswered
 from holdfast.checkpoints import Checkpoint, InterruptedResponse, Question, RunResult
 from holdfast.errors import InputError
+from holdfast.llm import LLM
 from holdfast.messages import Message, clean_text, explain, size_over
+from holdfast.stores.protocol import AgentStore
 
 Transcript = Sequence[Message | Mapping[str, Any]]
 GivenCheckpoint = Checkpoint | Mapping[str, Any] | str
 
 
+Handlers = Mapping[str, Callable[..., object]]
+
+
+class RunOptions(TypedDict, total=False):
+    """What `run`, `resume` and `run_streaming` take besides what the run is about; see `run`."""
+
+    llm: LLM | None
+    store: AgentStore | None
+    session_id: str | None
+    create_session: bool
+    max_stored_messages: int
+    user_id: str | None
+    tenant_id: str | None
+    tools: Handlers | None
+    instance_id: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class RunInput:
-    """A message, a transcript or a checkpoint, and the answer to the checkpoint's question.
+    """A message, a transcript or a checkpoint, and the answer to the checkpoint's question, or decisions.
 
     Args:
         messages: the transcript to start from, the checkpoint's if there is one.
@@ -27,6 +46,7 @@ class RunInput:
     answer: str | None
     messages: list[Message] | None
     checkpoint: Checkpoint | None
+    decisions: tuple[Decision, ...] = ()
 
     @classmethod
     def read(
@@ -35,6 +55,7 @@ class RunInput:
         messages: Transcript | None,
         checkpoint: GivenCheckpoint | None,
         answer: str | None,
+        decisions: tuple[Decision, ...] = (),
         *,
         limit: int,
     ) -> "RunInput":
@@ -54,6 +75,7 @@ class RunInput:
             answer=_read_text("answer", answer, limit),
             messages=None if given is None else read_transcript(given),
             checkpoint=read,
+            decisions=decisions,
         )
 
     @property
@@ -93,6 +115,8 @@ class RunInput:
             return
         asked = self.questions[0].tool_call_id if self.questions else None
         now = questions[0].tool_call_id if questions else None
+        if any(question.gate is not None for question in (*self.questions, *questions)):
+            asked = now  # of several gates each is decided by itself, and the session knows which are
         if bool(self.questions) != bool(questions) or asked != now or (self.messages or [])[-1:] != stored[-1:]:
             what = f"the answer to call {asked} any more: it was answered, or" if self.questions else "an answer here:"
             raise InputError(
@@ -132,3 +156,24 @@ def _read_checkpoint(checkpoint: GivenCheckpoint) -> Checkpoint:
         return Checkpoint.model_validate(checkpoint)
     except ValidationError as error:
         raise InputError(f"the checkpoint cannot be read: {explain(error)}") from error
+
+
+def check_may_speak(state: LoopState, session_id: str | None) -> None:
+    """Refuse a message where it would get between a call and its result."""
+    where = f"Session {session_id}" if session_id else "The run"
+    if state.gates:
+        raise InputError(
+            f"{where} waits for approval of call {state.gates[0].tool_call_id}: give decisions=[…] before a new "
+            "message. run() without message= returns what waits."
+        )
+    if state.questions:
+        question = state.questions[0]
+        raise InputError(
+            f"{where} waits for the answer to {question.question!r} (call {question.tool_call_id}): give it with "
+            "resume(agent, checkpoint, answer) before a new message. run() without message= returns the checkpoint."
+        )
+    if state.open_calls and not state.recovering:
+        raise InputError(
+            f"the transcript ends with unanswered tool calls ({', '.join(call.id for call in state.open_calls)}): "
+            "run it without message= first"
+        )

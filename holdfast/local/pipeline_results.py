@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from holdfast.agent_loop import Decision
 from holdfast.errors import InputError, SessionAccessDeniedError
 from holdfast.messages import read_json
-from holdfast.pipeline_loop import Decision
 from holdfast.stores.protocol import DecisionRecord, DurableStore
 
 

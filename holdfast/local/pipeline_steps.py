@@ -6,15 +6,18 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, cast
 
+from holdfast.agent_loop import Decision
 from holdfast.agents import Agent
 from holdfast.checkpoints import InterruptedResponse, RunResult, StepResult
 from holdfast.errors import TerminalError
 from holdfast.llm import ToolDescription
+from holdfast.local.inputs import RunOptions
 from holdfast.local.pipeline_results import Kept
-from holdfast.local.runs import Run, RunOptions
+from holdfast.local.runs import Run
 from holdfast.messages import LLMResponse, Message, ToolCall, error_text
 from holdfast.pipeline_loop import Done, read_answer, read_value
 from holdfast.pipelines import Step
+from holdfast.stores.protocol import DurableStore
 from holdfast.tools import Tool
 
 
@@ -29,16 +32,28 @@ class StepRunner:
     def __init__(self, kept: Kept, *, name: str, options: RunOptions) -> None:
         self._kept, self._name, self._options = kept, name, options
 
-    async def run(self, path: str, step: Step[Any], given: Any) -> StepResult:
-        """Return what a step comes to.
+    async def run(
+        self, path: str, step: Step[Any], given: Any, decisions: Sequence[Decision]
+    ) -> StepResult | InterruptedResponse:
+        """Return what a step comes to, or what calls of its agent wait for.
 
         Args:
             given: the message for its agent, or the arguments for its tool.
+            decisions: on calls of its agent.
         """
         if step.run is not None:
             one_call: RunOptions = {**self._options, "llm": _OneCall(step.run, given)}
             return _of_tool(await self._go(path, Agent(step.name, tools=[step.run]), "Run.", one_call))
-        return _of_agent(await self._go(path, cast(Agent, step.agent), given, self._options))
+        result = await self._go(path, cast(Agent, step.agent), given, self._options, decisions)
+        if isinstance(result, InterruptedResponse) and result.approvals and self._options.get("store") is not None:
+            return result
+        return _of_agent(result)
+
+    async def calls_of(self, path: str, step: Step[Any], gate: str) -> tuple[Kept, str]:
+        """Return where the decisions on the calls of a step's agent are kept, and the name of a gate there."""
+        session = step_session(self._name, path, await self._kept.count(f"{path}?failed"))
+        name = f"{cast(Agent, step.agent).name}/{session}"
+        return Kept(name, cast("DurableStore | None", self._options.get("store"))), gate.removeprefix(f"{path}/")
 
     async def failed(self, path: str, step: Step[Any], result: StepResult) -> None:
         """A later run of the step begins anew; but not where a tool has had its effect, or may have had it."""
@@ -47,7 +62,7 @@ class StepRunner:
             await self._kept.add(f"{path}?failed", result.response)
 
     async def _go(
-        self, path: str, agent: Agent, message: str, options: RunOptions
+        self, path: str, agent: Agent, message: str, options: RunOptions, decisions: Sequence[Decision] = ()
     ) -> RunResult | InterruptedResponse | str:
         store, said = options.get("store"), False
         if store is not None:
@@ -55,7 +70,7 @@ class StepRunner:
             said = await store.load_session(session) is not None
             options = {**options, "session_id": session}
         try:
-            return await Run(agent, **options).go(message=None if said else message)
+            return await Run(agent, **options).go(message=None if said else message, decisions=decisions)
         except TerminalError as error:
             return error_text(error)
 
@@ -81,6 +96,9 @@ def _of_agent(result: RunResult | InterruptedResponse | str) -> StepResult:
     match result:
         case RunResult():
             return StepResult(status=result.status, response=result.response, iterations=result.iterations)
+        case InterruptedResponse(approvals=(first, *_)):
+            text = f"its tool '{first.tool}' waits for approval, which takes a store"
+            return StepResult(status="error", response=text, iterations=result.checkpoint.iterations)
         case InterruptedResponse():
             text = f"its agent asks a question, which nobody can answer here: {result.question}"
             return StepResult(status="error", response=text, iterations=result.checkpoint.iterations)

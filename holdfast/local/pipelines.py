@@ -11,32 +11,30 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from holdfast.checkpoints import PipelineResult, StepResult
+from holdfast.agent_loop import Decision, Gate, GateRule, access_problem, digest_of
+from holdfast.checkpoints import InterruptedResponse, PendingApproval, PipelineResult, StepResult
 from holdfast.errors import InputError, SessionConflictError
 from holdfast.local.events import PipelineEvent, StepCompleted, StepFailed, StepStarted
+from holdfast.local.gates import GivenDecision, judge, read_decisions
+from holdfast.local.inputs import RunOptions
 from holdfast.local.pipeline_results import Kept
 from holdfast.local.pipeline_steps import StepRunner, read_result
-from holdfast.local.runs import RunOptions
 from holdfast.messages import explain
 from holdfast.pipeline_loop import (
     Action,
-    Decision,
     Done,
     Ended,
     Evaluate,
     Evaluations,
-    Gate,
-    GateRule,
     PipelineState,
     RunStep,
     Todo,
-    access_problem,
-    digest_of,
     plan,
 )
-from holdfast.pipelines import Approval, Pipeline, Step
+from holdfast.pipelines import Pipeline, Step
 from holdfast.pipelines.paths import find, stage_index
 from holdfast.stores.protocol import DurableStore, check_session_id
+from holdfast.tools import Approval
 
 _LOG = logging.getLogger("holdfast")
 
@@ -64,7 +62,7 @@ class PipelineRun:
         self._decisions: list[Decision] = []
         self._own: Decision | None = None  # what going on after a gate means; nothing if that is approved already
         self._judged: set[int] = set()  # of the decisions
-        self._waiting: dict[str, Gate] = {}
+        self._waiting: dict[str, Gate | InterruptedResponse] = {}  # gates, and agents with calls that wait at theirs
 
     async def go(
         self,
@@ -72,17 +70,15 @@ class PipelineRun:
         *,
         resume_after: str | None,
         previous_results: Mapping[str, Any] | None,
-        decisions: Sequence[Decision | Mapping[str, Any]],
+        decisions: Sequence[GivenDecision],
     ) -> PipelineResult:
         """Run to the end, or to a gate that waits."""
         self._previous = _read_previous(previous_results)
-        if isinstance(decisions, Mapping | str):
-            raise InputError(f"decisions must be a list of decisions, got {decisions!r:.80}")
-        self._decisions = [_read_decision(decision) for decision in decisions]
+        self._decisions = list(read_decisions(decisions))
         if resume_after is not None:
             self._skip_to(resume_after)
         for decision in self._decisions:
-            self._approval(decision.gate)
+            self._check_gate(decision.gate)
         if self._store is None:
             return await self._run(given)
         hold = self._name  # with a slash, as no session has it
@@ -207,7 +203,13 @@ class PipelineRun:
         if not await self._kept.find(key):
             await self._kept.keep(key, step.make_input(self._evaluations.context(path)))
         self._tell(StepStarted(path))
-        result = await self._runner.run(path, step, self._kept[key])
+        decisions = [decision for decision in self._decisions if decision.gate.startswith(f"{path}/")]
+        self._judged.update(map(id, decisions))
+        own = [decision.model_copy(update={"gate": decision.gate.removeprefix(f"{path}/")}) for decision in decisions]
+        result = await self._runner.run(path, step, self._kept[key], own)
+        if isinstance(result, InterruptedResponse):
+            self._waiting[path] = result
+            return Done()
         done = await self._came_to(path, step, result)
         if done.reason is None:
             self._tell(StepCompleted(path, result.iterations, result.response))
@@ -235,11 +237,22 @@ class PipelineRun:
 
     # --- gates ---
 
-    def _approval(self, path: str) -> Approval:
-        step = find(self._pipeline, path)
+    def _agent_of(self, gate: str) -> tuple[str, Step[Any]] | None:
+        """Return the path and the step of the agent whose call a gate is of; None if the gate is a step itself."""
+        path, _, call = gate.rpartition("/")
+        try:
+            step = find(self._pipeline, path) if path and call else None
+        except InputError:
+            return None
+        return (path, step) if isinstance(step, Step) and step.agent is not None else None
+
+    def _check_gate(self, gate: str) -> None:
+        """Refuse what can be no gate: neither an approval, nor a call of an agent."""
+        if self._agent_of(gate) is not None:
+            return
+        step = find(self._pipeline, gate)
         if not isinstance(step, Step) or step.approval is None:
-            raise InputError(f"Step '{path}' of pipeline '{self._pipeline.name}' is no gate: it has no approval")
-        return step.approval
+            raise InputError(f"Step '{gate}' of pipeline '{self._pipeline.name}' is no gate: it has no approval")
 
     async def _at_gate(self, path: str, approval: Approval) -> Done:
         now = datetime.now(UTC)
@@ -286,7 +299,7 @@ class PipelineRun:
             return
         problems = []
         for decision in unused:
-            counted = [(row.decision, row.by) for row in await self._kept.decisions(decision.gate)]
+            counted = await self._counted(decision.gate)
             if (decision.decision, decision.by) in counted:
                 continue  # the same once more
             why = "was decided already" if decision.gate in self._kept or counted else "is not reached yet"
@@ -295,17 +308,27 @@ class PipelineRun:
         if problems:
             raise InputError(f"{'; '.join(problems)}. What ran is kept: call again without these decisions")
 
+    async def _counted(self, gate: str) -> list[tuple[str, str | None]]:
+        """Return what was decided at a gate, by whom."""
+        agent = self._agent_of(gate)
+        kept, name = (self._kept, gate) if agent is None else await self._runner.calls_of(*agent, gate)
+        return [(row.decision, row.by) for row in await kept.decisions(name)]
+
     async def _decide(self, gate: Gate, decision: Decision, now: datetime) -> Gate:
         self._judged.add(id(decision))
-        refused = gate.problem(decision)
-        if refused is None and (problem := access_problem(self._pipeline.access.get("approve"), decision.by)):
-            refused = f"gate {gate.name}: {problem} decide it"
-        await self._kept.record(decision, now, refused)
-        if refused is not None:
-            raise InputError(refused)
-        return gate.decided(decision)
+        return await judge(gate, decision, now, self._kept, may=self._pipeline.access.get("approve"))
 
     # --- the result ---
+
+    def _what_waits(self) -> list[tuple[str, str, Gate | PendingApproval]]:
+        """Return the gates that wait: their names, what they ask, and until when."""
+        found: list[tuple[str, str, Gate | PendingApproval]] = []
+        for path, waits in self._waiting.items():
+            if isinstance(waits, Gate):
+                found.append((path, self._kept[f"{path}?gate"]["message"], waits))
+            else:
+                found += [(f"{path}/{item.gate}", item.message, item) for item in waits.approvals]
+        return found
 
     def _result(self, ended: Ended | None) -> PipelineResult:
         make = partial(
@@ -315,15 +338,15 @@ class PipelineRun:
             run_key=self._run_key,
         )
         if ended is None:
-            path, gate = next(iter(self._waiting.items()))
-            message = self._kept[f"{path}?gate"]["message"]
+            waiting = self._what_waits()
+            name, message, gate = waiting[0]
             return make(
                 status="pending",
-                pending_step=path,
+                pending_step=name,
                 approval_message=message,
                 deadline=gate.deadline,
                 approved_by=gate.approved_by,
-                pending_steps=tuple(self._waiting),
+                pending_steps=tuple(name for name, _, _ in waiting),
             )
         if ended.reason is None:
             return make(status="complete")
@@ -343,13 +366,6 @@ def _read_previous(given: Mapping[str, Any] | None) -> dict[str, StepResult]:
     except (ValidationError, AttributeError) as error:
         text = explain(error) if isinstance(error, ValidationError) else f"it is no mapping, but {given!r:.80}"
         raise InputError(f"previous_results cannot be used: {text}") from error
-
-
-def _read_decision(given: Decision | Mapping[str, Any]) -> Decision:
-    try:
-        return Decision.model_validate(given)
-    except ValidationError as error:
-        raise InputError(f"A decision cannot be used: {explain(error)}") from error
 
 
 def check_run_key(run_key: str) -> str:

@@ -2,56 +2,47 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
-from typing import TypedDict, cast
+from typing import cast
 from uuid import uuid4
 
 from holdfast.agent_loop import (
+    NOBODY_TO_ASK,
+    AskApproval,
     AskHuman,
     CallModel,
     CallTools,
     Finish,
     LoopState,
+    OpenGates,
     Settled,
     answer_message,
-    in_call_order,
     next_action,
+    open_gates,
     unanswered,
 )
 from holdfast.agents import Agent, AgentContext, AgentIdentity
-from holdfast.checkpoints import Checkpoint, InterruptedResponse, Question, RunResult
+from holdfast.checkpoints import InterruptedResponse, RunResult
 from holdfast.errors import InputError, TerminalError
 from holdfast.llm import LLM, adapter_for, tools_to_descriptions
 from holdfast.local.contexts import tool_contexts
-from holdfast.local.events import CheckpointReached, Event, MessageAdded
-from holdfast.local.inputs import GivenCheckpoint, RunInput, Transcript
+from holdfast.local.events import CheckpointReached, Event
+from holdfast.local.gates import GivenDecision, at_gates, pending_approvals, read_decisions
+from holdfast.local.inputs import GivenCheckpoint, Handlers, RunInput, Transcript, check_may_speak
 from holdfast.local.invocations import Invocations
 from holdfast.local.model_calls import ModelCalls
+from holdfast.local.pipeline_results import Kept
 from holdfast.local.sessions import Log, open_log
 from holdfast.local.tool_calls import ToolCalls
+from holdfast.local.transcripts import RunTranscript
 from holdfast.messages import Message, ToolCall, Usage, error_text
-from holdfast.stores.protocol import AgentStore
+from holdfast.stores.protocol import AgentStore, DurableStore
 from holdfast.tools import Terminated, ToolContext
 
 _LOG = logging.getLogger("holdfast")
-
-Handlers = Mapping[str, Callable[..., object]]
-
-
-class RunOptions(TypedDict, total=False):
-    """What `run`, `resume` and `run_streaming` take besides what the run is about; see `run`."""
-
-    llm: LLM | None
-    store: AgentStore | None
-    session_id: str | None
-    create_session: bool
-    max_stored_messages: int
-    user_id: str | None
-    tenant_id: str | None
-    tools: Handlers | None
-    instance_id: str | None
 
 
 class Run:
@@ -99,13 +90,11 @@ class Run:
             AgentIdentity(instance_id or uuid4().hex, agent.name), agent.new_state(), user_id, tenant_id
         )
         self.usage: Usage | None = None
-        self._transcript: list[Message] = []
-        self._unwritten: list[Message] = []
-        self._call_ids: set[str] = set()
         self._counts: dict[str, int] = {}
         self._nested_usage: Usage | None = None
         self._terminal: TerminalError | None = None
         self._log: Log
+        self._transcript: RunTranscript
         self._model = ModelCalls(agent, self._adapter, tools_to_descriptions(self._tools), emit)
 
     async def go(
@@ -115,9 +104,11 @@ class Run:
         messages: Transcript | None = None,
         checkpoint: GivenCheckpoint | None = None,
         answer: str | None = None,
+        decisions: Sequence[GivenDecision] = (),
     ) -> RunResult | InterruptedResponse:
         """Run to the end, or to a question."""
-        given = RunInput.read(message, messages, checkpoint, answer, limit=self._agent.loop.max_message_bytes)
+        limit = self._agent.loop.max_message_bytes
+        given = RunInput.read(message, messages, checkpoint, answer, read_decisions(decisions), limit=limit)
         session_id = given.session_for(self._session_id, self._store is not None)
         async with open_log(
             self._store,
@@ -127,17 +118,18 @@ class Run:
             user_id=self._context.user_id,
             tenant_id=self._context.tenant_id,
         ) as self._log:
+            self._transcript = RunTranscript(self._log, self._model, self._written_state, self._emit)
             state = self._begin(given)
             await _call_hook(self._agent.on_start, self._context)
             prompt = await self._agent.system_prompt(self._context)
             state = await self._take_in(given, state)
-            self._model.show([Message(role="system", content=prompt), *self._transcript])
+            self._model.show([Message(role="system", content=prompt), *self._transcript.messages])
             try:
                 result = await self._loop(state)
             finally:
                 await self._log.flush()
             if self._log.has_written:
-                await self._log.prune(len(self._transcript), self._keep)
+                await self._log.prune(len(self._transcript.messages), self._keep)
             return result
 
     # --- where the run begins ---
@@ -151,50 +143,37 @@ class Run:
                     f"Session {log.session.id} has messages of its own: leave out messages= or session_id="
                 )
             self._context.state = self._agent.read_state(log.session.state)
-            self._transcript = list(log.messages)
             questions = log.session.questions or ()
-            self._unwritten = given.not_in(log.messages)
+            unwritten = given.not_in(log.messages)
             given.check_session(log.session.id, questions, log.messages)
-            self._transcript += self._unwritten
+            self._transcript.begin([*log.messages, *unwritten], unwritten)
         elif given.checkpoint is not None and given.checkpoint.session_id is not None:
             raise InputError(f"the checkpoint belongs to session {log.session.id}, which is not in this store")
         elif given.messages is not None:
-            self._transcript = list(given.messages)
-            self._unwritten = list(given.messages)
+            self._transcript.begin(given.messages, given.messages)
             given.check_questions()
-        if not self._transcript and given.message is None:
+        if not self._transcript.messages and given.message is None:
             there = f"session {log.session.id} has no messages yet" if self._session_id else "no session was named"
             raise InputError(f"nothing to run, {there}: give message=, messages= or checkpoint= to begin")
-        self._call_ids = {call.id for message in self._transcript for call in message.tool_calls or ()}
         state = LoopState(
             loop=self._agent.loop, tools=self._tools, on_terminal_tool_error=self._agent.on_terminal_tool_error
         )
         if given.checkpoint is not None:
             usage = given.checkpoint.usage if given.checkpoint.usage.total_tokens else None
             state = replace(state, iterations=given.checkpoint.iterations, usage=usage)
-        state = state.fold(self._transcript, recovering=not log.is_new, questions=questions)
+        state = state.fold(self._transcript.messages, recovering=not log.is_new, questions=questions)
         if given.message is not None:
-            self._check_may_speak(state)
+            check_may_speak(state, self._log.session_id)
         return state
-
-    def _check_may_speak(self, state: LoopState) -> None:
-        """Refuse a message where it would get between a call and its result."""
-        if state.questions:
-            where = f"Session {self._log.session_id}" if self._log.session_id else "The run"
-            question = state.questions[0]
-            raise InputError(
-                f"{where} waits for the answer to {question.question!r} (call {question.tool_call_id}): give it with "
-                "resume(agent, checkpoint, answer) before a new message. run() without message= returns the checkpoint."
-            )
-        if state.open_calls and not state.recovering:
-            raise InputError(
-                f"the transcript ends with unanswered tool calls ({', '.join(call.id for call in state.open_calls)}): "
-                "run it without message= first"
-            )
 
     async def _take_in(self, given: RunInput, state: LoopState) -> LoopState:
         """Take in the answer or message: an answer without a question is a message, an empty one nothing."""
         message = given.message
+        if state.gates or given.decisions:
+            state = await self._at_gates(given, state)
+        if given.answer is not None and state.gates:
+            call_id = state.gates[0].tool_call_id
+            raise InputError(f"call {call_id} waits to be approved, not for an answer: give decisions=[…]")
         if given.answer is not None and state.questions:
             state = await self._take_answer(given.answer, state)
         elif given.answer:
@@ -204,9 +183,20 @@ class Run:
         if state.open_calls:
             # Orphans are answered before the user's new message, so that results follow their calls.
             state = await self._call_tools(state, cast(CallTools, next_action(state)))
-            self._check_may_speak(state)
-        self._add([Message(role="user", content=message)])
+            check_may_speak(state, self._log.session_id)
+        self._transcript.add([Message(role="user", content=message)])
         return state.told()
+
+    async def _at_gates(self, given: RunInput, state: LoopState) -> LoopState:
+        """Take in decisions. What they let through is written before it runs, as only one run of a session can."""
+        ledger = self._store if self._store is not None and self._store.durable else None
+        kept = Kept(f"{self._agent.name}/{self._log.session.id}", cast("DurableStore | None", ledger))
+        decided, refused = await at_gates(state, given.decisions, self._tools, kept)
+        if decided is not state:
+            await self._transcript.write(decided.kept_questions)
+        if refused is not None:
+            raise refused
+        return decided
 
     async def _take_answer(self, answer: str, state: LoopState) -> LoopState:
         call_id = state.questions[0].tool_call_id
@@ -214,14 +204,14 @@ class Run:
         if call_id is None:
             result = Message(role="user", content=answer)
         else:
-            names = {call.id: call.name for call in unanswered(self._transcript)}
+            names = {call.id: call.name for call in unanswered(self._transcript.messages)}
             result = Message(
                 role="tool", content=answer, tool_call_id=call_id, tool_name=names.get(call_id), status="completed"
             )
-        self._add([result])
-        await self._write(state.questions)
+        self._transcript.add([result])
+        await self._transcript.write(state.kept_questions)
         # An answer is written when it comes, which may be after the results of later calls.
-        self._transcript = in_call_order(self._transcript)
+        self._transcript.put_in_order()
         return state
 
     # --- the loop ---
@@ -231,15 +221,21 @@ class Run:
             match next_action(state):
                 case CallModel() as action:
                     state = await self._call_model(state, action)
+                case OpenGates(calls):
+                    state = await self._open_gates(state, calls)
+                case AskApproval(gates):
+                    await self._transcript.write_rest(state)
+                    shown, waits = self._transcript.checkpoint(state), pending_approvals(state)
+                    return InterruptedResponse(gates[0].question, shown, self._log.session_id, waits)
                 case CallTools() as action:
                     state = await self._call_tools(state, action)
                     done = state.iterations
                     if self._emit is not None and done and done % self._agent.loop.checkpoint_interval == 0:
-                        self._emit(CheckpointReached(self._checkpoint(state)))
+                        self._emit(CheckpointReached(self._transcript.checkpoint(state)))
                 case AskHuman(question):
-                    if self._unwritten:
-                        await self._write(state.questions)
-                    return InterruptedResponse(question.question, self._checkpoint(state), self._log.session_id)
+                    await self._transcript.write_rest(state)
+                    shown = self._transcript.checkpoint(state)
+                    return InterruptedResponse(question.question, shown, self._log.session_id)
                 case Finish() as finish:
                     return await self._finish(state, finish)
 
@@ -251,28 +247,36 @@ class Run:
             return state.failed(error_text(error))
         message = answer_message(
             response,
-            turn=len(self._transcript),
-            taken=self._call_ids,
+            turn=len(self._transcript.messages),
+            taken=self._transcript.call_ids,
             tools=self._tools.keys(),
             limit=self._agent.loop.max_message_bytes,
         )
-        self._add([message])
+        self._transcript.add([message])
         for call in message.tool_calls or ():
-            self._call_ids.add(call.id)
             self._counts[call.name] = self._counts.get(call.name, 0) + 1
         state = state.replied(message)
         self.usage = state.usage
-        if message.tool_calls:  # a final text is written with the state that on_complete leaves
+        if message.tool_calls and not state.unasked:  # a final text is written with the state that on_complete leaves
             try:
-                await self._write()
+                await self._transcript.write()
             except asyncio.CancelledError:
                 await self._give_up(state, self._tool_calls(state).outcomes())
                 raise
         return state
 
+    async def _open_gates(self, state: LoopState, calls: tuple[ToolCall, ...]) -> LoopState:
+        """Ask who must approve calls, and write that with them."""
+        requester = self._context.user_id
+        questions, refused = open_gates(self._tools, calls, at=datetime.now(UTC), requester=requester)
+        state = state.gated(questions, refused)
+        if self._invoked_by is not None:
+            state = state.unattended(NOBODY_TO_ASK)
+        await self._transcript.write(state.kept_questions)
+        return state
+
     async def _call_tools(self, state: LoopState, action: CallTools) -> LoopState:
-        if self._unwritten:  # a transcript that was brought: no handler runs before what asks for it is stored
-            await self._write(state.questions)
+        await self._transcript.write_rest(state)  # no handler runs before what asks for it is stored
         calls = self._tool_calls(state)
         try:
             await calls.run(action)
@@ -282,32 +286,33 @@ class Run:
         outcomes = calls.outcomes()
         self._terminal = next((outcome.error for _, outcome in outcomes if isinstance(outcome, Terminated)), None)
         results = state.results(outcomes)
-        self._add(results)
+        self._transcript.add(results)
         state = state.settled(outcomes)
-        await self._write(state.questions)
-        if self._transcript[-len(results) - 1].role == "tool":  # some calls of the turn had results before
-            self._transcript = in_call_order(self._transcript)
-            self._model.put_in_order()
+        await self._transcript.write(state.kept_questions)
+        if self._transcript.messages[-len(results) - 1].role == "tool":  # some calls of the turn had results before
+            self._transcript.put_in_order()
         if self._nested_usage is not None:
             state, self._nested_usage = state.spent(self._nested_usage), None
             self.usage = state.usage
         return state
 
     def _tool_calls(self, state: LoopState) -> ToolCalls:
-        return ToolCalls(self._tools, state, self._contexts(), partial(self._write, state.questions), self._emit)
+        return ToolCalls(
+            self._tools, state, self._contexts(), partial(self._transcript.write, state.kept_questions), self._emit
+        )
 
     async def _give_up(self, state: LoopState, outcomes: list[Settled]) -> None:
         """Keep what is known when the run is cancelled, so that the session can be resumed."""
-        self._add(state.results(outcomes))
+        self._transcript.add(state.results(outcomes))
         try:
-            await self._write(state.asked(outcomes))
+            await self._transcript.write(state.asked(outcomes))
         except Exception as error:  # it must not take the place of the cancel
             _LOG.warning("Agent %s: results were lost when its run was cancelled: %s", self._agent.name, error)
 
     def _contexts(self) -> Callable[[ToolCall, int], ToolContext]:
         return tool_contexts(
-            self._transcript,
-            self._log.last_seq + len(self._unwritten),
+            self._transcript.messages,
+            self._log.last_seq + len(self._transcript.unwritten),
             run_key=self._invoked_by or self._log.key,
             session_id=self._log.session_id,
             who=self._context,
@@ -331,29 +336,8 @@ class Run:
     def _count_nested(self, usage: Usage) -> None:
         self._nested_usage = usage + self._nested_usage
 
-    # --- what is recorded ---
-
-    def _add(self, messages: list[Message]) -> None:
-        self._transcript.extend(messages)
-        self._unwritten.extend(messages)
-        self._model.add(messages)
-
-    async def _write(self, questions: tuple[Question, ...] = ()) -> None:
-        messages, self._unwritten = self._unwritten, []
-        await self._log.write(messages, self._agent.write_state(self._context.state), questions)
-        if self._emit is not None:
-            for index, message in enumerate(messages, len(self._transcript) - len(messages)):
-                self._emit(MessageAdded(index, message))
-
-    def _checkpoint(self, state: LoopState) -> Checkpoint:
-        return Checkpoint(
-            messages=tuple(self._transcript),
-            iterations=state.iterations,
-            usage=state.usage or Usage(),
-            pending_tool_use_id=state.questions[0].tool_call_id if state.questions else None,
-            questions=state.questions or None,
-            session_id=self._log.session_id if self._log.is_stored else None,
-        )
+    def _written_state(self) -> str:
+        return self._agent.write_state(self._context.state)
 
     # --- how the run ends ---
 
@@ -370,18 +354,18 @@ class Run:
             if ending.hook is not None:
                 await _call_hook(getattr(self._agent, ending.hook), self._context)
         finally:
-            changed = self._agent.write_state(self._context.state) != self._log.session.state
-            if finish.hook is not None and (self._unwritten or changed):
-                await self._write()
+            changed = self._written_state() != self._log.session.state
+            if finish.hook is not None and (self._transcript.unwritten or changed):
+                await self._transcript.write()
         if finish.raises and self._terminal is not None:
             raise self._terminal
         budget = self._agent.loop.budget
         return RunResult(
             status=ending.status,
             response=finish.response,
-            messages=tuple(self._transcript),
+            messages=tuple(self._transcript.messages),
             iterations=state.iterations,
-            checkpoint=self._checkpoint(state),
+            checkpoint=self._transcript.checkpoint(state),
             session_id=self._log.session_id,
             usage=state.usage,
             budget_percent=state.usage.total_tokens / budget.max * 100 if budget and state.usage else None,

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
-from holdfast.agent_loop import CallTools, LoopState, Settled, cancelled, not_found, result_message
+from holdfast.agent_loop import CallTools, LoopState, Settled, cancelled, not_found, result_message, with_edit
 from holdfast.local.cancellation import Cancellation
 from holdfast.local.events import Event, ToolEnded, ToolStarted
 from holdfast.local.threads import bounded
@@ -82,16 +83,22 @@ class ToolCalls:
             task.result()
 
     async def _call(self, call: ToolCall, recovering: bool) -> None:
-        if self._emit is not None:
-            self._emit(ToolStarted(call))
         cancellation = Cancellation()
         tool = self._tools.get(call.name)
+        gate = self._state.verdict(call)
+        if gate is not None and gate.edit is not None:
+            call = ToolCall(id=call.id, name=call.name, arguments=gate.edit)
+        if self._emit is not None:
+            self._emit(ToolStarted(call))
         self._outcomes[call.id] = cancelled(tool)  # until it is known better, whatever breaks this off
         try:
             if tool is None:
                 outcome: Outcome = not_found(call.name, self._tools)
             else:
-                outcome = await self._settle(tool, call, recovering, cancellation)
+                outcome = await self._settle(tool, call, gate is not None, recovering, cancellation)
+                if gate is not None and isinstance(call.arguments, dict) and gate.edit is not None:
+                    limit = self._state.loop.max_message_bytes
+                    outcome = with_edit(outcome, gate.approved_by, call.arguments, limit)
         except asyncio.CancelledError:
             if cancellation.requested():
                 raise
@@ -105,7 +112,7 @@ class ToolCalls:
             raise asyncio.CancelledError
 
     async def _settle(
-        self, tool: Tool[..., Any], call: ToolCall, recovering: bool, cancellation: Cancellation
+        self, tool: Tool[..., Any], call: ToolCall, approved: bool, recovering: bool, cancellation: Cancellation
     ) -> Outcome:
         if recovering and not tool.safe_to_retry:
             verdict = await self._bounded(tool, call, 1, tool.ask_whether_it_happened)
@@ -117,7 +124,7 @@ class ToolCalls:
                 self._is_fenced = True
         attempt = 1
         while True:
-            outcome = await self._bounded(tool, call, attempt, tool.attempt)
+            outcome = await self._bounded(tool, call, attempt, partial(tool.attempt, approved=approved))
             delay = tool.next_delay(outcome, attempt) if isinstance(outcome, Failed) else None
             if delay is None or cancellation.requested():
                 assert outcome is not None

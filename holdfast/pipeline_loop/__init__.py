@@ -1,7 +1,6 @@
-"""What happens next in a pipeline and at its gates; no I/O."""
+"""What happens next in a pipeline; no I/O."""
 
 from holdfast.pipeline_loop.evaluations import Evaluations, read_answer, read_value
-from holdfast.pipeline_loop.gates import Decision, Gate, GateRule, access_problem, digest_of
 from holdfast.pipeline_loop.plans import (
     Action,
     Done,
@@ -17,20 +16,15 @@ from holdfast.pipeline_loop.plans import (
 
 __all__ = [
     "Action",
-    "Decision",
     "Done",
     "Ended",
     "Evaluate",
     "Evaluations",
-    "Gate",
-    "GateRule",
     "PipelineState",
     "Planned",
     "RunStep",
     "Scope",
     "Todo",
-    "access_problem",
-    "digest_of",
     "plan",
     "read_answer",
     "read_value",

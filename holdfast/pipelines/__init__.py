@@ -1,6 +1,5 @@
 """Pipelines: steps of agents, tools and people in an order, declared once and frozen."""
 
-from holdfast.pipelines.approvals import Approval
 from holdfast.pipelines.contexts import StepContext
 from holdfast.pipelines.declarations import (
     Branch,
@@ -15,7 +14,6 @@ from holdfast.pipelines.declarations import (
 )
 
 __all__ = [
-    "Approval",
     "Branch",
     "Map",
     "Parallel",

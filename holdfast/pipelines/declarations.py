@@ -10,13 +10,11 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 from typing_extensions import TypeVar
 
-from holdfast.agents import Agent, check_count, check_name
-from holdfast.agents.limits import check_choice
+from holdfast.agents import Agent, check_name
 from holdfast.errors import DefinitionError, InputError
 from holdfast.messages import clean_text, error_text, explain, json_problem, read_json
-from holdfast.pipelines.approvals import Approval, check_function
 from holdfast.pipelines.contexts import StepContext
-from holdfast.tools import Tool, schema_type
+from holdfast.tools import Approval, Tool, check_choice, check_count, check_function, schema_type
 
 T = TypeVar("T", default=dict[str, Any])
 StepInput = Callable[[StepContext], Any]
@@ -67,6 +65,8 @@ class Step(Generic[T]):
             if not isinstance(kinds[kind], types[kind]):
                 raise self._fault(f"{'run' if kind == 'tool' else kind} must be a {types[kind].__name__}, "
                                   f"got {kinds[kind]!r:.80}")  # fmt: skip
+        if self.run is not None and self.run.approval is not None:
+            raise self._fault(f"tool '{self.run.name}' has an approval; put an approval step before it")
         object.__setattr__(self, "kind", given[0] if given else "agent")
         if self.input is not None:
             check_function(f"Step '{self.name}': input", self.input)

@@ -10,7 +10,18 @@ from typing import Any, NoReturn, cast
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
-from holdfast.agent_loop import Action, AskHuman, CallModel, CallTools, Finish, Settled, next_action
+from holdfast.agent_loop import (
+    NOBODY_TO_ASK,
+    Action,
+    AskApproval,
+    AskHuman,
+    CallModel,
+    CallTools,
+    Finish,
+    Settled,
+    next_action,
+)
+from holdfast.checkpoints import Question
 from holdfast.errors import InputError
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import MODEL_OPTIONS, summary
@@ -37,6 +48,11 @@ class AgentRun(People):
         super().__init__()
         self._data, self._extra = data, extra
         self._steps = 0
+        if workflow.info().continued_run_id is not None and isinstance(data, dict) and "carried" in data:
+            # Before anybody can ask: what was open in the run before is open.
+            asked = data["carried"].get("state", {}).get("questions", ())
+            self._gates = {item["tool_call_id"]: item for item in asked if "gate" in item}
+            self._take_over(data["carried"])
 
     async def drive(self) -> dict[str, Any]:
         """Run to the end; see `Waits`."""
@@ -56,6 +72,8 @@ class AgentRun(People):
         await self._begin()
         while True:
             await self._serve_exports()
+            if self._running.cancelled:
+                self._state = self._state.unattended("Not run: the run was cancelled before people had decided")
             if self._running.cancelled and self._state.open_calls:
                 await self._carry_out(next_action(self._state))  # none is run: each is answered with that
             if self._running.cancelled:
@@ -71,6 +89,11 @@ class AgentRun(People):
             case CallModel():
                 self._continue_as_new_if_due()
                 await self._call_model(action)
+            case AskApproval() if self._given.asks_caller and self._given.call is None:
+                self._state = self._state.unattended(NOBODY_TO_ASK)
+            case AskApproval(gates):
+                await self._leave_at_gates()
+                await self._await_approvals(gates)
             case CallTools():
                 await self._call_tools(action)
             case AskHuman(question) if self._given.asks_caller:
@@ -104,7 +127,6 @@ class AgentRun(People):
         )
         self._calls = Calls(self._given, self._progress, self._running, self._pause, self._await_worker)
         if carried is not None:
-            self._mailbox.take_over(carried.get("mailbox", {}))
             self._state = read_state(carried.get("state", {}), self._facts)
         else:
             self._state = read_state(opened.pop("state", {}), self._facts)
@@ -133,8 +155,9 @@ class AgentRun(People):
         if opened is None:
             await self._cancelled()
         calls = {call.id: call for call in read_calls(opened.pop("calls", ()))}
-        seq = opened.pop("seq")
-        return Progress(run=run, opened=opened, seq=seq, turn=Turn(seq=seq, calls=calls))
+        seq, approved = opened.pop("seq"), dict(opened.pop("approved", ()))
+        turn = Turn(seq=seq, calls=calls, arguments=opened.pop("arguments", {}), approved=approved)
+        return Progress(run=run, opened=opened, seq=seq, turn=turn)
 
     async def _start_hook(self) -> None:
         while True:
@@ -164,13 +187,16 @@ class AgentRun(People):
         self._steps += 1
         progress.kept_by = workflow.info().original_execution_run_id
         progress.opened.pop("agent_state", None)
+        gates, refused, shown = reply.pop("gates", ()), reply.pop("refused", {}), reply.pop("arguments", {})
         progress.seq, progress.last = reply["seq"], reply
         calls = tuple(read_calls(reply.get("calls", ())))
-        progress.turn = Turn(progress.turn.number + 1, progress.seq, {call.id: call for call in calls})
+        progress.turn = Turn(progress.turn.number + 1, progress.seq, {call.id: call for call in calls}, arguments=shown)
         progress.view = reply.get("view", progress.view)
         progress.say = [progress.say[index] for index in reply.get("untold", ())]
         answer = Reply(reply.get("text", ""), calls or None, read_usage(reply.get("usage")))
-        self._state = self._state.replied(cast(Any, answer))
+        since = {"since": workflow.now().isoformat()}
+        questions = [Question(**{**item, "gate": {**item["gate"], **since}}) for item in gates]
+        self._state = self._state.replied(cast(Any, answer)).gated(questions, refused)
         if progress.say and not calls:
             self._state = self._state.told()
         self._tell()
@@ -325,13 +351,22 @@ class AgentRun(People):
 
     # --- going on as new ---
 
+    async def _leave_at_gates(self) -> None:
+        """Go on as new, gates that are open with it; or here, if somebody waits for what becomes of a decision."""
+        if self._gates_leave:
+            await workflow.wait_condition(
+                lambda: workflow.all_handlers_finished() or self._has_senders() or bool(self._exports)
+            )
+            self._gates_leave = False
+            self._continue_as_new_if_due()
+
     def _continue_as_new_if_due(self) -> None:
         if self._exports or self._running.cancelled or not workflow.all_handlers_finished():
             return
         if self._steps < STEPS and not workflow.info().is_continue_as_new_suggested():
             return
         given = {name: value for name, value in self._given.plain().items() if name not in _ONCE}
-        carried = {**self._progress.carried(self._state), "mailbox": self._mailbox.carried()}
+        carried = {**self._progress.carried(self._state), **self._carried_decisions()}
         workflow.continue_as_new({**given, "carried": carried})
 
 

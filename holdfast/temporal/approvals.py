@@ -5,20 +5,18 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
+from holdfast.agent_loop import Gate, GateRule, digest_of
 from holdfast.errors import DefinitionError
-from holdfast.pipeline_loop import Gate, GateRule, digest_of
-from holdfast.pipelines import Approval
 from holdfast.temporal import names
 from holdfast.temporal.descriptions import pipeline_details
 from holdfast.temporal.gates import Gates
+from holdfast.tools import Approval
 
 _ATTRIBUTE = "_holdfast_gates"  # of the user's workflow
 
 
 class _WorkflowGates(Gates):
     """The gates of one run of a user's workflow."""
-
-    _recorded_with = {"users": True}  # noqa: RUF012
 
     def _run_key(self) -> str:
         return workflow.info().original_execution_run_id

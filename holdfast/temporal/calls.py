@@ -157,7 +157,7 @@ class Calls:
             call.name,
             self._reference(call, turn),
             **tool_options(tool),
-            summary=summary(f"{call.shown} · {'safe to retry' if tool.safe_to_retry else 'at most once'}"),
+            summary=summary(" · ".join([call.shown, *_conditions(tool, turn.approved.get(call.position))])),
         )
         try:
             return self._outcome(turn, await self._running.wait(handle)), None
@@ -182,6 +182,8 @@ class Calls:
             reference["dispatch"] = dispatch
         if self._given.depth:
             reference["depth"] = self._given.depth
+        if call.position in turn.approved:
+            reference["approved"] = turn.approved[call.position]
         return reference | more
 
     async def _settle(
@@ -215,6 +217,15 @@ class Calls:
             text = f'Tool "{call.name}": it was cut off {tool.attempts} times: {_reason(cause)}'
             return self._inline(call, turn, Failed(text))
         return self._inline(call, turn, Unknown(found.get("reason") or _reason(cause)))
+
+
+def _conditions(tool: ToolFacts, approved: dict[str, Any] | None) -> list[str]:
+    """Say in words for people under what conditions a call runs."""
+    how = "safe to retry" if tool.safe_to_retry else "at most once"
+    if approved is None:
+        return [how]
+    who = f" by {', '.join(approved['by'])}" if approved["by"] else ""
+    return [how, ("approved with an edit" if "edit" in approved else "approved") + who]
 
 
 def _reason(error: ActivityError | None) -> str:

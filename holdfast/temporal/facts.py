@@ -38,6 +38,10 @@ class ToolFacts:
     longest: float = 30.0
     agent: bool = False
 
+    @property
+    def approval(self) -> None:
+        """A workflow never looks for gates: the activity that has the model's answer does."""
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -182,9 +186,10 @@ def write_state(state: LoopState) -> dict[str, Any]:
     if state.open_calls:
         data["open_calls"] = [write_call(call) for call in cast(tuple[Call, ...], state.open_calls)]
     if state.refused:
-        data["refused"] = sorted(state.refused)
-    if state.questions:
-        data["questions"] = [question.model_dump() for question in state.questions]
+        data["refused"] = dict(state.refused)
+    for name in ("questions", "verdicts"):
+        if asked := getattr(state, name):
+            data[name] = [question.model_dump() for question in asked]
     if state.usage is not None:
         data["usage"] = [state.usage.input_tokens, state.usage.output_tokens]
     if state.ended is not None:
@@ -200,8 +205,9 @@ def read_state(data: Mapping[str, Any], facts: Facts) -> LoopState:
         tools=facts.tools,
         on_terminal_tool_error=facts.on_terminal_tool_error,
         open_calls=cast(Any, tuple(Call(*call) for call in data.get("open_calls", ()))),
-        refused=frozenset(data.get("refused", ())),
+        refused=data.get("refused", {}),
         questions=tuple(Question(**question) for question in data.get("questions", ())),
+        verdicts=tuple(Question(**question) for question in data.get("verdicts", ())),
         usage=read_usage(data.get("usage")),
         ended=None if "ended" not in data else Finish(**data["ended"]),
         **plain,

@@ -14,8 +14,8 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
+from holdfast.agent_loop import Decision, Gate
 from holdfast.errors import InputError
-from holdfast.pipeline_loop import Decision, Gate
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import STORE_OPTIONS, summary
 from holdfast.temporal.elsewhere import anywhere
@@ -38,7 +38,6 @@ class Gates(Waits):
     """The part of a run that waits for decisions."""
 
     _asks_groups = True
-    _recorded_with: dict[str, Any] = {}  # noqa: RUF012
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,6 +48,14 @@ class Gates(Waits):
 
     def _run_key(self) -> str:
         raise NotImplementedError
+
+    def _recorded_with(self, decision: Decision) -> dict[str, Any]:
+        """Return what else the activity that records a decision needs to know."""
+        return {}
+
+    def _parked(self) -> list[Any]:
+        arrived = [item.decision.model_dump() for items in self._arrived.values() for item in items]
+        return [*super()._parked(), *arrived]
 
     def _may_come_to(self, gate: str) -> bool:
         """Whether a gate may open later."""
@@ -68,15 +75,16 @@ class Gates(Waits):
             for gate, items in self._arrived.items()
             if items
         }
-        return {"arrived": arrived, "closed": self._closed, "mailbox": self._mailbox.carried()}
+        data = {"arrived": arrived, "closed": self._closed, "mailbox": self._mailbox.carried()}
+        return {name: value for name, value in data.items() if value}
 
     def _take_over(self, data: Mapping[str, Any]) -> None:
         """Take in what the run before carried over; what arrived meanwhile stands behind it."""
-        for gate, items in data["arrived"].items():
+        for gate, items in data.get("arrived", {}).items():
             before = [Arrived(Decision(**decision), datetime.fromisoformat(at)) for decision, at in items]
             self._arrived[gate] = deque([*before, *self._arrived.get(gate, ())])
-        self._closed = {**data["closed"], **self._closed}
-        self._mailbox.take_over(data["mailbox"])
+        self._closed = {**data.get("closed", {}), **self._closed}
+        self._mailbox.take_over(data.get("mailbox", {}))
 
     # --- what arrives ---
 
@@ -135,12 +143,19 @@ class Gates(Waits):
 
     # --- a gate ---
 
-    async def _at_gate(self, gate: Gate, message: str) -> Gate:
-        """Wait until a gate is decided, or its time is over; still open if the run is cancelled or continues as new."""
+    async def _at_gate(self, gate: Gate, message: str, **shown: Any) -> Gate:
+        """Wait until a gate is decided, or its time is over; still open if the run is cancelled or continues as new.
+
+        Args:
+            shown: what else people see of it; see `Waiting`.
+        """
         arrived = self._arrived.setdefault(gate.name, deque())
+        self._closed.pop(gate.name, None)  # of another call of the same id
         while gate.status == "open" and not self._running.cancelled and (arrived or not self._gates_leave):
             waiting = Waiting("approval", gate.name, message, gate.since, gate.deadline, gate.digest,
-                              gate.rule.users, gate.rule.groups, gate.rule.quorum, gate.approved_by)  # fmt: skip
+                              gate.rule.users, gate.rule.groups, gate.rule.quorum, gate.approved_by,
+                              **shown)  # fmt: skip
+            self._asks_groups = self._asks_groups or bool(gate.rule.groups)
             self._wait_for(waiting)
             gate = await self._asked(gate, arrived)
             self._end_waiting(*(item for item in self._waiting if _is_of(item, gate)))
@@ -148,6 +163,8 @@ class Gates(Waits):
             return gate
         if gate.status != "open":
             self._closed[gate.name] = gate.status.replace("-", " ")
+            if len(self._closed) > PARKED_MESSAGES:
+                del self._closed[next(iter(self._closed))]
         while arrived:
             late = arrived.popleft()
             await self._judge(gate, late, "the run is cancelled" if gate.status == "open" else None)
@@ -195,7 +212,7 @@ class Gates(Waits):
         refused: str | None = await anywhere(
             self._await_worker,
             names.DECIDE,
-            {**reference, **self._recorded_with},
+            {**reference, **self._recorded_with(decision)},
             {**STORE_OPTIONS, "summary": what},
             otherwise="the run is cancelled",
         )

@@ -8,13 +8,16 @@ from temporalio.exceptions import ApplicationError
 from holdfast.agent_loop import LoopState
 from holdfast.agents import Loop
 from holdfast.temporal import names
+from holdfast.temporal.gates import Gates
 from holdfast.temporal.progress import Progress
-from holdfast.temporal.waits import Waits, refuse_by
+from holdfast.temporal.waits import refuse_by
 from holdfast.temporal.wire import AWAITED_BYTES, PARKED_BYTES
 
 
-class Handlers(Waits):
+class Handlers(Gates):
     """What can be sent to an agent's run at any time: also before it starts and while it ends."""
+
+    _asks_groups = False  # until it does
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +29,7 @@ class Handlers(Waits):
 
     def _parked(self) -> list[Any]:
         progress = self._progress
-        return [self._mailbox.carried(), progress.say, list(progress.turn.sources.items())]
+        return [*super()._parked(), progress.say, list(progress.turn.sources.items())]
 
     @property
     def _limit(self) -> int:

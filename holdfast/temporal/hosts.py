@@ -15,7 +15,7 @@ from uuid import uuid4
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from holdfast.agents import Agent, Loop, check_count
+from holdfast.agents import Agent, Loop
 from holdfast.errors import (
     DefinitionError,
     HoldfastError,
@@ -34,7 +34,7 @@ from holdfast.temporal import names
 from holdfast.temporal.handler_threads import HandlerThread
 from holdfast.temporal.transcript_cache import TranscriptCache
 from holdfast.temporal.turn_records import TurnRecord
-from holdfast.tools import Tool
+from holdfast.tools import Tool, check_count
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from holdfast.agent_loop import answer_message, with_notices
+from holdfast.agent_loop import LoopState, answer_message, with_notices
 from holdfast.agents import Agent, AgentContext
 from holdfast.errors import HoldfastError, ModelError
 from holdfast.llm import LLMAdapter, tools_to_descriptions
@@ -20,6 +20,7 @@ from holdfast.local.model_calls import chat, compressed
 from holdfast.messages import LLMResponse, Message, cut, error_text, read_json, size_over
 from holdfast.stores.protocol import Append
 from holdfast.temporal import names
+from holdfast.temporal.gate_activities import arguments_shown, find_gates
 from holdfast.temporal.hosts import (
     AfterAWhile,
     AgentHost,
@@ -132,14 +133,18 @@ class ModelActivities:
             kept = KeptView(seq=transcript.seq, messages=tuple(shorter[: -len(said)] if said else shorter))
             await self._host.store.save_reply(f"{reference['run']}/view", turn, kept.model_dump_json())
         number = transcript.seq + len(said)
+        message = answer_message(
+            response,
+            turn=number,
+            taken=transcript.call_ids,
+            tools=agent.tool_map.keys(),
+            limit=agent.loop.max_message_bytes,
+        )
+        gates, refused = await find_gates(
+            self._host, agent, LoopState(loop=agent.loop, tools=agent.tool_map).replied(message), context.user_id
+        )
         return TurnRecord(
-            message=answer_message(
-                response,
-                turn=number,
-                taken=transcript.call_ids,
-                tools=agent.tool_map.keys(),
-                limit=agent.loop.max_message_bytes,
-            ),
+            message=message,
             said=tuple(_digest(message.content) for message in said),
             state=agent.write_state(context.state),
             key=f"{session_key(transcript.session)}/{number + 1}",
@@ -148,6 +153,8 @@ class ModelActivities:
             user_id=context.user_id,
             tenant_id=context.tenant_id,
             view=None if shorter is None else turn,
+            gates=tuple(gates),
+            refused=refused,
         )
 
     # --- keeping ---
@@ -195,6 +202,11 @@ class ModelActivities:
                               for place, call in enumerate(message.tool_calls)]  # fmt: skip
             if message.content:
                 reply["text"] = message.content[:PREVIEW]
+            if record.refused:
+                reply["refused"] = dict(record.refused)
+            if record.gates:
+                reply["gates"] = [gate.model_dump() for gate in record.gates]
+                reply["arguments"] = arguments_shown(message.tool_calls, record.gates)
             return reply
         if len(transcript.messages) > self._host.max_stored_messages:
             await self._host.store.prune_messages(transcript.session.id, self._host.max_stored_messages)

@@ -1,11 +1,13 @@
 """Waiting for people: questions, calls of unknown outcome, pauses. Each is visible, addressable, and has an end."""
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 from temporalio import workflow
 
-from holdfast.agent_loop import LoopState
+from holdfast.agent_loop import Decision, Gate, LoopState
 from holdfast.agents import Loop
 from holdfast.checkpoints import Question
 from holdfast.temporal import names
@@ -17,7 +19,7 @@ from holdfast.temporal.facts import Call, Facts
 from holdfast.temporal.handlers import Handlers
 from holdfast.temporal.mailboxes import Resolve
 from holdfast.temporal.waits import Waiting
-from holdfast.temporal.wire import AgentInput, write_outcome
+from holdfast.temporal.wire import AgentInput, let_through, write_outcome
 from holdfast.tools import Asked, Failed, Outcome, Returned, Unknown
 
 _RESOLVED = 20  # decisions of operators that `status` shows
@@ -32,6 +34,7 @@ class People(Handlers):
         super().__init__()
         self._given = AgentInput()
         self._facts = Facts(loop=Loop(), tools={})  # those of the agent, once the run is open
+        self._deciding: dict[str, asyncio.Task[Gate]] = {}  # gates of the turn, by call
 
     @property
     def _state(self) -> LoopState:
@@ -151,6 +154,44 @@ class People(Handlers):
             case _:
                 self._answered(question, outcome)
 
+    # --- approvals ---
+
+    async def _await_approvals(self, questions: Sequence[Question]) -> None:
+        """Wait until a gate of the turn is decided; all are open at once."""
+        turn = self._progress.turn
+        for question in questions:
+            gate = Gate.read(question.gate or {})
+            if gate.name not in self._deciding:
+                call = turn.calls[gate.name]
+                shown = {"tool": call.name, "arguments": turn.arguments.get(call.id, call.shown)}
+                self._deciding[gate.name] = asyncio.create_task(self._at_gate(gate, question.question, **shown))
+                self._gates.pop(gate.name, None)
+        tasks = self._deciding
+        await workflow.wait_condition(lambda: any(task.done() for task in tasks.values()) or bool(self._exports))
+        if self._running.cancelled or self._gates_leave:
+            await asyncio.gather(*tasks.values())  # each ends by itself
+        for name in [name for name, task in tasks.items() if task.done()]:
+            self._passed(tasks.pop(name).result())
+
+    def _passed(self, gate: Gate) -> None:
+        """Take in what became of a gate."""
+        self._state = self._state.decided(gate)
+        if gate.status == "approved":
+            turn = self._progress.turn
+            turn.approved[turn.calls[gate.name].position] = let_through(gate)
+
+    def _run_key(self) -> str:
+        return self._progress.run
+
+    def _recorded_with(self, decision: Decision) -> dict[str, Any]:
+        turn = self._progress.turn
+        if decision.edit is None or decision.gate not in turn.calls:
+            return {}
+        return {"call": [turn.number, turn.calls[decision.gate].position]}
+
+    def _leave_if_long(self) -> None:
+        self._gates_leave = self._gates_leave or workflow.info().is_continue_as_new_suggested()
+
     # --- pauses ---
 
     def _resumed(self, model: str | None) -> None:
@@ -169,7 +210,7 @@ class People(Handlers):
 
     async def _serve_exports(self) -> None:
         """Export where the transcript is whole: between two actions, with no call in flight."""
-        if self._loop_state is None or self._state.open_calls:
+        if self._loop_state is None or (self._state.open_calls and not self._state.gates):
             return
         while self._exports:
             request = self._exports.pop(0)
@@ -177,7 +218,8 @@ class People(Handlers):
             reference = self._reference(
                 iterations=state.iterations,
                 usage=None if state.usage is None else state.usage.model_dump(),
-                questions=self._questions(),
+                questions=[question.model_dump() for question in state.kept_questions],
+                at_gate=bool(state.gates) or None,
             )
             exported = await self._around(names.EXPORT, reference)
             request.update(exported or {"error": "export: the run was cancelled"})
@@ -204,7 +246,7 @@ class People(Handlers):
             "max_iterations": state.loop.max_iterations,
             "usage": None if state.usage is None else state.usage.model_dump(),
             "running": [{"tool_call_id": call.id, "tool": call.name, "arguments": call.shown}
-                        for call in cast("tuple[Call, ...]", state.open_calls)],
+                        for call in cast("tuple[Call, ...]", () if state.gates else state.open_calls)],
             "resolved": self._progress.resolved,
         } | seen  # fmt: skip
 

@@ -3,14 +3,13 @@
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, TypeVar, cast
 
 from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from holdfast.agent_loop import last_answer
+from holdfast.agent_loop import access_problem, digest_of, last_answer
 from holdfast.checkpoints import StepResult
 from holdfast.errors import InputError, SessionAccessDeniedError
 from holdfast.local.pipeline_results import Kept
@@ -18,17 +17,14 @@ from holdfast.local.pipeline_steps import read_result
 from holdfast.messages import Message, ToolCall, cut, error_text
 from holdfast.pipeline_loop import (
     Action,
-    Decision,
     Done,
     Evaluate,
     Evaluations,
     PipelineState,
     Todo,
-    access_problem,
-    digest_of,
     plan,
 )
-from holdfast.pipelines import Approval, Pipeline, Step
+from holdfast.pipelines import Pipeline, Step
 from holdfast.pipelines.paths import find, stage_index
 from holdfast.temporal import names
 from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors
@@ -36,7 +32,7 @@ from holdfast.temporal.plans import pipeline_facts, place_of, read_plan
 from holdfast.temporal.transcripts import call_key, read_entry
 from holdfast.temporal.turn_records import TurnRecord
 from holdfast.temporal.wire import INLINE_BYTES, PipelineInput, read_outcome, shown_arguments
-from holdfast.tools import Failed, Outcome, Returned, Terminated, Unknown
+from holdfast.tools import Approval, Failed, Outcome, Returned, Terminated, Unknown
 
 T = TypeVar("T")
 
@@ -50,7 +46,7 @@ class PipelineActivities:
         self._host = host
 
     def all(self) -> list[Any]:
-        return [self.open, self.step, self.decide]
+        return [self.open, self.step]
 
     # --- opening ---
 
@@ -139,26 +135,6 @@ class PipelineActivities:
             if "end" in reference:
                 found["result"] = await work.result(**reference["end"])
             return found
-
-    # --- decisions ---
-
-    @activity.defn(name=names.DECIDE)
-    async def decide(self, reference: dict[str, Any]) -> str | None:
-        """Record a decision; returns why it does not count."""
-        with TypedErrors():
-            given = dict(reference)
-            run, at = given.pop("run"), datetime.fromisoformat(given.pop("at"))
-            refused: str | None = given.pop("refused")
-            is_users = given.pop("users", False)  # of a workflow of the user's own, which has no pipeline
-            decision = Decision(**given)
-            may = None if is_users else self._host.pipeline().access.get("approve")
-            if refused is None:
-                problem = await self._call("access", lambda: access_problem(may, decision.by))
-                refused = None if problem is None else f"gate {decision.gate}: {problem} decide it"
-            info = activity.info()
-            key = f"{info.workflow_run_id}/{info.activity_id}"
-            await Kept(run, self._host.store).record(decision, at, refused, key)
-            return refused
 
     # --- what users declare ---
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.pipeline_loop import GateRule, Planned, plan
+from holdfast.agent_loop import GateRule
+from holdfast.pipeline_loop import Planned, plan
 from holdfast.pipelines import Pipeline, Stage, Step
 from holdfast.temporal.facts import tool_facts, write_tool_facts
 

@@ -25,6 +25,7 @@ from holdfast.temporal import names
 from holdfast.temporal.agent_workflows import AgentRun
 from holdfast.temporal.converters import DATA_CONVERTER
 from holdfast.temporal.facts import GRACE, tool_facts
+from holdfast.temporal.gate_activities import GateActivities
 from holdfast.temporal.hosts import HEARTBEAT_EVERY, AgentHost
 from holdfast.temporal.lost_calls import watch_for_lost_calls
 from holdfast.temporal.model_activities import ModelActivities
@@ -72,8 +73,8 @@ class HoldfastPlugin(SimplePlugin):
         max_stored_messages: int = 200,
     ) -> None:
         self._host = host = AgentHost(agents, pipelines, store, llm, dict(tools or {}), max_stored_messages)
-        activities = [activity for part in (ModelActivities, ToolActivities, SessionActivities, PipelineActivities)
-                      for activity in part(host).all()]  # fmt: skip
+        parts = (ModelActivities, ToolActivities, SessionActivities, PipelineActivities, GateActivities)
+        activities = [activity for part in parts for activity in part(host).all()]
         super().__init__(
             "holdfast.HoldfastPlugin",
             data_converter=_converter,

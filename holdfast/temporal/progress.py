@@ -25,6 +25,9 @@ class Turn:
         sources: by position, where a call's result is, if not in the ledger under its first dispatch.
         dispatches: by position, how often a call was dispatched.
         spent: by agents that were called.
+        arguments: by id, of calls that people are asked about, as far as they are shown.
+        approved: by position, who has let a call through, and the digest of the arguments that it is to run with, if
+            those are not the model's.
     """
 
     number: int = 0
@@ -34,6 +37,8 @@ class Turn:
     sources: dict[int, dict[str, Any]] = field(default_factory=dict)
     dispatches: dict[int, int] = field(default_factory=dict)
     spent: Usage | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
+    approved: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def written(self) -> None:
         """The results so far are in the transcript."""
@@ -122,6 +127,8 @@ class Progress:
             "calls": [write_call(call) for call in turn.calls.values()],
             "sources": [list(item) for item in turn.sources.items()],
             "dispatches": [list(item) for item in turn.dispatches.items()],
+            "arguments": turn.arguments,
+            "approved": [list(item) for item in turn.approved.items()],
             "say": self.say,
             "notices": self.notices,
             "view": self.view,
@@ -138,7 +145,10 @@ class Progress:
         """Read what `carried` returned, the loop's state left aside."""
         number, seq, part = data["turn"]
         calls = {call.id: call for call in read_calls(data.get("calls", ()))}
-        turn = Turn(number, seq, calls, part, dict(data.get("sources", ())), dict(data.get("dispatches", ())))
+        turn = Turn(
+            number, seq, calls, part, dict(data.get("sources", ())), dict(data.get("dispatches", ())),
+            arguments=data.get("arguments", {}), approved=dict(data.get("approved", ())),
+        )  # fmt: skip
         since = data.get("since")
         return cls(
             turn=turn,

@@ -1,7 +1,7 @@
 """The activities around a run: opening its session, its hooks, its last write, and what is exported of it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -18,14 +18,15 @@ from holdfast.errors import InputError, SessionConflictError, StoreError
 from holdfast.local.inputs import RunInput
 from holdfast.local.pipeline_results import Kept
 from holdfast.local.sessions import check_access
-from holdfast.messages import Message, Usage, cut
+from holdfast.messages import Message, ToolCall, Usage, cut
 from holdfast.stores.protocol import Session
 from holdfast.temporal import names
 from holdfast.temporal.facts import Call, write_facts, write_state
+from holdfast.temporal.gate_activities import arguments_shown, find_gates, keep_edit
 from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors, hooked
 from holdfast.temporal.transcripts import Transcript, session_key
 from holdfast.temporal.turn_records import TurnRecord
-from holdfast.temporal.wire import CHECKPOINT_BYTES, INLINE_BYTES, AgentInput, check_json, shown_arguments
+from holdfast.temporal.wire import CHECKPOINT_BYTES, INLINE_BYTES, AgentInput, check_json, let_through, shown_arguments
 
 
 class SessionActivities:
@@ -52,9 +53,22 @@ class SessionActivities:
             place = f"{reference['run']}/open"
             kept = await self._host.store.load_reply(place, 0)
             if kept is None:
-                opened = await self._open(agent, reference)
-                kept = await self._host.store.save_reply(place, 0, to_json(opened).decode())
-            return json.loads(kept)  # type: ignore[no-any-return]
+                found = await self._open(agent, reference)
+                kept = await self._host.store.save_reply(place, 0, to_json(found).decode())
+            opened: dict[str, Any] = json.loads(kept)
+            if (version := opened.pop("gates_of", None)) is not None:
+                await self._take_over_gates(reference, version)
+            return opened
+
+    async def _take_over_gates(self, reference: Mapping[str, Any], version: int) -> None:
+        """Take the gates out of a session: they are this run's now, and nobody else may decide on them."""
+        store, run = self._host.store, reference["run"]
+        session = cast(Session, await store.load_session(reference["session"]))
+        ours = {"questions": _without_gates(session.questions), "workflow_id": activity.info().workflow_id,
+                "run_key": f"{run}/0"}  # fmt: skip
+        await store.append_messages_atomic(
+            session.id, [], session.model_copy(update=ours), write_key=f"{run}/gates", expected_version=version
+        )
 
     async def _open(self, agent: Agent, reference: Mapping[str, Any]) -> dict[str, Any]:
         given = AgentInput.read(reference["input"])
@@ -81,7 +95,10 @@ class SessionActivities:
         if given.checkpoint is not None:
             raise InputError(f"Session {session.id} has messages of its own: give the checkpoint another session_id")
         messages = mended(await self._host.store.load_messages(session.id))
-        return await self._found(agent, reference, opened, session, messages, recovering=True)
+        questions = session.questions or ()
+        if _without_gates(questions) != (questions or None):
+            opened["gates_of"] = session.version
+        return await self._found(agent, reference, opened, session, messages, questions, recovering=True)
 
     async def _message(self, agent: Agent, given: AgentInput) -> str | None:
         if given.step is not None:
@@ -128,7 +145,7 @@ class SessionActivities:
             state=agent.write_state(agent.new_state()),
             user_id=given.user_id,
             tenant_id=given.tenant_id,
-            questions=brought.questions or None,
+            questions=_without_gates(brought.questions),
             workflow_id=activity.info().workflow_id,
             run_key=f"{run}/0",
             created_at=datetime.fromisoformat(opened.pop("created")),
@@ -137,7 +154,7 @@ class SessionActivities:
             session.id, messages, session, write_key=f"{run}/0", expected_seq=0
         )
         session = session.model_copy(update={"last_seq": seq})
-        found = await self._found(agent, reference, opened, session, messages, recovering=False)
+        found = await self._found(agent, reference, opened, session, messages, brought.questions, recovering=False)
         state = found.setdefault("state", {})
         state["iterations"] = checkpoint.iterations
         if checkpoint.usage.total_tokens:
@@ -151,12 +168,14 @@ class SessionActivities:
         opened: dict[str, Any],
         session: Session,
         messages: list[Message],
+        questions: tuple[Question, ...],
         *,
         recovering: bool,
     ) -> dict[str, Any]:
         state = LoopState(loop=agent.loop, tools=agent.tool_map).fold(
-            messages, recovering=recovering, questions=session.questions or ()
+            messages, recovering=recovering, questions=questions
         )
+        state = state.gated(*await find_gates(self._host, agent, state, session.user_id)) if state.unasked else state
         last = last_answer(messages)
         answer = None if last is None else messages[last]
         calls = () if answer is None else answer.tool_calls or ()
@@ -175,6 +194,10 @@ class SessionActivities:
             await self._host.store.save_reply(reference["run"], 0, record.model_dump_json())
             opened["calls"] = [[call.id, call.name, place, shown_arguments(call.arguments)]
                                for place, call in enumerate(calls)]  # fmt: skip
+        if gates := state.gates:
+            opened["arguments"] = arguments_shown(calls, gates)
+        if state.verdicts:
+            opened["approved"] = await self._approved(reference["run"], state, calls)
         plain = {item[0]: Call(*item) for item in opened.get("calls", ())}
         light = LoopState(
             **{
@@ -185,6 +208,16 @@ class SessionActivities:
         )
         opened["state"] = write_state(light)
         return opened
+
+    async def _approved(self, run: str, state: LoopState, calls: Sequence[ToolCall]) -> list[Any]:
+        """Return what people have let through, by position, as `Turn.approved` has it."""
+        approved = []
+        for position, call in enumerate(calls):
+            gate = state.verdict(call)
+            if gate is not None and gate.status == "approved":
+                await keep_edit(self._host, run, gate.edit)
+                approved.append([position, let_through(gate)])
+        return approved
 
     # --- hooks and the end ---
 
@@ -253,7 +286,7 @@ class SessionActivities:
         with TypedErrors():
             transcript = await self._transcript(reference)
             asked = {question["tool_call_id"] for question in reference["questions"]}
-            if any(call.id not in asked for call in unanswered(transcript.messages)):
+            if "at_gate" not in reference and any(call.id not in asked for call in unanswered(transcript.messages)):
                 await transcript.commit(turn=reference["turn"], questions=reference["questions"])
             questions = tuple(Question(**question) for question in reference["questions"])
             usage = reference.get("usage")
@@ -286,6 +319,10 @@ class SessionActivities:
 def agent_tool(agent: Agent) -> Any:
     """Return the tool that an agent is for others: it says what its arguments are."""
     return Agent("caller", tools=[agent]).tool_map[agent.name]
+
+
+def _without_gates(questions: Sequence[Question] | None) -> tuple[Question, ...] | None:
+    return tuple(question for question in questions or () if question.gate is None) or None
 
 
 async def _is_running(workflow_id: str | None) -> bool:

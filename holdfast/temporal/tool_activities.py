@@ -13,14 +13,15 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from holdfast.agent_loop import cancelled
+from holdfast.agent_loop import cancelled, with_edit
 from holdfast.agents import Agent
 from holdfast.local.threads import bounded
-from holdfast.messages import ToolCall
+from holdfast.messages import ToolCall, read_json
 from holdfast.stores.protocol import LedgerEntry
 from holdfast.temporal import names
 from holdfast.temporal.calls import REDISPATCHES
 from holdfast.temporal.facts import GRACE, TIMEOUT, handler_seconds
+from holdfast.temporal.gate_activities import edit_place
 from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors, surely
 from holdfast.temporal.invocations import Invocations
 from holdfast.temporal.lost_calls import is_alive
@@ -43,7 +44,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt at a call."""
+    """One attempt at a call.
+
+    Args:
+        approved: who has let it through, as `Turn.approved` says; None if nobody was asked.
+    """
 
     agent: Agent
     tool: Tool[..., Any]
@@ -52,6 +57,7 @@ class Attempt:
     run: str
     key: str
     invocations: Invocations
+    approved: Mapping[str, Any] | None
 
     def bounded(self, ask: Callable[..., Awaitable[Outcome | None]]) -> Coroutine[Any, Any, Outcome | None]:
         """Return what runs the tool's `attempt`, or asks its `verify`, for as long as that may take."""
@@ -63,6 +69,12 @@ class Attempt:
             limit=self.agent.loop.max_message_bytes,
             seconds=handler_seconds(self.tool),
         )
+
+    def told(self, outcome: Outcome) -> Outcome:
+        """Return an outcome with a word to the model if people have changed what it asked for."""
+        if self.approved is None or "edit" not in self.approved or isinstance(self.call.arguments, str):
+            return outcome
+        return with_edit(outcome, self.approved["by"], self.call.arguments, self.agent.loop.max_message_bytes)
 
 
 class ToolActivities:
@@ -86,6 +98,9 @@ class ToolActivities:
         run, turn, position = reference["run"], reference["turn"], reference.get("position", 0)
         record = await self._host.load_record(run, turn)
         call = record.calls[position]
+        if (edit := reference.get("approved", {}).get("edit")) is not None:
+            arguments = read_json(await self._host.load_kept(edit_place(run, edit), 0))
+            call = ToolCall(id=call.id, name=call.name, arguments=arguments)
         return Place(reference, record, call, run, call_key(turn, position, call.id, reference.get("dispatch", 1)))
 
     def _attempt(self, place: Place) -> Attempt:
@@ -106,7 +121,8 @@ class ToolActivities:
             agents=invocations,
             heartbeat=_heartbeat(loop),
         )
-        return Attempt(agent, tool, call, context, place.run, place.key, invocations)
+        approved = reference.get("approved")
+        return Attempt(agent, tool, call, context, place.run, place.key, invocations, approved)
 
     # --- running ---
 
@@ -159,7 +175,9 @@ class ToolActivities:
     async def _handle(self, attempt: Attempt) -> Outcome:
         tool = attempt.tool
         try:
-            outcome = await self._host.thread.run(attempt.bounded(tool.attempt))
+            outcome = await self._host.thread.run(
+                attempt.bounded(partial(tool.attempt, approved=attempt.approved is not None))
+            )
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or not task.cancelling():
@@ -168,7 +186,7 @@ class ToolActivities:
                 raise
             return cancelled(tool)
         assert outcome is not None
-        return outcome
+        return attempt.told(outcome)
 
     async def _record(self, attempt: Attempt, owner: str, outcome: Outcome) -> dict[str, Any]:
         """Record what a call came to. The effect is done: a store that refuses is asked again while there is time."""
@@ -250,7 +268,7 @@ class ToolActivities:
             return None
         if isinstance(outcome, Unknown):
             return {"claimed": True, "reason": outcome.reason}
-        return previewed(await self._enter(attempt, outcome))
+        return previewed(await self._enter(attempt, attempt.told(outcome)))
 
     async def _enter(self, attempt: Attempt, outcome: Outcome) -> dict[str, Any]:
         """Enter into the ledger what `verify` has found out."""

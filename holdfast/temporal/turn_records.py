@@ -1,5 +1,10 @@
 """What is kept of a turn in the store: the model's answer, and all that the calls in it need to know."""
 
+from collections.abc import Mapping
+
+from pydantic import Field
+
+from holdfast.checkpoints import Question
 from holdfast.messages import Message, Record, ToolCall
 
 
@@ -14,6 +19,8 @@ class TurnRecord(Record):
         session, agent_id, user_id, tenant_id: whose it is.
         previous: of an answer that an earlier run left: that run's key and turn, if it kept a ledger.
         view: its turn, if the context was compressed for it.
+        gates: what people must approve before its calls run.
+        refused: by id, why calls do not run.
     """
 
     message: Message
@@ -26,6 +33,8 @@ class TurnRecord(Record):
     tenant_id: str | None = None
     previous: str | None = None
     view: int | None = None
+    gates: tuple[Question, ...] = ()
+    refused: Mapping[str, str] = Field(default_factory=dict)
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:

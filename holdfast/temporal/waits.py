@@ -38,6 +38,7 @@ class Waiting:
         name: the call or gate it is about; for a pause, what could not be done; for a worker, the agent, tool or step.
         digest, approvers, groups: of an approval: of what is shown, and who may decide; nobody means anybody.
         quorum, approved_by: how many must approve, and who has.
+        tool, arguments: of the call that is to be approved; large arguments as a text that is cut.
     """
 
     kind: str
@@ -50,6 +51,8 @@ class Waiting:
     groups: tuple[str, ...] = ()
     quorum: int = 1
     approved_by: tuple[str, ...] = ()
+    tool: str | None = None
+    arguments: Any = None
 
     def plain(self) -> dict[str, Any]:
         data: dict[str, Any] = {
@@ -59,6 +62,8 @@ class Waiting:
             data["deadline"] = self.deadline.isoformat()
         if self.digest is not None:
             data |= {"digest": self.digest, "approvers": list(self.approvers)}
+        if self.tool is not None:
+            data |= {"tool": self.tool, "arguments": self.arguments}
         if self.quorum > 1:
             data |= {"quorum": self.quorum, "approved_by": list(self.approved_by)}
         return data

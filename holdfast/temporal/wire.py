@@ -1,5 +1,6 @@
 """What crosses Temporal: strict, small, plain JSON. Whatever is read here may be junk; whatever is written fits."""
 
+import hashlib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
@@ -7,11 +8,11 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from holdfast.agents import check_count
+from holdfast.agent_loop import Gate
 from holdfast.errors import DefinitionError, InputError, TerminalError
 from holdfast.messages import clean_text, cut, json_problem
 from holdfast.stores.protocol import check_session_id
-from holdfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
+from holdfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown, check_count
 
 INLINE_BYTES = 256 * 1024  # of one value in a history; Temporal refuses 2 MiB, and looks slow long before
 CHECKPOINT_BYTES = 1024 * 1024
@@ -20,6 +21,8 @@ PARKED_MESSAGES = 1_000  # that a run keeps until it can take them in; Temporal 
 PARKED_BYTES = 768 * 1024  # of all of them as JSON: they cross a history together when the run continues as new
 AWAITED_BYTES = 1_792 * 1024  # of all of them with the answer that the run waits for
 QUESTION_BYTES = 4 * 1024  # of a question; a turn may have 64
+SHOWN_BYTES = 16 * 1024  # of the arguments of a call that people are asked about
+GATES_BYTES = 1024 * 1024  # of all that is asked about the calls of a turn
 
 
 def check_json(value: object, what: str, limit: int = INLINE_BYTES) -> None:
@@ -33,6 +36,15 @@ def check_json(value: object, what: str, limit: int = INLINE_BYTES) -> None:
     size = len(to_json(value))
     if size > limit:
         raise InputError(f"{what}: {size:,} bytes, more than {limit:,}; keep large data elsewhere and send where it is")
+
+
+def let_through(gate: Gate) -> dict[str, Any]:
+    """Return what a run knows of an approved gate: by whom, and by what the arguments are found that replace others."""
+    return {"by": list(gate.approved_by)} | ({} if gate.edit is None else {"edit": edit_digest(gate.edit)})
+
+
+def edit_digest(arguments: object) -> str:
+    return hashlib.blake2b(to_json(arguments), digest_size=16).hexdigest()
 
 
 def read_fields(data: object, what: str, known: Mapping[str, type], *, own: Collection[str] = ()) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """Tools: what a model may call, declared once, and what one call comes to."""
 
+from holdfast.tools.approvals import Approval
 from holdfast.tools.attempts import (
     AgentInvoker,
     Asked,
     Cancelled,
-    Duration,
     Failed,
     Happened,
     NotHappened,
@@ -15,14 +15,15 @@ from holdfast.tools.attempts import (
     ToolContext,
     Unknown,
     Verdict,
-    seconds,
 )
+from holdfast.tools.checks import Duration, check_choice, check_count, check_function, seconds
 from holdfast.tools.declarations import TOOL_NAME, InThread, Tool, tool
 from holdfast.tools.signatures import json_schema, schema_type
 
 __all__ = [
     "TOOL_NAME",
     "AgentInvoker",
+    "Approval",
     "Asked",
     "Cancelled",
     "Duration",
@@ -38,6 +39,9 @@ __all__ = [
     "ToolContext",
     "Unknown",
     "Verdict",
+    "check_choice",
+    "check_count",
+    "check_function",
     "json_schema",
     "schema_type",
     "seconds",

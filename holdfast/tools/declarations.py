@@ -23,10 +23,10 @@ from holdfast.errors import (
     TerminalError,
     ToolDurabilityError,
 )
-from holdfast.messages import clean_text, cut, error_text, explain, is_cut, read_json, read_object, size_over
+from holdfast.messages import ToolCall, clean_text, cut, error_text, explain, is_cut, read_json, read_object, size_over
+from holdfast.tools.approvals import Approval
 from holdfast.tools.attempts import (
     Asked,
-    Duration,
     Failed,
     Happened,
     NotHappened,
@@ -36,8 +36,8 @@ from holdfast.tools.attempts import (
     Terminated,
     ToolContext,
     Unknown,
-    seconds,
 )
+from holdfast.tools.checks import Duration, check_function, seconds
 from holdfast.tools.signatures import Takes, json_schema, parameters_of, read_signature, read_summary, schema_type
 
 P = ParamSpec("P")
@@ -63,6 +63,8 @@ class Tool(Generic[P, R]):
         timeout: of one attempt; in process there is none by default. A call with effects that is cut off has an
             unknown outcome.
         retry: what to do when the handler raises, before the model sees it. Needs `safe_to_retry=True`.
+        approval: people must let a call through before it runs; or a function of the `ToolCall` that returns the
+            `Approval` for it, or None if it needs none. Until then nothing of the model's turn runs.
         verify: a read-only function with the handler's parameters that looks whether the effect of a call with an
             unknown outcome is there: returns `Happened(result)`, `NotHappened()`, or None if it cannot tell.
 
@@ -80,6 +82,7 @@ class Tool(Generic[P, R]):
     parallel: bool = False
     timeout: Duration | None = None
     retry: RetryPolicy | None = None
+    approval: Approval | Callable[[ToolCall], Approval | None] | None = None
     verify: Callable[..., Any] | None = None
     by_keyword: bool = field(default=False, repr=False)  # the handler takes the arguments themselves
 
@@ -96,12 +99,17 @@ class Tool(Generic[P, R]):
                 raise self._fault(f"{name} must be callable, got {getattr(self, name)!r}")
         if self.timeout is not None:
             object.__setattr__(self, "timeout", seconds(self.timeout, f"Tool '{self.name}': timeout"))
+        self._check_policies()
+        # A broken schema is found now, when the tool is declared, not by the first model that calls it.
+        _ = self._input_schema, self._result
+
+    def _check_policies(self) -> None:
         if self.retry is not None and not isinstance(self.retry, RetryPolicy):
             raise self._fault(f"retry must be a RetryPolicy, got {self.retry!r}")
         if self.retry is not None and not self.safe_to_retry:
             raise self._fault("retry needs safe_to_retry=True: a retry runs the tool twice")
-        # A broken schema is found now, when the tool is declared, not by the first model that calls it.
-        _ = self._input_schema, self._result
+        if self.approval is not None and not isinstance(self.approval, Approval):
+            check_function(f"Tool '{self.name}': approval, if it is no Approval,", self.approval, "ToolCall")
 
     def _fault(self, text: str) -> DefinitionError:
         return DefinitionError(f"Tool '{self.name}': {text}")
@@ -160,6 +168,19 @@ class Tool(Generic[P, R]):
         except ValueError:  # text of a tool that does not say what it returns
             return content
 
+    def approval_of(self, call: ToolCall) -> Approval | None:
+        """Return what must be decided before a call may run; None if it may.
+
+        Raises:
+            InputError: the function that says so gave something else; and what it raises.
+        """
+        if self.approval is None or isinstance(self.approval, Approval):
+            return self.approval
+        found = self.approval(call)
+        if found is None or isinstance(found, Approval):
+            return found
+        raise InputError(f'Tool "{self.name}": its approval must give an Approval or None, got {found!r:.80}')
+
     # --- one attempt ---
 
     def read_arguments(self, arguments: dict[str, Any] | str) -> Any:
@@ -202,12 +223,14 @@ class Tool(Generic[P, R]):
         *,
         limit: int,
         in_thread: InThread,
+        approved: bool = False,
     ) -> Outcome:
         """Run the handler once and say what came of it.
 
         Args:
             limit: the largest result in bytes.
             in_thread: runs a plain function where it may block.
+            approved: people have let these arguments through; a call that needs that is not run without.
         """
         if self.handler is None:
             return Failed(
@@ -219,6 +242,12 @@ class Tool(Generic[P, R]):
         except InputError as error:
             return Failed(cut(error_text(error), limit))
         try:
+            if (
+                self.approval is not None
+                and not approved
+                and self.approval_of(ToolCall(id=context.tool_call_id, name=self.name, arguments=arguments))
+            ):
+                return Failed(f'Not run: tool "{self.name}" needs approval, which this call has not. Call it again')
             value = await _finish(self.handler, self.bind(self.handler, given, context), in_thread)
             return self.write_result(value, limit)
         except InterruptError as interrupt:
@@ -308,6 +337,7 @@ def tool(
     parallel: bool = False,
     timeout: Duration | None = None,
     retry: RetryPolicy | None = None,
+    approval: Approval | Callable[[ToolCall], Approval | None] | None = None,
     verify: Callable[..., Any] | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(

@@ -13,6 +13,7 @@ class Facts:
     parallel: bool = False
     safe_to_retry: bool = False
     verify: object | None = None
+    approval: object | None = None
 
 
 TOOLS = {

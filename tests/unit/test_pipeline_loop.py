@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, Approval, Decision, Step, pipeline
-from holdfast.pipeline_loop import Done, Ended, Gate, GateRule, PipelineState, Todo, plan
+from holdfast.agent_loop import Gate, GateRule
+from holdfast.pipeline_loop import Done, Ended, PipelineState, Todo, plan
 
 agent = Agent("a")
 inner = pipeline("inner").step("x", agent=agent).step("y", agent=agent).build()

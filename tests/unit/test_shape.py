@@ -128,7 +128,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "ToolCall": ["arguments", "id", "name"],
         "Usage": ["input_tokens", "output_tokens"],
         "Checkpoint": ["iterations", "messages", "pending_tool_use_id", "questions", "session_id", "usage"],
-        "Question": ["question", "tool_call_id"],
+        "Question": ["gate", "question", "tool_call_id"],
     }
     assert sorted(holdfast.ToolDurabilityError("t", "c").payload()) == ["error", "kind", "toolCallId", "toolName"]
     assert holdfast.ToolDurabilityError.kind == "tool-durability-error"

@@ -115,15 +115,17 @@ def test_the_keys_of_a_written_state_are_pinned() -> None:
     call = Call("c1", "post", 0, "{}")
     state = LoopState(
         loop=Loop(), tools=TOOLS, iterations=3, response="r", finished=True, open_calls=(call,),  # type: ignore[arg-type]
-        refused=frozenset({"c2", "c1"}), recovering=True, questions=(Question(question="?", tool_call_id="c1"),),
+        refused={"c2": "why"}, recovering=True, questions=(Question(question="?", tool_call_id="c1"),),
+        verdicts=(Question(question="may?", tool_call_id="c1", gate={"name": "c1"}),),
         progressed=True, idle_turns=1, usage=Usage(input_tokens=1, output_tokens=2), warning=7, warned=True,
         nudge="n", nudges=1, short_calls=2, ended=Finish("error", "e", raises=True),
     )  # fmt: skip
     assert through_json(write_state(state)) == {
         "iterations": 3, "response": "r", "finished": True, "recovering": True, "progressed": True, "idle_turns": 1,
         "warning": 7, "warned": True, "nudge": "n", "nudges": 1, "short_calls": 2,
-        "open_calls": [["c1", "post", 0, "{}"]], "refused": ["c1", "c2"],
+        "open_calls": [["c1", "post", 0, "{}"]], "refused": {"c2": "why"},
         "questions": [{"question": "?", "tool_call_id": "c1"}], "usage": [1, 2],
+        "verdicts": [{"question": "may?", "tool_call_id": "c1", "gate": {"name": "c1"}}],
         "ended": {"status": "error", "response": "e", "raises": True},
     }  # fmt: skip
 

@@ -1,21 +1,13 @@
 """Approvals: what a person is asked, who may decide, and what happens if nobody does."""
 
-import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, Union, cast
+from typing import Any, Literal, Union, cast
 
-from holdfast.agents import check_count
-from holdfast.agents.limits import check_choice
 from holdfast.errors import DefinitionError, InputError
 from holdfast.messages import clean_text
-from holdfast.tools import Duration, seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from holdfast.pipelines.contexts import StepContext
+from holdfast.tools.checks import Duration, check_choice, check_count, check_function, seconds
 
 OnTimeout = Literal["fail", "approve", "reject", "escalate"]
 DepthFirst = dict[str, None]  # a set that keeps its order
@@ -26,10 +18,10 @@ class Approval:
     """A gate: nothing goes on until people have decided, or their time is over.
 
     Args:
-        message: what people read: a text, or a function of `StepContext`.
+        message: what people read: a text, or a function of `StepContext`; for a tool, of the `ToolCall`.
         timeout: how long it waits: seconds, a text like "7d", or None for ever.
         on_timeout: "fail" ends the pipeline with "approval-timeout", "reject" with "approval-rejected", "approve" goes
-            on, "escalate" asks `escalate_to`.
+            on, "escalate" asks `escalate_to`. For a tool the first two are errors that the model reads.
         remind_every: people are reminded so often.
         approvers: who may decide: users and names of `groups`; anybody if empty.
         groups: users, and names of other groups, by name.
@@ -42,7 +34,7 @@ class Approval:
         DefinitionError: naming the setting and the rule.
     """
 
-    message: "str | Callable[[StepContext], str]" = ""
+    message: str | Callable[[Any], str] = ""
     timeout: Duration | None = None
     on_timeout: OnTimeout = "fail"
     remind_every: Duration | None = None
@@ -54,7 +46,7 @@ class Approval:
 
     def __post_init__(self) -> None:
         if not isinstance(self.message, str):
-            check_function("approval.message, if it is no text,", self.message)
+            check_function("approval.message, if it is no text,", self.message, "StepContext or ToolCall")
         check_choice("approval.on_timeout", self.on_timeout, ("fail", "approve", "reject", "escalate"))
         for name in ("timeout", "remind_every"):
             if getattr(self, name) is not None:
@@ -73,8 +65,11 @@ class Approval:
         if self.approvers and self.quorum > len(self.users):
             raise DefinitionError(f"approval.quorum is {self.quorum}, of {len(self.users)} people who may decide")
 
-    def shown(self, context: "StepContext") -> str:
+    def shown(self, context: Any) -> str:
         """Return what people read.
+
+        Args:
+            context: what its function gets, if the message is one.
 
         Raises:
             InputError: the message is no text.
@@ -120,14 +115,6 @@ class Approval:
         if not members:
             raise DefinitionError(f"approval.groups: {group!r} has no members")
         return members
-
-
-def check_function(what: str, value: object, of: str = "StepContext") -> None:
-    """Refuse what is no plain function. An async one would be called and never awaited; a coroutine is true."""
-    if not callable(value):
-        raise DefinitionError(f"{what} must be a function of {of}, got {value!r:.80}")
-    if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(type(value).__call__):
-        raise DefinitionError(f"{what} must be a plain function; what has to be awaited belongs into a step")
 
 
 def _names(value: object, what: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from pydantic import ConfigDict
 from pydantic_core import to_json
 
 from holdfast.messages import Record, cut, error_text
-from holdfast.pipelines import Approval
+from holdfast.tools import Approval
 
 GateStatus = Literal["open", "approved", "rejected", "timed-out"]
 
@@ -35,9 +35,9 @@ class Decision(Record):
     edit: Any = None
 
 
-def digest_of(gate: str, message: str) -> str:
-    """Return the digest of what people are shown at a gate."""
-    return hashlib.blake2b(to_json([gate, message]), digest_size=16).hexdigest()
+def digest_of(gate: str, message: str, *shown: Any) -> str:
+    """Return the digest of what people are shown at a gate: the message, and of a tool call its name and arguments."""
+    return hashlib.blake2b(to_json([gate, message, *shown]), digest_size=16).hexdigest()
 
 
 def access_problem(rule: Callable[[str | None], object] | None, user: str | None) -> str | None:
@@ -195,8 +195,8 @@ class Gate:
         return gate
 
     def plain(self) -> dict[str, Any]:
-        """Return an open gate as JSON."""
-        return {
+        """Return it as JSON."""
+        data = {
             "name": self.name,
             "rule": self.rule.plain(),
             "digest": self.digest,
@@ -204,10 +204,14 @@ class Gate:
             "requester": self.requester,
             "approvals": [decision.model_dump() for decision in self.approvals],
         }
+        if self.status != "open":
+            data |= {"status": self.status, "last": None if self.last is None else self.last.model_dump()}
+        return data
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> "Gate":
         """Read what `plain` returned."""
+        last = data.get("last")
         return cls(
             name=data["name"],
             rule=GateRule.read(data["rule"]),
@@ -215,7 +219,14 @@ class Gate:
             since=datetime.fromisoformat(data["since"]),
             requester=data["requester"],
             approvals=tuple(Decision(**decision) for decision in data["approvals"]),
+            status=data.get("status", "open"),
+            last=None if last is None else Decision(**last),
         )
+
+    @property
+    def edit(self) -> Any:
+        """What was approved in place of what was shown, or None."""
+        return None if self.last is None else self.last.edit
 
     @property
     def output(self) -> dict[str, Any]:

@@ -1,0 +1,98 @@
+"""Gates of tool calls: which calls must pass one, what may be changed at it, and what the model hears of it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from pydantic_core import to_json
+
+from holdfast.agent_loop.gates import Decision, Gate, GateRule, digest_of
+from holdfast.checkpoints import Question
+from holdfast.errors import InputError
+from holdfast.messages import ToolCall, cut, error_text, json_problem, read_json, size_over
+from holdfast.tools import Failed, Outcome, Returned, Tool
+
+NOBODY_TO_ASK = "Not run: it needs approval, for which an agent that a tool runs cannot wait"
+_SHOWN_BYTES = 4 * 1024  # of what people are asked before a call; a turn may have 64
+
+
+def open_gates(
+    tools: Mapping[str, Tool[..., Any]], calls: Iterable[ToolCall], *, at: datetime, requester: str | None
+) -> tuple[list[Question], dict[str, str]]:
+    """Return the gates that these calls have to pass, and by call id why some cannot run at all.
+
+    What an approval's functions raise is an error of the call, as what its handler raises.
+
+    Args:
+        at: the time now.
+        requester: for whom the agent runs.
+    """
+    questions, refused = [], {}
+    for call in calls:
+        tool = tools[call.name]
+        try:
+            tool.read_arguments(call.arguments)
+            approval = tool.approval_of(call)
+            message = "" if approval is None else cut(approval.shown(call), _SHOWN_BYTES)
+        except InputError as error:
+            refused[call.id] = error_text(error)
+            continue
+        except Exception as error:
+            refused[call.id] = f'Tool "{call.name}": its approval raised {type(error).__name__}: {error_text(error)}'
+            continue
+        if approval is not None:
+            message = message or f'May the tool "{call.name}" run?'
+            digest = digest_of(call.id, message, call.name, call.arguments)
+            gate = Gate(name=call.id, rule=GateRule.of(approval), digest=digest, since=at, requester=requester)
+            questions.append(Question(question=message, tool_call_id=call.id, gate=gate.plain()))
+    return questions, refused
+
+
+def edit_problem(tool: Tool[..., Any], decision: Decision) -> str | None:
+    """Return why the arguments that a decision puts in place of the model's cannot be used, or None if they can."""
+    if decision.edit is None or decision.decision == "reject":
+        return None
+    if not isinstance(decision.edit, dict):
+        return f"gate {decision.gate}: edit must be an object, all arguments of tool {tool.name}"
+    if problem := json_problem(decision.edit):
+        return f"gate {decision.gate}: edit: {problem}"
+    try:
+        tool.read_arguments(decision.edit)
+    except InputError as error:
+        return f"gate {decision.gate}: edit: {error_text(error)}"
+    return None
+
+
+def refusal(gate: Gate) -> str:
+    """Return what the model reads of a call that a gate has not let through."""
+    if gate.status == "timed-out":
+        return f"Approval timed out: nobody decided until {gate.deadline:%Y-%m-%d %H:%M} UTC, so it was not run"
+    if gate.last is None:
+        return "Not run: nobody approved it in time"
+    who = "" if gate.last.by is None else f" by {gate.last.by}"
+    why = "" if gate.last.comment is None else f": {gate.last.comment}"
+    return f"Not run: it was rejected{who}{why}"
+
+
+def with_edit(outcome: Outcome, by: Sequence[str], arguments: Mapping[str, Any], limit: int) -> Outcome:
+    """Return the outcome of a call that ran with other arguments than the model's, which is told so.
+
+    Args:
+        by: who approved them.
+        limit: the largest result in bytes; where it is passed, the model is told less.
+    """
+    note = f"{' and '.join(by) or 'Somebody'} changed the arguments before it ran"
+    match outcome:
+        case Returned(content):
+            try:
+                result = read_json(content)
+            except ValueError:
+                result = content
+            for told in ({"note": note, "arguments": arguments, "result": result}, {"note": note, "result": result}):
+                if not size_over(text := to_json(told).decode(), limit):
+                    return Returned(text)
+            return outcome
+        case Failed(error):
+            return replace(outcome, error=cut(f"{error} ({note}: {to_json(arguments).decode()})", limit))
+    return outcome

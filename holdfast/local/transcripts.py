@@ -1,0 +1,71 @@
+"""The messages of one run in this process, and which of them its session has."""
+
+from collections.abc import Callable, Sequence
+
+from holdfast.agent_loop import LoopState, in_call_order
+from holdfast.checkpoints import Checkpoint, Question
+from holdfast.local.events import Event, MessageAdded
+from holdfast.local.model_calls import ModelCalls
+from holdfast.local.sessions import Log
+from holdfast.messages import Message, Usage
+
+
+class RunTranscript:
+    """What was said in a run, by whom it is seen, and how it is written.
+
+    Args:
+        log: of the session.
+        model: sees what is added.
+        state: returns the agent's state as text; it is written with every message.
+    """
+
+    def __init__(
+        self, log: Log, model: ModelCalls, state: Callable[[], str], emit: Callable[[Event], None] | None
+    ) -> None:
+        self.log = log
+        self.messages: list[Message] = []
+        self.unwritten: list[Message] = []
+        self.call_ids: set[str] = set()
+        self._model = model
+        self._state = state
+        self._emit = emit
+
+    def begin(self, messages: Sequence[Message], unwritten: Sequence[Message]) -> None:
+        """Begin with these, the last of which are not written."""
+        self.messages, self.unwritten = list(messages), list(unwritten)
+        self.call_ids = {call.id for message in messages for call in message.tool_calls or ()}
+
+    def add(self, messages: Sequence[Message]) -> None:
+        self.messages.extend(messages)
+        self.unwritten.extend(messages)
+        self.call_ids.update(call.id for message in messages for call in message.tool_calls or ())
+        self._model.add(messages)
+
+    def put_in_order(self) -> None:
+        """Results that came late stand where their calls do."""
+        self.messages = in_call_order(self.messages)
+        self._model.put_in_order()
+
+    async def write(self, questions: tuple[Question, ...] = ()) -> None:
+        """Write what is unwritten, the agent's state, and what is asked: all or nothing."""
+        messages, self.unwritten = self.unwritten, []
+        await self.log.write(messages, self._state(), questions)
+        if self._emit is not None:
+            for index, message in enumerate(messages, len(self.messages) - len(messages)):
+                self._emit(MessageAdded(index, message))
+
+    async def write_rest(self, state: LoopState) -> None:
+        """Write what is unwritten, if anything is."""
+        if self.unwritten:
+            await self.write(state.kept_questions)
+
+    def checkpoint(self, state: LoopState) -> Checkpoint:
+        """Return the run as plain JSON."""
+        return Checkpoint(
+            messages=tuple(self.messages),
+            iterations=state.iterations,
+            usage=state.usage or Usage(),
+            pending_tool_use_id=state.questions[0].tool_call_id if state.questions else None,
+            questions=state.kept_questions or None,
+            session_id=self.log.session_id if self.log.is_stored else None,
+        )
