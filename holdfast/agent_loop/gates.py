@@ -73,17 +73,21 @@ class GateRule:
     escalate_to: "GateRule | None" = None
 
     @classmethod
-    def of(cls, approval: Approval) -> "GateRule":
-        """Return the rule of an approval."""
+    def of(cls, approval: Approval, *, patience: float | None = None) -> "GateRule":
+        """Return the rule of an approval.
+
+        Args:
+            patience: how long it waits if it does not say itself.
+        """
         return cls(
-            timeout=approval.timeout,  # type: ignore[arg-type]  # seconds, once it is declared
+            timeout=patience if approval.timeout is None else approval.timeout,  # type: ignore[arg-type]  # seconds by now
             on_timeout=approval.on_timeout,
             remind_every=approval.remind_every,  # type: ignore[arg-type]
             users=approval.users,
             groups=approval.asked_groups,
             quorum=approval.quorum,
             exclude_requester=approval.exclude_requester,
-            escalate_to=None if approval.escalate_to is None else cls.of(approval.escalate_to),
+            escalate_to=None if approval.escalate_to is None else cls.of(approval.escalate_to, patience=patience),
         )
 
     def plain(self) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from pydantic_core import to_json
 
 from holdfast.agent_loop.gates import Decision, Gate, GateRule, digest_of
+from holdfast.agents import Agent
 from holdfast.checkpoints import Question
 from holdfast.errors import InputError
 from holdfast.messages import ToolCall, cut, error_text, json_problem, read_json, size_over
@@ -18,19 +19,21 @@ _SHOWN_BYTES = 4 * 1024  # of what people are asked before a call; a turn may ha
 
 
 def open_gates(
-    tools: Mapping[str, Tool[..., Any]], calls: Iterable[ToolCall], *, at: datetime, requester: str | None
+    agent: Agent, calls: Iterable[ToolCall], *, at: datetime, requester: str | None
 ) -> tuple[list[Question], dict[str, str]]:
     """Return the gates that these calls have to pass, and by call id why some cannot run at all.
 
-    What an approval's functions raise is an error of the call, as what its handler raises.
+    What an approval's functions raise is an error of the call, as what its handler raises. An approval without a
+    timeout waits as long as the agent's questions do.
 
     Args:
         at: the time now.
         requester: for whom the agent runs.
     """
     questions, refused = [], {}
+    patience = cast("float | None", agent.loop.answer_timeout)  # seconds, once it is declared
     for call in calls:
-        tool = tools[call.name]
+        tool = agent.tool_map[call.name]
         try:
             tool.read_arguments(call.arguments)
             approval = tool.approval_of(call)
@@ -44,7 +47,13 @@ def open_gates(
         if approval is not None:
             message = message or f'May the tool "{call.name}" run?'
             digest = digest_of(call.id, message, call.name, call.arguments)
-            gate = Gate(name=call.id, rule=GateRule.of(approval), digest=digest, since=at, requester=requester)
+            gate = Gate(
+                name=call.id,
+                rule=GateRule.of(approval, patience=patience),
+                digest=digest,
+                since=at,
+                requester=requester,
+            )
             questions.append(Question(question=message, tool_call_id=call.id, gate=gate.plain()))
     return questions, refused
 

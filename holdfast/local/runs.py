@@ -268,7 +268,7 @@ class Run:
     async def _open_gates(self, state: LoopState, calls: tuple[ToolCall, ...]) -> LoopState:
         """Ask who must approve calls, and write that with them."""
         requester = self._context.user_id
-        questions, refused = open_gates(self._tools, calls, at=datetime.now(UTC), requester=requester)
+        questions, refused = open_gates(self._agent, calls, at=datetime.now(UTC), requester=requester)
         state = state.gated(questions, refused)
         if self._invoked_by is not None:
             state = state.unattended(NOBODY_TO_ASK)

@@ -31,7 +31,7 @@ from holdfast.temporal.elsewhere import is_missing
 from holdfast.temporal.facts import Call, Facts, Reply, read_state, read_usage
 from holdfast.temporal.people import People
 from holdfast.temporal.progress import Progress, Turn, read_calls
-from holdfast.temporal.waits import failed, why
+from holdfast.temporal.waits import failed, is_long, why
 from holdfast.temporal.wire import AgentInput, write_outcome
 from holdfast.tools import Outcome, Unknown
 
@@ -363,7 +363,7 @@ class AgentRun(People):
     def _continue_as_new_if_due(self) -> None:
         if self._exports or self._running.cancelled or not workflow.all_handlers_finished():
             return
-        if self._steps < STEPS and not workflow.info().is_continue_as_new_suggested():
+        if self._steps < STEPS and not is_long():
             return
         given = {name: value for name, value in self._given.plain().items() if name not in _ONCE}
         carried = {**self._progress.carried(self._state), **self._carried_decisions()}

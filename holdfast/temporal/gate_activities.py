@@ -27,7 +27,7 @@ async def find_gates(
         return [], {}
 
     async def find() -> tuple[list[Question], dict[str, str]]:
-        return open_gates(agent.tool_map, state.unasked, at=datetime.now(UTC), requester=requester)
+        return open_gates(agent, state.unasked, at=datetime.now(UTC), requester=requester)
 
     questions, refused = await host.thread.run(find())
     size = 0

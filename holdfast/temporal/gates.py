@@ -188,6 +188,7 @@ class Gates(Waits):
                 arrived.popleft()
                 self._show_progress(gate)
                 continue
+            self._leave_if_long()
             if self._gates_leave:
                 return gate
             now = workflow.now()
@@ -197,7 +198,6 @@ class Gates(Waits):
                 await self._until(
                     lambda: bool(arrived) or self._gates_leave, until or gate.deadline, f"decision at {gate.name}"
                 )
-                self._leave_if_long()
                 if not arrived and until is not None and workflow.now() >= until:
                     workflow.logger.warning("Gate %s still waits for %s", gate.name, ", ".join(rule.users) or "anybody")
         return gate

@@ -18,7 +18,7 @@ from holdfast.temporal.elsewhere import anywhere
 from holdfast.temporal.facts import Call, Facts
 from holdfast.temporal.handlers import Handlers
 from holdfast.temporal.mailboxes import Resolve
-from holdfast.temporal.waits import Waiting
+from holdfast.temporal.waits import Waiting, is_long
 from holdfast.temporal.wire import AgentInput, let_through, write_outcome
 from holdfast.tools import Asked, Failed, Outcome, Returned, Unknown
 
@@ -85,7 +85,7 @@ class People(Handlers):
             self._wait_for(*waiting)
         box, key = self._mailbox, question.tool_call_id or ""
         await self._until(
-            lambda: key in box.answers or key in box.resolves or bool(self._exports) or self._is_long(),
+            lambda: key in box.answers or key in box.resolves or bool(self._exports) or self._leaves(),
             deadline,
             f"answer to {key or 'the agent'}",
         )
@@ -96,9 +96,9 @@ class People(Handlers):
         elif deadline is not None and workflow.now() >= deadline and not self._running.cancelled:
             self._answered(question, Failed(f"Nobody answered within {deadline - self._progress.since}"))
 
-    def _is_long(self) -> bool:
+    def _leaves(self) -> bool:
         """Whether the history has grown so long, by messages alone, that the run must continue as new."""
-        return workflow.info().is_continue_as_new_suggested() and workflow.all_handlers_finished()
+        return is_long() and workflow.all_handlers_finished()
 
     def _answered(self, question: Question, outcome: Outcome) -> None:
         """Take what became of the first question: the result of its call, or what a person says to the agent."""
@@ -190,7 +190,7 @@ class People(Handlers):
         return {"call": [turn.number, turn.calls[decision.gate].position]}
 
     def _leave_if_long(self) -> None:
-        self._gates_leave = self._gates_leave or workflow.info().is_continue_as_new_suggested()
+        self._gates_leave = self._gates_leave or is_long()
 
     # --- pauses ---
 

@@ -26,11 +26,10 @@ from holdfast.temporal.facts import Call, ToolFacts, read_tool_facts
 from holdfast.temporal.gates import Gates
 from holdfast.temporal.plans import place_of, read_gates, read_plan
 from holdfast.temporal.progress import Progress, Turn
-from holdfast.temporal.waits import failed, why
+from holdfast.temporal.waits import failed, is_long, why
 from holdfast.temporal.wire import AgentInput, PipelineInput, write_outcome
 from holdfast.tools import Outcome
 
-EVENTS = 4_000  # of a history, after which a run continues as new: replay stays short
 NOTHING = object()  # was made, since what was to come before failed
 CANCELLED = Done(reason="cancelled", error="the run was cancelled")
 
@@ -297,9 +296,7 @@ class PipelineRun(Gates):
     # --- going on as new ---
 
     def _leave_if_long(self) -> None:
-        info = workflow.info()
-        is_long = info.is_continue_as_new_suggested() or info.get_current_history_length() > EVENTS
-        self._is_leaving = self._is_leaving or is_long
+        self._is_leaving = self._is_leaving or is_long()
         gates = {waiting.name for waiting in self._waiting if waiting.kind == "approval"}
         self._gates_leave = self._is_leaving and self._tasks.keys() <= gates
 

@@ -27,6 +27,8 @@ from holdfast.temporal.wire import AWAITED_BYTES, INLINE_BYTES, PARKED_BYTES
 
 T = TypeVar("T")
 
+EVENTS = 4_000  # of a history, after which a run continues as new while it waits: replay stays short
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -275,6 +277,12 @@ class Waits:
     @workflow.query(name=names.PENDING, description="What waits for a person: kind, name, message, since, deadline")
     def pending(self, *ignored: Any) -> list[dict[str, Any]]:
         return [waiting.plain() for waiting in self._waiting]
+
+
+def is_long() -> bool:
+    """Whether the history has grown so long that the run should continue as new."""
+    info = workflow.info()
+    return info.is_continue_as_new_suggested() or info.get_current_history_length() > EVENTS
 
 
 def refuse_by(read: Callable[[], object]) -> None:

@@ -17,7 +17,7 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.worker import Worker
 
 from holdfast import Agent, Approval, InterruptError, Loop, Message, ModelError, Step, pipeline, sqlite_store, tool
-from holdfast.temporal import HoldfastClient, HoldfastPlugin, connect, start_agent, start_pipeline
+from holdfast.temporal import HoldfastClient, HoldfastPlugin, connect, start_agent, start_pipeline, waits
 from holdfast.testing import ScriptedModel, dev_server
 
 FOLDER = Path(__file__).parent
@@ -49,8 +49,24 @@ async def ask(question: str) -> str:
     raise InterruptError(question)
 
 
+@tool(approval=Approval(message="Ship it?", approvers=["ada", "bob"], quorum=2))
+async def ship(what: str) -> str:
+    """Ship something."""
+    return "shipped"
+
+
+LEADS = Approval(approvers=["eve"], timeout="1d")
+
+
+@tool(approval=Approval(approvers=["ada"], timeout="1s", remind_every=0.4, on_timeout="escalate", escalate_to=LEADS))
+async def publish(what: str) -> str:
+    """Publish something."""
+    return "published"
+
+
 helper = Agent("helper", instructions="Help.", tools=[look])
 clerk = Agent("clerk", model="scripted:one", instructions="Serve.", tools=[look, post, hang, ask, helper])
+careful = Agent("careful", tools=[ship, publish, look])
 patient = Agent("patient", tools=[look], loop=Loop(max_iterations=300))
 
 
@@ -146,12 +162,53 @@ gated = (
 SCENARIOS["gates"] = (helper, lambda: answers("left"), _race)
 
 
+async def _approve(people: HoldfastClient, run: Any) -> None:
+    """Decide on one call with an edit, reject another one, and wait until others are asked about the third."""
+    while len(await people.pending(run.id)) < 3:
+        await asyncio.sleep(0.02)
+    edit = {"what": "less"}
+    for by in ("mallory", "ada", "bob"):
+        await asyncio.gather(people.decide(run.id, "a", "approve", by=by, edit=edit), return_exceptions=True)
+    await run.signal("reject", {"gate": "b", "by": "bob", "comment": "too much"})
+    while not any(item["approvers"] == ["eve"] for item in await people.pending(run.id)):
+        await asyncio.sleep(0.02)
+    await people.decide(run.id, "c", "approve", by="eve")
+
+
+async def _approve_late(people: HoldfastClient, run: Any) -> None:
+    """Decide when the run has gone on as new, in the middle of a quorum."""
+    gate = (await _pending_now(people, run))[0]["name"]
+    await people.decide(run.id, gate, "approve", by="ada")
+    for number in range(40):
+        await run.signal("approve", {"gate": gate, "by": f"mallory {number}"})
+    while (await people.run(run.id).describe()).run_id == run.result_run_id:
+        await asyncio.sleep(0.02)
+    await _pending(people, run)
+    await people.decide(run.id, gate, "approve", by="bob")
+
+
+async def _pending_now(people: HoldfastClient, run: Any) -> Any:
+    await _pending(people, run)
+    return await people.pending(run.id)
+
+
+ASKS = {"tool_calls": [{"id": "a", **call("ship", what="all")}, {"id": "b", **call("ship", what="more")},
+                       {"id": "c", **call("publish", what="it")}, {"id": "d", **call("look", what="x")}]}  # fmt: skip
+SCENARIOS["approvals"] = (careful, lambda: answers(ASKS, "done"), _approve)
+MOVED = {  # recorded with short runs; what is kept is the last of the chain
+    "approvals_moved": (careful, lambda: answers({"tool_calls": [call("ship", what="all")]}, "done"), _approve_late),
+    "gates_moved": (helper, lambda: answers("left"), _approve_late),
+}
+SCENARIOS |= MOVED
+
+
 async def record(client: Client, name: str, folder: Path) -> None:
     agent, model, drive = SCENARIOS[name]
+    waits.EVENTS = 60 if name in MOVED else 4_000
     async with sqlite_store(folder / f"{name}.db") as store:
-        plugin = HoldfastPlugin(agents=[helper, clerk, patient], pipelines=[gated], store=store, llm=model())
+        plugin = HoldfastPlugin(agents=[helper, clerk, patient, careful], pipelines=[gated], store=store, llm=model())
         async with Worker(client, task_queue=name, plugins=[plugin]):
-            if name == "gates":
+            if name.startswith("gates"):
                 run = await start_pipeline(client, gated, run_key=name, user_id="zoe", task_queue=name)
             else:
                 run = await start_agent(client, agent, message="Go", session_id=name, task_queue=name)
@@ -161,7 +218,7 @@ async def record(client: Client, name: str, folder: Path) -> None:
                 await run.result()
             except WorkflowFailureError as error:
                 print(f"{name}: {error.cause}")  # noqa: T201
-            ids = {run.id: first}
+            ids = {run.id: None if name in MOVED else first}
             if name == "child":
                 async for child in client.list_workflows("WorkflowType = 'helper'"):
                     ids[child.id] = child.run_id

@@ -18,7 +18,7 @@ HISTORIES = sorted(Path(__file__).parent.glob("*.json"))
 @pytest.fixture
 def replayer(tmp_path: Path) -> Iterator[Replayer]:
     # Bare agents: a workflow reads what was recorded, never what its agent is today.
-    agents = [Agent(name) for name in ("clerk", "helper", "patient")]
+    agents = [Agent(name) for name in ("clerk", "helper", "patient", "careful")]
     bare = pipeline("gated").step("other", agent=agents[0]).build()
     store = sqlite_store(tmp_path / "unused.db")
     plugin = HoldfastPlugin(agents=agents, pipelines=[bare], store=store, llm=ScriptedModel([]))
@@ -42,4 +42,7 @@ def test_there_are_histories_of_every_kind_of_run() -> None:
         "child_1",
         "long",
         "gates",
+        "gates_moved",
+        "approvals",
+        "approvals_moved",
     }

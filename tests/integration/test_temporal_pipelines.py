@@ -18,7 +18,7 @@ from temporalio.exceptions import CancelledError
 from temporalio.service import RPCError
 
 from holdfast import Agent, Approval, InputError, Pipeline, SessionConflictError, Step, pipeline
-from holdfast.temporal import pipeline_workflows, start_pipeline
+from holdfast.temporal import start_pipeline, waits
 from holdfast.testing import ScriptedModel
 from integration.temporal_runs import (
     Run,
@@ -212,7 +212,7 @@ async def test_a_run_that_cannot_go_on_from_another_says_why(
 async def test_a_long_run_continues_as_new_and_loses_nothing(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline_workflows, "EVENTS", 40)
+    monkeypatch.setattr(waits, "EVENTS", 40)
     made = (
         pipeline("w")
         .parallel("all", Step("ok", approval=Approval(approvers=["ada", "bob"], quorum=2)), Step("say", agent=writer))
