@@ -1,13 +1,16 @@
 """Gates in workflows of users' own: `await approval(…)`."""
 
+import asyncio
+import contextlib
 from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError
 
 from holdfast.agent_loop import Gate, GateRule, digest_of
 from holdfast.errors import DefinitionError
 from holdfast.temporal import names
+from holdfast.temporal.activity_options import OPEN_OPTIONS
 from holdfast.temporal.descriptions import pipeline_details
 from holdfast.temporal.gates import Gates
 from holdfast.tools import Approval
@@ -17,6 +20,18 @@ _ATTRIBUTE = "_holdfast_gates"  # of the user's workflow
 
 class _WorkflowGates(Gates):
     """The gates of one run of a user's workflow."""
+
+    _asks_groups = False  # until it does
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._looking: asyncio.Future[bool] | None = None
+
+    async def look(self) -> None:
+        """Find out, once, whether the run can be searched for. A worker without our activities is asked in vain."""
+        if self._looking is None:
+            self._looking = asyncio.ensure_future(_is_searchable())
+        self._search = await asyncio.shield(self._looking)
 
     def _run_key(self) -> str:
         return workflow.info().original_execution_run_id
@@ -51,8 +66,17 @@ async def approval(name: str, *, requester: str | None = None, **options: Any) -
     message = str(asked.message)
     digest = digest_of(name, message)
     gate = Gate(name=name, rule=GateRule.of(asked), digest=digest, since=workflow.now(), requester=requester)
-    decided = await _gates()._at_gate(gate, message)
+    gates = _gates()
+    await gates.look()
+    decided = await gates._at_gate(gate, message)
     return {"status": decided.status, **decided.output}
+
+
+async def _is_searchable() -> bool:
+    with contextlib.suppress(ActivityError, ValueError):
+        found: bool = await workflow.execute_local_activity(names.SEARCHABLE, **OPEN_OPTIONS)
+        return found
+    return False
 
 
 def _gates() -> _WorkflowGates:

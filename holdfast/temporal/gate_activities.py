@@ -56,7 +56,7 @@ class GateActivities:
         self._host = host
 
     def all(self) -> list[Any]:
-        return [self.decide]
+        return [self.decide, self.searchable]
 
     @activity.defn(name=names.DECIDE)
     async def decide(self, reference: dict[str, Any]) -> str | None:
@@ -77,6 +77,11 @@ class GateActivities:
             key = f"{info.workflow_run_id}/{info.activity_id}"
             await Kept(run, self._host.store).record(decision, at, refused, key)
             return refused
+
+    @activity.defn(name=names.SEARCHABLE)
+    async def searchable(self) -> bool:
+        """Return whether the namespace has the search attributes."""
+        return self._host.search
 
     async def _edited(self, run: str, call: Sequence[int], decision: Decision) -> str | None:
         """Keep edited arguments, or return why they cannot be used."""

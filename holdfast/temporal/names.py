@@ -17,6 +17,7 @@ ATTACH = "holdfast.attach"
 OPEN_PIPELINE = "holdfast.open_pipeline"
 STEP = "holdfast.step"
 DECIDE = "holdfast.decide"
+SEARCHABLE = "holdfast.searchable"
 
 # Signals, updates and queries.
 ANSWER = "answer"

@@ -12,7 +12,7 @@ from temporalio.worker import Replayer, Worker
 from holdfast import Agent
 from holdfast.temporal import HoldfastPlugin, approval
 from holdfast.testing import ScriptedModel, time_skipping_server
-from integration.temporal_runs import Run, Temporal, check_healthy, pending, result
+from integration.temporal_runs import Run, Temporal, check_healthy, pending, result, until
 
 
 @workflow.defn
@@ -43,6 +43,12 @@ async def test_a_workflow_of_the_users_waits_for_decisions(temporal: Temporal) -
         run = await start(temporal, start_signal="approve", start_signal_args=[{"gate": "ship", "by": "eve"}])
         (shown,) = await pending(run)
         assert (shown["kind"], shown["name"], shown["approvers"]) == ("approval", "test", ["ada", "bob"])
+
+        async def listed() -> bool:
+            found = await temporal.people.waiting()
+            return (run.id, "test") in [(item["workflow_id"], item["name"]) for item in found]
+
+        await until(listed)
         for data in (
             {"gate": "test", "decision": "approve", "by": "mallory"},
             5,

@@ -49,6 +49,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "OPEN_PIPELINE": "holdfast.open_pipeline",
         "STEP": "holdfast.step",
         "DECIDE": "holdfast.decide",
+        "SEARCHABLE": "holdfast.searchable",
         "ANSWER": "answer",
         "MESSAGE": "message",
         "RESUME": "resume",
