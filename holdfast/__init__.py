@@ -35,7 +35,7 @@ from holdfast.errors import (
     ToolDurabilityError,
 )
 from holdfast.local import resume, run, run_pipeline, run_streaming
-from holdfast.messages import LLMResponse, Message, ToolCall, Usage
+from holdfast.messages import Image, LLMResponse, Message, ToolCall, Usage
 from holdfast.pipelines import Pipeline, Step, StepContext, pipeline
 from holdfast.stores import AgentStore, memory_store, sqlite_store
 from holdfast.tools import Approval, Happened, NotHappened, RetryPolicy, Tool, ToolContext, tool
@@ -52,6 +52,7 @@ __all__ = [
     "DiminishingReturns",
     "Happened",
     "HoldfastError",
+    "Image",
     "InputError",
     "InterruptError",
     "InterruptedResponse",

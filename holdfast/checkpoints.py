@@ -18,6 +18,8 @@ RunStatus = Literal[
     "error",
     "token-budget-exhausted",
     "diminishing-returns",
+    "max-tokens",
+    "refused",
     "cancelled",
 ]
 

@@ -8,7 +8,8 @@ import copy
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_serializer, model_validator
@@ -21,6 +22,18 @@ MAX_DIGITS = 4_300  # of an integer; Python's own limit for reading one
 TOO_LONG = 10**MAX_DIGITS
 
 Role = Literal["system", "user", "assistant", "tool"]
+StopReason = Literal["max-tokens", "refusal", "content-filter"]
+
+_NOT_WHOLE: dict[str, StopReason] = {
+    "length": "max-tokens",  # Chat Completions
+    "max_tokens": "max-tokens",  # Anthropic
+    "max_output_tokens": "max-tokens",  # Responses
+    "model_context_window_exceeded": "max-tokens",
+    "max-tokens": "max-tokens",
+    "refusal": "refusal",
+    "content_filter": "content-filter",
+    "content-filter": "content-filter",
+}
 
 
 class Record(BaseModel):
@@ -36,11 +49,25 @@ class Record(BaseModel):
         return {name: value for name, value in handler(self).items() if value is not None}
 
 
-class Usage(Record):
-    """Tokens of one model call, or summed over several."""
+_Tokens = Annotated[int, Field(ge=0, lt=2**63)]
 
-    input_tokens: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    output_tokens: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+class Usage(Record):
+    """What one model call used, or several together.
+
+    Args:
+        input_tokens, output_tokens: all of them, those below included.
+        cached_tokens, cache_write_tokens: of the input, read from the provider's cache or written to it.
+        reasoning_tokens: of the output, thought and not said.
+        cost: in US dollars.
+    """
+
+    input_tokens: _Tokens = 0
+    output_tokens: _Tokens = 0
+    cached_tokens: _Tokens | None = None
+    cache_write_tokens: _Tokens | None = None
+    reasoning_tokens: _Tokens | None = None
+    cost: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
     @property
     def total_tokens(self) -> int:
@@ -49,10 +76,51 @@ class Usage(Record):
     def __add__(self, other: "Usage | None") -> "Usage":
         if other is None:
             return self
-        return Usage(
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-        )
+        both = zip_longest(self.plain(), other.plain())
+        return Usage.of([one if two is None else two if one is None else one + two for one, two in both])
+
+    def plain(self) -> list[Any]:
+        """Return the numbers in the order in which they are declared, without absent ones at the end."""
+        numbers = [getattr(self, name) for name in type(self).model_fields]
+        while numbers[-1] is None:
+            numbers.pop()
+        return numbers
+
+    @classmethod
+    def of(cls, numbers: Sequence[Any]) -> Self:
+        """Read what `plain` returned; what is absent at its end may be missing."""
+        return cls(**dict(zip(cls.model_fields, numbers, strict=False)))
+
+
+class Image(Record):
+    """A picture for a model: where it is, or what it is.
+
+    Args:
+        url: of https, or whatever else the provider fetches.
+        data: of the file, in base64, with its `media_type`, such as "image/png".
+    """
+
+    url: str | None = None
+    data: str | None = None
+    media_type: str | None = None
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> Self:
+        if (self.url is None) == (self.data is None) or (self.data is None) != (self.media_type is None):
+            raise ValueError("an image has either a url, or data in base64 and a media_type")
+        return self
+
+    @property
+    def address(self) -> str:
+        """Its url; data as a url of its own."""
+        return self.url or f"data:{self.media_type};base64,{self.data}"
+
+
+class Reasoning(Record):
+    """What a model has thought, in its provider's form: it may be sent back to that provider only, and unchanged."""
+
+    provider: str
+    blocks: tuple[dict[str, Any], ...]
 
 
 class ToolCall(Record):
@@ -108,6 +176,9 @@ class Message(Record):
     Args:
         status: of a tool result: "completed", "failed" or "cancelled".
         usage, cost: of the model call that wrote the message; cost in US dollars.
+        images: beside the text of a user.
+        reasoning: before an answer, as some providers want to have it back.
+        stop_reason: of an answer that is not whole: "max-tokens", "refusal" or "content-filter".
     """
 
     role: Role
@@ -118,6 +189,9 @@ class Message(Record):
     status: Literal["completed", "failed", "cancelled"] | None = None
     usage: Usage | None = None
     cost: float | None = None
+    images: tuple[Image, ...] | None = None
+    reasoning: Reasoning | None = None
+    stop_reason: StopReason | None = None
 
     @field_validator("content", "tool_call_id", "tool_name")
     @classmethod
@@ -138,7 +212,12 @@ class Message(Record):
 
 
 class LLMResponse(Record):
-    """What a model answered: text, tool calls, or both. A plain dict of the same keys is accepted in its place."""
+    """What a model answered: text, tool calls, or both. A plain dict of the same keys is accepted in its place.
+
+    Args:
+        stop_reason: the provider's own word; see `not_whole`.
+        reasoning: what the provider wants to have back with the next call.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -147,6 +226,12 @@ class LLMResponse(Record):
     usage: Usage | None = None
     stop_reason: str | None = None
     cost: float | None = None
+    reasoning: Reasoning | None = None
+
+    @property
+    def not_whole(self) -> StopReason | None:
+        """Why the answer is not whole, in one word for all providers; None if it is."""
+        return _NOT_WHOLE.get(self.stop_reason or "")
 
     @field_validator("text", mode="before")
     @classmethod
@@ -189,7 +274,7 @@ class LLMResponse(Record):
             what = f"{answer!r:.80}" if not isinstance(answer, dict) else f"a dict, but {explain(error)}"
             raise ModelError(
                 f"The adapter returned {what}: that is no LLMResponse, nor a dict of its keys "
-                "(text, tool_calls, usage, stop_reason, cost)"
+                "(text, tool_calls, usage, stop_reason, cost, reasoning)"
             ) from error
 
 

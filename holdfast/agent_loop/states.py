@@ -108,6 +108,17 @@ def _batches(calls: Iterable[ToolCall], tools: Mapping[str, ToolFacts]) -> tuple
     return tuple(tuple(batch) for batch in batches)
 
 
+def _end_of(answer: Message) -> Finish | None:
+    """Return how a run ends with an answer that is not whole; a call in one is answered like any other."""
+    match answer.stop_reason:
+        case None:
+            return None
+        case "max-tokens":
+            return Finish("max-tokens", answer.content)
+        case _:
+            return Finish("refused", answer.content)
+
+
 # --- state --------------------------------------------------------------------------------------------------------
 
 
@@ -170,6 +181,7 @@ class LoopState:
         refused = self._beyond_limit(() if last is None else messages[last].tool_calls or ())
         return self._with(
             response=messages[last].content if last is not None else "",
+            ended=_end_of(messages[last]) if last == len(messages) - 1 else None,
             finished=last == len(messages) - 1 and not messages[last].tool_calls and not questions,
             open_calls=calls,
             unasked=() if recovering or gates else self._may_need_approval(calls, refused),
@@ -187,13 +199,14 @@ class LoopState:
 
     def told(self) -> "LoopState":
         """The user said something new."""
-        return self._with(finished=False, idle_turns=0)
+        return self._with(finished=False, idle_turns=0, ended=None)
 
     def replied(self, message: Message) -> "LoopState":
         """The model answered with `message`."""
         calls = message.tool_calls or ()
         refused = self._beyond_limit(calls)
         state = self._with(
+            ended=_end_of(message),
             iterations=self.iterations + 1,
             response=message.content,
             finished=not calls,

@@ -7,16 +7,21 @@ from typing import Any, Protocol, runtime_checkable
 from holdfast.agents import Agent
 from holdfast.errors import InputError
 from holdfast.llm.openai_compatible import OpenAICompatible
+from holdfast.llm.providers import create_adapter, provided
+from holdfast.llm.sdks import AnthropicMessages, OpenAIResponses
 from holdfast.messages import LLMResponse, Message, Record
 from holdfast.tools import Tool
 
 __all__ = [
     "LLM",
+    "AnthropicMessages",
     "LLMAdapter",
     "OpenAICompatible",
+    "OpenAIResponses",
     "StreamingLLMAdapter",
     "ToolDescription",
     "adapter_for",
+    "create_adapter",
     "tools_to_descriptions",
 ]
 
@@ -54,15 +59,19 @@ LLM = LLMAdapter | Callable[[str | None], LLMAdapter]
 
 
 def adapter_for(llm: LLM | None, agent: Agent) -> LLMAdapter:
-    """Return the adapter for an agent's model: `llm` itself, or what it returns for the model's name.
+    """Return the adapter for an agent's model: `llm` itself, what it returns for the model's name, or the provider's.
 
     Raises:
         InputError: there is none.
+        DefinitionError: the provider has no key.
     """
     if llm is None:
+        if (adapter := provided(agent.model)) is not None:
+            return adapter
         raise InputError(
-            f"Agent '{agent.name}' has no model to call: pass llm=, an object with `async def chat(messages, tools)` "
-            "or a function from the agent's model to one"
+            f"Agent '{agent.name}' has no model to call: name one with its provider, such as "
+            'model="anthropic:claude-sonnet-4-6", or pass llm=, an object with `async def chat(messages, tools)` or a '
+            "function from the agent's model to one"
         )
     if hasattr(llm, "chat"):
         if isinstance(llm, type):

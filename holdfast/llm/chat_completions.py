@@ -21,6 +21,10 @@ def request_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 def _message(message: Message) -> dict[str, Any]:
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": message.content}
+    if message.images:
+        pictures = [{"type": "image_url", "image_url": {"url": image.address}} for image in message.images]
+        text = [{"type": "text", "text": message.content}] if message.content else []
+        return {"role": message.role, "content": [*pictures, *text]}
     if not message.tool_calls:
         return {"role": message.role, "content": message.content}
     calls = [
@@ -146,6 +150,8 @@ class AnswerSoFar:
                 "usage": {
                     "input_tokens": usage.get("prompt_tokens"),
                     "output_tokens": usage.get("completion_tokens"),
+                    "cached_tokens": (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or None,
+                    "reasoning_tokens": (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or None,
                 },
                 "stop_reason": self.stop_reason,
             }

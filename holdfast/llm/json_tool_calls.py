@@ -62,12 +62,16 @@ def _instructions(tools: "Sequence[ToolDescription]") -> str:
 
 def response_format(tools: "Sequence[ToolDescription]") -> dict[str, Any]:
     """Return the key `response_format` of a request: a call of one of the tools, or an answer."""
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "reply", "schema": reply_schema(tools)}}}
+
+
+def reply_schema(tools: "Sequence[ToolDescription]") -> dict[str, Any]:
+    """Return the schema of a reply: a call of one of the tools, or an answer."""
     calls = [_object(tool={"const": tool.name}, arguments={"$ref": f"#/$defs/{tool.name}"}) for tool in tools]
-    schema = {
+    return {
         "anyOf": [*calls, _object(answer={"type": "string"})],
         "$defs": {tool.name: _moved(tool.input_schema, f"#/$defs/{tool.name}") for tool in tools},
     }
-    return {"response_format": {"type": "json_schema", "json_schema": {"name": "reply", "schema": schema}}}
 
 
 def _object(**properties: Any) -> dict[str, Any]:

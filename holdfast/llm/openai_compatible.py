@@ -126,7 +126,12 @@ class OpenAICompatible:
     def _request(
         self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", settings: Mapping[str, Any]
     ) -> dict[str, Any]:
+        choice = settings.get("tool_choice")
         request: dict[str, Any] = {"model": self.model, **settings}
+        if choice is not None and (not tools or self._tool_mode == "json"):
+            del request["tool_choice"]
+        elif isinstance(choice, Mapping) and "type" not in choice:
+            request["tool_choice"] = {"type": "function", "function": dict(choice)}
         if self._tool_mode == "native":
             return {**request, "messages": request_messages(messages), **request_tools(tools)}
         form = response_format(tools) if tools else {}

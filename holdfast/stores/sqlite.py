@@ -62,6 +62,7 @@ MIGRATIONS = (
       by TEXT, comment TEXT, digest TEXT, edit TEXT, refused TEXT, key TEXT, UNIQUE (run_key, key)
     ) STRICT;
     """,
+    "ALTER TABLE agent_messages ADD COLUMN more TEXT;",
 )
 """One script per schema version, applied in order and never edited."""
 

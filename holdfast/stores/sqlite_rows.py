@@ -19,7 +19,8 @@ SESSION = (
 )
 DECISION = "run_key, gate, at, decision, by, comment, digest, edit, refused, key"
 RUNNING = "owner, worker, task_token, workflow_id, run_id"
-MESSAGE = "role, content, tool_calls, tool_call_id, tool_name, status, usage, cost"
+MESSAGE = "role, content, tool_calls, tool_call_id, tool_name, status, usage, cost, more"
+_MORE = {"images", "reasoning", "stop_reason"}  # of a message, which few have
 
 
 def append_rows(
@@ -107,10 +108,16 @@ def message_rows(messages: Sequence[Message]) -> list[tuple[Any, ...]]:
             message.status,
             None if message.usage is None else message.usage.model_dump_json(),
             message.cost,
+            _more(message),
         )
         for message in messages
         if message.role != "system"
     ]
+
+
+def _more(message: Message) -> str | None:
+    more = {name for name in _MORE if getattr(message, name) is not None}
+    return message.model_dump_json(include=more) if more else None
 
 
 def _plain(call: ToolCall) -> dict[str, Any]:
@@ -127,7 +134,7 @@ def insert_messages(
 ) -> None:
     db.executemany(
         f"INSERT INTO agent_messages (session_id, seq, user_id, tenant_id, write_key, {MESSAGE})"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
             (session_id, seq, session.user_id, session.tenant_id, write_key if seq == last + 1 else None, *row)
             for seq, row in enumerate(rows, last + 1)
@@ -148,7 +155,7 @@ def _write_questions(session: Session) -> str | None:
 
 
 def read_message(row: tuple[Any, ...]) -> Message:
-    role, content, tool_calls, tool_call_id, tool_name, status, usage, cost = row
+    role, content, tool_calls, tool_call_id, tool_name, status, usage, cost, more = row
     return Message(
         role=role,
         content=content,
@@ -158,6 +165,7 @@ def read_message(row: tuple[Any, ...]) -> Message:
         status=status,
         usage=None if usage is None else Usage.model_validate_json(usage),
         cost=cost,
+        **({} if more is None else json.loads(more)),
     )
 
 

@@ -193,7 +193,7 @@ class AgentRun(People):
         progress.turn = Turn(progress.turn.number + 1, progress.seq, {call.id: call for call in calls}, arguments=shown)
         progress.view = reply.get("view", progress.view)
         progress.say = [progress.say[index] for index in reply.get("untold", ())]
-        answer = Reply(reply.get("text", ""), calls or None, read_usage(reply.get("usage")))
+        answer = Reply(reply.get("text", ""), calls or None, read_usage(reply.get("usage")), reply.get("stop_reason"))
         since = {"since": workflow.now().isoformat()}
         questions = [Question(**{**item, "gate": {**item["gate"], **since}}) for item in gates]
         self._state = self._state.replied(cast(Any, answer)).gated(questions, refused)

@@ -10,7 +10,7 @@ from typing import Any, cast
 from holdfast.agent_loop import Finish, LoopState
 from holdfast.agents import Agent, DiminishingReturns, Loop, OnTerminalToolError, TokenBudget
 from holdfast.checkpoints import Question
-from holdfast.messages import Usage
+from holdfast.messages import StopReason, Usage
 from holdfast.tools import RetryPolicy, Tool
 
 TIMEOUT = 60.0  # seconds, of one attempt at a tool
@@ -60,6 +60,7 @@ class Reply:
     content: str
     tool_calls: tuple[Call, ...] | None = None
     usage: Usage | None = None
+    stop_reason: StopReason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,7 @@ def write_state(state: LoopState) -> dict[str, Any]:
         if asked := getattr(state, name):
             data[name] = [question.model_dump() for question in asked]
     if state.usage is not None:
-        data["usage"] = [state.usage.input_tokens, state.usage.output_tokens]
+        data["usage"] = state.usage.plain()
     if state.ended is not None:
         data["ended"] = asdict(state.ended)
     return data
@@ -219,4 +220,4 @@ def write_call(call: Call) -> list[Any]:
 
 
 def read_usage(data: Any) -> Usage | None:
-    return None if data is None else Usage(input_tokens=data[0], output_tokens=data[1])
+    return None if data is None else Usage.of(data)

@@ -193,24 +193,33 @@ class ModelActivities:
         if untold := _told(reference, record)[1]:
             reply["untold"] = untold
         if message.usage is not None:
-            reply["usage"] = [message.usage.input_tokens, message.usage.output_tokens]
+            reply["usage"] = message.usage.plain()
+        if message.stop_reason is not None:
+            reply["stop_reason"] = message.stop_reason
         if message.tool_calls:
             if record.view == reference["turn"]:  # what stands before the answer is in the view now
                 transcript.shorten(len(_told(reference, record)[0]) + 1)
             transcript.keep()
-            reply["calls"] = [[call.id, call.name, place, shown_arguments(call.arguments)]
-                              for place, call in enumerate(message.tool_calls)]  # fmt: skip
-            if message.content:
-                reply["text"] = message.content[:PREVIEW]
-            if record.refused:
-                reply["refused"] = dict(record.refused)
-            if record.gates:
-                reply["gates"] = [gate.model_dump() for gate in record.gates]
-                reply["arguments"] = arguments_shown(message.tool_calls, record.gates)
-            return reply
+            return reply | _asked(record)
         if len(transcript.messages) > self._host.max_stored_messages:
             await self._host.store.prune_messages(transcript.session.id, self._host.max_stored_messages)
         return reply | _final(transcript.agent, message.content)
+
+
+def _asked(record: TurnRecord) -> dict[str, Any]:
+    """Return what the workflow needs of an answer that asks for calls."""
+    calls, text = record.calls, record.message.content
+    asked: dict[str, Any] = {
+        "calls": [[call.id, call.name, place, shown_arguments(call.arguments)] for place, call in enumerate(calls)]
+    }
+    if text:
+        asked["text"] = text[:PREVIEW]
+    if record.refused:
+        asked["refused"] = dict(record.refused)
+    if record.gates:
+        asked["gates"] = [gate.model_dump() for gate in record.gates]
+        asked["arguments"] = arguments_shown(calls, record.gates)
+    return asked
 
 
 def _take_answer(reference: Mapping[str, Any], transcript: Transcript, record: TurnRecord) -> Append:

@@ -158,7 +158,7 @@ class SessionActivities:
         state = found.setdefault("state", {})
         state["iterations"] = checkpoint.iterations
         if checkpoint.usage.total_tokens:
-            state["usage"] = [checkpoint.usage.input_tokens, checkpoint.usage.output_tokens]
+            state["usage"] = checkpoint.usage.plain()
         return found
 
     async def _found(

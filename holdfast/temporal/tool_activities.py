@@ -192,7 +192,7 @@ class ToolActivities:
         """Record what a call came to. The effect is done: a store that refuses is asked again while there is time."""
         written = write_outcome(outcome)
         if (spent := attempt.invocations.spent) is not None:
-            written["spent"] = [spent.input_tokens, spent.output_tokens]
+            written["spent"] = spent.plain()
         text = to_json(written).decode()
         state: Any = "failed" if isinstance(outcome, Failed | Unknown) else "done"
         finish = partial(self._host.store.finish, attempt.run, attempt.key, owner=owner, state=state, result=text)

@@ -9,6 +9,7 @@ from holdfast.testing.crashes import (
     crash_after_tool_results,
     crash_everywhere,
 )
+from holdfast.testing.model_server import Fault, ModelServer, Reply
 from holdfast.testing.models import ModelCall, ScriptedModel
 from holdfast.testing.stores import store_suite
 
@@ -16,7 +17,10 @@ __all__ = [
     "CrashReport",
     "CrashedRun",
     "DevServer",
+    "Fault",
     "ModelCall",
+    "ModelServer",
+    "Reply",
     "ScriptedModel",
     "SimulatedCrash",
     "crash_after_tool_results",

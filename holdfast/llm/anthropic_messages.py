@@ -1,0 +1,163 @@
+"""Anthropic's Messages format: what a request says and what an answer means. Nothing here does I/O."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import InputError
+from holdfast.llm.chat_completions import sendable_arguments
+from holdfast.messages import Image, LLMResponse, Message, Reasoning, ToolCall
+
+if TYPE_CHECKING:  # the package exports what is built on this module
+    from holdfast.llm import ToolDescription
+
+PROVIDER = "anthropic"
+_CHOICES = {"auto": "auto", "required": "any", "none": "none"}
+
+
+def request(
+    model: str,
+    messages: Sequence[Message],
+    tools: "Sequence[ToolDescription]",
+    settings: Mapping[str, Any],
+    *,
+    max_tokens: int,
+    cache: bool,
+) -> dict[str, Any]:
+    """Return the body of a request; what is absent has no key.
+
+    Args:
+        settings: go into it as they are, but for `tool_choice` and `output_schema`, which every provider writes
+            otherwise.
+        max_tokens: unless the settings say.
+        cache: have the provider keep what this request begins with, for the next.
+    """
+    given = dict(settings)
+    choice, schema = given.pop("tool_choice", None), given.pop("output_schema", None)
+    system = "\n\n".join(message.content for message in messages if message.role == "system" and message.content)
+    body: dict[str, Any] = {"model": model, "max_tokens": max_tokens, "messages": _messages(messages)}
+    if system:
+        body["system"] = system
+    if tools:
+        body["tools"] = [
+            {"name": tool.name, "description": tool.description, "input_schema": dict(tool.input_schema)}
+            for tool in tools
+        ]
+        if choice is not None:
+            body["tool_choice"] = _choice(choice)
+    if cache:
+        body["cache_control"] = {"type": "ephemeral"}
+    if schema is not None:
+        body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
+    return {**body, **given}
+
+
+def _choice(choice: Any) -> Any:
+    match choice:
+        case str() if choice in _CHOICES:
+            return {"type": _CHOICES[choice]}
+        case {"name": str(name)} if "type" not in choice:
+            return {"type": "tool", "name": name}
+        case _:
+            return choice
+
+
+def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Write a conversation; results of the same turn are one message of the user's."""
+    written: list[dict[str, Any]] = []
+    for message in messages:
+        match message.role:
+            case "system":
+                continue
+            case "tool":
+                block = _result(message)
+                if written and _holds_results(written[-1]):
+                    written[-1]["content"].append(block)
+                else:
+                    written.append({"role": "user", "content": [block]})
+            case "assistant":
+                if said := _said(message):  # one without a word is refused
+                    written.append({"role": "assistant", "content": said})
+            case _ if message.images:
+                blocks = [*map(_image, message.images), *([_text(message.content)] if message.content else [])]
+                written.append({"role": "user", "content": blocks})
+            case _:
+                written.append({"role": "user", "content": message.content})
+    return written
+
+
+def _holds_results(written: Mapping[str, Any]) -> bool:
+    content = written["content"]
+    return isinstance(content, list) and bool(content) and content[0]["type"] == "tool_result"
+
+
+def _result(message: Message) -> dict[str, Any]:
+    if not message.tool_call_id:
+        raise InputError("a tool message has no tool_call_id: the model cannot tell which call it answers")
+    block = {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": message.content}
+    return block if message.status in (None, "completed") else {**block, "is_error": True}
+
+
+def _said(message: Message) -> Any:
+    own = message.reasoning is not None and message.reasoning.provider == PROVIDER
+    thought = [*message.reasoning.blocks] if own and message.reasoning is not None else []
+    if not message.tool_calls and not thought:
+        return message.content
+    calls = [
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": sendable_arguments(call)}
+        for call in message.tool_calls or ()
+    ]
+    return [*thought, *([_text(message.content)] if message.content else []), *calls]
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _image(image: Image) -> dict[str, Any]:
+    if image.url is not None:
+        return {"type": "image", "source": {"type": "url", "url": image.url}}
+    return {"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": image.data}}
+
+
+def response(body: Mapping[str, Any]) -> LLMResponse:
+    """Return what an answer says.
+
+    Raises:
+        InputError: it is not in this format.
+    """
+    blocks = body.get("content")
+    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
+        raise InputError(f"its answer is not in the format of Messages: content is {blocks!r:.80}")
+    thought = tuple(block for block in blocks if block.get("type") in ("thinking", "redacted_thinking"))
+    return LLMResponse(
+        text="".join(str(block.get("text") or "") for block in blocks if block.get("type") == "text"),
+        tool_calls=tuple(
+            ToolCall(
+                id=str(block.get("id") or ""),
+                name=str(block.get("name") or ""),
+                arguments=block["input"] if isinstance(block.get("input"), dict) else {},
+            )
+            for block in blocks
+            if block.get("type") == "tool_use"
+        ),
+        usage=_usage(body.get("usage")),  # type: ignore[arg-type]  # read from a dict
+        stop_reason=body.get("stop_reason"),
+        reasoning=Reasoning(provider=PROVIDER, blocks=thought) if thought else None,
+    )
+
+
+def _usage(usage: Any) -> dict[str, Any] | None:
+    if not isinstance(usage, Mapping):
+        return None
+    given, said = usage.get("input_tokens"), usage.get("output_tokens")
+    if not isinstance(given, int) or not isinstance(said, int):
+        return None
+    read, written = usage.get("cache_read_input_tokens"), usage.get("cache_creation_input_tokens")
+    details = usage.get("output_tokens_details") or {}
+    return {
+        "input_tokens": given + (read or 0) + (written or 0),  # which this provider counts apart
+        "output_tokens": said,
+        "cached_tokens": read or None,
+        "cache_write_tokens": written or None,
+        "reasoning_tokens": details.get("thinking_tokens") if isinstance(details, Mapping) else None,
+    }

@@ -1,0 +1,315 @@
+"""Adapters on the providers' own SDKs, which are imported when an adapter is made, and not before.
+
+One request per call: the SDKs' retries are off. Whether a failed one is made again is for the driver to decide, by what
+`ModelError` says of it. A request says what our formats say, and an answer is read as the JSON that it is: the SDKs
+carry both, and know their streams.
+"""
+
+import json
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Literal
+
+from holdfast.errors import DefinitionError, InputError, ModelError
+from holdfast.llm import anthropic_messages, responses
+from holdfast.llm.json_tool_calls import plain_messages, read_reply, reply_schema
+from holdfast.llm.refusals import refusal
+from holdfast.messages import LLMResponse, Message, error_text
+
+if TYPE_CHECKING:
+    import anthropic
+    import openai
+
+    from holdfast.llm import ToolDescription  # the package exports these adapters
+
+ToolMode = Literal["native", "json"]
+VERSION = "2023-06-01"  # of Anthropic's API
+MAX_TOKENS = 8_192  # of an answer of Anthropic's models, which must be told
+
+# What providers call an error in a stream, or in one that has status 200, as a status.
+_STATUS = {
+    "invalid_request_error": 400, "authentication_error": 401, "permission_error": 403, "not_found_error": 404,
+    "request_too_large": 413, "rate_limit_error": 429, "rate_limit_exceeded": 429, "insufficient_quota": 402,
+    "api_error": 500, "server_error": 500, "overloaded_error": 529, "context_length_exceeded": 413,
+}  # fmt: skip
+
+
+class OpenAIResponses:
+    """Calls one of OpenAI's models by their Responses, the only form in which they take their thoughts back.
+
+    Args:
+        api_key: of `OPENAI_API_KEY` by default.
+        base_url: of OpenAI by default, or of `OPENAI_BASE_URL`.
+        tool_mode: "native", or "json" for a model that calls tools poorly; see `OpenAICompatible`.
+        timeout: seconds of silence after which a call fails.
+        client: makes the requests and is closed by whoever made it; without one every call opens a connection.
+
+    Raises:
+        DefinitionError: there is no key, or something else no request could be made with.
+        ImportError: the SDK is not installed.
+    """
+
+    native_output = True
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        tool_mode: ToolMode = "native",
+        timeout: float = 120.0,
+        client: "openai.AsyncOpenAI | None" = None,
+    ) -> None:
+        try:
+            import openai
+        except ImportError as error:
+            raise ImportError("Models of OpenAI need its SDK: pip install 'holdfast[openai]'") from error
+        check_tool_mode(tool_mode)
+        self.model = model
+        self._sdk = openai
+        self._given = client
+        self._options = _options("openai", "OPENAI_API_KEY", api_key, base_url, timeout, client)
+        self._tool_mode = tool_mode
+
+    async def chat(
+        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
+    ) -> LLMResponse:
+        """Answer a conversation.
+
+        Raises:
+            ModelError: the provider could not be reached, refused, or sent what is no answer.
+        """
+        request = self._request(messages, tools, settings)
+        with errors_of(self._sdk, self._who):
+            async with self._client() as client:
+                raw = await client.responses.with_raw_response.create(**request)
+            answer = responses.response(self._whole(_read(raw.content)))
+        return read_reply(answer) if _in_json(self._tool_mode, tools) else answer
+
+    async def stream(
+        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
+    ) -> AsyncIterator[str | LLMResponse]:
+        """Yield pieces of the text, and the whole answer as the last value; raises as `chat` does."""
+        if _in_json(self._tool_mode, tools):
+            async for part in _at_once(await self.chat(messages, tools, **settings)):
+                yield part
+            return
+        request, whole = self._request(messages, tools, settings), None
+        with errors_of(self._sdk, self._who):
+            async with self._client() as client, await client.responses.create(**request, stream=True) as events:
+                async for event in events:
+                    match event.type:
+                        case "response.output_text.delta" | "response.refusal.delta":
+                            yield event.delta
+                        case "response.completed" | "response.incomplete" | "response.failed":
+                            whole = event.response.to_dict(warnings=False)
+                        case "error":
+                            raise _refused(self._who, {"error": event.to_dict(warnings=False)})
+            answer = responses.response(self._whole(whole))
+        yield answer
+
+    def _request(
+        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", settings: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        if _in_json(self._tool_mode, tools):
+            settings = {**settings, "output_schema": reply_schema(tools)}
+            messages, tools = as_text(messages, tools), ()
+        body = responses.request(self.model, messages, tools, settings)
+        return {"model": body.pop("model"), "input": body.pop("input"), "extra_body": body}
+
+    def _whole(self, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        if body is None:
+            raise InputError("the stream ended before the answer was whole")
+        if body.get("error"):
+            raise _refused(self._who, body)
+        return body
+
+    def _client(self) -> "AbstractAsyncContextManager[openai.AsyncOpenAI]":
+        return self._sdk.AsyncOpenAI(**self._options) if self._given is None else nullcontext(self._given)
+
+    @property
+    def _who(self) -> str:
+        return f"Model '{self.model}' of OpenAI"
+
+
+class AnthropicMessages:
+    """Calls one of Anthropic's models.
+
+    Args:
+        api_key: of `ANTHROPIC_API_KEY` by default.
+        base_url: of Anthropic by default, or of `ANTHROPIC_BASE_URL`.
+        cache: let the provider keep what a request begins with, so that the next turn reads it at a tenth of the price.
+        tool_mode, timeout, client: as those of `OpenAIResponses`.
+
+    An answer has at most 8,192 tokens, unless the agent's settings have `max_tokens`.
+
+    Raises:
+        DefinitionError: there is no key, or something else no request could be made with.
+        ImportError: the SDK is not installed.
+    """
+
+    native_output = True
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        cache: bool = True,
+        tool_mode: ToolMode = "native",
+        timeout: float = 120.0,
+        client: "anthropic.AsyncAnthropic | None" = None,
+    ) -> None:
+        try:
+            import anthropic
+        except ImportError as error:
+            raise ImportError("Models of Anthropic need its SDK: pip install 'holdfast[anthropic]'") from error
+        check_tool_mode(tool_mode)
+        self.model = model
+        self._sdk = anthropic
+        self._given = client
+        options = _options("anthropic", "ANTHROPIC_API_KEY", api_key, base_url, timeout, client)
+        # The version that our format is of, and the header for keys that it documents: an SDK may have gone on.
+        headers = {"anthropic-version": VERSION, "X-Api-Key": options["api_key"], "Authorization": anthropic.Omit()}
+        self._options = {**options, "default_headers": headers}
+        self._cache = cache
+        self._tool_mode = tool_mode
+
+    async def chat(
+        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
+    ) -> LLMResponse:
+        """Answer a conversation.
+
+        Raises:
+            ModelError: the provider could not be reached, refused, or sent what is no answer.
+            InputError: a result names no call.
+        """
+        request = self._request(messages, tools, settings)
+        with errors_of(self._sdk, self._who):
+            async with self._client() as client:
+                raw = await client.messages.with_raw_response.create(**request)
+                body = await raw.read()
+            answer = anthropic_messages.response(_read(body))
+        return read_reply(answer) if _in_json(self._tool_mode, tools) else answer
+
+    async def stream(
+        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
+    ) -> AsyncIterator[str | LLMResponse]:
+        """Yield pieces of the text, and the whole answer as the last value; raises as `chat` does."""
+        if _in_json(self._tool_mode, tools):
+            async for part in _at_once(await self.chat(messages, tools, **settings)):
+                yield part
+            return
+        request, ended = self._request(messages, tools, settings), False
+        with errors_of(self._sdk, self._who):
+            async with self._client() as client, client.messages.stream(**request) as events:
+                async for event in events:
+                    if event.type == "text":
+                        yield event.text
+                    ended = ended or event.type == "message_stop"
+                if not ended:
+                    raise InputError("the stream ended before the answer was whole")
+                whole = (await events.get_final_message()).to_dict(warnings=False)
+            answer = anthropic_messages.response(whole)
+        yield answer
+
+    def _request(
+        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", settings: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        if _in_json(self._tool_mode, tools):
+            settings = {**settings, "output_schema": reply_schema(tools)}
+            messages, tools = as_text(messages, tools), ()
+        body = anthropic_messages.request(
+            self.model, messages, tools, settings, max_tokens=MAX_TOKENS, cache=self._cache
+        )
+        own = {name: body.pop(name) for name in ("model", "max_tokens", "messages")}
+        return {**own, "extra_body": body}
+
+    def _client(self) -> "AbstractAsyncContextManager[anthropic.AsyncAnthropic]":
+        return self._sdk.AsyncAnthropic(**self._options) if self._given is None else nullcontext(self._given)
+
+    @property
+    def _who(self) -> str:
+        return f"Model '{self.model}' of Anthropic"
+
+
+# --- what both need -----------------------------------------------------------------------------------------------
+
+
+def check_tool_mode(tool_mode: object) -> None:
+    if tool_mode not in ("native", "json"):
+        raise DefinitionError(f"tool_mode must be 'native' or 'json', got {tool_mode!r}")
+
+
+def _options(
+    provider: str, variable: str, api_key: str | None, base_url: str | None, timeout: float, client: object
+) -> dict[str, Any]:
+    key = (api_key or os.environ.get(variable) or "").strip()  # read from a file, it ends with a line break
+    if not key and client is None:
+        raise DefinitionError(f"Provider '{provider}' has no key: set {variable}, or pass api_key=")
+    return {"api_key": key, "base_url": base_url, "timeout": timeout, "max_retries": 0}
+
+
+def _in_json(tool_mode: ToolMode, tools: "Sequence[ToolDescription]") -> bool:
+    return tool_mode == "json" and bool(tools)
+
+
+def as_text(messages: Sequence[Message], tools: "Sequence[ToolDescription]") -> list[Message]:
+    """Return a conversation without tool calls, in which the tools are described."""
+    return [Message(**message) for message in plain_messages(messages, tools)]
+
+
+async def _at_once(answer: LLMResponse) -> AsyncIterator[str | LLMResponse]:
+    """Stream an answer that is a JSON object, which has no pieces worth showing."""
+    if answer.text:
+        yield answer.text
+    yield answer
+
+
+def _read(body: bytes) -> dict[str, Any]:
+    try:
+        read = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"its answer is not JSON: {error}") from error
+    if not isinstance(read, dict):
+        raise InputError(f"its answer is no JSON object, but {read!r:.80}")
+    return read
+
+
+@contextmanager
+def errors_of(sdk: Any, who: str) -> Iterator[None]:
+    """Turn what an SDK raises into a `ModelError`: what happened, what to do, whether calling again may help."""
+    import httpx2
+
+    try:
+        yield
+    except sdk.APIStatusError as error:
+        after = error.response.headers.get("Retry-After")
+        if error.response.is_success:  # an error in the midst of a stream
+            raise _refused(who, error.body, after) from error
+        raise refusal(who, error.status_code, _words(error.body) or error.response.text, after) from error
+    except sdk.APIConnectionError as error:
+        cause = error.__cause__ or error
+        text = error_text(cause)
+        raise ModelError(f"{who} gave no answer: {type(cause).__name__}: {text}", transient=True) from error
+    except sdk.APIError as error:
+        raise _refused(who, error.body) from error
+    except (httpx2.HTTPError, httpx2.StreamError, InputError, json.JSONDecodeError) as error:
+        raise ModelError(f"{who} gave no answer: {error_text(error)}", transient=True) from error
+
+
+def _refused(who: str, body: object, retry_after: str | None = None) -> ModelError:
+    """Return the error for a body that tells of one, and has no status."""
+    error = body.get("error", body) if isinstance(body, Mapping) else {}
+    names = (error.get("code"), error.get("type")) if isinstance(error, Mapping) else ()
+    status = next((_STATUS[name] for name in names if name in _STATUS), None)
+    return refusal(who, status, _words(body) or str(body), retry_after)
+
+
+def _words(body: object) -> str | None:
+    error = body.get("error", body) if isinstance(body, Mapping) else None
+    message = error.get("message") if isinstance(error, Mapping) else None
+    return message if isinstance(message, str) else None

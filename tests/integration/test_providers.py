@@ -1,0 +1,377 @@
+"""Every provider, by its own SDK where it has one, against a server that speaks its format: what is sent, what an
+answer means, what each fault is, and that streams come to the same.
+"""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from holdfast import Agent, DefinitionError, Image, LLMResponse, Message, ModelError, ToolCall, Usage, run, tool
+from holdfast.llm import LLMAdapter, ToolDescription, create_adapter
+from holdfast.messages import Reasoning
+from holdfast.testing import Fault, ModelServer
+
+PROVIDERS = ["openai", "anthropic", "cloudflare", "minimax", "openai-compatible"]
+PATHS = {"openai": "/v1/responses", "anthropic": "/v1/messages"}
+HI = [Message(role="user", content="hi")]
+ECHO = ToolDescription(
+    name="echo",
+    description="Return the text.",
+    input_schema={"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+)
+CALLS = (ToolCall(id="c1", name="echo", arguments={"text": "a"}), ToolCall(id="c2", name="echo", arguments={}))
+USAGE = Usage(input_tokens=100, output_tokens=7, cached_tokens=60)
+
+
+@pytest.fixture(params=PROVIDERS)
+def provider(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(params=["chat", "stream"])
+def way(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def adapter(provider: str, server: ModelServer, **options: Any) -> LLMAdapter:
+    # Anthropic's SDK brings the version in its paths.
+    base_url = f"http://{server.address}" if provider == "anthropic" else server.url
+    return create_adapter(provider=provider, model="m", api_key="key", base_url=base_url, **options)
+
+
+async def ask(
+    model: Any, way: str, messages: Sequence[Message] = HI, tools: Sequence[ToolDescription] = (), **settings: Any
+) -> tuple[LLMResponse, list[str]]:
+    """Return a whole answer, and the pieces of its text."""
+    if way == "chat":
+        answer = await model.chat(messages, tools, **settings)
+        return answer, [answer.text]
+    parts = [part async for part in model.stream(messages, tools, **settings)]
+    return parts[-1], parts[:-1]
+
+
+@asynccontextmanager
+async def served(provider: str, *script: Any, **options: Any) -> AsyncIterator[tuple[ModelServer, Any]]:
+    async with ModelServer(*script) as server:
+        yield server, adapter(provider, server, **options)
+
+
+# --- requests -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_request_goes_where_it_belongs_with_the_key(provider: str) -> None:
+    async with served(provider, "hello") as (server, model):
+        await ask(model, "chat")
+    (request,) = server.requests
+    assert request.path == PATHS.get(provider, "/v1/chat/completions")
+    assert request.body["model"] == "m"
+    header = "x-api-key" if provider == "anthropic" else "authorization"
+    assert request.headers[header].removeprefix("Bearer ") == "key"
+    assert request.headers.get("anthropic-version") == ("2023-06-01" if provider == "anthropic" else None)
+
+
+async def test_without_tools_and_system_a_request_has_no_key_for_them(provider: str) -> None:
+    async with served(provider, "hello") as (server, model):
+        await ask(model, "chat", tool_choice="auto")
+    assert server.requests[0].body.keys() & {"tools", "tool_choice", "system", "instructions"} == set()
+
+
+async def test_settings_are_passed_through(provider: str) -> None:
+    async with served(provider, "hello") as (server, model):
+        await ask(model, "chat", temperature=0.5, max_tokens=50)
+    body = server.requests[0].body
+    assert body["temperature"] == 0.5
+    assert body["max_output_tokens" if provider == "openai" else "max_tokens"] == 50
+
+
+async def test_a_choice_of_tools_is_written_as_the_provider_wants_it(provider: str) -> None:
+    async with served(provider, "a", "b") as (server, model):
+        for choice in ("required", {"name": "echo"}):
+            await ask(model, "chat", tools=[ECHO], tool_choice=choice)
+    written = [request.body["tool_choice"] for request in server.requests]
+    assert written == {
+        "openai": ["required", {"type": "function", "name": "echo"}],
+        "anthropic": [{"type": "any"}, {"type": "tool", "name": "echo"}],
+    }.get(provider, ["required", {"type": "function", "function": {"name": "echo"}}])
+
+
+CONVERSATION = [
+    Message(role="system", content="Be brief."),
+    Message(role="user", content="hi"),
+    Message(role="system", content="Hurry."),
+    Message(role="assistant", content="I look.", tool_calls=CALLS),
+    Message(role="tool", content="A", tool_call_id="c1", tool_name="echo", status="completed"),
+    Message(role="tool", content="no", tool_call_id="c2", tool_name="echo", status="failed"),
+    Message(role="user", content="and?"),
+]
+
+
+async def test_a_conversation_of_anthropic() -> None:
+    async with served("anthropic", "hello") as (server, model):
+        await ask(model, "chat", CONVERSATION, [ECHO])
+    body = server.requests[0].body
+    assert body["system"] == "Be brief.\n\nHurry."
+    assert body["tools"] == [
+        {"name": "echo", "description": "Return the text.", "input_schema": dict(ECHO.input_schema)}
+    ]
+    assert body["messages"] == [
+        {"role": "user", "content": "hi"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "c1", "name": "echo", "input": {"text": "a"}},
+                {"type": "tool_use", "id": "c2", "name": "echo", "input": {}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "c1", "content": "A"},
+                {"type": "tool_result", "tool_use_id": "c2", "content": "no", "is_error": True},
+            ],
+        },
+        {"role": "user", "content": "and?"},
+    ]
+    assert body["cache_control"] == {"type": "ephemeral"}
+
+
+async def test_a_conversation_of_openai() -> None:
+    async with served("openai", "hello") as (server, model):
+        await ask(model, "chat", CONVERSATION, [ECHO])
+    body = server.requests[0].body
+    assert body["instructions"] == "Be brief.\n\nHurry."
+    assert body["input"] == [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "I look."},
+        {"type": "function_call", "call_id": "c1", "name": "echo", "arguments": '{"text": "a"}'},
+        {"type": "function_call", "call_id": "c2", "name": "echo", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "A"},
+        {"type": "function_call_output", "call_id": "c2", "output": "no"},
+        {"role": "user", "content": "and?"},
+    ]
+    assert (body["store"], body["include"]) == (False, ["reasoning.encrypted_content"])
+    assert body["tools"][0] == {
+        "type": "function", "name": "echo", "description": "Return the text.", "parameters": dict(ECHO.input_schema),
+        "strict": False,
+    }  # fmt: skip
+
+
+async def test_a_result_that_names_no_call_is_not_sent_to_anthropic() -> None:
+    async with served("anthropic") as (server, model):
+        with pytest.raises(ValueError, match="a tool message has no tool_call_id"):
+            await ask(model, "chat", [*HI, Message(role="tool", content="A")])
+    assert server.requests == []
+
+
+async def test_images_are_sent_beside_the_text(provider: str) -> None:
+    pictures = (Image(url="https://x/a.png"), Image(data="AAAA", media_type="image/png"))
+    async with served(provider, "a cat") as (server, model):
+        await ask(model, "chat", [Message(role="user", content="What is it?", images=pictures)])
+    body = server.requests[0].body
+    (message,) = body["input"] if provider == "openai" else body["messages"]
+    inline = "data:image/png;base64,AAAA"
+    assert message["content"] == {
+        "openai": [
+            {"type": "input_image", "image_url": "https://x/a.png"},
+            {"type": "input_image", "image_url": inline},
+            {"type": "input_text", "text": "What is it?"},
+        ],
+        "anthropic": [
+            {"type": "image", "source": {"type": "url", "url": "https://x/a.png"}},
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
+            {"type": "text", "text": "What is it?"},
+        ],
+    }.get(
+        provider,
+        [
+            {"type": "image_url", "image_url": {"url": "https://x/a.png"}},
+            {"type": "image_url", "image_url": {"url": inline}},
+            {"type": "text", "text": "What is it?"},
+        ],
+    )
+
+
+# --- answers ------------------------------------------------------------------------------------------------------
+
+
+async def test_an_answer_is_text(provider: str, way: str) -> None:
+    async with served(provider, LLMResponse(text="Hello, it is me.", usage=USAGE)) as (_, model):
+        answer, pieces = await ask(model, way)
+    assert (answer.text, answer.tool_calls, answer.not_whole) == ("Hello, it is me.", (), None)
+    assert "".join(pieces) == answer.text
+    assert len(pieces) == (1 if way == "chat" else 4)
+    assert answer.usage == USAGE
+
+
+async def test_an_answer_is_several_calls(provider: str, way: str) -> None:
+    async with served(provider, LLMResponse(text="I look.", tool_calls=CALLS)) as (_, model):
+        answer, _ = await ask(model, way, tools=[ECHO])
+    assert (answer.text, answer.tool_calls) == ("I look.", CALLS)
+
+
+STOPS = {
+    "openai": {"max-tokens": "max_output_tokens", "refusal": "refusal", "content-filter": "content_filter"},
+    "anthropic": {"max-tokens": "max_tokens", "refusal": "refusal"},
+}
+
+
+@pytest.mark.parametrize("stop", ["max-tokens", "refusal", "content-filter"])
+async def test_why_an_answer_is_not_whole_is_said_in_one_word(provider: str, way: str, stop: str) -> None:
+    words = STOPS.get(provider, {"max-tokens": "length", "content-filter": "content_filter"})
+    if stop not in words:
+        pytest.skip(f"{provider} has no {stop}")
+    async with served(provider, LLMResponse(text="I", stop_reason=words[stop])) as (_, model):
+        answer, _ = await ask(model, way)
+    assert (answer.text, answer.not_whole) == ("I", stop)
+
+
+THOUGHTS = {
+    "openai": {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"},
+    "anthropic": {"type": "thinking", "thinking": "Hm.", "signature": "Eo8C"},
+}
+
+
+@pytest.mark.parametrize("name", ["openai", "anthropic"])
+async def test_thoughts_are_kept_and_sent_back_unchanged(name: str, way: str) -> None:
+    thought = Reasoning(provider=name, blocks=(THOUGHTS[name],))
+    first = LLMResponse(text="I look.", tool_calls=CALLS[:1], reasoning=thought)
+    async with served(name, first, "done") as (server, model):
+        answer, _ = await ask(model, way, tools=[ECHO])
+        assert answer.reasoning == thought
+        said = Message(role="assistant", content="I look.", tool_calls=CALLS[:1], reasoning=answer.reasoning)
+        done = Message(role="tool", content="A", tool_call_id="c1", tool_name="echo", status="completed")
+        await ask(model, way, [*HI, said, done], [ECHO])
+    body = server.requests[1].body
+    sent = body["input"][1] if name == "openai" else body["messages"][1]["content"][0]
+    assert sent == THOUGHTS[name]
+
+
+async def test_thoughts_of_another_provider_are_not_sent(provider: str) -> None:
+    other = Reasoning(provider="another", blocks=({"type": "thinking", "thinking": "secret"},))
+    async with served(provider, "done") as (server, model):
+        await ask(model, "chat", [*HI, Message(role="assistant", content="yes", reasoning=other), *HI])
+    assert "secret" not in json.dumps(server.requests[0].body)
+
+
+@pytest.mark.parametrize("name", ["openai", "anthropic"])
+async def test_a_schema_of_the_answer_is_held_by_the_provider(name: str) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    async with served(name, '{"n": 1}') as (server, model):
+        await ask(model, "chat", output_schema=schema)
+    body = server.requests[0].body
+    written = body["text"]["format"] if name == "openai" else body["output_config"]["format"]
+    assert (written["type"], written["schema"]) == ("json_schema", schema)
+
+
+async def test_json_tool_mode_asks_for_calls_in_text(provider: str, way: str) -> None:
+    reply = '{"tool": "echo", "arguments": {"text": "a"}}'
+    async with served(provider, reply, tool_mode="json") as (server, model):
+        answer, _ = await ask(model, way, tools=[ECHO])
+    assert [(call.name, call.arguments) for call in answer.tool_calls] == [("echo", {"text": "a"})]
+    assert "tools" not in server.requests[0].body
+    assert "anyOf" in json.dumps(server.requests[0].body)
+
+
+# --- faults -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "transient", "says"),
+    [
+        (Fault(429, retry_after=7, words="slow down"), True, "status 429: slow down"),
+        (Fault(500), True, "status 500"),
+        (Fault(503), True, "status 503"),
+        (Fault(529), True, "status 529"),
+        (Fault(401, words="invalid x-api-key"), False, r"status 401 \(check api_key\): invalid x-api-key"),
+        (Fault(403), False, "status 403"),
+        (Fault(404, words="no such model"), False, r"status 404 \(check model and base_url\): no such model"),
+        (Fault(400, words="prompt is too long: 210000 tokens"), False, "show the model less"),
+        (Fault(400, words="bad request"), False, "status 400: bad request"),
+        (Fault(end="reset"), True, "gave no answer"),
+    ],
+    ids=["429", "500", "503", "529", "401", "403", "404", "too long", "400", "reset"],
+)
+async def test_what_a_fault_means(provider: str, way: str, fault: Fault, transient: bool, says: str) -> None:
+    async with served(provider, fault) as (server, model):
+        with pytest.raises(ModelError, match=says) as raised:
+            await ask(model, way)
+    assert raised.value.transient is transient
+    assert raised.value.retry_after == fault.retry_after
+    assert len(server.requests) == 1  # whoever calls decides whether it is asked again
+
+
+async def test_a_cut_answer_may_be_asked_for_again(provider: str, way: str) -> None:
+    async with served(provider, Fault(answer="Hello, it is me.", end="cut")) as (_, model):
+        with pytest.raises(ModelError, match="gave no answer") as raised:
+            await ask(model, way)
+    assert raised.value.transient
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[1]", b'{"hello": 1}'], ids=["html", "list", "another object"])
+async def test_an_answer_that_is_none_may_be_asked_for_again(provider: str, body: bytes) -> None:
+    from holdfast.testing import Reply
+
+    if provider not in PATHS and body == b'{"hello": 1}':
+        pytest.skip("an answer without choices is an empty one there")
+    async with served(provider, Reply(body, headers={"Content-Type": "application/json"})) as (_, model):
+        with pytest.raises(ModelError, match="gave no answer: its answer is") as raised:
+            await ask(model, "chat")
+    assert raised.value.transient
+
+
+async def test_a_server_that_says_nothing_is_given_up(provider: str) -> None:
+    async with served(provider, Fault(end="silent"), timeout=0.2) as (_, model):
+        with pytest.raises(ModelError, match="gave no answer") as raised:
+            await ask(model, "chat")
+    assert raised.value.transient
+
+
+# --- choosing -----------------------------------------------------------------------------------------------------
+
+KEYS = {
+    "openai": ["OPENAI_API_KEY"], "anthropic": ["ANTHROPIC_API_KEY"], "minimax": ["MINIMAX_API_KEY"],
+    "cloudflare": ["CLOUDFLARE_ACCOUNT_ID", "CLOUDFLARE_API_TOKEN"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_missing_key_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in KEYS[name]:
+        monkeypatch.delenv(variable, raising=False)
+    for variable in KEYS[name]:
+        with pytest.raises(DefinitionError, match=variable):
+            create_adapter(provider=name, model="m")
+        monkeypatch.setenv(variable, "x")
+    assert create_adapter(provider=name, model="m")
+
+
+def test_an_unknown_provider_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(DefinitionError) as refused:
+        create_adapter(provider="x", model="m")
+    assert str(refused.value) == f'Unsupported LLM provider: "x". Supported: {", ".join(PROVIDERS)}'
+
+
+def test_a_server_of_ones_own_needs_its_address() -> None:
+    with pytest.raises(DefinitionError, match="'openai-compatible' needs base_url"):
+        create_adapter(provider="openai-compatible", model="m")
+
+
+async def test_a_model_named_with_its_provider_needs_no_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
+    @tool
+    async def echo(text: str) -> str:
+        """Return the text."""
+        return text
+
+    script = [LLMResponse(tool_calls=CALLS[:1]), "done"]
+    async with ModelServer(*script) as server:
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "key")
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", f"http://{server.address}")
+        result: Any = await run(Agent("a", model="anthropic:claude-sonnet-4-6", tools=[echo]), message="hi")
+    assert (result.status, result.response) == ("complete", "done")
+    assert [request.body["model"] for request in server.requests] == ["claude-sonnet-4-6"] * 2
