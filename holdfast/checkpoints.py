@@ -168,6 +168,7 @@ class PipelineResult:
         deadline: of that gate, if it has one.
         approved_by: who has approved it so far, if more must.
         pending_steps: all gates that wait, `pending_step` the first of them.
+        approvals: those of them that are of calls of its agents.
         run_key: by which a durable pipeline goes on; None without a store.
     """
 
@@ -182,6 +183,7 @@ class PipelineResult:
     deadline: datetime | None = None
     approved_by: tuple[str, ...] = ()
     pending_steps: tuple[str, ...] = ()
+    approvals: tuple[PendingApproval, ...] = ()
     run_key: str | None = None
 
 

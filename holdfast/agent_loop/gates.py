@@ -1,7 +1,7 @@
 """What a decision at a gate means, and what its time means; no I/O, and no clock: drivers say what time it is."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -61,6 +61,7 @@ class GateRule:
         timeout, remind_every: seconds.
         users: who may decide, groups expanded; nobody means anybody.
         groups: those that are asked, for people to search by.
+        message, digest: of an escalation whose people are asked something else.
     """
 
     timeout: float | None = None
@@ -71,6 +72,8 @@ class GateRule:
     quorum: int = 1
     exclude_requester: bool = False
     escalate_to: "GateRule | None" = None
+    message: str = ""
+    digest: str = ""
 
     @classmethod
     def of(cls, approval: Approval, *, patience: float | None = None) -> "GateRule":
@@ -89,6 +92,24 @@ class GateRule:
             exclude_requester=approval.exclude_requester,
             escalate_to=None if approval.escalate_to is None else cls.of(approval.escalate_to, patience=patience),
         )
+
+    @property
+    def chain(self) -> "tuple[GateRule, ...]":
+        """This rule, and those that take its place when nobody decides."""
+        return (self,) if self.escalate_to is None else (self, *self.escalate_to.chain)
+
+    def asking(self, shown: Sequence[Mapping[str, str]]) -> "GateRule":
+        """Return the rule with what those are asked to whom it escalates, in their order: `message` and `digest`."""
+        if self.escalate_to is None or not shown:
+            return self
+        first, *rest = shown
+        asked = replace(self.escalate_to, message=first["message"], digest=first["digest"])
+        return replace(self, escalate_to=asked.asking(rest))
+
+    def bare(self) -> "GateRule":
+        """Return it without what its people are asked."""
+        to = None if self.escalate_to is None else self.escalate_to.bare()
+        return replace(self, message="", digest="", escalate_to=to)
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -187,7 +208,7 @@ class Gate:
             case "reject", _, _:
                 return replace(self, status="rejected")
             case "escalate", GateRule() as rule, datetime() as deadline:
-                return replace(self, rule=rule, since=deadline, approvals=())
+                return replace(self, rule=rule, since=deadline, approvals=(), digest=rule.digest or self.digest)
             case _:
                 return replace(self, status="timed-out")
 

@@ -12,7 +12,7 @@ from holdfast.agents import Agent
 from holdfast.checkpoints import Question
 from holdfast.errors import InputError
 from holdfast.messages import ToolCall, cut, error_text, json_problem, read_json, size_over
-from holdfast.tools import Failed, Outcome, Returned, Tool
+from holdfast.tools import Approval, Failed, Outcome, Returned
 
 NOBODY_TO_ASK = "Not run: it needs approval, for which an agent that a tool runs cannot wait"
 _SHOWN_BYTES = 4 * 1024  # of what people are asked before a call; a turn may have 64
@@ -20,8 +20,9 @@ _SHOWN_BYTES = 4 * 1024  # of what people are asked before a call; a turn may ha
 
 def open_gates(
     agent: Agent, calls: Iterable[ToolCall], *, at: datetime, requester: str | None
-) -> tuple[list[Question], dict[str, str]]:
-    """Return the gates that these calls have to pass, and by call id why some cannot run at all.
+) -> tuple[list[Question], dict[str, str], list[str]]:
+    """Return the gates that these calls have to pass, by call id why some cannot run at all, and what a developer
+    should hear of that.
 
     What an approval's functions raise is an error of the call, as what its handler raises. An approval without a
     timeout waits as long as the agent's questions do.
@@ -30,46 +31,69 @@ def open_gates(
         at: the time now.
         requester: for whom the agent runs.
     """
-    questions, refused = [], {}
-    patience = cast("float | None", agent.loop.answer_timeout)  # seconds, once it is declared
+    questions, refused, faults = [], {}, []
     for call in calls:
         tool = agent.tool_map[call.name]
         try:
             tool.read_arguments(call.arguments)
-            approval = tool.approval_of(call)
-            message = "" if approval is None else cut(approval.shown(call), _SHOWN_BYTES)
         except InputError as error:
             refused[call.id] = error_text(error)
             continue
+        try:
+            approval = tool.approval_of(call)
+            if approval is not None:
+                questions.append(_asked(agent, call, approval, at, requester))
+        except InputError as error:
+            refused[call.id] = error_text(error)
+            faults.append(refused[call.id])
         except Exception as error:
-            refused[call.id] = f'Tool "{call.name}": its approval raised {type(error).__name__}: {error_text(error)}'
-            continue
-        if approval is not None:
-            message = message or f'May the tool "{call.name}" run?'
-            digest = digest_of(call.id, message, call.name, call.arguments)
-            gate = Gate(
-                name=call.id,
-                rule=GateRule.of(approval, patience=patience),
-                digest=digest,
-                since=at,
-                requester=requester,
-            )
-            questions.append(Question(question=message, tool_call_id=call.id, gate=gate.plain()))
-    return questions, refused
+            kind, text = type(error).__name__, error_text(error)
+            raised = text if text.startswith(kind) else f"{kind}: {text}"
+            refused[call.id] = f'Tool "{call.name}": its approval raised {raised}'
+            faults.append(refused[call.id])
+    return questions, refused, faults
 
 
-def edit_problem(tool: Tool[..., Any], decision: Decision) -> str | None:
-    """Return why the arguments that a decision puts in place of the model's cannot be used, or None if they can."""
+def _asked(agent: Agent, call: ToolCall, approval: Approval, at: datetime, requester: str | None) -> Question:
+    usual = f'May the tool "{call.name}" run?'
+    message, *later = (cut(one.shown(call), _SHOWN_BYTES) or usual for one in approval.chain)
+
+    def digest(text: str) -> str:
+        return digest_of(call.id, text, call.name, call.arguments)
+
+    rule = _rule(agent, approval).asking([{"message": text, "digest": digest(text)} for text in later])
+    gate = Gate(name=call.id, rule=rule, digest=digest(message), since=at, requester=requester)
+    return Question(question=message, tool_call_id=call.id, gate=gate.plain())
+
+
+def _rule(agent: Agent, approval: Approval) -> GateRule:
+    patience = cast("float | None", agent.loop.answer_timeout)  # seconds, once it is declared
+    return GateRule.of(approval, patience=patience)
+
+
+def edit_problem(agent: Agent, call: ToolCall, decision: Decision, rule: GateRule) -> str | None:
+    """Return why the arguments that a decision puts in place of the model's cannot be used, or None if they can.
+
+    They must be valid, and not such as would have to be approved by others.
+
+    Args:
+        rule: of the gate.
+    """
     if decision.edit is None or decision.decision == "reject":
         return None
+    tool, gate = agent.tool_map[call.name], decision.gate
     if not isinstance(decision.edit, dict):
-        return f"gate {decision.gate}: edit must be an object, all arguments of tool {tool.name}"
+        return f"gate {gate}: edit must be an object, all arguments of tool {tool.name}"
     if problem := json_problem(decision.edit):
-        return f"gate {decision.gate}: edit: {problem}"
+        return f"gate {gate}: edit: {problem}"
     try:
         tool.read_arguments(decision.edit)
-    except InputError as error:
-        return f"gate {decision.gate}: edit: {error_text(error)}"
+        approval = tool.approval_of(ToolCall(id=call.id, name=call.name, arguments=decision.edit))
+    except Exception as error:
+        return f"gate {gate}: edit: {error_text(error)}"
+    allowed = () if approval is None else _rule(agent, approval).chain
+    if approval is not None and rule.bare() not in [one.bare() for one in allowed]:
+        return f"gate {gate}: edit: these arguments need another approval; reject it, and say so"
     return None
 
 

@@ -7,13 +7,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from holdfast.agent_loop import Decision, Gate, LoopState, access_problem, edit_problem
+from holdfast.agents import Agent
 from holdfast.checkpoints import PendingApproval, Question
 from holdfast.errors import InputError
 from holdfast.local.pipeline_results import Kept
 from holdfast.messages import ToolCall, explain
-from holdfast.tools import Tool
+from holdfast.stores.protocol import DecisionRecord
 
 GivenDecision = Decision | Mapping[str, Any]
+_EXAMPLE = '[{"gate": "c1", "decision": "approve", "by": "ada"}]'
 
 
 def read_decisions(given: Sequence[GivenDecision]) -> tuple[Decision, ...]:
@@ -22,12 +24,12 @@ def read_decisions(given: Sequence[GivenDecision]) -> tuple[Decision, ...]:
     Raises:
         InputError: saying what cannot be used.
     """
-    if isinstance(given, Mapping | str | Decision):
-        raise InputError(f"decisions must be a list of decisions, got {given!r:.80}")
+    if isinstance(given, Mapping | str | Decision) or not isinstance(given, Iterable):
+        raise InputError(f"decisions must be a list of decisions, such as {_EXAMPLE}, got {given!r:.80}")
     try:
         return tuple(Decision.model_validate(decision) for decision in given)
     except ValidationError as error:
-        raise InputError(f"A decision cannot be used: {explain(error)}") from error
+        raise InputError(f"A decision cannot be used: {explain(error)}; one is like {_EXAMPLE}") from error
 
 
 async def judge(
@@ -51,14 +53,14 @@ async def judge(
     refused = gate.problem(decision) or problem()
     if refused is None and (denied := access_problem(may, decision.by)):
         refused = f"gate {gate.name}: {denied} decide it"
-    await kept.record(decision, now, refused)
+    await kept.record(decision, now, refused, digest=gate.digest)
     if refused is not None:
         raise InputError(refused)
     return gate.decided(decision)
 
 
 async def at_gates(
-    state: LoopState, decisions: Iterable[Decision], tools: Mapping[str, Tool[..., Any]], kept: Kept
+    state: LoopState, decisions: Iterable[Decision], agent: Agent, kept: Kept
 ) -> tuple[LoopState, InputError | None]:
     """Return the state after what people decided on the calls of a turn, and the time that has passed.
 
@@ -72,26 +74,39 @@ async def at_gates(
             state = state.decided(gate.at(now))
     for decision in decisions:
         try:
-            state = await _decide(state, decision, now, tools, kept)
+            state = await _decide(state, decision, now, agent, kept)
         except InputError as error:
             return state, error
     return state, None
 
 
-async def _decide(
-    state: LoopState, decision: Decision, now: datetime, tools: Mapping[str, Tool[..., Any]], kept: Kept
-) -> LoopState:
+async def has_counted(kept: Kept, decision: Decision) -> bool | None:
+    """Whether this very decision has counted at its gate; None if none has."""
+    counted = await kept.decisions(decision.gate)
+    return any(same(row, decision) for row in counted) if counted else None
+
+
+def same(row: DecisionRecord, decision: Decision) -> bool:
+    """Whether a decision is the one that was recorded, sent once more."""
+    mine = (decision.decision, decision.by, decision.comment, decision.edit)
+    return mine == (row.decision, row.by, row.comment, row.edit)
+
+
+async def _decide(state: LoopState, decision: Decision, now: datetime, agent: Agent, kept: Kept) -> LoopState:
     waiting = {str(question.tool_call_id): question for question in state.gates}
     if decision.gate not in waiting:
-        counted = [(row.decision, row.by) for row in await kept.decisions(decision.gate)]
-        if (decision.decision, decision.by) in counted:
+        has = await has_counted(kept, decision)
+        if has:
             return state
-        why = "was decided already" if counted else f"is not open; open: {', '.join(waiting) or 'none'}"
+        over = next((_gate(one).status for one in state.verdicts if one.tool_call_id == decision.gate), None)
+        why = "was decided already" if has is False else f"is not open; open: {', '.join(waiting) or 'none'}"
+        why = why if over is None else f"was {over.replace('-', ' ')} already"
         await kept.record(decision, now, f"gate {decision.gate} {why}")
         raise InputError(f"gate {decision.gate} {why}")
-    name = next(call.name for call in state.open_calls if call.id == decision.gate)
+    call = next(call for call in state.open_calls if call.id == decision.gate)
     gate = _gate(waiting[decision.gate])
-    return state.decided(await judge(gate, decision, now, kept, problem=lambda: edit_problem(tools[name], decision)))
+    judged = await judge(gate, decision, now, kept, problem=lambda: edit_problem(agent, call, decision, gate.rule))
+    return state.decided(judged)
 
 
 def pending_approvals(state: LoopState) -> tuple[PendingApproval, ...]:
@@ -106,7 +121,7 @@ def _shown(question: Question, call: ToolCall) -> PendingApproval:
         gate=gate.name,
         tool=call.name,
         arguments=call.arguments,
-        message=question.question,
+        message=gate.rule.message or question.question,
         digest=gate.digest,
         since=gate.since,
         deadline=gate.deadline,

@@ -81,9 +81,16 @@ class Kept:
         found = self._decisions if self._store is None else await self._store.load_decisions(self.name)
         return [record for record in found if record.gate == gate and record.refused is None]
 
-    async def record(self, decision: Decision, at: datetime, refused: str | None, key: str | None = None) -> None:
-        """Record a decision, and why it did not count; once, if there is a key."""
-        record = DecisionRecord(run_key=self.name, at=at, refused=refused, key=key, **decision.model_dump())
+    async def record(
+        self, decision: Decision, at: datetime, refused: str | None, key: str | None = None, digest: str | None = None
+    ) -> None:
+        """Record a decision, and why it did not count; once, if there is a key.
+
+        Args:
+            digest: of what the gate shows, unless the decision says what it was made on.
+        """
+        given = {"digest": digest, **decision.model_dump()}
+        record = DecisionRecord(run_key=self.name, at=at, refused=refused, key=key, **given)
         if self._store is None:
             self._decisions.append(record)
         else:

@@ -49,11 +49,11 @@ class StepRunner:
             return result
         return _of_agent(result)
 
-    async def calls_of(self, path: str, step: Step[Any], gate: str) -> tuple[Kept, str]:
-        """Return where the decisions on the calls of a step's agent are kept, and the name of a gate there."""
+    async def calls_of(self, path: str, step: Step[Any]) -> Kept:
+        """Return where the decisions on the calls of a step's agent are kept."""
         session = step_session(self._name, path, await self._kept.count(f"{path}?failed"))
         name = f"{cast(Agent, step.agent).name}/{session}"
-        return Kept(name, cast("DurableStore | None", self._options.get("store"))), gate.removeprefix(f"{path}/")
+        return Kept(name, cast("DurableStore | None", self._options.get("store")))
 
     async def failed(self, path: str, step: Step[Any], result: StepResult) -> None:
         """A later run of the step begins anew; but not where a tool has had its effect, or may have had it."""

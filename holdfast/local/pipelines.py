@@ -5,6 +5,7 @@ tools run, and what they came to is kept.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, cast
@@ -15,7 +16,7 @@ from holdfast.agent_loop import Decision, Gate, GateRule, access_problem, digest
 from holdfast.checkpoints import InterruptedResponse, PendingApproval, PipelineResult, StepResult
 from holdfast.errors import InputError, SessionConflictError
 from holdfast.local.events import PipelineEvent, StepCompleted, StepFailed, StepStarted
-from holdfast.local.gates import GivenDecision, judge, read_decisions
+from holdfast.local.gates import GivenDecision, has_counted, judge, read_decisions
 from holdfast.local.inputs import RunOptions
 from holdfast.local.pipeline_results import Kept
 from holdfast.local.pipeline_steps import StepRunner, read_result
@@ -93,6 +94,8 @@ class PipelineRun:
         if refused := access_problem(self._pipeline.access.get("start"), self._who["user_id"]):
             raise InputError(f"Pipeline '{self._pipeline.name}': {refused} start it")
         is_new = not await self._kept.find("?input")
+        if is_new and given is None and self._store is not None and len(self._decisions) > (self._own is not None):
+            raise InputError(f"there is no run {self._run_key} of pipeline '{self._pipeline.name}' to decide on")
         if is_new and given is None and self._pipeline.input is not None:
             raise InputError(f'Workflow "{self._pipeline.name}" input validation failed: there is none, and no run '
                              f"{self._run_key} that was begun")  # fmt: skip
@@ -250,9 +253,15 @@ class PipelineRun:
         """Refuse what can be no gate: neither an approval, nor a call of an agent."""
         if self._agent_of(gate) is not None:
             return
-        step = find(self._pipeline, gate)
+        try:
+            step = find(self._pipeline, gate)
+        except InputError as error:
+            raise InputError(f"{error} A gate is named by the path of its step, or by <step>/<id of a call>") from error
         if not isinstance(step, Step) or step.approval is None:
-            raise InputError(f"Step '{gate}' of pipeline '{self._pipeline.name}' is no gate: it has no approval")
+            text = f"Step '{gate}' of pipeline '{self._pipeline.name}' is no gate: it has no approval"
+            if isinstance(step, Step) and step.agent is not None:
+                text = f"{text}; the gate of a call of its agent is {gate}/<id of the call>"
+            raise InputError(text)
 
     async def _at_gate(self, path: str, approval: Approval) -> Done:
         now = datetime.now(UTC)
@@ -264,11 +273,13 @@ class PipelineRun:
         key = f"{path}?gate"
         if not await self._kept.find(key):
             context = self._evaluations.context(path)
-            await self._kept.keep(key, {"message": approval.shown(context), "since": now.isoformat()})
+            message, *later = (one.shown(context) for one in approval.chain)
+            more = {"later": [{"message": text, "digest": digest_of(path, text)} for text in later]} if later else {}
+            await self._kept.keep(key, {"message": message, "since": now.isoformat(), **more})
         shown = self._kept[key]
         gate = Gate(
             name=path,
-            rule=GateRule.of(approval),
+            rule=GateRule.of(approval).asking(shown.get("later", ())),
             digest=digest_of(path, shown["message"]),
             since=datetime.fromisoformat(shown["since"]),
             requester=self._who["user_id"],
@@ -299,20 +310,24 @@ class PipelineRun:
             return
         problems = []
         for decision in unused:
-            counted = await self._counted(decision.gate)
-            if (decision.decision, decision.by) in counted:
+            kept, own = await self._record_of(decision)
+            has = await has_counted(kept, own)
+            if has:
                 continue  # the same once more
-            why = "was decided already" if decision.gate in self._kept or counted else "is not reached yet"
+            why = "was decided already" if decision.gate in self._kept or has is False else "is not reached yet"
             problems.append(f"gate {decision.gate} {why}")
             await self._kept.record(decision, datetime.now(UTC), problems[-1])
         if problems:
             raise InputError(f"{'; '.join(problems)}. What ran is kept: call again without these decisions")
 
-    async def _counted(self, gate: str) -> list[tuple[str, str | None]]:
-        """Return what was decided at a gate, by whom."""
-        agent = self._agent_of(gate)
-        kept, name = (self._kept, gate) if agent is None else await self._runner.calls_of(*agent, gate)
-        return [(row.decision, row.by) for row in await kept.decisions(name)]
+    async def _record_of(self, decision: Decision) -> tuple[Kept, Decision]:
+        """Return where a decision is recorded, and as what."""
+        agent = self._agent_of(decision.gate)
+        if agent is None:
+            return self._kept, decision
+        path, step = agent
+        own = decision.model_copy(update={"gate": decision.gate.removeprefix(f"{path}/")})
+        return await self._runner.calls_of(path, step), own
 
     async def _decide(self, gate: Gate, decision: Decision, now: datetime) -> Gate:
         self._judged.add(id(decision))
@@ -325,7 +340,7 @@ class PipelineRun:
         found: list[tuple[str, str, Gate | PendingApproval]] = []
         for path, waits in self._waiting.items():
             if isinstance(waits, Gate):
-                found.append((path, self._kept[f"{path}?gate"]["message"], waits))
+                found.append((path, waits.rule.message or self._kept[f"{path}?gate"]["message"], waits))
             else:
                 found += [(f"{path}/{item.gate}", item.message, item) for item in waits.approvals]
         return found
@@ -347,6 +362,7 @@ class PipelineRun:
                 deadline=gate.deadline,
                 approved_by=gate.approved_by,
                 pending_steps=tuple(name for name, _, _ in waiting),
+                approvals=tuple(replace(item, gate=at) for at, _, item in waiting if isinstance(item, PendingApproval)),
             )
         if ended.reason is None:
             return make(status="complete")

@@ -191,7 +191,7 @@ class Run:
         """Take in decisions. What they let through is written before it runs, as only one run of a session can."""
         ledger = self._store if self._store is not None and self._store.durable else None
         kept = Kept(f"{self._agent.name}/{self._log.session.id}", cast("DurableStore | None", ledger))
-        decided, refused = await at_gates(state, given.decisions, self._tools, kept)
+        decided, refused = await at_gates(state, given.decisions, self._agent, kept)
         if decided is not state:
             await self._transcript.write(decided.kept_questions)
         if refused is not None:
@@ -268,7 +268,9 @@ class Run:
     async def _open_gates(self, state: LoopState, calls: tuple[ToolCall, ...]) -> LoopState:
         """Ask who must approve calls, and write that with them."""
         requester = self._context.user_id
-        questions, refused = open_gates(self._agent, calls, at=datetime.now(UTC), requester=requester)
+        questions, refused, faults = open_gates(self._agent, calls, at=datetime.now(UTC), requester=requester)
+        for fault in faults:
+            _LOG.warning("Agent %s: %s", self._agent.name, fault)
         state = state.gated(questions, refused)
         if self._invoked_by is not None:
             state = state.unattended(NOBODY_TO_ASK)

@@ -119,7 +119,7 @@ class DecisionRecord(Record):
         run_key: of the pipeline's or agent's run.
         gate: the path of the step, or the id of the tool call.
         at: when it arrived, UTC.
-        digest: of what had been shown to the person, if their page said so.
+        digest: of what the gate showed; if the person's page said on what they decided, of that.
         edit: what they put in place of it, as JSON data.
         refused: why it did not count.
         key: makes it one row, however often it is recorded; a new one each time if None.

@@ -1,5 +1,6 @@
 """What activities do at gates: find out which calls must pass one, and record what people decided."""
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -7,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic_core import to_json
 from temporalio import activity
 
-from holdfast.agent_loop import Decision, LoopState, access_problem, edit_problem, open_gates
+from holdfast.agent_loop import Decision, GateRule, LoopState, access_problem, edit_problem, open_gates
 from holdfast.agents import Agent
 from holdfast.checkpoints import Question
 from holdfast.local.pipeline_results import Kept
@@ -18,6 +19,8 @@ from holdfast.temporal.wire import GATES_BYTES, INLINE_BYTES, SHOWN_BYTES, edit_
 
 T = TypeVar("T")
 
+_LOG = logging.getLogger("holdfast")
+
 
 async def find_gates(
     host: AgentHost, agent: Agent, state: LoopState, requester: str | None
@@ -26,10 +29,12 @@ async def find_gates(
     if not state.unasked:
         return [], {}
 
-    async def find() -> tuple[list[Question], dict[str, str]]:
+    async def find() -> tuple[list[Question], dict[str, str], list[str]]:
         return open_gates(agent, state.unasked, at=datetime.now(UTC), requester=requester)
 
-    questions, refused = await host.thread.run(find())
+    questions, refused, faults = await host.thread.run(find())
+    for fault in faults:
+        _LOG.warning("Agent %s: %s", agent.name, fault)
     size = 0
     for question in list(questions):
         size += len(to_json(question))
@@ -87,8 +92,10 @@ class GateActivities:
         """Keep edited arguments, or return why they cannot be used."""
         turn, position = call
         record = await self._host.load_record(run, turn)
-        tool = self._host.tool(record.calls[position].name)
-        problem = await self._called(lambda: edit_problem(tool, decision))
+        asked, agent = record.calls[position], self._host.agent()
+        gate = next((one.gate for one in record.gates if one.tool_call_id == asked.id and one.gate is not None), None)
+        rule = GateRule.read(gate["rule"]) if gate is not None else GateRule()
+        problem = await self._called(lambda: edit_problem(agent, asked, decision, rule))
         if problem is None:
             await keep_edit(self._host, run, decision.edit)
         return problem

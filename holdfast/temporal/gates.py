@@ -61,6 +61,10 @@ class Gates(Waits):
         """Whether a gate may open later."""
         return True
 
+    def _elsewhere(self, gate: str) -> str:
+        """Say where a gate may be that is not here."""
+        return ""
+
     def _leave_if_long(self) -> None:
         """Prepare to continue as new, if the history has grown so long."""
 
@@ -106,7 +110,9 @@ class Gates(Waits):
             raise InputError(f"{name}: gate {gate} was {self._closed[gate]} already")
         is_open = gate in open_gates
         if not is_open and not (may_be_early and self._may_come_to(gate)):
-            raise InputError(f"{name}: no gate {gate} is open; open: {', '.join(open_gates) or 'none'}")
+            raise InputError(
+                f"{name}: no gate {gate} is open; open: {', '.join(open_gates) or 'none'}{self._elsewhere(gate)}"
+            )
         waiting = len(self._arrived.get(gate, ())) if is_open else sum(map(len, self._arrived.values()))
         if waiting >= PARKED_MESSAGES:
             raise InputError(f"{name}: {waiting:,} decisions wait to be judged already; try again later")
@@ -152,9 +158,9 @@ class Gates(Waits):
         arrived = self._arrived.setdefault(gate.name, deque())
         self._closed.pop(gate.name, None)  # of another call of the same id
         while gate.status == "open" and not self._running.cancelled and (arrived or not self._gates_leave):
-            waiting = Waiting("approval", gate.name, message, gate.since, gate.deadline, gate.digest,
-                              gate.rule.users, gate.rule.groups, gate.rule.quorum, gate.approved_by,
-                              **shown)  # fmt: skip
+            rule = gate.rule
+            waiting = Waiting("approval", gate.name, rule.message or message, gate.since, gate.deadline, gate.digest,
+                              rule.users, rule.groups, rule.quorum, gate.approved_by, **shown)  # fmt: skip
             self._asks_groups = self._asks_groups or bool(gate.rule.groups)
             self._wait_for(waiting)
             gate = await self._asked(gate, arrived)
@@ -206,7 +212,7 @@ class Gates(Waits):
         """Return the gate after a decision, which is recorded whether it counts or not."""
         decision = arrived.decision
         problem = problem or gate.problem(decision)
-        reference = {"run": self._run_key(), "at": arrived.at.isoformat(), "refused": problem,
+        reference = {"run": self._run_key(), "at": arrived.at.isoformat(), "refused": problem, "digest": gate.digest,
                      **{name: value for name, value in decision.model_dump().items() if value is not None}}  # fmt: skip
         what = summary(f"{decision.decision} of {decision.by or 'somebody'} at {gate.name}")
         refused: str | None = await anywhere(

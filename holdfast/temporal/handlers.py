@@ -7,6 +7,7 @@ from temporalio.exceptions import ApplicationError
 
 from holdfast.agent_loop import LoopState
 from holdfast.agents import Loop
+from holdfast.errors import InputError
 from holdfast.temporal import names
 from holdfast.temporal.gates import Gates
 from holdfast.temporal.progress import Progress
@@ -40,7 +41,16 @@ class Handlers(Gates):
         return self._mailbox.read_message(self._one("message", data, extra), self._limit)
 
     def _read_answer(self, data: Any, extra: tuple[Any, ...], *, may_be_early: bool) -> Any:
-        questions = () if self._loop_state is None else self._loop_state.questions
+        state = self._loop_state
+        questions = () if state is None else tuple(one for one in state.questions if one.gate is None)
+        gates = () if state is None else state.gates
+        if (
+            gates
+            and isinstance(data, dict)
+            and data.get("tool_call_id") in (None, *(one.tool_call_id for one in gates))
+        ):
+            call_id = data.get("tool_call_id") or gates[0].tool_call_id
+            raise InputError(f"answer: call {call_id} waits to be approved, not for an answer; send `decide`")
         # What the run waits for lets it take in the rest: there is always room for it.
         open_ids = [question.tool_call_id for question in questions]
         is_awaited = isinstance(data, dict) and data.get("tool_call_id") in (None, *open_ids)

@@ -63,6 +63,8 @@ class AgentHost:
     ) -> None:
         self.store: DurableStore = _durable(store)
         self.agents: dict[str, Agent] = {}
+        if isinstance(agents, Agent):
+            raise DefinitionError("agents must be a list of agents")
         for agent in agents:
             if not isinstance(agent, Agent):
                 raise DefinitionError(f"agents: {agent!r:.80} is no Agent")
@@ -266,7 +268,9 @@ class AgentHost:
 
 
 def _durable(store: Any) -> Any:
-    if not getattr(store, "durable", False):
+    if not hasattr(store, "durable"):
+        raise DefinitionError(f"store must be a store, such as sqlite_store('holdfast.db'), got {store!r:.80}")
+    if not store.durable:
         raise MemoryStoreNotDurableError(f"HoldfastPlugin needs a durable store, got {store!r:.80}")
     if not isinstance(store, Ledger):
         raise DefinitionError(f"store: {store!r:.80} has no ledger; see holdfast.stores.Ledger")

@@ -248,6 +248,7 @@ class People(Handlers):
             "running": [{"tool_call_id": call.id, "tool": call.name, "arguments": call.shown}
                         for call in cast("tuple[Call, ...]", () if state.gates else state.open_calls)],
             "resolved": self._progress.resolved,
+            "run_key": self._progress.run,
         } | seen  # fmt: skip
 
 

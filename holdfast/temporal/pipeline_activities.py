@@ -279,10 +279,15 @@ class Work:
             return {"decided": True}
         key = f"{path}?gate"
         if not await self._kept.find(key):
-            message = await self._call(path, "message", lambda: approval.shown(self._evaluations.context(path)))
-            await self._kept.keep(key, {"message": message, "digest": digest_of(path, message)})
-        shown = self._kept[key]
-        return {"message": cut(shown["message"], INLINE_BYTES // 4), "digest": shown["digest"]}
+            message, *later = await self._call(path, "message", lambda: self._messages(path, approval))
+            more = {"later": [{"message": text, "digest": digest_of(path, text)} for text in later]} if later else {}
+            await self._kept.keep(key, {"message": message, "digest": digest_of(path, message), **more})
+        return self._kept[key]
+
+    def _messages(self, path: str, approval: Approval) -> list[str]:
+        """Return what people are asked, and those to whom that escalates."""
+        context = self._evaluations.context(path)
+        return [cut(one.shown(context), INLINE_BYTES // 4) for one in approval.chain]
 
     # --- the end ---
 

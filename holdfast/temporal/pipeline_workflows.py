@@ -212,7 +212,7 @@ class PipelineRun(Gates):
             shown = await self._make(path, "gate")
             if shown.get("decided"):  # before the run was reset: what was decided was used
                 return Done()
-            rule = cast("dict[str, GateRule]", self._rules)[place_of(path)]
+            rule = cast("dict[str, GateRule]", self._rules)[place_of(path)].asking(shown.get("later", ()))
             gate = Gate(name=path, rule=rule, digest=shown["digest"], since=workflow.now(),
                         requester=self._given.user_id)  # fmt: skip
             message = shown["message"]
@@ -332,6 +332,12 @@ class PipelineRun(Gates):
 
     def _recorded_with(self, decision: Decision) -> dict[str, Any]:
         return {"access": True}
+
+    def _elsewhere(self, gate: str) -> str:
+        path = gate.rpartition("/")[0]
+        if path not in self._tasks:
+            return ""
+        return f"; calls of step {path} wait in workflow {names.child_id(workflow.info().workflow_id, path)}"
 
     def _may_come_to(self, gate: str) -> bool:
         return self._rules is None or place_of(gate) in self._rules

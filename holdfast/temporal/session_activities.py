@@ -190,6 +190,7 @@ class SessionActivities:
                 user_id=session.user_id,
                 tenant_id=session.tenant_id,
                 previous=session.run_key,
+                gates=tuple(question for question in state.kept_questions if question.gate is not None),
             )
             await self._host.store.save_reply(reference["run"], 0, record.model_dump_json())
             opened["calls"] = [[call.id, call.name, place, shown_arguments(call.arguments)]

@@ -62,6 +62,8 @@ class Approval:
         self._check_escalation()
         for name in groups:
             _ = self._members(name, ())
+        if groups and not any(one.approvers for one in self.chain):
+            raise DefinitionError("approval.groups without approvers: anybody could decide; name groups in approvers=")
         if self.approvers and self.quorum > len(self.users):
             raise DefinitionError(f"approval.quorum is {self.quorum}, of {len(self.users)} people who may decide")
 
@@ -89,8 +91,14 @@ class Approval:
         if not isinstance(self.escalate_to, Approval):
             raise DefinitionError(f"approval.escalate_to must be an Approval, got {self.escalate_to!r}")
         to = self.escalate_to
-        inherited = replace(to, message=to.message or self.message, groups=to.groups or self.groups)
+        groups = (to.groups or self.groups) if to.approvers else {}
+        inherited = replace(to, message=to.message or self.message, groups=groups)
         object.__setattr__(self, "escalate_to", inherited)
+
+    @property
+    def chain(self) -> "tuple[Approval, ...]":
+        """This one, and those that take its place when nobody decides."""
+        return (self,) if self.escalate_to is None else (self, *self.escalate_to.chain)
 
     @property
     def users(self) -> tuple[str, ...]:

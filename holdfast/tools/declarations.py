@@ -109,7 +109,12 @@ class Tool(Generic[P, R]):
         if self.retry is not None and not self.safe_to_retry:
             raise self._fault("retry needs safe_to_retry=True: a retry runs the tool twice")
         if self.approval is not None and not isinstance(self.approval, Approval):
-            check_function(f"Tool '{self.name}': approval, if it is no Approval,", self.approval, "ToolCall")
+            if not callable(self.approval) or isinstance(self.approval, type):
+                raise self._fault(
+                    f"approval must be Approval(…), or a function of the ToolCall that gives one or None, got "
+                    f"{self.approval!r:.80}"
+                )
+            check_function(f"Tool '{self.name}': approval", self.approval, "ToolCall")
 
     def _fault(self, text: str) -> DefinitionError:
         return DefinitionError(f"Tool '{self.name}': {text}")

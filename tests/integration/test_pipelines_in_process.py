@@ -369,7 +369,7 @@ async def test_a_decision_that_does_not_count_disturbs_nothing_beside_it(store: 
     flow = pipeline("w").parallel("both", Step("pay", run=pay), gate).build()
     decision = {"gate": "both/ok", "decision": "approve", "by": "bob"}
     with pytest.raises(InputError, match="bob may not decide it"):
-        await run_pipeline(flow, store=store, run_key="k", decisions=[decision])
+        await run_pipeline(flow, input="go", store=store, run_key="k", decisions=[decision])
     went = await run_pipeline(flow, store=store, run_key="k", decisions=[{**decision, "by": "ada"}])
     assert (went.status, paid) == ("complete", ["begun", "ended"])
 
@@ -377,13 +377,24 @@ async def test_a_decision_that_does_not_count_disturbs_nothing_beside_it(store: 
 async def test_a_decision_at_a_gate_that_is_not_open_is_refused_and_recorded(store: SQLiteStore) -> None:
     flow = pipeline("w").step("ok", approval=Approval()).step("then", approval=Approval()).build()
     approve = {"gate": "ok", "decision": "approve", "by": "ada"}
-    await run_pipeline(flow, store=store, run_key="k", decisions=[approve])
-    went = await run_pipeline(flow, store=store, run_key="k", decisions=[approve])  # the same once more
+    await run_pipeline(flow, store=store, run_key="k")
+    for _ in range(2):  # the same once more changes nothing
+        went = await run_pipeline(flow, store=store, run_key="k", decisions=[approve])
     assert went.pending_step == "then"
-    with pytest.raises(InputError, match="gate ok was decided already"):
-        await run_pipeline(flow, store=store, run_key="k", decisions=[{**approve, "by": "bob"}])
-    first, second = await store.load_decisions("w/k")
-    assert (first.by, first.refused, second.by, second.refused) == ("ada", None, "bob", "gate ok was decided already")
+    for other in ({"by": "bob"}, {"edit": 7}):
+        with pytest.raises(InputError, match="gate ok was decided already"):
+            await run_pipeline(flow, store=store, run_key="k", decisions=[{**approve, **other}])
+    rows = [(row.by, row.edit, row.refused) for row in await store.load_decisions("w/k")]
+    late = "gate ok was decided already"
+    assert rows == [("ada", None, None), ("bob", None, late), ("ada", 7, late)]
+
+
+async def test_a_run_that_was_never_begun_cannot_be_decided_on(store: SQLiteStore) -> None:
+    """Else a typo in the run key would begin another run, approve it and carry it out."""
+    flow = pipeline("w").step("ok", approval=Approval()).build()
+    await run_pipeline(flow, store=store, run_key="order-1")
+    with pytest.raises(InputError, match="there is no run ordre-1 of pipeline 'w' to decide on"):
+        await run_pipeline(flow, store=store, run_key="ordre-1", decisions=[{"gate": "ok", "decision": "approve"}])
 
 
 async def test_what_a_function_raises_says_at_which_step(store: SQLiteStore) -> None:
@@ -396,5 +407,6 @@ async def test_what_a_function_raises_says_at_which_step(store: SQLiteStore) -> 
 async def test_a_quorum_tells_who_has_approved(store: SQLiteStore) -> None:
     flow = pipeline("w").step("ok", approval=Approval(quorum=2)).build()
     approve = {"gate": "ok", "decision": "approve", "by": "ada"}
+    await run_pipeline(flow, store=store, run_key="k")
     went = await run_pipeline(flow, store=store, run_key="k", decisions=[approve])
     assert (went.status, went.approved_by, went.pending_steps) == ("pending", ("ada",), ("ok",))

@@ -10,10 +10,11 @@ import pytest
 from temporalio.api.enums.v1 import EventType, ResetReapplyExcludeType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.service import RPCError
 from temporalio.worker import Replayer, Worker
 
-from holdfast import Agent, Approval, InputError, assert_complete, is_interrupted, run, sqlite_store, tool
-from holdfast.temporal import HoldfastPlugin, start_agent, waits
+from holdfast import Agent, Approval, InputError, assert_complete, is_interrupted, pipeline, run, sqlite_store, tool
+from holdfast.temporal import HoldfastPlugin, start_agent, start_pipeline, waits
 from holdfast.testing import ScriptedModel, time_skipping_server
 from integration.temporal_runs import (
     Run,
@@ -110,6 +111,17 @@ async def test_nothing_that_anybody_sends_wedges_a_run_at_a_gate(temporal: Tempo
         assert len(await refusals(handle)) == 10
         await check_healthy(handle)
         assert [item["kind"] for item in await pending(handle)] == ["approval"]
+
+
+async def test_an_answer_is_no_approval(temporal: Temporal) -> None:
+    async with at_gate(temporal) as (handle, posted):
+        for more in ({}, {"tool_call_id": "c1"}):
+            with pytest.raises(WorkflowUpdateFailedError) as refused:
+                await handle.execute_update("answer", {"text": "yes", **more})
+            assert "call c1 waits to be approved, not for an answer" in str(refused.value.cause)
+            await handle.signal("answer", {"text": "yes", **more})
+        assert len(await refusals(handle)) == 2
+        assert posted == []
 
 
 async def test_of_racing_decisions_one_counts_and_all_are_recorded(temporal: Temporal) -> None:
@@ -372,6 +384,29 @@ async def test_an_agent_that_is_a_tool_waits_at_its_own_gate(temporal: Temporal)
         assert (await result(handle))["status"] == "complete"
         await check_healthy(handle)
     assert posted == ["hi"]
+
+
+async def test_a_call_of_a_step_waits_in_the_workflow_of_the_step(temporal: Temporal) -> None:
+    posted, post = world(TEAM)
+    writer = Agent("writer", tools=[post])
+    made = pipeline("w").step("write", agent=writer).build()
+    async with temporal.worker(writer, pipelines=[made], llm=posts("hi")):
+        key = temporal.session()
+        handle = await start_pipeline(temporal.client, made, task_queue=temporal.name, run_key=key)
+        child: Run = temporal.client.get_workflow_handle(f"{handle.id}/write")
+        await until(lambda: _there(child))
+        with pytest.raises(InputError, match=f"calls of step write wait in workflow w/{key}/write"):
+            await temporal.people.decide(handle.id, "write/c1", "approve", by="ada")
+        await temporal.people.decide(child.id, "c1", "approve", by="ada")
+        assert (await result(handle))["status"] == "complete"
+    assert posted == ["hi"]
+
+
+async def _there(run: Run) -> bool:
+    try:
+        return bool(await pending(run))
+    except RPCError:
+        return False
 
 
 # --- what it costs ---

@@ -131,9 +131,11 @@ async def test_others_are_asked_when_nobody_decides(driver: Driver) -> None:
     posted, post = world(
         Approval(message="ok?", approvers=["ada"], timeout=0.05, on_timeout="escalate", escalate_to=leads)
     )
-    decisions = [None, approve(by="ada"), approve(by="eve")]
-    ended = await driver.run(Agent("a", tools=[post]), posts("hi"), decisions=decisions)
-    assert ended.refused == ("gate c1: ada may not decide it; eve may",)
+    agent, late = Agent("a", tools=[post]), [None, approve(by="ada")]
+    waits = await driver.run(agent, posts("hi"), decisions=late, session="waits")
+    assert waits.refused == ("gate c1: ada may not decide it; eve may",)
+    assert (waits.waits["c1"]["message"], waits.waits["c1"]["approvers"]) == ("please!", ["eve"])
+    await driver.run(agent, posts("hi"), decisions=[*late, approve(by="eve")])
     assert posted == ["hi"]
 
 
@@ -197,6 +199,16 @@ async def test_edited_arguments_are_validated_again(driver: Driver, edit: Any, w
     ended = await driver.run(Agent("a", tools=[post]), posts("hi"), decisions=[approve(edit=edit), approve()])
     assert why in ended.refused[0]
     assert posted == ["hi"]
+
+
+async def test_an_edit_goes_around_nobody(driver: Driver) -> None:
+    """Who may approve little cannot make much of it."""
+    little, much = Approval(approvers=["ada"]), Approval(approvers=["board"])
+    posted, post = world(lambda call: much if len(call.arguments["text"]) > 5 else little)
+    decisions = [approve(by="ada", edit={"text": "very much"}), approve(by="ada", edit={"text": "less"})]
+    ended = await driver.run(Agent("a", tools=[post]), posts("hi"), decisions=decisions)
+    assert ended.refused == ("gate c1: edit: these arguments need another approval; reject it, and say so",)
+    assert posted == ["less"]
 
 
 async def test_an_error_of_edited_arguments_says_whose_they_are(driver: Driver) -> None:

@@ -100,14 +100,15 @@ async def test_a_run_that_waits_says_what_is_wrong_with_an_answer_or_a_message(s
 @pytest.mark.parametrize(
     ("decisions", "why"),
     [
-        ({"gate": "c1", "decision": "approve"}, "decisions must be a list of decisions"),
+        ({"gate": "c1", "decision": "approve"}, "decisions must be a list of decisions, such as "),
+        (None, "decisions must be a list of decisions, such as "),
         ([{"gate": "c1", "decision": "yes"}], "A decision cannot be used: decision"),
         ([{"gate": "c1"}], "A decision cannot be used: decision"),
         ([{"gate": "c1", "decision": "approve", "who": "ada"}], "A decision cannot be used: who"),
         ([approve("c9")], "gate c9 is not open; open: c1"),
         ([approve(edit={"text": float("nan")})], "gate c1: edit: "),
     ],
-    ids=["no list", "no decision", "missing", "unknown key", "unknown gate", "no JSON"],
+    ids=["no list", "nothing", "no decision", "missing", "unknown key", "unknown gate", "no JSON"],
 )
 async def test_a_decision_that_cannot_be_used_changes_nothing(store: SQLiteStore, decisions: Any, why: str) -> None:
     posted, post = world(Approval())
@@ -142,8 +143,10 @@ async def test_each_decision_is_a_row_and_the_same_once_more_changes_nothing(sto
         await run(agent, decisions=[reject(by="bob", comment="no")], **given)
     for _ in range(2):
         assert_complete(await run(agent, decisions=[approve(by="ada", edit={"text": "ho"})], **given))
-    with pytest.raises(InputError, match="gate c1 was decided already"):
-        await run(agent, decisions=[reject(by="ada")], **given)
+    others: list[dict[str, Any]] = [reject(by="ada"), approve(by="ada", edit={"text": "more"})]
+    for other in others:
+        with pytest.raises(InputError, match="gate c1 was decided already"):
+            await run(agent, decisions=[other], **given)
     rows = [
         (row.gate, row.decision, row.by, row.comment, row.edit, row.refused)
         for row in await store.load_decisions("a/s")
@@ -152,6 +155,7 @@ async def test_each_decision_is_a_row_and_the_same_once_more_changes_nothing(sto
         ("c1", "reject", "bob", "no", None, "gate c1: bob may not decide it; ada may"),
         ("c1", "approve", "ada", None, {"text": "ho"}, None),
         ("c1", "reject", "ada", None, None, "gate c1 was decided already"),
+        ("c1", "approve", "ada", None, {"text": "more"}, "gate c1 was decided already"),
     ]
     assert posted == ["ho"]
 
@@ -285,12 +289,18 @@ async def test_a_pipeline_waits_for_the_calls_of_its_agents(store: SQLiteStore) 
     given: Any = {"llm": ScriptedModel([asks_for(call("post", "c1", text="hi")), "posted", "b"]), "store": store}
     went = await run_pipeline(flow, run_key="r", **given)
     assert (went.status, went.pending_step, went.approval_message) == ("pending", "write/c1", "post it?")
+    assert [(item.gate, item.tool, item.arguments) for item in went.approvals] == [("write/c1", "post", {"text": "hi"})]
     with pytest.raises(InputError, match="bob may not decide it"):
         await run_pipeline(flow, run_key="r", decisions=[approve("write/c1", by="bob")], **given)
     for _ in range(2):  # the same decision once more changes nothing
         went = await run_pipeline(flow, run_key="r", decisions=[approve("write/c1", by="ada")], **given)
     assert (went.status, posted) == ("complete", ["hi"])
     assert went.outputs["write"] == {"response": "posted"}
+    with pytest.raises(InputError, match="gate write/c1 was decided already"):
+        await run_pipeline(flow, run_key="r", decisions=[reject("write/c1", by="ada")], **given)
+    for unknown in ("c1", "write", "other/c1"):
+        with pytest.raises(InputError, match=r"<step>/<id of a call>|write/<id of the call>"):
+            await run_pipeline(flow, run_key="r", decisions=[approve(unknown)], **given)
 
 
 async def test_without_a_store_a_step_whose_calls_wait_fails() -> None:

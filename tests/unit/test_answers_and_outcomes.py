@@ -41,7 +41,7 @@ def test_an_answer_keeps_text_calls_usage_and_cost() -> None:
         role="assistant",
         content="hi",
         tool_calls=(ToolCall(id="a", name="look", arguments={"x": 1}),),
-        usage=Usage(input_tokens=1),
+        usage=Usage(input_tokens=1, cost=0.5),
         cost=0.5,
     )
 

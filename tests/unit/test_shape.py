@@ -95,7 +95,7 @@ def test_all_is_sorted_and_every_name_in_it_exists(name: str) -> None:
 def test_what_the_library_exports_is_a_decision() -> None:
     assert holdfast.__all__ == [
         "Agent", "AgentContext", "AgentStore", "Approval", "Checkpoint", "ContextCompression", "Decision",
-        "DefinitionError", "DiminishingReturns", "Happened", "HoldfastError", "InputError", "InterruptError",
+        "DefinitionError", "DiminishingReturns", "Happened", "HoldfastError", "Image", "InputError", "InterruptError",
         "InterruptedResponse", "LLMResponse", "Loop", "MemoryStoreNotDurableError", "Message", "ModelError",
         "NotHappened", "Pipeline", "PipelineResult", "Question", "RetryPolicy", "RetryableError", "RunResult",
         "SessionAccessDeniedError", "SessionConflictError", "SessionNotFoundError", "Step", "StepContext",
@@ -124,15 +124,27 @@ def test_the_persisted_names_are_pinned() -> None:
         for model in (holdfast.Message, holdfast.ToolCall, holdfast.Usage, holdfast.Checkpoint, holdfast.Question)
     }
     assert fields == {
-        "Message": ["content", "cost", "role", "status", "tool_call_id", "tool_calls", "tool_name", "usage"],
+        "Message": [
+            "content",
+            "cost",
+            "images",
+            "reasoning",
+            "role",
+            "status",
+            "stop_reason",
+            "tool_call_id",
+            "tool_calls",
+            "tool_name",
+            "usage",
+        ],
         "ToolCall": ["arguments", "id", "name"],
-        "Usage": ["input_tokens", "output_tokens"],
+        "Usage": ["cache_write_tokens", "cached_tokens", "cost", "input_tokens", "output_tokens", "reasoning_tokens"],
         "Checkpoint": ["iterations", "messages", "pending_tool_use_id", "questions", "session_id", "usage"],
         "Question": ["gate", "question", "tool_call_id"],
     }
     assert sorted(holdfast.ToolDurabilityError("t", "c").payload()) == ["error", "kind", "toolCallId", "toolName"]
     assert holdfast.ToolDurabilityError.kind == "tool-durability-error"
-    assert len(MIGRATIONS) == 2
+    assert len(MIGRATIONS) == 3
     assert [line.split()[2] for line in "".join(MIGRATIONS).splitlines() if "CREATE TABLE" in line] == [
         "agent_sessions",
         "agent_messages",

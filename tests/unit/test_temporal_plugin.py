@@ -130,7 +130,7 @@ def test_a_durable_store_without_a_ledger_is_refused() -> None:
 
 @pytest.mark.parametrize("store", [None, "holdfast.db", object()])
 def test_what_is_no_store_is_refused(store: Any) -> None:
-    with pytest.raises(MemoryStoreNotDurableError):
+    with pytest.raises(DefinitionError, match="store must be a store, such as sqlite_store"):
         plugin(Agent("a"), store=store)
 
 
