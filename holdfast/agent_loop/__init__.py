@@ -16,6 +16,7 @@ from holdfast.agent_loop.gates import (
     GateRule,
     access_problem,
     digest_of,
+    gate_problem,
 )
 from holdfast.agent_loop.states import (
     LoopState,
@@ -58,6 +59,7 @@ __all__ = [
     "cut_off",
     "digest_of",
     "edit_problem",
+    "gate_problem",
     "in_call_order",
     "last_answer",
     "mended",

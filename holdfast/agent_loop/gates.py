@@ -4,12 +4,12 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from pydantic_core import to_json
 
-from holdfast.messages import Record, cut, error_text
+from holdfast.messages import Record, clean_text, cut, error_text, explain, json_problem
 from holdfast.tools import Approval
 
 GateStatus = Literal["open", "approved", "rejected", "timed-out"]
@@ -27,12 +27,24 @@ class Decision(Record):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    gate: str
+    gate: Annotated[str, Field(max_length=1_000)]
     decision: Literal["approve", "reject"]
-    by: str | None = None
-    comment: str | None = None
-    digest: str | None = None
+    by: Annotated[str, Field(max_length=256)] | None = None
+    comment: Annotated[str, Field(max_length=4_096)] | None = None
+    digest: Annotated[str, Field(max_length=256)] | None = None
     edit: Any = None
+
+    @field_validator("gate", "by", "comment", "digest")
+    @classmethod
+    def _clean(cls, value: str | None) -> str | None:
+        return value if value is None else clean_text(value)
+
+    @field_validator("edit", mode="before")
+    @classmethod
+    def _is_json(cls, value: Any) -> Any:
+        if problem := json_problem(value):
+            raise ValueError(problem)
+        return value
 
 
 def digest_of(gate: str, message: str, *shown: Any) -> str:
@@ -137,8 +149,9 @@ class Gate:
         digest: of what people are shown.
         requester: who started the run.
         since: when it began to ask those whom it asks now.
-        approvals: so far.
+        approvals: so far; the first has the edit that all of them mean.
         last: the decision that ended it; None while it is open, and when its time ended it.
+        arguments: of the tool call, as it runs if nobody edits them.
     """
 
     name: str
@@ -149,6 +162,7 @@ class Gate:
     approvals: tuple[Decision, ...] = ()
     status: GateStatus = "open"
     last: Decision | None = None
+    arguments: Any = None
 
     @property
     def approved_by(self) -> tuple[str, ...]:
@@ -161,9 +175,9 @@ class Gate:
 
     def next_reminder(self, now: datetime) -> datetime | None:
         """Return when people are to be reminded next, if that is before the deadline."""
-        every = self.rule.remind_every
-        if every is None:
+        if self.rule.remind_every is None:
             return None
+        every = max(self.rule.remind_every, 0.1)
         at = self.since + timedelta(seconds=every * (int((now - self.since).total_seconds() // every) + 1))
         if at <= now:  # rounded
             at += timedelta(seconds=every)
@@ -187,7 +201,7 @@ class Gate:
             return f"gate {self.name}: {by} has asked for it, and cannot approve it"
         if any(earlier.by == by for earlier in self.approvals) and by is not None:
             return f"gate {self.name}: {by} has approved it already"
-        if any(earlier.edit != decision.edit for earlier in self.approvals):
+        if self.approvals and to_json(self.approvals[0].edit) != to_json(decision.edit):
             return f"gate {self.name}: others have approved it with another edit"
         return None
 
@@ -195,10 +209,10 @@ class Gate:
         """Return the gate after a decision that counts."""
         if decision.decision == "reject":
             return replace(self, status="rejected", last=decision)
-        approvals = (*self.approvals, decision)
+        approvals = (*self.approvals, decision.model_copy(update={"edit": None}) if self.approvals else decision)
         if len(approvals) < self.rule.quorum:
             return replace(self, approvals=approvals)
-        return replace(self, approvals=approvals, status="approved", last=decision)
+        return replace(self, approvals=approvals, status="approved", last=approvals[-1])
 
     def expired(self) -> "Gate":
         """Return the gate after its time is over."""
@@ -229,29 +243,36 @@ class Gate:
             "requester": self.requester,
             "approvals": [decision.model_dump() for decision in self.approvals],
         }
+        if self.arguments is not None:
+            data["arguments"] = self.arguments
         if self.status != "open":
-            data |= {"status": self.status, "last": None if self.last is None else self.last.model_dump()}
+            data["status"] = self.status
+        if self.status == "rejected" and self.last is not None:
+            data["last"] = self.last.model_dump()
         return data
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> "Gate":
         """Read what `plain` returned."""
-        last = data.get("last")
+        approvals = tuple(Decision(**decision) for decision in data["approvals"])
+        status, last = data.get("status", "open"), data.get("last")
+        ended = approvals[-1] if approvals and status == "approved" else None
         return cls(
             name=data["name"],
             rule=GateRule.read(data["rule"]),
             digest=data["digest"],
             since=datetime.fromisoformat(data["since"]),
             requester=data["requester"],
-            approvals=tuple(Decision(**decision) for decision in data["approvals"]),
-            status=data.get("status", "open"),
-            last=None if last is None else Decision(**last),
+            approvals=approvals,
+            status=status,
+            last=ended if last is None else Decision(**last),
+            arguments=data.get("arguments"),
         )
 
     @property
     def edit(self) -> Any:
         """What was approved in place of what was shown, or None."""
-        return None if self.last is None else self.last.edit
+        return self.approvals[0].edit if self.status == "approved" and self.approvals else None
 
     @property
     def output(self) -> dict[str, Any]:
@@ -262,7 +283,7 @@ class Gate:
             "decision": "approve" if self.status == "approved" else "reject",
             "by": people if self.status == "approved" or last is None or last.by is None else [last.by],
             "comment": None if last is None else last.comment,
-            "edit": None if last is None else last.edit,
+            "edit": self.edit,
         }
 
     @property
@@ -281,3 +302,30 @@ class Gate:
                 why = "" if last is None or last.comment is None else f": {last.comment}"
                 return "approval-rejected", f"gate {self.name} was rejected{who}{why}"
         return None
+
+
+def gate_problem(data: Mapping[str, Any], call_id: str | None) -> str | None:
+    """Return why a gate that somebody brings, in a checkpoint, cannot be used, or None if it can."""
+    try:
+        gate = _GATE.validate_python(data)
+    except ValidationError as error:
+        return explain(error)
+    rules = gate.rule.chain
+    if gate.name != call_id:
+        return f"it is the gate of call {gate.name}, not of {call_id}"
+    if gate.since.tzinfo is None:
+        return "since has no time zone"
+    if any(seconds is not None and not 0 < seconds < _LONGEST for rule in rules for seconds in _seconds(rule)):
+        return "a time of its rule is not above 0"
+    if any(rule.quorum < 1 for rule in rules) or len(rules) > _MOST_RULES:
+        return "its rule cannot be kept"
+    return None
+
+
+def _seconds(rule: GateRule) -> tuple[float | None, float | None]:
+    return rule.timeout, rule.remind_every
+
+
+_GATE = TypeAdapter(Gate)
+_LONGEST = 100 * 365 * 86_400.0
+_MOST_RULES = 100

@@ -11,7 +11,7 @@ from holdfast.agent_loop.gates import Decision, Gate, GateRule, digest_of
 from holdfast.agents import Agent
 from holdfast.checkpoints import Question
 from holdfast.errors import InputError
-from holdfast.messages import ToolCall, cut, error_text, json_problem, read_json, size_over
+from holdfast.messages import ToolCall, cut, error_text, read_json, size_over
 from holdfast.tools import Approval, Failed, Outcome, Returned
 
 NOBODY_TO_ASK = "Not run: it needs approval, for which an agent that a tool runs cannot wait"
@@ -32,38 +32,43 @@ def open_gates(
         requester: for whom the agent runs.
     """
     questions, refused, faults = [], {}, []
-    for call in calls:
-        tool = agent.tool_map[call.name]
+    for asked in calls:
+        tool = agent.tool_map[asked.name]
         try:
-            tool.read_arguments(call.arguments)
+            call = ToolCall(id=asked.id, name=asked.name, arguments=tool.normal_arguments(asked.arguments))
         except InputError as error:
-            refused[call.id] = error_text(error)
+            refused[asked.id] = error_text(error)
             continue
         try:
             approval = tool.approval_of(call)
             if approval is not None:
                 questions.append(_asked(agent, call, approval, at, requester))
         except InputError as error:
-            refused[call.id] = error_text(error)
+            refused[call.id] = cut(error_text(error), _SHOWN_BYTES)
             faults.append(refused[call.id])
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             kind, text = type(error).__name__, error_text(error)
             raised = text if text.startswith(kind) else f"{kind}: {text}"
-            refused[call.id] = f'Tool "{call.name}": its approval raised {raised}'
+            refused[call.id] = cut(f'Tool "{call.name}": its approval raised {raised}', _SHOWN_BYTES)
             faults.append(refused[call.id])
     return questions, refused, faults
 
 
 def _asked(agent: Agent, call: ToolCall, approval: Approval, at: datetime, requester: str | None) -> Question:
     usual = f'May the tool "{call.name}" run?'
-    message, *later = (cut(one.shown(call), _SHOWN_BYTES) or usual for one in approval.chain)
-
-    def digest(text: str) -> str:
-        return digest_of(call.id, text, call.name, call.arguments)
-
-    rule = _rule(agent, approval).asking([{"message": text, "digest": digest(text)} for text in later])
-    gate = Gate(name=call.id, rule=rule, digest=digest(message), since=at, requester=requester)
-    return Question(question=message, tool_call_id=call.id, gate=gate.plain())
+    texts = [cut(one.shown(call.model_copy(deep=True)), _SHOWN_BYTES) or usual for one in approval.chain]
+    # By the time, too: providers' ids repeat, and a decision must not count for another call.
+    digests = [digest_of(call.id, text, call.name, call.arguments, at.isoformat(), n) for n, text in enumerate(texts)]
+    later = [{"message": text, "digest": digest} for text, digest in zip(texts, digests, strict=True)][1:]
+    gate = Gate(
+        name=call.id,
+        rule=_rule(agent, approval).asking(later),
+        digest=digests[0],
+        since=at,
+        requester=requester,
+        arguments=call.arguments,
+    )
+    return Question(question=texts[0], tool_call_id=call.id, gate=gate.plain())
 
 
 def _rule(agent: Agent, approval: Approval) -> GateRule:
@@ -81,16 +86,19 @@ def edit_problem(agent: Agent, call: ToolCall, decision: Decision, rule: GateRul
     """
     if decision.edit is None or decision.decision == "reject":
         return None
-    tool, gate = agent.tool_map[call.name], decision.gate
-    if not isinstance(decision.edit, dict):
+    tool, gate, edit = agent.tool_map.get(call.name), decision.gate, decision.edit
+    if tool is None:
+        return f"gate {gate}: edit: the agent has no tool {call.name} any more"
+    if not isinstance(edit, dict):
         return f"gate {gate}: edit must be an object, all arguments of tool {tool.name}"
-    if problem := json_problem(decision.edit):
-        return f"gate {gate}: edit: {problem}"
     try:
-        tool.read_arguments(decision.edit)
-        approval = tool.approval_of(ToolCall(id=call.id, name=call.name, arguments=decision.edit))
-    except Exception as error:
-        return f"gate {gate}: edit: {error_text(error)}"
+        normal = tool.normal_arguments(edit)
+        if unknown := sorted(edit.keys() - normal.keys()):
+            has = ", ".join(normal) or "none"
+            return f"gate {gate}: edit: tool {tool.name} has no argument {unknown[0]!r}; it has {has}"
+        approval = tool.approval_of(ToolCall(id=call.id, name=call.name, arguments=normal))
+    except (Exception, SystemExit) as error:
+        return f"gate {gate}: edit: {cut(error_text(error), _SHOWN_BYTES)}"
     allowed = () if approval is None else _rule(agent, approval).chain
     if approval is not None and rule.bare() not in [one.bare() for one in allowed]:
         return f"gate {gate}: edit: these arguments need another approval; reject it, and say so"

@@ -1,5 +1,6 @@
 """Models: anything with an async `chat` is an adapter."""
 
+import dataclasses
 import inspect
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -7,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from holdfast.agents import Agent
 from holdfast.errors import InputError
 from holdfast.llm.openai_compatible import OpenAICompatible
+from holdfast.llm.prices import Price
 from holdfast.llm.providers import create_adapter, provided
 from holdfast.llm.sdks import AnthropicMessages, OpenAIResponses
 from holdfast.messages import LLMResponse, Message, Record
@@ -18,6 +20,7 @@ __all__ = [
     "LLMAdapter",
     "OpenAICompatible",
     "OpenAIResponses",
+    "Price",
     "StreamingLLMAdapter",
     "ToolDescription",
     "adapter_for",
@@ -86,6 +89,25 @@ def adapter_for(llm: LLM | None, agent: Agent) -> LLMAdapter:
     if not hasattr(adapter, "chat"):
         raise InputError(f"llm gave {adapter!r:.80} for the model {agent.model!r}: it has no `chat` method")
     return adapter
+
+
+def named(llm: LLM | None, agent: Agent, model: str | None) -> LLMAdapter:
+    """Return the adapter for another model than the agent's own; an adapter that is given has one model alone.
+
+    Raises:
+        InputError: there is none.
+    """
+    if model is None or hasattr(llm, "chat"):
+        return adapter_for(llm, agent)
+    return adapter_for(llm, dataclasses.replace(agent, model=model))
+
+
+def settings_for(adapter: LLMAdapter, agent: Agent) -> dict[str, Any]:
+    """Return what an adapter is called with: the agent's settings, and its output if the provider can hold that."""
+    settings = agent.plain_settings()
+    if agent.output_schema is not None and getattr(adapter, "native_output", False):
+        settings.setdefault("output_schema", agent.output_schema)
+    return settings
 
 
 def _chooses(llm: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from holdfast.errors import DefinitionError, InputError, ModelError
 from holdfast.llm.chat_completions import Answer, AnswerSoFar, request_messages, request_tools
 from holdfast.llm.json_tool_calls import plain_messages, read_reply, response_format
+from holdfast.llm.prices import Price, check_price, priced
 from holdfast.llm.refusals import refusal
 from holdfast.messages import LLMResponse, Message, error_text
 
@@ -30,6 +31,7 @@ class OpenAICompatible:
         tool_mode: "native" uses the server's own tool calls. "json" describes the tools in the system prompt and has
             the server enforce a JSON schema on the answer (`response_format`), one call at a time: for small models.
         timeout: seconds of silence after which a call fails.
+        price: what its tokens cost; of a `provider` that the library `genai-prices` knows, by that.
         client: makes the requests and is closed by whoever made it. Without one every call opens a connection, so that
             the adapter may be used from several event loops and needs no closing.
 
@@ -46,6 +48,8 @@ class OpenAICompatible:
         api_key: str | None = None,
         tool_mode: Literal["native", "json"] = "native",
         timeout: float = 120.0,
+        price: Price | None = None,
+        provider: str = "openai-compatible",
         client: "httpx.AsyncClient | None" = None,
     ) -> None:
         try:
@@ -65,7 +69,9 @@ class OpenAICompatible:
         key = (api_key or "").strip()  # read from a file, it ends with a line break
         if not (key.isascii() and key.isprintable()):
             raise DefinitionError("OpenAICompatible: api_key has characters that no header may have")
+        check_price(price)
         self.model = model
+        self._price, self._provider = price, provider
         self._url = url
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._tool_mode = tool_mode
@@ -84,7 +90,7 @@ class OpenAICompatible:
         answer = AnswerSoFar()
         async with self._post(self._request(messages, tools, settings)) as response:
             answer.add(self._read(await response.aread()))
-        whole = answer.response()
+        whole = self._priced(answer.response())
         return read_reply(whole) if self._in_json(tools) else whole
 
     async def stream(
@@ -118,7 +124,10 @@ class OpenAICompatible:
             # Not every server says [DONE], but a stream with neither was cut.
             if not (is_whole or answer.stop_reason):
                 raise InputError("the stream ended before the answer was whole")
-        yield answer.response()
+        yield self._priced(answer.response())
+
+    def _priced(self, answer: LLMResponse) -> LLMResponse:
+        return priced(answer, provider=self._provider, model=self.model, price=self._price)
 
     def _in_json(self, tools: "Sequence[ToolDescription]") -> bool:
         return self._tool_mode == "json" and bool(tools)

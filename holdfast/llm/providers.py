@@ -48,13 +48,13 @@ def _cloudflare(model: str, given: dict[str, Any]) -> OpenAICompatible:
         account = _variable("cloudflare", "CLOUDFLARE_ACCOUNT_ID")
         given["base_url"] = f"https://api.cloudflare.com/client/v4/accounts/{account}/ai/v1"
     given["api_key"] = given.get("api_key") or _variable("cloudflare", "CLOUDFLARE_API_TOKEN")
-    return OpenAICompatible(model=model, **given)
+    return OpenAICompatible(model=model, provider="cloudflare", **given)
 
 
 def _minimax(model: str, given: dict[str, Any]) -> OpenAICompatible:
     given.setdefault("base_url", "https://api.minimax.io/v1")
     given["api_key"] = given.get("api_key") or _variable("minimax", "MINIMAX_API_KEY")
-    return OpenAICompatible(model=model, **given)
+    return OpenAICompatible(model=model, provider="minimax", **given)
 
 
 def _compatible(model: str, given: dict[str, Any]) -> OpenAICompatible:

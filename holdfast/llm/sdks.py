@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from holdfast.errors import DefinitionError, InputError, ModelError
 from holdfast.llm import anthropic_messages, responses
 from holdfast.llm.json_tool_calls import plain_messages, read_reply, reply_schema
+from holdfast.llm.prices import Price, check_price, priced
 from holdfast.llm.refusals import refusal
 from holdfast.messages import LLMResponse, Message, error_text
 
@@ -43,6 +44,7 @@ class OpenAIResponses:
         base_url: of OpenAI by default, or of `OPENAI_BASE_URL`.
         tool_mode: "native", or "json" for a model that calls tools poorly; see `OpenAICompatible`.
         timeout: seconds of silence after which a call fails.
+        price: what its tokens cost; by the library `genai-prices` by default, if that is installed.
         client: makes the requests and is closed by whoever made it; without one every call opens a connection.
 
     Raises:
@@ -60,6 +62,7 @@ class OpenAIResponses:
         base_url: str | None = None,
         tool_mode: ToolMode = "native",
         timeout: float = 120.0,
+        price: Price | None = None,
         client: "openai.AsyncOpenAI | None" = None,
     ) -> None:
         try:
@@ -67,7 +70,9 @@ class OpenAIResponses:
         except ImportError as error:
             raise ImportError("Models of OpenAI need its SDK: pip install 'holdfast[openai]'") from error
         check_tool_mode(tool_mode)
+        check_price(price)
         self.model = model
+        self._price = price
         self._sdk = openai
         self._given = client
         self._options = _options("openai", "OPENAI_API_KEY", api_key, base_url, timeout, client)
@@ -86,7 +91,11 @@ class OpenAIResponses:
             async with self._client() as client:
                 raw = await client.responses.with_raw_response.create(**request)
             answer = responses.response(self._whole(_read(raw.content)))
+        answer = self._priced(answer)
         return read_reply(answer) if _in_json(self._tool_mode, tools) else answer
+
+    def _priced(self, answer: LLMResponse) -> LLMResponse:
+        return priced(answer, provider=responses.PROVIDER, model=self.model, price=self._price)
 
     async def stream(
         self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
@@ -108,7 +117,7 @@ class OpenAIResponses:
                         case "error":
                             raise _refused(self._who, {"error": event.to_dict(warnings=False)})
             answer = responses.response(self._whole(whole))
-        yield answer
+        yield self._priced(answer)
 
     def _request(
         self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", settings: Mapping[str, Any]
@@ -141,7 +150,7 @@ class AnthropicMessages:
         api_key: of `ANTHROPIC_API_KEY` by default.
         base_url: of Anthropic by default, or of `ANTHROPIC_BASE_URL`.
         cache: let the provider keep what a request begins with, so that the next turn reads it at a tenth of the price.
-        tool_mode, timeout, client: as those of `OpenAIResponses`.
+        tool_mode, timeout, price, client: as those of `OpenAIResponses`.
 
     An answer has at most 8,192 tokens, unless the agent's settings have `max_tokens`.
 
@@ -161,6 +170,7 @@ class AnthropicMessages:
         cache: bool = True,
         tool_mode: ToolMode = "native",
         timeout: float = 120.0,
+        price: Price | None = None,
         client: "anthropic.AsyncAnthropic | None" = None,
     ) -> None:
         try:
@@ -168,7 +178,9 @@ class AnthropicMessages:
         except ImportError as error:
             raise ImportError("Models of Anthropic need its SDK: pip install 'holdfast[anthropic]'") from error
         check_tool_mode(tool_mode)
+        check_price(price)
         self.model = model
+        self._price = price
         self._sdk = anthropic
         self._given = client
         options = _options("anthropic", "ANTHROPIC_API_KEY", api_key, base_url, timeout, client)
@@ -193,7 +205,11 @@ class AnthropicMessages:
                 raw = await client.messages.with_raw_response.create(**request)
                 body = await raw.read()
             answer = anthropic_messages.response(_read(body))
+        answer = self._priced(answer)
         return read_reply(answer) if _in_json(self._tool_mode, tools) else answer
+
+    def _priced(self, answer: LLMResponse) -> LLMResponse:
+        return priced(answer, provider=anthropic_messages.PROVIDER, model=self.model, price=self._price)
 
     async def stream(
         self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
@@ -214,7 +230,7 @@ class AnthropicMessages:
                     raise InputError("the stream ended before the answer was whole")
                 whole = (await events.get_final_message()).to_dict(warnings=False)
             answer = anthropic_messages.response(whole)
-        yield answer
+        yield self._priced(answer)
 
     def _request(
         self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", settings: Mapping[str, Any]
@@ -222,6 +238,8 @@ class AnthropicMessages:
         if _in_json(self._tool_mode, tools):
             settings = {**settings, "output_schema": reply_schema(tools)}
             messages, tools = as_text(messages, tools), ()
+        if (schema := settings.get("output_schema")) is not None:  # of what they hold only a part is supported
+            settings = {**settings, "output_schema": self._sdk.transform_schema(dict(schema))}
         body = anthropic_messages.request(
             self.model, messages, tools, settings, max_tokens=MAX_TOKENS, cache=self._cache
         )

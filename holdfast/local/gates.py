@@ -33,24 +33,17 @@ def read_decisions(given: Sequence[GivenDecision]) -> tuple[Decision, ...]:
 
 
 async def judge(
-    gate: Gate,
-    decision: Decision,
-    now: datetime,
-    kept: Kept,
-    *,
-    may: Callable[[str | None], object] | None = None,
-    problem: Callable[[], str | None] = lambda: None,
+    gate: Gate, decision: Decision, now: datetime, kept: Kept, *, may: Callable[[str | None], object] | None
 ) -> Gate:
-    """Return a gate after a decision, which is recorded whether it counts or not.
+    """Return a pipeline's gate after a decision, which is recorded whether it counts or not.
 
     Args:
         may: who may decide besides, asked of the pipeline.
-        problem: what else may be wrong with it.
 
     Raises:
         InputError: it does not count.
     """
-    refused = gate.problem(decision) or problem()
+    refused = gate.problem(decision)
     if refused is None and (denied := access_problem(may, decision.by)):
         refused = f"gate {gate.name}: {denied} decide it"
     await kept.record(decision, now, refused, digest=gate.digest)
@@ -59,54 +52,62 @@ async def judge(
     return gate.decided(decision)
 
 
-async def at_gates(
-    state: LoopState, decisions: Iterable[Decision], agent: Agent, kept: Kept
-) -> tuple[LoopState, InputError | None]:
+async def at_gates(state: LoopState, decisions: Sequence[Decision], agent: Agent, kept: Kept) -> LoopState:
     """Return the state after what people decided on the calls of a turn, and the time that has passed.
 
-    The same decision once more changes nothing, so that a call can be repeated. After one that does not count, those
-    behind it are not looked at.
+    Either all decisions count or none does. The very same once more changes nothing, so that a call can be repeated.
+    What was recorded counts, whatever has become of the process that recorded it.
+
+    Raises:
+        InputError: one does not count.
     """
     now = datetime.now(UTC)
     for question in state.gates:
         gate = _gate(question)
-        if gate.at(now) != gate:
+        rows = [row for row in await kept.decisions(gate.name) if row.digest == gate.digest]
+        for row in rows[len(gate.approvals) :]:
+            gate = gate.at(row.at).decided(_decision(row))
+        if gate.at(now) != _gate(question):
             state = state.decided(gate.at(now))
+    counts: list[tuple[Decision, str]] = []
     for decision in decisions:
-        try:
-            state = await _decide(state, decision, now, agent, kept)
-        except InputError as error:
-            return state, error
-    return state, None
+        gate_now, refused = await _judged(state, decision, agent, kept)
+        if refused is not None:
+            await kept.record(decision, now, refused, digest=None if gate_now is None else gate_now.digest)
+            raise InputError(refused)
+        if gate_now is not None:
+            counts.append((decision, gate_now.digest))
+            state = state.decided(gate_now.decided(decision))
+    for decision, digest in counts:
+        await kept.record(decision, now, None, digest=digest)
+    return state
+
+
+async def _judged(state: LoopState, decision: Decision, agent: Agent, kept: Kept) -> tuple[Gate | None, str | None]:
+    """Return the gate that a decision is on, and why it does not count; neither if it changes nothing."""
+    waiting = {str(question.tool_call_id): question for question in state.gates}
+    if decision.gate in waiting:
+        gate = _gate(waiting[decision.gate])
+        call = next(call for call in state.open_calls if call.id == decision.gate)
+        return gate, gate.problem(decision) or edit_problem(agent, call, decision, gate.rule)
+    if has := await has_counted(kept, decision):
+        return None, None
+    over = next((_gate(one).status for one in state.verdicts if one.tool_call_id == decision.gate), None)
+    why = "was decided already" if has is False else f"is not open; open: {', '.join(waiting) or 'none'}"
+    if over is not None:
+        why = f"was {over.replace('-', ' ')} already"
+    return None, f"gate {decision.gate} {why}"
 
 
 async def has_counted(kept: Kept, decision: Decision) -> bool | None:
     """Whether this very decision has counted at its gate; None if none has."""
     counted = await kept.decisions(decision.gate)
-    return any(same(row, decision) for row in counted) if counted else None
+    same = (_decision(row) == decision.model_copy(update={"digest": row.digest}) for row in counted)
+    return any(same) if counted else None
 
 
-def same(row: DecisionRecord, decision: Decision) -> bool:
-    """Whether a decision is the one that was recorded, sent once more."""
-    mine = (decision.decision, decision.by, decision.comment, decision.edit)
-    return mine == (row.decision, row.by, row.comment, row.edit)
-
-
-async def _decide(state: LoopState, decision: Decision, now: datetime, agent: Agent, kept: Kept) -> LoopState:
-    waiting = {str(question.tool_call_id): question for question in state.gates}
-    if decision.gate not in waiting:
-        has = await has_counted(kept, decision)
-        if has:
-            return state
-        over = next((_gate(one).status for one in state.verdicts if one.tool_call_id == decision.gate), None)
-        why = "was decided already" if has is False else f"is not open; open: {', '.join(waiting) or 'none'}"
-        why = why if over is None else f"was {over.replace('-', ' ')} already"
-        await kept.record(decision, now, f"gate {decision.gate} {why}")
-        raise InputError(f"gate {decision.gate} {why}")
-    call = next(call for call in state.open_calls if call.id == decision.gate)
-    gate = _gate(waiting[decision.gate])
-    judged = await judge(gate, decision, now, kept, problem=lambda: edit_problem(agent, call, decision, gate.rule))
-    return state.decided(judged)
+def _decision(row: DecisionRecord) -> Decision:
+    return Decision(**{name: getattr(row, name) for name in Decision.model_fields})
 
 
 def pending_approvals(state: LoopState) -> tuple[PendingApproval, ...]:
@@ -120,7 +121,7 @@ def _shown(question: Question, call: ToolCall) -> PendingApproval:
     return PendingApproval(
         gate=gate.name,
         tool=call.name,
-        arguments=call.arguments,
+        arguments=gate.arguments,
         message=gate.rule.message or question.question,
         digest=gate.digest,
         since=gate.since,

@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 from pydantic import ValidationError
 
-from holdfast.agent_loop import Decision, LoopState, read_transcript, unanswered
+from holdfast.agent_loop import Decision, LoopState, gate_problem, read_transcript, unanswered
 from holdfast.checkpoints import Checkpoint, InterruptedResponse, Question, RunResult
 from holdfast.errors import InputError
 from holdfast.llm import LLM
@@ -94,6 +94,17 @@ class RunInput:
         for question in self.questions:
             if question.tool_call_id is not None and question.tool_call_id not in waiting:
                 raise InputError(f"the checkpoint asks for call {question.tool_call_id}, which waits for no result")
+            if question.gate is not None and (problem := gate_problem(question.gate, question.tool_call_id)):
+                raise InputError(f"the checkpoint has a gate that cannot be used: {problem}")
+
+    def check_not_elsewhere(self, session_id: str, questions: tuple[Question, ...]) -> None:
+        """Refuse a session that waits at a gate of a workflow: what is decided there may run there at any moment."""
+        for question in questions:
+            if question.gate is not None and (workflow := question.gate.get("workflow")) is not None:
+                raise InputError(
+                    f"Session {session_id} waits for approval of call {question.tool_call_id} in the workflow "
+                    f"{workflow}: decide there. If that run is gone, start the session on Temporal again"
+                )
 
     def session_for(self, session_id: str | None, has_store: bool) -> str | None:
         """Return the session to run: the checkpoint's, if it has one.

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.agent_loop import CallModel, in_call_order, with_notices
 from holdfast.agents import Agent, ContextCompression
 from holdfast.errors import HoldfastError, ModelError
-from holdfast.llm import LLMAdapter, StreamingLLMAdapter, ToolDescription
+from holdfast.llm import LLMAdapter, StreamingLLMAdapter, ToolDescription, settings_for
 from holdfast.local.cancellation import Cancellation
 from holdfast.local.events import Event, TextDelta
 from holdfast.messages import LLMResponse, Message, clean_text
@@ -60,7 +60,7 @@ class ModelCalls:
             raise ModelError("The model call was cancelled from within") from error
 
     async def _call(self, view: list[Message]) -> LLMResponse:
-        settings = self._agent.plain_settings()
+        settings = settings_for(self._adapter, self._agent)
         if self._emit is None:
             return await chat(self._adapter, view, self._tools, settings)
         return await self._stream(view, settings, self._emit)

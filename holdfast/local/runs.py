@@ -144,6 +144,7 @@ class Run:
                 )
             self._context.state = self._agent.read_state(log.session.state)
             questions = log.session.questions or ()
+            given.check_not_elsewhere(log.session.id, questions)
             unwritten = given.not_in(log.messages)
             given.check_session(log.session.id, questions, log.messages)
             self._transcript.begin([*log.messages, *unwritten], unwritten)
@@ -191,11 +192,9 @@ class Run:
         """Take in decisions. What they let through is written before it runs, as only one run of a session can."""
         ledger = self._store if self._store is not None and self._store.durable else None
         kept = Kept(f"{self._agent.name}/{self._log.session.id}", cast("DurableStore | None", ledger))
-        decided, refused = await at_gates(state, given.decisions, self._agent, kept)
-        if decided is not state:
+        decided = await at_gates(state, given.decisions, self._agent, kept)
+        if decided.kept_questions != state.kept_questions:
             await self._transcript.write(decided.kept_questions)
-        if refused is not None:
-            raise refused
         return decided
 
     async def _take_answer(self, answer: str, state: LoopState) -> LoopState:
@@ -247,7 +246,7 @@ class Run:
             return state.failed(error_text(error))
         message = answer_message(
             response,
-            turn=len(self._transcript.messages),
+            turn=self._log.last_seq + len(self._transcript.unwritten),  # so that ids do not repeat after pruning
             taken=self._transcript.call_ids,
             tools=self._tools.keys(),
             limit=self._agent.loop.max_message_bytes,

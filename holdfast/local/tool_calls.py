@@ -86,8 +86,8 @@ class ToolCalls:
         cancellation = Cancellation()
         tool = self._tools.get(call.name)
         gate = self._state.verdict(call)
-        if gate is not None and gate.edit is not None:
-            call = ToolCall(id=call.id, name=call.name, arguments=gate.edit)
+        if gate is not None:
+            call = ToolCall(id=call.id, name=call.name, arguments=gate.arguments if gate.edit is None else gate.edit)
         if self._emit is not None:
             self._emit(ToolStarted(call))
         self._outcomes[call.id] = cancelled(tool)  # until it is known better, whatever breaks this off

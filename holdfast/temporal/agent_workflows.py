@@ -354,6 +354,7 @@ class AgentRun(People):
     async def _leave_at_gates(self) -> None:
         """Go on as new, gates that are open with it; or here, if somebody waits for what becomes of a decision."""
         if self._gates_leave:
+            await self._gates_left()
             await workflow.wait_condition(
                 lambda: workflow.all_handlers_finished() or self._has_senders() or bool(self._exports)
             )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.pipeline_loop import Done
     from holdfast.temporal.waits import Waiting
 
+_GROUP_BYTES = 1_800  # a server takes 2,048
 _ROWS = 40  # of a pipeline's steps, the last
 STATUS = SearchAttributeKey.for_keyword(names.STATUS_ATTRIBUTE)
 WAITING = SearchAttributeKey.for_keyword_list(names.WAITING_ATTRIBUTE)
@@ -35,7 +36,7 @@ def show_started(session: str | None, tenant: str | None) -> None:
 
 def show_waiting(status: str, waiting: "Sequence[Waiting]", *, groups: bool) -> None:
     """Make the run findable by what it waits for, or no longer; and by the `groups` that it asks, if it ever does."""
-    asked = sorted({group for item in waiting for group in item.groups})
+    asked = _fitting(sorted({group for item in waiting for group in item.groups}))
     group: list[Any] = [GROUP.value_set(asked) if asked else GROUP.value_unset()] if groups else []
     if not waiting:
         updates: list[Any] = [STATUS.value_set(status), WAITING.value_unset(), DEADLINE.value_unset()]
@@ -50,6 +51,16 @@ def show_waiting(status: str, waiting: "Sequence[Waiting]", *, groups: bool) -> 
             *group,
         ]
     )
+
+
+def _fitting(groups: list[str]) -> list[str]:
+    """Return as many groups as the value of a search attribute may have."""
+    size, fitting = 0, []
+    for group in groups:
+        size += len(group.encode()) + 8
+        if size <= _GROUP_BYTES:
+            fitting.append(group)
+    return fitting
 
 
 def show_ended(status: str) -> None:

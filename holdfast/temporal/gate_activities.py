@@ -1,7 +1,7 @@
 """What activities do at gates: find out which calls must pass one, and record what people decided."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -12,9 +12,9 @@ from holdfast.agent_loop import Decision, GateRule, LoopState, access_problem, e
 from holdfast.agents import Agent
 from holdfast.checkpoints import Question
 from holdfast.local.pipeline_results import Kept
-from holdfast.messages import ToolCall
 from holdfast.temporal import names
 from holdfast.temporal.hosts import AgentHost, TypedErrors
+from holdfast.temporal.turn_records import TurnRecord
 from holdfast.temporal.wire import GATES_BYTES, INLINE_BYTES, SHOWN_BYTES, edit_digest, shown_arguments
 
 T = TypeVar("T")
@@ -37,21 +37,35 @@ async def find_gates(
         _LOG.warning("Agent %s: %s", agent.name, fault)
     size = 0
     for question in list(questions):
-        size += len(to_json(question))
+        size += len(to_json(asked_of([question])["gates"]))
         if size > GATES_BYTES:
             questions.remove(question)
             refused[str(question.tool_call_id)] = "Not run: too many calls of a turn need approval; ask again for these"
     return questions, refused
 
 
-def arguments_shown(calls: Iterable[ToolCall], gates: Sequence[Question]) -> dict[str, Any]:
-    """Return by id what people see of the arguments of calls that they are asked about; all of them if not large."""
-    asked, shown, left = {gate.tool_call_id for gate in gates}, {}, INLINE_BYTES
-    for call in calls:
-        if call.id in asked:
-            left -= (size := len(to_json(call.arguments)))
-            shown[call.id] = call.arguments if size <= SHOWN_BYTES and left > 0 else shown_arguments(call.arguments)
-    return shown
+def asked_of(gates: Sequence[Question]) -> dict[str, Any]:
+    """Return what a history has of gates, and by id the arguments that people see: all of them, or their beginning."""
+    asked, shown, left = [], {}, INLINE_BYTES
+    for gate in gates:
+        rule = dict(gate.gate or {})
+        arguments = rule.pop("arguments", None)
+        left -= (size := len(to_json(arguments)))
+        is_small = size <= SHOWN_BYTES and left > 0
+        shown[str(gate.tool_call_id)] = arguments if is_small else shown_arguments(arguments)
+        asked.append(gate.model_copy(update={"gate": rule}).model_dump())
+    return {"gates": asked, "arguments": shown}
+
+
+def held_by(workflow_id: str, gates: Sequence[Question]) -> tuple[Question, ...]:
+    """Return gates as they stand in the session while a workflow waits at them: others must not decide there."""
+    return tuple(gate.model_copy(update={"gate": {**(gate.gate or {}), "workflow": workflow_id}}) for gate in gates)
+
+
+def arguments_of(record: TurnRecord, call_id: str) -> Any:
+    """Return the arguments that were approved for a call, or None if it had no gate."""
+    gates = (question.gate for question in record.gates if question.tool_call_id == call_id)
+    return next((gate.get("arguments") for gate in gates if gate is not None), None)
 
 
 class GateActivities:
@@ -104,7 +118,10 @@ class GateActivities:
         """Call what a user declared, where users' code runs."""
 
         async def work() -> T:
-            return function()
+            try:
+                return function()
+            except SystemExit as error:  # it would end the thread
+                raise RuntimeError(f"SystemExit: {error}") from error
 
         return await self._host.thread.run(work())
 

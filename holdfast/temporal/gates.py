@@ -1,26 +1,29 @@
 """Gates of a run: decisions that arrive, each judged and recorded before it counts, and the time that passes.
 
-One consumer per gate takes decisions in the order in which they came. A decision counts as of when it arrived, so that
-one that came in time is in time, however long its record takes.
+One consumer per gate takes decisions in the order in which they came. Time ends a gate only when its timer has fired
+and no decision waits: one that came in time is in time, however long its record takes and however long no worker ran.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from pydantic import ValidationError
+from pydantic_core import to_json
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from holdfast.agent_loop import Decision, Gate
 from holdfast.errors import InputError
+from holdfast.messages import explain
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import STORE_OPTIONS, summary
 from holdfast.temporal.elsewhere import anywhere
 from holdfast.temporal.waits import Waiting, Waits, refuse_by
-from holdfast.temporal.wire import AWAITED_BYTES, PARKED_MESSAGES, check_json, read_fields
+from holdfast.temporal.wire import AWAITED_BYTES, EARLY_BYTES, PARKED_MESSAGES, check_json, read_fields
 
 _DECISION = {"gate": str, "decision": str, "by": str, "comment": str, "digest": str, "edit": object}
 
@@ -48,6 +51,10 @@ class Gates(Waits):
 
     def _run_key(self) -> str:
         raise NotImplementedError
+
+    def _as_kept(self, decision: Decision) -> Decision:
+        """Return what the run keeps of a decision that counts."""
+        return decision
 
     def _recorded_with(self, decision: Decision) -> dict[str, Any]:
         """Return what else the activity that records a decision needs to know."""
@@ -99,7 +106,7 @@ class Gates(Waits):
             fields["decision"] = name
         open_gates = [*self._gates, *(waiting.name for waiting in self._waiting if waiting.kind == "approval")]
         if "gate" not in fields:
-            raise InputError(f"{name}: 'gate' is missing; open: {', '.join(open_gates) or 'none'}")
+            raise InputError(f"{name}: 'gate' is missing; open: {_listed(open_gates)}")
         gate = fields["gate"]
         if self._running.cancelled:
             raise InputError(f"{name}: the run is cancelled")
@@ -110,13 +117,22 @@ class Gates(Waits):
             raise InputError(f"{name}: gate {gate} was {self._closed[gate]} already")
         is_open = gate in open_gates
         if not is_open and not (may_be_early and self._may_come_to(gate)):
-            raise InputError(
-                f"{name}: no gate {gate} is open; open: {', '.join(open_gates) or 'none'}{self._elsewhere(gate)}"
-            )
+            raise InputError(f"{name}: no gate {gate} is open; open: {_listed(open_gates)}{self._elsewhere(gate)}")
         waiting = len(self._arrived.get(gate, ())) if is_open else sum(map(len, self._arrived.values()))
         if waiting >= PARKED_MESSAGES:
             raise InputError(f"{name}: {waiting:,} decisions wait to be judged already; try again later")
-        return Decision(**fields)
+        try:
+            decision = Decision(**fields)
+        except ValidationError as error:
+            raise InputError(f"{name}: {explain(error)}") from error
+        if not is_open and len(to_json([*self._early(), decision])) > EARLY_BYTES:
+            raise InputError(f"{name}: too much waits already for gates that are not open; open: {_listed(open_gates)}")
+        return decision
+
+    def _early(self) -> list[Decision]:
+        """Return the decisions at gates that are not open yet."""
+        open_gates = {waiting.name for waiting in self._waiting if waiting.kind == "approval"} | self._gates.keys()
+        return [item.decision for gate, items in self._arrived.items() if gate not in open_gates for item in items]
 
     def _keep(self, decision: Decision, verdict: "asyncio.Future[str | None] | None" = None) -> None:
         self._arrived.setdefault(decision.gate, deque()).append(Arrived(decision, workflow.now(), verdict))
@@ -189,29 +205,29 @@ class Gates(Waits):
         rule = gate.rule
         while gate.status == "open" and gate.rule is rule and not self._running.cancelled:
             if arrived:
-                first = arrived[0]
-                gate = await self._judge(gate.at(first.at), first)
+                gate = await self._judge(gate, arrived[0])
                 arrived.popleft()
                 self._show_progress(gate)
                 continue
             self._leave_if_long()
             if self._gates_leave:
                 return gate
-            now = workflow.now()
-            gate = gate.at(now)
-            if gate.status == "open" and gate.rule is rule:
-                until = gate.next_reminder(now)
-                await self._until(
-                    lambda: bool(arrived) or self._gates_leave, until or gate.deadline, f"decision at {gate.name}"
-                )
-                if not arrived and until is not None and workflow.now() >= until:
-                    workflow.logger.warning("Gate %s still waits for %s", gate.name, ", ".join(rule.users) or "anybody")
+            reminder = gate.next_reminder(workflow.now())
+            is_over = await self._until(
+                lambda: bool(arrived) or self._gates_leave, reminder or gate.deadline, f"decision at {gate.name}"
+            )
+            if not is_over or arrived:
+                continue
+            if reminder is None:
+                gate = gate.expired()
+            else:
+                workflow.logger.warning("Gate %s still waits for %s", gate.name, ", ".join(rule.users) or "anybody")
         return gate
 
     async def _judge(self, gate: Gate, arrived: Arrived, problem: str | None = None) -> Gate:
         """Return the gate after a decision, which is recorded whether it counts or not."""
         decision = arrived.decision
-        problem = problem or gate.problem(decision)
+        problem = problem or gate.problem(self._as_kept(decision))
         reference = {"run": self._run_key(), "at": arrived.at.isoformat(), "refused": problem, "digest": gate.digest,
                      **{name: value for name, value in decision.model_dump().items() if value is not None}}  # fmt: skip
         what = summary(f"{decision.decision} of {decision.by or 'somebody'} at {gate.name}")
@@ -226,7 +242,11 @@ class Gates(Waits):
             arrived.verdict.set_result(refused)
         elif refused is not None:
             self._mailbox.note(decision.decision, refused, workflow.now().isoformat())
-        return gate if refused is not None else gate.decided(decision)
+        return gate if refused is not None else gate.decided(self._as_kept(decision))
+
+
+def _listed(gates: Sequence[str]) -> str:
+    return ", ".join(gates) or "none"
 
 
 def _is_of(waiting: Waiting, gate: Gate) -> bool:

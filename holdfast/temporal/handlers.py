@@ -30,7 +30,9 @@ class Handlers(Gates):
 
     def _parked(self) -> list[Any]:
         progress = self._progress
-        return [*super()._parked(), progress.say, list(progress.turn.sources.items())]
+        state = self._loop_state
+        gates = [] if state is None else [question.model_dump() for question in state.kept_questions]
+        return [*super()._parked(), progress.say, list(progress.turn.sources.items()), gates]
 
     @property
     def _limit(self) -> int:

@@ -26,7 +26,7 @@ from holdfast.errors import (
     SessionNotFoundError,
     StoreError,
 )
-from holdfast.llm import LLM, LLMAdapter, adapter_for
+from holdfast.llm import LLM, LLMAdapter, adapter_for, named
 from holdfast.messages import error_text
 from holdfast.pipelines import Pipeline
 from holdfast.stores.protocol import DurableStore, Ledger, RunningCall
@@ -86,6 +86,7 @@ class AgentHost:
             adapter_for(llm, agent)
         check_count("max_stored_messages", max_stored_messages, 1)
         self.max_stored_messages = max_stored_messages
+        self._adapters: dict[tuple[str, str | None], LLMAdapter] = {}
         self.cache = TranscriptCache()
         self.thread: HandlerThread  # while a worker serves
         self._workers = 0
@@ -200,9 +201,12 @@ class AgentHost:
 
     def adapter(self, agent: Agent, model: str | None) -> LLMAdapter:
         """Return the adapter for an agent, or for the model that a person chose in the place of its own."""
-        if model is None or self._llm is None or hasattr(self._llm, "chat"):
-            return adapter_for(self._llm, agent)
-        return self._llm(model)
+        if self._llm is not None:
+            return named(self._llm, agent, model)
+        key = (agent.name, model)
+        if key not in self._adapters:  # those of providers are made once
+            self._adapters[key] = named(None, agent, model)
+        return self._adapters[key]
 
     def owner(self) -> str:
         """Return a name for an attempt that no other of any process has."""

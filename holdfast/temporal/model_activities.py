@@ -15,12 +15,12 @@ from temporalio.exceptions import ApplicationError
 from holdfast.agent_loop import LoopState, answer_message, with_notices
 from holdfast.agents import Agent, AgentContext
 from holdfast.errors import HoldfastError, ModelError
-from holdfast.llm import LLMAdapter, tools_to_descriptions
+from holdfast.llm import LLMAdapter, settings_for, tools_to_descriptions
 from holdfast.local.model_calls import chat, compressed
 from holdfast.messages import LLMResponse, Message, cut, error_text, read_json, size_over
 from holdfast.stores.protocol import Append
 from holdfast.temporal import names
-from holdfast.temporal.gate_activities import arguments_shown, find_gates
+from holdfast.temporal.gate_activities import asked_of, find_gates, held_by
 from holdfast.temporal.hosts import (
     AfterAWhile,
     AgentHost,
@@ -216,16 +216,14 @@ def _asked(record: TurnRecord) -> dict[str, Any]:
         asked["text"] = text[:PREVIEW]
     if record.refused:
         asked["refused"] = dict(record.refused)
-    if record.gates:
-        asked["gates"] = [gate.model_dump() for gate in record.gates]
-        asked["arguments"] = arguments_shown(calls, record.gates)
-    return asked
+    return asked | asked_of(record.gates) if record.gates else asked
 
 
 def _take_answer(reference: Mapping[str, Any], transcript: Transcript, record: TurnRecord) -> Append:
     turn = reference["turn"]
     messages = [*_told(reference, record)[0], record.message]
-    return transcript.take(messages, key=str(turn), turn=turn, state=record.state)
+    held = held_by(activity.info().workflow_id or "", record.gates)
+    return transcript.take(messages, key=str(turn), turn=turn, state=record.state, questions=held)
 
 
 def _told(reference: Mapping[str, Any], record: TurnRecord) -> tuple[list[Message], list[int]]:
@@ -254,7 +252,7 @@ async def _call_adapter(
     prompt = await hooked(agent.system_prompt, context)
     shorter = await compressed(agent.loop.context_compression, messages)
     seen = [Message(role="system", content=prompt), *(messages if shorter is None else shorter)]
-    return await chat(adapter, seen, tools_to_descriptions(agent.tool_map), agent.plain_settings()), shorter
+    return await chat(adapter, seen, tools_to_descriptions(agent.tool_map), settings_for(adapter, agent)), shorter
 
 
 def _failure(error: Exception) -> Exception:

@@ -19,7 +19,7 @@ from holdfast.temporal.facts import Call, Facts
 from holdfast.temporal.handlers import Handlers
 from holdfast.temporal.mailboxes import Resolve
 from holdfast.temporal.waits import Waiting, is_long
-from holdfast.temporal.wire import AgentInput, let_through, write_outcome
+from holdfast.temporal.wire import AgentInput, edit_reference, let_through, write_outcome
 from holdfast.tools import Asked, Failed, Outcome, Returned, Unknown
 
 _RESOLVED = 20  # decisions of operators that `status` shows
@@ -169,16 +169,37 @@ class People(Handlers):
         tasks = self._deciding
         await workflow.wait_condition(lambda: any(task.done() for task in tasks.values()) or bool(self._exports))
         if self._running.cancelled or self._gates_leave:
-            await asyncio.gather(*tasks.values())  # each ends by itself
-        for name in [name for name, task in tasks.items() if task.done()]:
-            self._passed(tasks.pop(name).result())
+            await self._gates_left()
+        self._take_passed()
+
+    async def _gates_left(self) -> None:
+        """Wait until no gate is being decided: each ends by itself when the run is cancelled, or goes on as new."""
+        if self._deciding:
+            await asyncio.gather(*self._deciding.values())
+        self._take_passed()
+
+    def _take_passed(self) -> None:
+        for name in [name for name, task in self._deciding.items() if task.done()]:
+            self._passed(self._deciding.pop(name).result())
 
     def _passed(self, gate: Gate) -> None:
         """Take in what became of a gate."""
         self._state = self._state.decided(gate)
+        if gate.status == "open" and self._gates_leave:
+            self._gates[gate.name] = {}  # it is open, while the run goes on as new
         if gate.status == "approved":
             turn = self._progress.turn
             turn.approved[turn.calls[gate.name].position] = let_through(gate)
+
+    def _show_progress(self, gate: Gate) -> None:
+        super()._show_progress(gate)
+        if gate.status == "open":  # an export has it, too
+            self._state = self._state.decided(gate)
+
+    def _as_kept(self, decision: Decision) -> Decision:
+        if decision.edit is None:
+            return decision
+        return decision.model_copy(update={"edit": edit_reference(decision.edit)})
 
     def _run_key(self) -> str:
         return self._progress.run

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -22,11 +23,19 @@ from holdfast.messages import Message, ToolCall, Usage, cut
 from holdfast.stores.protocol import Session
 from holdfast.temporal import names
 from holdfast.temporal.facts import Call, write_facts, write_state
-from holdfast.temporal.gate_activities import arguments_shown, find_gates, keep_edit
+from holdfast.temporal.gate_activities import arguments_of, asked_of, edit_place, find_gates, keep_edit
 from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors, hooked
 from holdfast.temporal.transcripts import Transcript, session_key
 from holdfast.temporal.turn_records import TurnRecord
-from holdfast.temporal.wire import CHECKPOINT_BYTES, INLINE_BYTES, AgentInput, check_json, let_through, shown_arguments
+from holdfast.temporal.wire import (
+    CHECKPOINT_BYTES,
+    INLINE_BYTES,
+    AgentInput,
+    check_json,
+    edit_digest,
+    edit_reference,
+    shown_arguments,
+)
 
 
 class SessionActivities:
@@ -95,7 +104,8 @@ class SessionActivities:
         if given.checkpoint is not None:
             raise InputError(f"Session {session.id} has messages of its own: give the checkpoint another session_id")
         messages = mended(await self._host.store.load_messages(session.id))
-        questions = session.questions or ()
+        # Those of a workflow that is gone may have been approved there, and their calls may have run: they are orphans.
+        questions = tuple(one for one in session.questions or () if one.gate is None or "workflow" not in one.gate)
         if _without_gates(questions) != (questions or None):
             opened["gates_of"] = session.version
         return await self._found(agent, reference, opened, session, messages, questions, recovering=True)
@@ -195,10 +205,11 @@ class SessionActivities:
             await self._host.store.save_reply(reference["run"], 0, record.model_dump_json())
             opened["calls"] = [[call.id, call.name, place, shown_arguments(call.arguments)]
                                for place, call in enumerate(calls)]  # fmt: skip
-        if gates := state.gates:
-            opened["arguments"] = arguments_shown(calls, gates)
         if state.verdicts:
             opened["approved"] = await self._approved(reference["run"], state, calls)
+        if state.gates or state.verdicts:
+            opened["arguments"] = asked_of(state.gates)["arguments"]
+            state = await self._light(reference["run"], state)
         plain = {item[0]: Call(*item) for item in opened.get("calls", ())}
         light = LoopState(
             **{
@@ -216,9 +227,40 @@ class SessionActivities:
         for position, call in enumerate(calls):
             gate = state.verdict(call)
             if gate is not None and gate.status == "approved":
-                await keep_edit(self._host, run, gate.edit)
-                approved.append([position, let_through(gate)])
+                edit = {} if gate.edit is None else {"edit": edit_digest(gate.edit)}
+                approved.append([position, {"by": list(gate.approved_by), **edit}])
         return approved
+
+    async def _light(self, run: str, state: LoopState) -> LoopState:
+        """Return a state whose gates have references in the place of arguments."""
+
+        async def light(question: Question) -> Question:
+            if question.gate is None:
+                return question
+            approvals = [dict(one) for one in question.gate["approvals"]]
+            for one in approvals:
+                if one.get("edit") is not None:
+                    await keep_edit(self._host, run, one["edit"])
+                    one["edit"] = edit_reference(one["edit"])
+            rest = {name: value for name, value in question.gate.items() if name != "arguments"}
+            return question.model_copy(update={"gate": {**rest, "approvals": approvals}})
+
+        questions = [await light(question) for question in state.questions]
+        verdicts = [await light(question) for question in state.verdicts]
+        return replace(state, questions=tuple(questions), verdicts=tuple(verdicts))
+
+    async def _whole(self, reference: Mapping[str, Any], question: Question) -> Question:
+        """Return a gate with the arguments that a history has no room for."""
+        if question.gate is None:
+            return question
+        run = reference["run"]
+        record = await self._host.load_record(run, reference["turn"])
+        approvals = [dict(one) for one in question.gate["approvals"]]
+        for one in approvals:
+            if one.get("edit") is not None:
+                one["edit"] = json.loads(await self._host.load_kept(edit_place(run, one["edit"]["digest"]), 0))
+        arguments = arguments_of(record, str(question.tool_call_id))
+        return question.model_copy(update={"gate": {**question.gate, "approvals": approvals, "arguments": arguments}})
 
     # --- hooks and the end ---
 
@@ -289,7 +331,8 @@ class SessionActivities:
             asked = {question["tool_call_id"] for question in reference["questions"]}
             if "at_gate" not in reference and any(call.id not in asked for call in unanswered(transcript.messages)):
                 await transcript.commit(turn=reference["turn"], questions=reference["questions"])
-            questions = tuple(Question(**question) for question in reference["questions"])
+            located = await self._host.located(reference)
+            questions = tuple([await self._whole(located, Question(**question)) for question in reference["questions"]])
             usage = reference.get("usage")
             checkpoint = Checkpoint(
                 messages=tuple(transcript.messages),

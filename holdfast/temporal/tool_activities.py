@@ -21,7 +21,7 @@ from holdfast.stores.protocol import LedgerEntry
 from holdfast.temporal import names
 from holdfast.temporal.calls import REDISPATCHES
 from holdfast.temporal.facts import GRACE, TIMEOUT, handler_seconds
-from holdfast.temporal.gate_activities import edit_place
+from holdfast.temporal.gate_activities import arguments_of, edit_place
 from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors, surely
 from holdfast.temporal.invocations import Invocations
 from holdfast.temporal.lost_calls import is_alive
@@ -98,9 +98,13 @@ class ToolActivities:
         run, turn, position = reference["run"], reference["turn"], reference.get("position", 0)
         record = await self._host.load_record(run, turn)
         call = record.calls[position]
-        if (edit := reference.get("approved", {}).get("edit")) is not None:
-            arguments = read_json(await self._host.load_kept(edit_place(run, edit), 0))
-            call = ToolCall(id=call.id, name=call.name, arguments=arguments)
+        approved = reference.get("approved")
+        if approved is not None:
+            arguments = arguments_of(record, call.id)
+            if "edit" in approved:
+                arguments = read_json(await self._host.load_kept(edit_place(run, approved["edit"]), 0))
+            if arguments is not None:
+                call = ToolCall(id=call.id, name=call.name, arguments=arguments)
         return Place(reference, record, call, run, call_key(turn, position, call.id, reference.get("dispatch", 1)))
 
     def _attempt(self, place: Place) -> Attempt:

@@ -180,15 +180,16 @@ class Waits:
         }  # fmt: skip
         return seen if self._error is None else {**seen, "error": self._error}
 
-    async def _until(self, condition: Callable[[], bool], deadline: datetime | None, summary: str) -> None:
-        """Wait for a condition, the deadline or a cancel."""
+    async def _until(self, condition: Callable[[], bool], deadline: datetime | None, summary: str) -> bool:
+        """Wait for a condition, the deadline or a cancel; returns whether it was the deadline."""
         timeout = None if deadline is None else max(0.0, (deadline - workflow.now()).total_seconds())
         try:
             await workflow.wait_condition(
                 lambda: condition() or self._running.cancelled, timeout=timeout, timeout_summary=summary
             )
         except TimeoutError:
-            return
+            return True
+        return False
 
     # --- pauses ---
 

@@ -22,7 +22,8 @@ PARKED_BYTES = 768 * 1024  # of all of them as JSON: they cross a history togeth
 AWAITED_BYTES = 1_792 * 1024  # of all of them with the answer that the run waits for
 QUESTION_BYTES = 4 * 1024  # of a question; a turn may have 64
 SHOWN_BYTES = 16 * 1024  # of the arguments of a call that people are asked about
-GATES_BYTES = 1024 * 1024  # of all that is asked about the calls of a turn
+GATES_BYTES = 512 * 1024  # of all that is asked about the calls of a turn
+EARLY_BYTES = 64 * 1024  # of decisions at gates that are not open
 
 
 def check_json(value: object, what: str, limit: int = INLINE_BYTES) -> None:
@@ -40,7 +41,12 @@ def check_json(value: object, what: str, limit: int = INLINE_BYTES) -> None:
 
 def let_through(gate: Gate) -> dict[str, Any]:
     """Return what a run knows of an approved gate: by whom, and by what the arguments are found that replace others."""
-    return {"by": list(gate.approved_by)} | ({} if gate.edit is None else {"edit": edit_digest(gate.edit)})
+    return {"by": list(gate.approved_by)} | ({} if gate.edit is None else {"edit": gate.edit["digest"]})
+
+
+def edit_reference(arguments: object) -> dict[str, str]:
+    """Return what a history has in the place of edited arguments, which are in the store."""
+    return {"digest": edit_digest(arguments)}
 
 
 def edit_digest(arguments: object) -> str:

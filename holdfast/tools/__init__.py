@@ -17,7 +17,8 @@ from holdfast.tools.attempts import (
     Verdict,
 )
 from holdfast.tools.checks import Duration, check_choice, check_count, check_function, seconds
-from holdfast.tools.declarations import TOOL_NAME, InThread, Tool, tool
+from holdfast.tools.declarations import TOOL_NAME, InThread, Tool
+from holdfast.tools.functions import tool
 from holdfast.tools.signatures import json_schema, schema_type
 
 __all__ = [

@@ -9,6 +9,9 @@ from holdfast.errors import DefinitionError, InputError
 from holdfast.messages import clean_text
 from holdfast.tools.checks import Duration, check_choice, check_count, check_function, seconds
 
+_LONGEST_NAME = 256
+_LEAST_REMINDER = 1.0  # seconds
+
 OnTimeout = Literal["fail", "approve", "reject", "escalate"]
 DepthFirst = dict[str, None]  # a set that keeps its order
 
@@ -51,6 +54,8 @@ class Approval:
         for name in ("timeout", "remind_every"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, seconds(getattr(self, name), f"approval.{name}"))
+        if self.remind_every is not None and cast(float, self.remind_every) < _LEAST_REMINDER:
+            raise DefinitionError(f"approval.remind_every must be at least {_LEAST_REMINDER:g} s")
         object.__setattr__(self, "approvers", _names(self.approvers, "approvers"))
         if not isinstance(self.groups, Mapping):
             raise DefinitionError(f"approval.groups must map names to users, got {self.groups!r}")
@@ -130,6 +135,8 @@ def _names(value: object, what: str) -> tuple[str, ...]:
         raise DefinitionError(f"approval.{what} must be a list of names, got {value!r}")
     names = tuple(sorted(value) if isinstance(value, set | frozenset) else value)
     for name in names:
-        if not isinstance(name, str) or not name:
-            raise DefinitionError(f"approval.{what} must be a list of names, got {name!r} in it")
+        if not isinstance(name, str) or not name or len(name) > _LONGEST_NAME:
+            raise DefinitionError(
+                f"approval.{what} must be a list of names of at most {_LONGEST_NAME} characters, got {name!r:.80} in it"
+            )
     return cast("tuple[str, ...]", names)

@@ -7,10 +7,9 @@ import copy
 import functools
 import inspect
 import re
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
@@ -23,7 +22,18 @@ from holdfast.errors import (
     TerminalError,
     ToolDurabilityError,
 )
-from holdfast.messages import ToolCall, clean_text, cut, error_text, explain, is_cut, read_json, read_object, size_over
+from holdfast.messages import (
+    ToolCall,
+    clean_text,
+    cut,
+    error_text,
+    explain,
+    is_cut,
+    json_problem,
+    read_json,
+    read_object,
+    size_over,
+)
 from holdfast.tools.approvals import Approval
 from holdfast.tools.attempts import (
     Asked,
@@ -38,7 +48,7 @@ from holdfast.tools.attempts import (
     Unknown,
 )
 from holdfast.tools.checks import Duration, check_function, seconds
-from holdfast.tools.signatures import Takes, json_schema, parameters_of, read_signature, read_summary, schema_type
+from holdfast.tools.signatures import Takes, json_schema, parameters_of, schema_type
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -181,7 +191,7 @@ class Tool(Generic[P, R]):
         """
         if self.approval is None or isinstance(self.approval, Approval):
             return self.approval
-        found = self.approval(call)
+        found = self.approval(call.model_copy(deep=True))  # whatever it does with it, this is what runs
         if found is None or isinstance(found, Approval):
             return found
         raise InputError(f'Tool "{self.name}": its approval must give an Approval or None, got {found!r:.80}')
@@ -204,6 +214,30 @@ class Tool(Generic[P, R]):
             raise InputError(f'Invalid input for tool "{self.name}": {explain(error)}') from error
         except Exception as error:  # whatever a validator of the user's raises
             raise InputError(f'Invalid input for tool "{self.name}": {error_text(error)}') from error
+
+    def normal_arguments(self, arguments: dict[str, Any] | str) -> dict[str, Any]:
+        """Return arguments as the handler gets them, as JSON: with defaults, converted, without unknown keys.
+
+        Those of a type that does not show its values, such as a secret, stay as they are.
+
+        Raises:
+            InputError: saying what is wrong, in words for the model.
+        """
+        value = self.read_arguments(arguments)
+        if self.input is None:
+            return {}
+        given = read_object(arguments) if isinstance(arguments, str) else arguments
+        try:
+            plain: dict[str, Any] = self._arguments.dump_python(value, mode="json", by_alias=True)
+            is_same = json_problem(plain) is None and self.read_arguments(plain) == value
+        except Exception:  # whatever a serializer of the user's raises
+            is_same = False
+        if not is_same:
+            return given
+        fields = self._input_schema["properties"]
+        usual = {name: field["default"] for name, field in fields.items() if "default" in field}
+        both = {**usual, **plain}
+        return {name: both[name] for name in {**fields, **plain} if name in both}
 
     def write_result(self, value: Any, limit: int) -> Outcome:
         """Turn a handler's value into what the model reads: text as it is, anything else as JSON."""
@@ -247,12 +281,10 @@ class Tool(Generic[P, R]):
         except InputError as error:
             return Failed(cut(error_text(error), limit))
         try:
-            if (
-                self.approval is not None
-                and not approved
-                and self.approval_of(ToolCall(id=context.tool_call_id, name=self.name, arguments=arguments))
-            ):
-                return Failed(f'Not run: tool "{self.name}" needs approval, which this call has not. Call it again')
+            if self.approval is not None and not approved:
+                call = ToolCall(id=context.tool_call_id, name=self.name, arguments=self.normal_arguments(arguments))
+                if self.approval_of(call) is not None:
+                    return Failed(f'Not run: tool "{self.name}" needs approval, which this call has not. Call it again')
             value = await _finish(self.handler, self.bind(self.handler, given, context), in_thread)
             return self.write_result(value, limit)
         except InterruptError as interrupt:
@@ -329,52 +361,3 @@ async def _finish(handler: Callable[..., Any], call: Callable[[], Any], in_threa
     is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
     value = call() if is_async else await in_thread(call)
     return await value if inspect.isawaitable(value) else value
-
-
-@overload
-def tool(fn: Callable[P, R], /) -> Tool[P, R]: ...
-@overload
-def tool(
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    safe_to_retry: bool = False,
-    parallel: bool = False,
-    timeout: Duration | None = None,
-    retry: RetryPolicy | None = None,
-    approval: Approval | Callable[[ToolCall], Approval | None] | None = None,
-    verify: Callable[..., Any] | None = None,
-) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
-def tool(
-    fn: Callable[..., Any] | None = None, /, *, name: str | None = None, description: str | None = None, **options: Any
-) -> Any:
-    """Make a tool of a function: `@tool`, or `@tool(safe_to_retry=True)` with any option of `Tool`.
-
-    The schema comes from the signature (defaults, optional, unions, nested models, `Annotated[…, Field(…)]`), the
-    description from the docstring, the parameters' from its `Args:`. The result is checked against the return
-    annotation. A parameter annotated `ToolContext` is passed in and hidden from the model. By default a tool has
-    effects and runs at most once.
-
-    Raises:
-        DefinitionError: naming the tool, the parameter and the rule.
-    """
-    # Types declared inside a function are found like pydantic does: through the caller's names.
-    caller = sys._getframe(1).f_locals
-
-    def declare(function: Callable[..., Any]) -> Tool[..., Any]:
-        if not callable(function) or isinstance(function, Tool | type):
-            raise DefinitionError(f"@tool needs a function, got {function!r}")
-        own_name, summary = read_summary(function)
-        tool_name = own_name if name is None else name
-        arguments, output = read_signature(tool_name, function, caller)
-        return Tool(
-            tool_name,
-            description=(summary or tool_name) if description is None else description,
-            input=arguments,
-            output=output,
-            handler=function,
-            by_keyword=True,
-            **options,
-        )
-
-    return declare if fn is None else declare(fn)

@@ -47,7 +47,7 @@ async def test_a_call_waits_until_somebody_approves_it(driver: Driver) -> None:
     model, agent = posts("hi"), Agent("a", tools=[post])
     nobody = await driver.run(agent, model, decisions=[reject("nope")], session="waits")
     assert (nobody.status, posted, len(model.calls)) == ("waiting", [], 1)
-    seen = {"tool": "post", "arguments": {"text": "hi"}, "message": "Post 'hi'?", "approvers": ["ada"]}
+    seen = {"tool": "post", "arguments": {"text": "hi", "times": 1}, "message": "Post 'hi'?", "approvers": ["ada"]}
     assert nobody.waits == {"c1": seen}
     assert "no" in nobody.refused[0]
     assert "c1" in nobody.refused[0]
