@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import Agent, assert_complete, run, tool
-from holdfast.llm.openai_compatible import OpenAICompatible
+from holdfast.llm import LLMAdapter, create_adapter
 
 
 def is_installed() -> bool:
@@ -26,15 +26,20 @@ def is_installed() -> bool:
 
 
 @asynccontextmanager
-async def local_model(*, max_tokens: int = 200) -> AsyncIterator[OpenAICompatible]:
+async def local_model(
+    *, max_tokens: int = 200, provider: str = "openai-compatible", tool_mode: str = "json"
+) -> AsyncIterator[LLMAdapter]:
     """Serve the model on a free loopback port for as long as the context lasts.
 
     Args:
+        provider: whose format is spoken: "openai-compatible", "openai" or "anthropic", by the SDKs of the last two.
         max_tokens: of an answer. Without a limit the model repeats itself until its context is full, for minutes.
     """
     servers = [await asyncio.to_thread(_start, max_tokens)]
     try:
-        yield OpenAICompatible(model="smollm2", base_url=f"{servers[0].listening_address}/v1", tool_mode="json")
+        # Anthropic's SDK brings the version in its paths. The server takes any key.
+        base_url = f"{servers[0].listening_address}{'' if provider == 'anthropic' else '/v1'}"
+        yield create_adapter(provider=provider, model="smollm2", api_key="none", base_url=base_url, tool_mode=tool_mode)
     finally:
         await asyncio.to_thread(servers.clear)  # it stops when nobody holds it
 

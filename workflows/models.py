@@ -112,5 +112,5 @@ async def _small() -> AsyncIterator[SmallTriage]:
     from examples.local_model import local_model
 
     async with local_model(max_tokens=60) as model:
-        _LOG.info("Model: %s on this machine, for the first call; rules decide the rest (%s)", model.model, HINT)
+        _LOG.info("Model: smollm2 on this machine, for the first call; rules decide the rest (%s)", HINT)
         yield SmallTriage(model)

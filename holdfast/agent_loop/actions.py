@@ -17,10 +17,12 @@ class CallModel:
     Args:
         warning: the tokens used when the budget's warning became due. Its text may be the user's code, which does
             not run here.
+        model: a fallback, in the place of the agent's own.
     """
 
     warning: int | None = None
     nudge: str | None = None
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,8 @@ def next_action(state: "LoopState") -> Action:
         return Finish("complete", state.response)
     if state.iterations >= state.loop.max_iterations:
         return Finish("max-iterations", state.response)
-    return CallModel(state.warning, state.nudge)
+    model = state.fallbacks[state.fallback - 1] if state.fallback else None
+    return CallModel(state.warning, state.nudge, model)
 
 
 def _call_tools(state: "LoopState") -> CallTools:
@@ -110,13 +111,9 @@ def _batches(calls: Iterable[ToolCall], tools: Mapping[str, ToolFacts]) -> tuple
 
 def _end_of(answer: Message) -> Finish | None:
     """Return how a run ends with an answer that is not whole; a call in one is answered like any other."""
-    match answer.stop_reason:
-        case None:
-            return None
-        case "max-tokens":
-            return Finish("max-tokens", answer.content)
-        case _:
-            return Finish("refused", answer.content)
+    if answer.stop_reason is None:
+        return None
+    return Finish("max-tokens" if answer.stop_reason == "max-tokens" else "refused", answer.content)
 
 
 # --- state --------------------------------------------------------------------------------------------------------
@@ -127,7 +124,8 @@ class LoopState:
     """All that the next action depends on: a few numbers and the open calls, never the transcript.
 
     Args:
-        loop, tools, on_terminal_tool_error: the agent's facts.
+        loop, tools, on_terminal_tool_error, fallbacks: the agent's facts.
+        fallback: how many models could not be called, so that another one is now.
         iterations: model calls so far.
         response: the text of the last answer.
         finished: the last answer asked for no tool.
@@ -144,6 +142,8 @@ class LoopState:
     loop: Loop
     tools: Mapping[str, ToolFacts]
     on_terminal_tool_error: OnTerminalToolError = "message"
+    fallbacks: tuple[str, ...] = ()
+    fallback: int = 0
     iterations: int = 0
     response: str = ""
     finished: bool = False
@@ -281,8 +281,15 @@ class LoopState:
             refused={**self.refused, **refused},
         )
 
+    @property
+    def has_fallback(self) -> bool:
+        """Whether there is another model to be called."""
+        return self.fallback < len(self.fallbacks)
+
     def failed(self, error: str) -> "LoopState":
-        """The model could not be called."""
+        """The model could not be called; the next one is, if there is one."""
+        if self.has_fallback:
+            return self._with(fallback=self.fallback + 1, warning=None, nudge=None)
         return self._with(iterations=self.iterations + 1, ended=Finish("error", error))
 
     def spent(self, usage: Usage) -> "LoopState":

@@ -135,7 +135,13 @@ _CALL_ID = re.compile(r"[a-zA-Z0-9_.:|-]{1,256}")
 
 
 def answer_message(
-    response: LLMResponse, *, turn: int, taken: AbstractSet[str], tools: AbstractSet[str], limit: int
+    response: LLMResponse,
+    *,
+    turn: int,
+    taken: AbstractSet[str],
+    tools: AbstractSet[str],
+    limit: int,
+    model: str | None = None,
 ) -> Message:
     """Make the assistant message of an answer, fit to be stored and sent back, whatever the model produced.
 
@@ -144,6 +150,7 @@ def answer_message(
         taken: call ids used before.
         tools: names that exist; a malformed name never becomes one of them.
         limit: the longest text in bytes.
+        model: which answered, if it is not the agent's own.
     """
     calls: dict[str, ToolCall] = {}
     for position, call in enumerate(response.tool_calls):
@@ -172,6 +179,7 @@ def answer_message(
         cost=cost,
         reasoning=response.reasoning,
         stop_reason=None if calls else response.not_whole,
+        model=model,
     )
 
 

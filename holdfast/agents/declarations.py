@@ -60,6 +60,8 @@ class Agent:
     Args:
         name: `^[a-z][a-z0-9-]*$`; on Temporal the workflow type.
         model: "provider:name", or None if `llm=` is always given.
+        fallback_models: models for when that one cannot be called, in this order. A run that has gone over to one
+            stays with it; its messages say which answered.
         instructions: the system prompt: a text, a function of `AgentContext`, or several, joined by a newline.
         tools: `Tool`s, and agents, which then are tools with the argument `message`.
         description: what a model reads when the agent is a tool.
@@ -81,6 +83,7 @@ class Agent:
     name: str
     _: KW_ONLY
     model: str | None = None
+    fallback_models: Sequence[str] = ()
     instructions: Instructions | Sequence[Instructions] | None = None
     tools: "Sequence[Tool[..., Any] | Agent]" = ()
     description: str | None = None
@@ -97,8 +100,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         check_name(self.name, "Agent")
-        if self.model is not None and not isinstance(self.model, str):
-            raise self._fault(f"model must be text like 'anthropic:claude-sonnet-4-6', got {self.model!r}")
+        self._check_models()
         if self.description is not None and (not isinstance(self.description, str) or not self.description.strip()):
             raise self._fault("description must be a non-empty string")
         if not isinstance(self.loop, Loop):
@@ -125,6 +127,18 @@ class Agent:
 
     def _fault(self, text: str) -> DefinitionError:
         return DefinitionError(f"Agent '{self.name}': {text}")
+
+    def _check_models(self) -> None:
+        if self.model is not None and not isinstance(self.model, str):
+            raise self._fault(f"model must be text like 'anthropic:claude-sonnet-4-6', got {self.model!r}")
+        others = self.fallback_models
+        if (
+            isinstance(others, str)
+            or not isinstance(others, Iterable)
+            or not all(isinstance(one, str) for one in others)
+        ):
+            raise self._fault(f"fallback_models must be a list of texts, got {others!r}")
+        object.__setattr__(self, "fallback_models", tuple(others))
 
     def _freeze_instructions(self) -> None:
         parts = self.instructions

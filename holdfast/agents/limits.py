@@ -6,7 +6,9 @@ from typing import Literal, cast
 
 from holdfast.errors import DefinitionError
 from holdfast.messages import Message
-from holdfast.tools import Duration, check_choice, check_count, seconds
+from holdfast.tools import Duration, RetryPolicy, check_choice, check_count, seconds
+
+MODEL_RETRY = RetryPolicy(initial_interval=1, maximum_interval=60, maximum_attempts=8)
 
 OnStuck = Literal["stop", "retry", "escalate"]
 OnUnknown = Literal["tell", "ask"]
@@ -111,6 +113,8 @@ class Loop:
         max_message_bytes: of one message: a longer answer of the model is cut, a longer tool result is lost with
             an error, a longer user message is refused.
         token_budget: a `TokenBudget`, or its `max`.
+        model_retry: how a model call is tried again whose error may pass, such as status 429, 5xx, or no connection; a
+            provider's `Retry-After` goes before. Eight times in all by default, 1 s apart, then 2 s, up to 60 s.
     """
 
     max_iterations: int = 20
@@ -126,6 +130,7 @@ class Loop:
     token_budget: TokenBudget | int | None = None
     diminishing_returns: DiminishingReturns | None = None
     context_compression: ContextCompression | None = None
+    model_retry: RetryPolicy = MODEL_RETRY
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -148,8 +153,11 @@ class Loop:
             ("token_budget", TokenBudget),
             ("diminishing_returns", DiminishingReturns),
             ("context_compression", ContextCompression),
+            ("model_retry", RetryPolicy),
         ):
-            if not isinstance(getattr(self, name), kind | None):
+            if getattr(self, name) is None and name != "model_retry":
+                continue
+            if not isinstance(getattr(self, name), kind):
                 raise DefinitionError(f"loop.{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
 
     @property

@@ -92,13 +92,17 @@ def adapter_for(llm: LLM | None, agent: Agent) -> LLMAdapter:
 
 
 def named(llm: LLM | None, agent: Agent, model: str | None) -> LLMAdapter:
-    """Return the adapter for another model than the agent's own; an adapter that is given has one model alone.
+    """Return the adapter for another model than the agent's own; None stands for that.
 
     Raises:
         InputError: there is none.
     """
-    if model is None or hasattr(llm, "chat"):
+    if model is None:
         return adapter_for(llm, agent)
+    if hasattr(llm, "chat"):
+        raise InputError(
+            f"Agent '{agent.name}' is to call {model!r}, but llm= is one adapter: pass a function from a model to one"
+        )
     return adapter_for(llm, dataclasses.replace(agent, model=model))
 
 

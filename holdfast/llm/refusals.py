@@ -8,10 +8,13 @@ import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from holdfast.errors import ModelError
+from holdfast.errors import HoldfastError, ModelError
 from holdfast.messages import cut
+from holdfast.tools import RetryPolicy
 
 TOO_LONG = 413
+TRANSIENT = (408, 409, 429)
+_LONGEST_WAIT = 86_400.0
 _MOVED = "check base_url: the server sends its callers elsewhere"
 _ADVICE = {
     301: _MOVED,
@@ -42,9 +45,37 @@ def refusal(who: str, status: int | None, text: str, retry_after: str | None = N
     return ModelError(
         f"{who} answered with {'an error' if status is None else f'status {status}'}"
         f"{f' ({advice})' if advice else ''}: {cut(text.strip(), _SHOWN) or 'no text'}",
-        transient=meant in (408, 409, 429) or meant >= 500,
+        transient=meant in TRANSIENT or meant >= 500,
         retry_after=seconds_to_wait(retry_after, datetime.now(UTC)),
     )
+
+
+def retry_delay(error: BaseException, policy: RetryPolicy, attempt: int) -> float | None:
+    """Return the seconds until a model is asked again that raised this, or None if it is not: one table for all.
+
+    Args:
+        attempt: how often it was asked.
+    """
+    if not may_pass(error) or attempt >= policy.maximum_attempts:
+        return None
+    after = getattr(error, "retry_after", None)
+    return policy.delay(attempt) if not isinstance(after, int | float) else min(float(after), _LONGEST_WAIT)
+
+
+def may_pass(error: BaseException) -> bool:
+    """Say whether asking again may help.
+
+    `ModelError` says so itself. Of other errors those of the network do, and whatever carries an HTTP status of 408,
+    409, 429 or 5xx. Anything else is a mistake that a retry would only repeat.
+    """
+    if isinstance(error, ModelError):
+        return error.transient
+    if isinstance(error, HoldfastError):
+        return False
+    status = getattr(error, "status_code", None)
+    if isinstance(status, int):
+        return status in TRANSIENT or status >= 500
+    return isinstance(error, OSError)
 
 
 def seconds_to_wait(retry_after: str | None, now: datetime) -> float | None:

@@ -14,6 +14,14 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelRetried:
+    """The model could not be called and is asked again in so many seconds; what it has said of this answer is void."""
+
+    error: str
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
 class MessageAdded:
     """A message became part of the transcript, at `index`; with a durable store it is written."""
 
@@ -76,4 +84,4 @@ class StepFailed:
 
 
 PipelineEvent = StepStarted | StepCompleted | StepFailed
-Event = TextDelta | MessageAdded | ToolStarted | ToolEnded | CheckpointReached | RunEnded
+Event = TextDelta | ModelRetried | MessageAdded | ToolStarted | ToolEnded | CheckpointReached | RunEnded

@@ -1,16 +1,20 @@
 """Calls the model of a run: what it sees of the transcript, how its answer is streamed, when the view is shortened."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.agent_loop import CallModel, in_call_order, with_notices
 from holdfast.agents import Agent, ContextCompression
 from holdfast.errors import HoldfastError, ModelError
-from holdfast.llm import LLMAdapter, StreamingLLMAdapter, ToolDescription, settings_for
+from holdfast.llm import LLM, LLMAdapter, StreamingLLMAdapter, ToolDescription, named, settings_for
+from holdfast.llm.refusals import retry_delay
 from holdfast.local.cancellation import Cancellation
-from holdfast.local.events import Event, TextDelta
-from holdfast.messages import LLMResponse, Message, clean_text
+from holdfast.local.events import Event, ModelRetried, TextDelta
+from holdfast.messages import LLMResponse, Message, clean_text, error_text
+
+_LOG = logging.getLogger("holdfast")
 
 
 class ModelCalls:
@@ -23,13 +27,13 @@ class ModelCalls:
     def __init__(
         self,
         agent: Agent,
-        adapter: LLMAdapter,
+        llm: LLM | None,
         tools: Sequence[ToolDescription],
         emit: Callable[[Event], None] | None,
     ) -> None:
         self.compressions = 0
         self._agent = agent
-        self._adapter = adapter
+        self._adapters = {model: named(llm, agent, model) for model in (None, *agent.fallback_models)}
         self._tools = tools
         self._view: list[Message] = []
         self._emit = emit
@@ -53,28 +57,44 @@ class ModelCalls:
         cancellation = Cancellation()
         try:
             await self._compress()
-            return await self._call(list(self._view))  # the adapter's own list: it may keep or change it
+            return await self._patiently(self._adapters[action.model])
         except asyncio.CancelledError as error:
             if cancellation.requested():
                 raise
             raise ModelError("The model call was cancelled from within") from error
 
-    async def _call(self, view: list[Message]) -> LLMResponse:
-        settings = settings_for(self._adapter, self._agent)
+    async def _patiently(self, adapter: LLMAdapter) -> LLMResponse:
+        """Ask, and ask again where that may help."""
+        attempt = 1
+        while True:
+            try:
+                return await self._call(adapter, list(self._view))  # the adapter's own list: it may keep or change it
+            except Exception as error:
+                delay = retry_delay(error, self._agent.loop.model_retry, attempt)
+                if delay is None:
+                    raise
+                _LOG.warning("Agent %s: the model is asked again in %g s: %s", self._agent.name, delay, error)
+                if self._emit is not None:
+                    self._emit(ModelRetried(error_text(error), delay))
+            await asyncio.sleep(delay)
+            attempt += 1
+
+    async def _call(self, adapter: LLMAdapter, view: list[Message]) -> LLMResponse:
+        settings = settings_for(adapter, self._agent)
         if self._emit is None:
-            return await chat(self._adapter, view, self._tools, settings)
-        return await self._stream(view, settings, self._emit)
+            return await chat(adapter, view, self._tools, settings)
+        return await self._stream(adapter, view, settings, self._emit)
 
     async def _stream(
-        self, view: list[Message], settings: dict[str, Any], emit: Callable[[Event], None]
+        self, adapter: LLMAdapter, view: list[Message], settings: dict[str, Any], emit: Callable[[Event], None]
     ) -> LLMResponse:
-        if not isinstance(self._adapter, StreamingLLMAdapter):
-            response = await chat(self._adapter, view, self._tools, settings)
+        if not isinstance(adapter, StreamingLLMAdapter):
+            response = await chat(adapter, view, self._tools, settings)
             if response.text:
                 emit(TextDelta(clean_text(response.text)))
             return response
         answer: LLMResponse | Mapping[str, Any] | None = None
-        parts = self._adapter.stream(view, self._tools, **settings)
+        parts = adapter.stream(view, self._tools, **settings)
         try:
             async for part in parts:
                 if isinstance(part, str):

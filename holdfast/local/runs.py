@@ -27,7 +27,7 @@ from holdfast.agent_loop import (
 from holdfast.agents import Agent, AgentContext, AgentIdentity
 from holdfast.checkpoints import InterruptedResponse, RunResult
 from holdfast.errors import InputError, TerminalError
-from holdfast.llm import LLM, adapter_for, tools_to_descriptions
+from holdfast.llm import LLM, tools_to_descriptions
 from holdfast.local.contexts import tool_contexts
 from holdfast.local.events import CheckpointReached, Event
 from holdfast.local.gates import GivenDecision, at_gates, pending_approvals, read_decisions
@@ -71,7 +71,6 @@ class Run:
             raise InputError(f"max_stored_messages must be >= 1, got {max_stored_messages!r}")
         self._agent = agent
         self._llm = llm
-        self._adapter = adapter_for(llm, agent)
         self._store = store
         self._session_id = session_id
         self._create_session = create_session
@@ -95,7 +94,7 @@ class Run:
         self._terminal: TerminalError | None = None
         self._log: Log
         self._transcript: RunTranscript
-        self._model = ModelCalls(agent, self._adapter, tools_to_descriptions(self._tools), emit)
+        self._model = ModelCalls(agent, llm, tools_to_descriptions(self._tools), emit)
 
     async def go(
         self,
@@ -157,7 +156,10 @@ class Run:
             there = f"session {log.session.id} has no messages yet" if self._session_id else "no session was named"
             raise InputError(f"nothing to run, {there}: give message=, messages= or checkpoint= to begin")
         state = LoopState(
-            loop=self._agent.loop, tools=self._tools, on_terminal_tool_error=self._agent.on_terminal_tool_error
+            loop=self._agent.loop,
+            tools=self._tools,
+            on_terminal_tool_error=self._agent.on_terminal_tool_error,
+            fallbacks=tuple(self._agent.fallback_models),
         )
         if given.checkpoint is not None:
             usage = given.checkpoint.usage if given.checkpoint.usage.total_tokens else None
@@ -250,6 +252,7 @@ class Run:
             taken=self._transcript.call_ids,
             tools=self._tools.keys(),
             limit=self._agent.loop.max_message_bytes,
+            model=action.model,
         )
         self._transcript.add([message])
         for call in message.tool_calls or ():

@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType
 
 from holdfast.temporal import names
 from holdfast.temporal.facts import ToolFacts
+from holdfast.tools import RetryPolicy as LoopRetryPolicy
 
 HEARTBEAT = timedelta(seconds=10)
 MODEL_HEARTBEAT = timedelta(seconds=15)
@@ -16,9 +17,6 @@ MODEL_TIMEOUT = timedelta(seconds=120)
 
 # Of what only reads and writes the store: it waits for as long as that takes.
 _STORE_RETRIES = RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10))
-_MODEL_RETRIES = RetryPolicy(
-    initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=60), maximum_attempts=8
-)
 _WAIT = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 
 STORE_OPTIONS: dict[str, Any] = {
@@ -37,18 +35,27 @@ OPEN_ELSEWHERE_OPTIONS: dict[str, Any] = {
     "start_to_close_timeout": timedelta(seconds=30),
     "retry_policy": _STORE_RETRIES,
 }
-MODEL_OPTIONS: dict[str, Any] = {
-    "start_to_close_timeout": MODEL_TIMEOUT,
-    "heartbeat_timeout": MODEL_HEARTBEAT,
-    "retry_policy": _MODEL_RETRIES,
-    "cancellation_type": _WAIT,
-}
 ATTACH_OPTIONS: dict[str, Any] = {
     "start_to_close_timeout": timedelta(days=365),
     "heartbeat_timeout": HEARTBEAT,
     "retry_policy": _STORE_RETRIES,
     "cancellation_type": _WAIT,
 }
+
+
+def model_options(retry: LoopRetryPolicy) -> dict[str, Any]:
+    """Return the options of a model call."""
+    return {
+        "start_to_close_timeout": MODEL_TIMEOUT,
+        "heartbeat_timeout": MODEL_HEARTBEAT,
+        "retry_policy": RetryPolicy(
+            initial_interval=timedelta(seconds=cast(float, retry.initial_interval)),
+            backoff_coefficient=retry.backoff_coefficient,
+            maximum_interval=timedelta(seconds=cast(float, retry.maximum_interval)),
+            maximum_attempts=retry.maximum_attempts,
+        ),
+        "cancellation_type": _WAIT,
+    }
 
 
 def tool_options(tool: ToolFacts) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from holdfast.agent_loop import (
 from holdfast.checkpoints import Question
 from holdfast.errors import InputError
 from holdfast.temporal import names
-from holdfast.temporal.activity_options import MODEL_OPTIONS, summary
+from holdfast.temporal.activity_options import model_options, summary
 from holdfast.temporal.calls import Calls
 from holdfast.temporal.descriptions import show_started
 from holdfast.temporal.elsewhere import is_missing
@@ -181,7 +181,7 @@ class AgentRun(People):
             progress.notices.append([progress.turn.seq, "warning", action.warning])
         if action.nudge is not None:
             progress.notices.append([progress.turn.seq, "nudge", action.nudge])
-        reply = await self._ask_model(progress.turn.number + 1)
+        reply = await self._ask_model(progress.turn.number + 1, action.model)
         if reply is None:
             return
         self._steps += 1
@@ -201,17 +201,22 @@ class AgentRun(People):
             self._state = self._state.told()
         self._tell()
 
-    async def _ask_model(self, number: int) -> dict[str, Any] | None:
+    async def _ask_model(self, number: int, fallback: str | None) -> dict[str, Any] | None:
         """Return the model's answer; None if there is none, and the state says what to do then."""
         progress = self._progress
         while True:
-            model = progress.model or self._facts.model
+            other = progress.model or fallback
+            model = other or self._facts.model
             handle = workflow.start_activity(
                 names.CALL_MODEL,
                 self._reference(
-                    turn=number, say=progress.say or None, notices=progress.notices or None, view=progress.view
+                    turn=number,
+                    say=progress.say or None,
+                    notices=progress.notices or None,
+                    view=progress.view,
+                    model=other,
                 ),
-                **MODEL_OPTIONS,
+                **model_options(self._facts.loop.model_retry),
                 summary=summary(f"{model} · turn {number}" if model else f"turn {number}"),
             )
             try:
@@ -241,6 +246,8 @@ class AgentRun(People):
         if is_missing(error):
             await self._await_worker(error)
             return True
+        if self._state.has_fallback:
+            return False
         return await self._pause("model", why(error))
 
     # --- tools ---

@@ -71,6 +71,7 @@ class Facts:
         model: shown to people; "" if the agent names none.
         hooks: which of `HOOKS` the agent has.
         search: the namespace has the search attributes.
+        fallbacks: the agent's other models.
     """
 
     loop: Loop
@@ -79,6 +80,7 @@ class Facts:
     model: str = ""
     hooks: tuple[str, ...] = ()
     search: bool = False
+    fallbacks: tuple[str, ...] = ()
 
     @classmethod
     def read(
@@ -93,6 +95,8 @@ class Facts:
             budget = {**(budget or {}), "max": min(max_tokens, (budget or {}).get("max", max_tokens))}
         if budget is not None:
             numbers["token_budget"] = TokenBudget(**budget)
+        if (retry := numbers.pop("model_retry", None)) is not None:
+            numbers["model_retry"] = RetryPolicy(**retry)
         if (short := numbers.pop("diminishing_returns", None)) is not None:
             numbers["diminishing_returns"] = DiminishingReturns(**short)
         return cls(
@@ -102,6 +106,7 @@ class Facts:
             model=data.get("model", ""),
             hooks=tuple(data.get("hooks", ())),
             search=data.get("search", False),
+            fallbacks=tuple(data.get("fallbacks", ())),
         )
 
 
@@ -110,6 +115,8 @@ def write_facts(agent: Agent, tools: Mapping[str, Tool[..., Any]], *, search: bo
     agents = {item.name for item in agent.tools if isinstance(item, Agent)}
     loop = _changed(Loop(), agent.loop)
     loop.pop("context_compression", None)
+    if "model_retry" in loop:
+        loop["model_retry"] = asdict(agent.loop.model_retry)
     if agent.loop.budget is not None:
         budget = agent.loop.budget
         loop["token_budget"] = {
@@ -131,6 +138,8 @@ def write_facts(agent: Agent, tools: Mapping[str, Tool[..., Any]], *, search: bo
         facts["hooks"] = hooks
     if search:
         facts["search"] = True
+    if agent.fallback_models:
+        facts["fallbacks"] = list(agent.fallback_models)
     return facts
 
 
@@ -176,7 +185,7 @@ def _changed(usual: Any, value: Any) -> dict[str, Any]:
 
 _PLAIN = (
     "iterations", "response", "finished", "recovering", "progressed", "idle_turns", "warning", "warned", "nudge",
-    "nudges", "short_calls",
+    "nudges", "short_calls", "fallback",
 )  # fmt: skip
 _FRESH = LoopState(loop=Loop(), tools={})
 
@@ -205,6 +214,7 @@ def read_state(data: Mapping[str, Any], facts: Facts) -> LoopState:
         loop=facts.loop,
         tools=facts.tools,
         on_terminal_tool_error=facts.on_terminal_tool_error,
+        fallbacks=facts.fallbacks,
         open_calls=cast(Any, tuple(Call(*call) for call in data.get("open_calls", ()))),
         refused=data.get("refused", {}),
         questions=tuple(Question(**question) for question in data.get("questions", ())),

@@ -26,7 +26,7 @@ from holdfast.errors import (
     SessionNotFoundError,
     StoreError,
 )
-from holdfast.llm import LLM, LLMAdapter, adapter_for, named
+from holdfast.llm import LLM, LLMAdapter, named
 from holdfast.messages import error_text
 from holdfast.pipelines import Pipeline
 from holdfast.stores.protocol import DurableStore, Ledger, RunningCall
@@ -82,8 +82,7 @@ class AgentHost:
         if missing := sorted(handlers.keys() - self.tools.keys()):
             raise DefinitionError(f"tools: no agent has a tool named '{missing[0]}'")
         self._llm = llm
-        for agent in self.agents.values():
-            adapter_for(llm, agent)
+        self._check_models(llm)
         check_count("max_stored_messages", max_stored_messages, 1)
         self.max_stored_messages = max_stored_messages
         self._adapters: dict[tuple[str, str | None], LLMAdapter] = {}
@@ -95,6 +94,11 @@ class AgentHost:
         self.worker = f"worker_{socket.gethostname()[:64]}_{os.getpid()}_{self._start[:12]}"
         self.is_known = False  # the worker holds its name, so that others can tell whether it lives
         self.search = False
+
+    def _check_models(self, llm: LLM | None) -> None:
+        for agent in self.agents.values():
+            for model in (None, *agent.fallback_models):
+                named(llm, agent, model)
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -202,7 +206,7 @@ class AgentHost:
     def adapter(self, agent: Agent, model: str | None) -> LLMAdapter:
         """Return the adapter for an agent, or for the model that a person chose in the place of its own."""
         if self._llm is not None:
-            return named(self._llm, agent, model)
+            return named(self._llm, agent, None if hasattr(self._llm, "chat") else model)
         key = (agent.name, model)
         if key not in self._adapters:  # those of providers are made once
             self._adapters[key] = named(None, agent, model)

@@ -16,6 +16,7 @@ from holdfast.agent_loop import LoopState, answer_message, with_notices
 from holdfast.agents import Agent, AgentContext
 from holdfast.errors import HoldfastError, ModelError
 from holdfast.llm import LLMAdapter, settings_for, tools_to_descriptions
+from holdfast.llm.refusals import may_pass
 from holdfast.local.model_calls import chat, compressed
 from holdfast.messages import LLMResponse, Message, cut, error_text, read_json, size_over
 from holdfast.stores.protocol import Append
@@ -34,7 +35,6 @@ from holdfast.temporal.turn_records import KeptView, TurnRecord
 from holdfast.temporal.wire import INLINE_BYTES, PREVIEW, shown_arguments
 
 _LOG = logging.getLogger("holdfast")
-TRANSIENT_STATUS = (408, 409, 429)
 
 
 class ModelActivities:
@@ -139,6 +139,7 @@ class ModelActivities:
             taken=transcript.call_ids,
             tools=agent.tool_map.keys(),
             limit=agent.loop.max_message_bytes,
+            model=reference.get("model"),
         )
         gates, refused = await find_gates(
             self._host, agent, LoopState(loop=agent.loop, tools=agent.tool_map).replied(message), context.user_id
@@ -256,26 +257,17 @@ async def _call_adapter(
 
 
 def _failure(error: Exception) -> Exception:
-    """Say whether calling again may help: the one table of what a model's error means.
-
-    `ModelError` says so itself. Of other errors those of the network do, and whatever carries an HTTP status of 408,
-    409, 429 or 5xx. Anything else is a mistake that a retry would only repeat.
-    """
+    """Say whether calling again may help; see `may_pass`."""
     if isinstance(error, ModelRefusedError | ApplicationError) or (
         isinstance(error, HoldfastError) and not isinstance(error, ModelError)
     ):
         return error
-    status = getattr(error, "status_code", None)
-    transient = isinstance(error, OSError)
-    if isinstance(error, ModelError):
-        transient = error.transient
-    elif isinstance(status, int):
-        transient = status in TRANSIENT_STATUS or status >= 500
-    if not transient:
-        return ModelRefusedError(cut(error_text(error), 8_192))
+    text = cut(error_text(error), 8_192)
+    if not may_pass(error):
+        return ModelRefusedError(text)
     after = getattr(error, "retry_after", None)
     return ApplicationError(
-        cut(error_text(error), 8_192),
+        text,
         type=names.MODEL_UNAVAILABLE,
         next_retry_delay=timedelta(seconds=min(after, 86_400.0)) if isinstance(after, int | float) else None,
     )

@@ -4,15 +4,14 @@ import asyncio
 import dataclasses
 import threading
 import time
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import CancelledError
 
-from holdfast import Agent, AgentContext, InputError, Loop, Message, ModelError, StoreError, tool
-from holdfast.temporal import activity_options, hosts
+from holdfast import Agent, AgentContext, InputError, Loop, Message, ModelError, RetryPolicy, StoreError, tool
+from holdfast.temporal import agent_workflows, hosts
 from holdfast.testing import ScriptedModel
 from integration.doubles import echo
 from integration.temporal_runs import (
@@ -35,9 +34,12 @@ from integration.transcripts import asks_for, call, says, shape
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the model be asked twice, soon one after the other."""
-    usual = activity_options.MODEL_OPTIONS["retry_policy"]
-    policy = dataclasses.replace(usual, maximum_attempts=2, initial_interval=timedelta(seconds=0.05))
-    monkeypatch.setitem(activity_options.MODEL_OPTIONS, "retry_policy", policy)
+    usual = agent_workflows.model_options
+
+    def soon(retry: RetryPolicy) -> dict[str, Any]:
+        return usual(dataclasses.replace(retry, maximum_attempts=2, initial_interval=0.05))
+
+    monkeypatch.setattr(agent_workflows, "model_options", soon)
 
 
 class Refusal(Exception):  # noqa: N818  # what an SDK raises

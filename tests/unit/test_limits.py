@@ -22,6 +22,12 @@ def test_the_limits_of_a_loop_have_defaults() -> None:
         "max_message_bytes": 10 * 1024 * 1024,
         "token_budget": None,
         "diminishing_returns": None,
+        "model_retry": {
+            "initial_interval": 1.0,
+            "backoff_coefficient": 2.0,
+            "maximum_interval": 60.0,
+            "maximum_attempts": 8,
+        },
         "context_compression": None,
     }
 

@@ -128,6 +128,7 @@ def test_the_persisted_names_are_pinned() -> None:
             "content",
             "cost",
             "images",
+            "model",
             "reasoning",
             "role",
             "status",

@@ -1,0 +1,127 @@
+"""Models that cannot be called: what is tried again, how often, and which model is called then. With both drivers."""
+
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    Agent,
+    DefinitionError,
+    InputError,
+    LLMResponse,
+    Loop,
+    ModelError,
+    RetryPolicy,
+    run,
+    run_streaming,
+    tool,
+)
+from holdfast.llm import LLMAdapter
+from holdfast.local import ModelRetried
+from holdfast.testing import Fault, ModelServer, ScriptedModel
+from integration.drivers import Driver
+from integration.test_providers import adapter
+from integration.transcripts import asks_for, call
+
+SOON = Loop(model_retry=RetryPolicy(initial_interval=0.01, maximum_attempts=3))
+BUSY = ModelError("busy", transient=True)
+BROKEN = ModelError("bad key")
+
+
+@tool(safe_to_retry=True)
+async def echo(text: str) -> str:
+    """Return the text."""
+    return text
+
+
+async def test_an_error_that_may_pass_is_tried_again(driver: Driver) -> None:
+    model = ScriptedModel([BUSY, OSError("no route"), asks_for(call("echo", "c1", text="a")), BUSY, "done"])
+    ended = await driver.run(Agent("a", tools=[echo], loop=SOON), model)
+    assert (ended.status, ended.response, ended.iterations) == ("complete", "done", 2)
+    assert len(model.calls) == 5
+
+
+@pytest.mark.parametrize("error", [BROKEN, ValueError("my bug")], ids=["refused", "a bug"])
+async def test_any_other_is_not(driver: Driver, error: Exception) -> None:
+    model = ScriptedModel([error, "done"])
+    ended = await driver.run(Agent("a", loop=SOON), model)
+    assert (ended.status, len(model.calls)) == ("error", 1)
+    assert str(error) in str(ended.error)
+
+
+async def test_in_process_a_run_ends_when_it_has_been_tried_often_enough() -> None:
+    model = ScriptedModel([BUSY] * 3 + ["done"])
+    agent = Agent("a", loop=SOON)
+    result: Any = await run(agent, message="hi", llm=model)
+    assert (result.status, result.error, len(model.calls)) == ("error", "busy", 3)
+    again: Any = await run(agent, checkpoint=result.checkpoint, llm=model)
+    assert (again.status, again.response) == ("complete", "done")
+
+
+async def test_a_stream_says_that_what_was_said_is_void() -> None:
+    model = ScriptedModel([BUSY, "done"])
+    events = [event async for event in run_streaming(Agent("a", loop=SOON), message="hi", llm=model)]
+    assert [event for event in events if isinstance(event, ModelRetried)] == [ModelRetried("busy", 0.01)]
+
+
+# --- fallbacks ---
+
+
+def models(**adapters: Any) -> Any:
+    return lambda name: adapters[name]
+
+
+@pytest.mark.parametrize("error", [BUSY, BROKEN], ids=["busy", "refused"])
+async def test_the_next_model_is_called_when_one_cannot_be(driver: Driver, error: Exception) -> None:
+    first, second = ScriptedModel([error] * 9), ScriptedModel([asks_for(call("echo", "c1", text="a")), "done"])
+    agent = Agent("a", model="one", fallback_models=["two"], tools=[echo], loop=SOON)
+    ended = await driver.run(agent, models(one=first, two=second))
+    assert (ended.status, ended.response, ended.iterations) == ("complete", "done", 2)
+    assert len(first.calls) == (3 if error is BUSY else 1)
+    answers = [message.model for message in ended.messages if message.role == "assistant"]
+    assert answers == ["two", "two"]  # it stays with it, and the transcript says so
+
+
+async def test_an_answer_of_the_agents_own_model_has_no_mark(driver: Driver) -> None:
+    agent = Agent("a", model="one", fallback_models=["two"])
+    ended = await driver.run(agent, models(one=ScriptedModel(["done"]), two=ScriptedModel([])))
+    assert [message.model for message in ended.messages] == [None, None]
+
+
+async def test_when_the_last_cannot_be_called_either_the_run_says_why(driver: Driver) -> None:
+    agent = Agent("a", model="one", fallback_models=["two"], loop=SOON)
+    ended = await driver.run(agent, models(one=ScriptedModel([BROKEN]), two=ScriptedModel([ModelError("gone")])))
+    assert ended.status == "error"
+    assert "gone" in str(ended.error)
+
+
+async def test_one_adapter_cannot_be_several_models() -> None:
+    with pytest.raises(InputError, match="is to call 'two', but llm= is one adapter"):
+        await run(Agent("a", model="one", fallback_models=["two"]), message="hi", llm=ScriptedModel([]))
+
+
+@pytest.mark.parametrize("wrong", ["two", [1], 5])
+def test_what_is_no_list_of_models_is_refused(wrong: Any) -> None:
+    with pytest.raises(DefinitionError, match="fallback_models must be a list of texts"):
+        Agent("a", fallback_models=wrong)
+
+
+# --- with real SDKs ---
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic", "openai-compatible"])
+async def test_faults_of_a_provider_are_outlived(driver: Driver, provider: str) -> None:
+    script = [Fault(429, retry_after=0.01), Fault(answer="I loo", end="cut"), LLMResponse(
+        tool_calls=(call("echo", "c1", text="a"),)), Fault(503), Fault(end="reset"), "done"]  # fmt: skip
+    async with ModelServer(*script) as server:
+        model: LLMAdapter = adapter(provider, server)
+        ended = await driver.run(Agent("a", tools=[echo], loop=SOON), model)
+    assert (ended.status, ended.response) == ("complete", "done")
+    assert len(server.requests) == 6
+
+
+@pytest.mark.parametrize(("stop", "status"), [("max_tokens", "max-tokens"), ("refusal", "refused")])
+async def test_an_answer_that_is_not_whole_ends_the_run_so(driver: Driver, stop: str, status: str) -> None:
+    async with ModelServer(LLMResponse(text="I", stop_reason=stop)) as server:
+        ended = await driver.run(Agent("a"), adapter("anthropic", server))
+    assert (ended.status, ended.response) == (status, "I")
