@@ -234,7 +234,7 @@ class Tool(Generic[P, R]):
             is_same = False
         if not is_same:
             return given
-        fields = self._input_schema["properties"]
+        fields = self._input_schema.get("properties", {})
         usual = {name: field["default"] for name, field in fields.items() if "default" in field}
         both = {**usual, **plain}
         return {name: both[name] for name in {**fields, **plain} if name in both}

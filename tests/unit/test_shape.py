@@ -21,7 +21,7 @@ ORDER = [
     ["pipelines"],
     ["agent_loop"],
     ["pipeline_loop"],
-    ["llm", "stores"],
+    ["llm", "stores", "mcp"],
     ["local"],
     ["temporal"],
     ["testing"],

@@ -1,0 +1,58 @@
+"""An MCP server for tests, as a process of its own: `python mcp_server.py FILE [PORT]`; FILE hears of every effect."""
+
+import os
+import sys
+from pathlib import Path
+
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ToolAnnotations
+
+server = MCPServer("test")
+effects = Path(sys.argv[1])
+
+
+@server.tool(annotations=ToolAnnotations(read_only_hint=True))
+def read(name: str) -> str:
+    """Read something."""
+    return f"{name} is here"
+
+
+@server.tool()
+def post(text: str, times: int = 1) -> dict[str, int]:
+    """Post a text."""
+    with effects.open("a") as file:
+        file.write(f"{text}\n" * times)
+    return {"posted": times}
+
+
+@server.tool(annotations=ToolAnnotations(idempotent_hint=True))
+def put(text: str) -> str:
+    """Put a text, and die the first time."""
+    first = not effects.exists()
+    with effects.open("a") as file:
+        file.write(f"put {text}\n")
+    if first:
+        os._exit(1)
+    return "put"
+
+
+@server.tool()
+def die(text: str) -> str:
+    """Post a text, and die."""
+    with effects.open("a") as file:
+        file.write(f"{text}\n")
+    os._exit(1)
+
+
+@server.tool()
+def fail() -> str:
+    """Raise."""
+    raise ToolError("no such channel")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        server.run("streamable-http", port=int(sys.argv[2]))
+    else:
+        server.run("stdio")
