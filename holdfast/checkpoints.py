@@ -17,6 +17,7 @@ RunStatus = Literal[
     "stuck",
     "error",
     "token-budget-exhausted",
+    "cost-budget-exhausted",
     "diminishing-returns",
     "max-tokens",
     "refused",

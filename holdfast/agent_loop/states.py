@@ -295,7 +295,9 @@ class LoopState:
     def spent(self, usage: Usage) -> "LoopState":
         """Tokens were used by this run's model, or by an agent that it invoked."""
         used = usage + self.usage
-        budget = self.loop.budget
+        budget, most = self.loop.budget, self.loop.cost_budget
+        if self.ended is None and most is not None and (used.cost or 0) >= most and not self.finished:
+            return self._with(usage=used, ended=Finish("cost-budget-exhausted", self.response))
         if budget is None or self.ended is not None:
             return self._with(usage=used)
         share = used.total_tokens / budget.max

@@ -113,6 +113,8 @@ class Loop:
         max_message_bytes: of one message: a longer answer of the model is cut, a longer tool result is lost with
             an error, a longer user message is refused.
         token_budget: a `TokenBudget`, or its `max`.
+        cost_budget: US dollars that a run may cost, nested agents included, counted after every model call. It acts
+            where adapters know their cost (`Usage.cost`).
         model_retry: how a model call is tried again whose error may pass, such as status 429, 5xx, or no connection; a
             provider's `Retry-After` goes before. Eight times in all by default, 1 s apart, then 2 s, up to 60 s.
     """
@@ -128,6 +130,7 @@ class Loop:
     max_tool_calls: int = 64
     max_message_bytes: int = 10 * 1024 * 1024
     token_budget: TokenBudget | int | None = None
+    cost_budget: float | None = None
     diminishing_returns: DiminishingReturns | None = None
     context_compression: ContextCompression | None = None
     model_retry: RetryPolicy = MODEL_RETRY
@@ -147,6 +150,9 @@ class Loop:
         check_choice("loop.on_unknown", self.on_unknown, ("tell", "ask"))
         if self.answer_timeout is not None:
             object.__setattr__(self, "answer_timeout", seconds(self.answer_timeout, "loop.answer_timeout"))
+        cost = self.cost_budget
+        if cost is not None and (isinstance(cost, bool) or not isinstance(cost, int | float) or not cost > 0):
+            raise DefinitionError(f"loop.cost_budget must be US dollars above 0, got {cost!r}")
         if isinstance(self.token_budget, int):
             object.__setattr__(self, "token_budget", TokenBudget(self.token_budget))
         for name, kind in (

@@ -10,13 +10,15 @@ from holdfast import (
     InputError,
     LLMResponse,
     Loop,
+    Message,
     ModelError,
     RetryPolicy,
+    Usage,
     run,
     run_streaming,
     tool,
 )
-from holdfast.llm import LLMAdapter
+from holdfast.llm import LLMAdapter, Price, create_adapter
 from holdfast.local import ModelRetried
 from holdfast.testing import Fault, ModelServer, ScriptedModel
 from integration.drivers import Driver
@@ -125,3 +127,45 @@ async def test_an_answer_that_is_not_whole_ends_the_run_so(driver: Driver, stop:
     async with ModelServer(LLMResponse(text="I", stop_reason=stop)) as server:
         ended = await driver.run(Agent("a"), adapter("anthropic", server))
     assert (ended.status, ended.response) == (status, "I")
+
+
+# --- what it costs ---
+
+
+async def test_a_run_that_has_cost_enough_ends(driver: Driver) -> None:
+    """With a price that is given, through a real SDK: 1,000 tokens in, 100 of them cached, and 10 out."""
+    used = Usage(input_tokens=1_000, cached_tokens=100, output_tokens=10)
+    price = Price(input=10, cached=1, output=100)
+    each = (900 * 10 + 100 * 1 + 10 * 100) / 1_000_000
+    turns = [LLMResponse(tool_calls=(call("echo", f"c{n}", text="a"),), usage=used) for n in range(9)]
+    async with ModelServer(*turns) as server:
+        model = create_adapter(
+            provider="anthropic", model="m", api_key="key", base_url=f"http://{server.address}", price=price
+        )
+        ended = await driver.run(Agent("a", tools=[echo], loop=Loop(cost_budget=2.5 * each)), model)
+    assert (ended.status, len(server.requests)) == ("cost-budget-exhausted", 3)
+    assert ended.usage is not None
+    assert ended.usage.cost == pytest.approx(3 * each)
+    assert [message.cost for message in ended.messages if message.role == "assistant"] == [pytest.approx(each)] * 3
+
+
+async def test_a_model_that_the_library_knows_has_its_price() -> None:
+    async with ModelServer(LLMResponse(text="hi", usage=Usage(input_tokens=1_000, output_tokens=100))) as server:
+        model = create_adapter(provider="openai", model="gpt-5", api_key="key", base_url=server.url)
+        answer = LLMResponse.read(await model.chat([Message(role="user", content="hi")], []))
+    assert answer.cost is not None
+    assert answer.cost > 0
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"input": -1, "output": 1}, {"input": "1", "output": 1}, {"input": 1, "output": True}]
+)
+def test_a_wrong_price_is_refused(wrong: Any) -> None:
+    with pytest.raises(DefinitionError, match="must be US dollars per million tokens"):
+        Price(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "5", True])
+def test_a_wrong_budget_is_refused(wrong: Any) -> None:
+    with pytest.raises(DefinitionError, match="cost_budget must be US dollars above 0"):
+        Loop(cost_budget=wrong)

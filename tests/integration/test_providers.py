@@ -2,9 +2,13 @@
 answer means, what each fault is, and that streams come to the same.
 """
 
+import asyncio
 import json
+import os
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -376,3 +380,19 @@ async def test_a_model_named_with_its_provider_needs_no_adapter(monkeypatch: pyt
         result: Any = await run(Agent("a", model="anthropic:claude-sonnet-4-6", tools=[echo]), message="hi")
     assert (result.status, result.response) == ("complete", "done")
     assert [request.body["model"] for request in server.requests] == ["claude-sonnet-4-6"] * 2
+
+
+async def test_the_example_runs_on_every_provider_with_other_variables_alone(provider: str) -> None:
+    script = [LLMResponse(tool_calls=(ToolCall(id="c1", name="weather", arguments={"city": "Oslo"}),)), "A raincoat."]
+    variables = {name: "x" for names in KEYS.values() for name in names}
+    async with ModelServer(*script) as server:
+        base_url = f"http://{server.address}" if provider == "anthropic" else server.url
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, str(Path(__file__).parents[2] / "examples" / "any_model.py"),
+            env={**os.environ, **variables, "MODEL": f"{provider}:m", "BASE_URL": base_url},
+            stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        said, _ = await process.communicate()
+    assert "rain in Oslo, 9 degrees" in said.decode()
+    assert "assistant: A raincoat." in said.decode()
+    assert len(server.requests) == 2

@@ -21,6 +21,7 @@ def test_the_limits_of_a_loop_have_defaults() -> None:
         "max_tool_calls": 64,
         "max_message_bytes": 10 * 1024 * 1024,
         "token_budget": None,
+        "cost_budget": None,
         "diminishing_returns": None,
         "model_retry": {
             "initial_interval": 1.0,

@@ -1,0 +1,37 @@
+"""The same agent on any provider: only an environment variable changes.
+
+    export ANTHROPIC_API_KEY=…   && MODEL=anthropic:claude-sonnet-4-6 python examples/any_model.py
+    export OPENAI_API_KEY=…      && MODEL=openai:gpt-5                python examples/any_model.py
+    export MINIMAX_API_KEY=…     && MODEL=minimax:MiniMax-M2          python examples/any_model.py
+    export CLOUDFLARE_ACCOUNT_ID=… CLOUDFLARE_API_TOKEN=… \\
+        && MODEL=cloudflare:@cf/meta/llama-3.3-70b-instruct-fp8-fast  python examples/any_model.py
+
+A server of your own, such as Ollama or vLLM: `MODEL=openai-compatible:qwen3:8b BASE_URL=http://localhost:11434/v1`.
+"""
+
+import asyncio
+import os
+
+from holdfast import Agent, run, tool
+from holdfast.llm import create_adapter
+
+
+@tool(safe_to_retry=True)
+async def weather(city: str) -> str:
+    """Look the weather up."""
+    return f"rain in {city}, 9 degrees"
+
+
+async def main() -> None:
+    provider, _, model = os.environ.get("MODEL", "anthropic:claude-sonnet-4-6").partition(":")
+    llm = create_adapter(provider=provider, model=model, base_url=os.environ.get("BASE_URL"))
+    agent = Agent("guide", instructions="Use your tools.", tools=[weather])
+    result = await run(agent, message="What should I wear in Oslo?", llm=llm)
+    for message in getattr(result, "messages", ()):
+        calls = ", ".join(f"{call.name}({call.arguments})" for call in message.tool_calls or ())
+        print(f"{message.role:>9}: {message.content or calls}")
+    print(getattr(result, "usage", None))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
