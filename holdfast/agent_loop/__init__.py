@@ -18,13 +18,8 @@ from holdfast.agent_loop.gates import (
     digest_of,
     gate_problem,
 )
-from holdfast.agent_loop.states import (
-    LoopState,
-    ToolFacts,
-    cancelled,
-    cut_off,
-    next_action,
-)
+from holdfast.agent_loop.states import LoopState, next_action
+from holdfast.agent_loop.tool_facts import ToolFacts, cancelled, cut_off
 from holdfast.agent_loop.tool_gates import NOBODY_TO_ASK, edit_problem, open_gates, with_edit
 from holdfast.agent_loop.transcripts import (
     answer_message,

@@ -6,10 +6,11 @@ A driver asks `next_action(state)`, carries the action out and reports back with
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.agent_loop.actions import Action, AskApproval, AskHuman, CallModel, CallTools, Finish, OpenGates, Settled
 from holdfast.agent_loop.gates import Gate
+from holdfast.agent_loop.tool_facts import ToolFacts
 from holdfast.agent_loop.tool_gates import refusal
 from holdfast.agent_loop.transcripts import last_answer, result_message, unanswered
 from holdfast.agents import Loop, OnTerminalToolError
@@ -17,19 +18,6 @@ from holdfast.checkpoints import Question
 from holdfast.errors import TerminalError, ToolDurabilityError
 from holdfast.messages import Message, ToolCall, Usage, error_text
 from holdfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
-
-
-class ToolFacts(Protocol):
-    """What the loop needs to know of a tool."""
-
-    @property
-    def parallel(self) -> bool: ...
-    @property
-    def safe_to_retry(self) -> bool: ...
-    @property
-    def verify(self) -> object | None: ...
-    @property
-    def approval(self) -> object | None: ...
 
 
 def next_action(state: "LoopState") -> Action:
@@ -76,19 +64,6 @@ def _may_run_again(tool: ToolFacts | None) -> bool:
     return tool is not None and (tool.safe_to_retry or tool.verify is not None)
 
 
-def cut_off(tool: ToolFacts, name: str, after: float) -> Outcome:
-    """Return what an attempt came to that went past its timeout of `after` seconds."""
-    reason = f"it was cut off after its timeout of {after:g} s"
-    return Failed(f'Tool "{name}": {reason}', raised=True) if tool.safe_to_retry else Unknown(reason)
-
-
-def cancelled(tool: ToolFacts | None) -> Outcome:
-    """Return what a call came to that was cancelled while it ran."""
-    if tool is None or tool.safe_to_retry:
-        return Cancelled("Cancelled while it ran")
-    return Unknown("it was cancelled while it ran")
-
-
 def _question(call: ToolCall, outcome: Outcome) -> str:
     if isinstance(outcome, Asked):
         return outcome.question
@@ -126,6 +101,7 @@ class LoopState:
     Args:
         loop, tools, on_terminal_tool_error, fallbacks: the agent's facts.
         fallback: how many models could not be called, so that another one is now.
+        grants: how often a person has let it use its budget again.
         iterations: model calls so far.
         response: the text of the last answer.
         finished: the last answer asked for no tool.
@@ -144,6 +120,7 @@ class LoopState:
     on_terminal_tool_error: OnTerminalToolError = "message"
     fallbacks: tuple[str, ...] = ()
     fallback: int = 0
+    grants: int = 0
     iterations: int = 0
     response: str = ""
     finished: bool = False
@@ -295,17 +272,28 @@ class LoopState:
     def spent(self, usage: Usage) -> "LoopState":
         """Tokens were used by this run's model, or by an agent that it invoked."""
         used = usage + self.usage
-        budget, most = self.loop.budget, self.loop.cost_budget
-        if self.ended is None and most is not None and (used.cost or 0) >= most and not self.finished:
+        budget, most, times = self.loop.budget, self.loop.cost_budget, 1 + self.grants
+        if self.ended is None and most is not None and (used.cost or 0) >= most * times and not self.finished:
             return self._with(usage=used, ended=Finish("cost-budget-exhausted", self.response))
         if budget is None or self.ended is not None:
             return self._with(usage=used)
-        share = used.total_tokens / budget.max
+        share = used.total_tokens / (budget.max * times)
         if share >= budget.stop_threshold and not self.finished:
             return self._with(usage=used, ended=Finish("token-budget-exhausted", self.response))
         if share >= budget.warning_threshold and not self.warned:
             return self._with(usage=used, warned=True, warning=used.total_tokens)
         return self._with(usage=used)
+
+    @property
+    def asks_for_more(self) -> bool:
+        """Whether the run has ended by its budget, and a person may let it go on."""
+        return (
+            self.loop.on_budget == "ask" and self.ended is not None and self.ended.status.endswith("-budget-exhausted")
+        )
+
+    def granted(self) -> "LoopState":
+        """A person lets the run use its budget once more."""
+        return self._with(ended=None, grants=self.grants + 1, warned=False)
 
     def _judged_by_length(self, usage: Usage) -> "LoopState":
         rule = self.loop.diminishing_returns

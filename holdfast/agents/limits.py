@@ -12,6 +12,7 @@ MODEL_RETRY = RetryPolicy(initial_interval=1, maximum_interval=60, maximum_attem
 
 OnStuck = Literal["stop", "retry", "escalate"]
 OnUnknown = Literal["tell", "ask"]
+OnBudget = Literal["end", "ask"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,8 @@ class Loop:
         token_budget: a `TokenBudget`, or its `max`.
         cost_budget: US dollars that a run may cost, nested agents included, counted after every model call. It acts
             where adapters know their cost (`Usage.cost`).
+        on_budget: when a budget is spent: "end" ends the run, "ask" pauses it on Temporal, until a person lets it use
+            as much again. In process, and in an agent that another one runs, it always ends.
         model_retry: how a model call is tried again whose error may pass, such as status 429, 5xx, or no connection; a
             provider's `Retry-After` goes before. Eight times in all by default, 1 s apart, then 2 s, up to 60 s.
     """
@@ -131,6 +134,7 @@ class Loop:
     max_message_bytes: int = 10 * 1024 * 1024
     token_budget: TokenBudget | int | None = None
     cost_budget: float | None = None
+    on_budget: OnBudget = "end"
     diminishing_returns: DiminishingReturns | None = None
     context_compression: ContextCompression | None = None
     model_retry: RetryPolicy = MODEL_RETRY
@@ -147,6 +151,7 @@ class Loop:
         ):
             check_count(f"loop.{name}", getattr(self, name), least)
         check_choice("loop.on_stuck", self.on_stuck, ("stop", "retry", "escalate"))
+        check_choice("loop.on_budget", self.on_budget, ("end", "ask"))
         check_choice("loop.on_unknown", self.on_unknown, ("tell", "ask"))
         if self.answer_timeout is not None:
             object.__setattr__(self, "answer_timeout", seconds(self.answer_timeout, "loop.answer_timeout"))

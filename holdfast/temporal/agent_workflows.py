@@ -23,6 +23,7 @@ from holdfast.agent_loop import (
 )
 from holdfast.checkpoints import Question
 from holdfast.errors import InputError
+from holdfast.messages import Usage
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import model_options, summary
 from holdfast.temporal.calls import Calls
@@ -197,6 +198,7 @@ class AgentRun(People):
         since = {"since": workflow.now().isoformat()}
         questions = [Question(**{**item, "gate": {**item["gate"], **since}}) for item in gates]
         self._state = self._state.replied(cast(Any, answer)).gated(questions, refused)
+        await self._ask_for_more()
         if progress.say and not calls:
             self._state = self._state.told()
         self._tell()
@@ -239,6 +241,17 @@ class AgentRun(People):
             self._state = self._state.failed(reply["error"])
             return None
 
+    async def _ask_for_more(self) -> None:
+        """Wait for whoever may let a run go on that has spent its budget; the calls of its turn wait with it."""
+        state = self._state
+        if not state.asks_for_more or self._given.asks_caller:
+            return
+        used = state.usage or Usage()
+        cost = "" if used.cost is None else f" and {used.cost:.4f} US dollars"
+        message = f"The budget is spent: {used.total_tokens:,} tokens{cost}. Retry lets the run use as much again"
+        if await self._pause("budget", message):
+            self._state = self._state.granted()
+
     async def _may_ask_again(self, error: ActivityError) -> bool:
         """Wait for whoever can mend why the model could not be called."""
         if isinstance(error.cause, ApplicationError) and error.cause.type in _FATAL:
@@ -259,7 +272,10 @@ class AgentRun(People):
         state = state.settled(settled)
         if turn.spent is not None:
             state, turn.spent = state.spent(turn.spent), None
-        self._state = state
+        had_ended, self._state = self._state.ended, state
+        if had_ended is None:
+            await self._ask_for_more()
+        state = self._state
         self._tell()
         if state.questions and not self._running.cancelled:
             # Whoever opens the session while it waits sees the results that are there, and what is asked.
