@@ -7,8 +7,8 @@ carry both, and know their streams.
 
 import json
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.errors import DefinitionError, InputError, ModelError
@@ -36,7 +36,87 @@ _STATUS = {
 }  # fmt: skip
 
 
-class OpenAIResponses:
+class _SDKAdapter:
+    """What the adapters on SDKs share; each says what a request is, and how it is made."""
+
+    native_output = True
+    _provider: str
+    _name: str
+    _sdk: Any
+
+    def __init__(self, model: str, tool_mode: ToolMode, price: Price | None, client: Any, options: Any) -> None:
+        check_tool_mode(tool_mode)
+        check_price(price)
+        self.model = model
+        self._tool_mode, self._price = tool_mode, price
+        self._given, self._options = client, options
+
+    async def chat(
+        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
+    ) -> LLMResponse:
+        """Answer a conversation.
+
+        Raises:
+            ModelError: the provider could not be reached, refused, or sent what is no answer.
+            InputError: the conversation cannot be written for it.
+        """
+        request = self._request(messages, tools, settings)
+        with errors_of(self._sdk, self._who):
+            answer = self._priced(await self._answer(request))
+        return read_reply(answer) if self._in_json(tools) else answer
+
+    async def stream(
+        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
+    ) -> AsyncIterator[str | LLMResponse]:
+        """Yield pieces of the text, and the whole answer as the last value; raises as `chat` does.
+
+        An answer that is a JSON object has no pieces worth showing and comes as one.
+        """
+        if self._in_json(tools):
+            answer = await self.chat(messages, tools, **settings)
+            if answer.text:
+                yield answer.text
+            yield answer
+            return
+        request = self._request(messages, tools, settings)
+        with errors_of(self._sdk, self._who):
+            async with aclosing(self._parts(request)) as parts:
+                async for part in parts:
+                    yield self._priced(part) if isinstance(part, LLMResponse) else part
+
+    def _request(
+        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", settings: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        if not self._in_json(tools):
+            return self._body(messages, tools, settings)
+        return self._body(as_text(messages, tools), (), {**settings, "output_schema": reply_schema(tools)})
+
+    def _body(
+        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", settings: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        raise NotImplementedError
+
+    async def _answer(self, request: dict[str, Any]) -> LLMResponse:
+        raise NotImplementedError
+
+    def _parts(self, request: dict[str, Any]) -> AsyncGenerator[str | LLMResponse, None]:
+        raise NotImplementedError
+
+    def _in_json(self, tools: "Sequence[ToolDescription]") -> bool:
+        return self._tool_mode == "json" and bool(tools)
+
+    def _priced(self, answer: LLMResponse) -> LLMResponse:
+        return priced(answer, provider=self._provider, model=self.model, price=self._price)
+
+    def _client(self, make: Callable[..., Any]) -> "AbstractAsyncContextManager[Any]":
+        return make(**self._options) if self._given is None else nullcontext(self._given)
+
+    @property
+    def _who(self) -> str:
+        return f"Model '{self.model}' of {self._name}"
+
+
+class OpenAIResponses(_SDKAdapter):
     """Calls one of OpenAI's models by their Responses, the only form in which they take their thoughts back.
 
     Args:
@@ -52,7 +132,7 @@ class OpenAIResponses:
         ImportError: the SDK is not installed.
     """
 
-    native_output = True
+    _provider, _name = responses.PROVIDER, "OpenAI"
 
     def __init__(
         self,
@@ -69,64 +149,36 @@ class OpenAIResponses:
             import openai
         except ImportError as error:
             raise ImportError("Models of OpenAI need its SDK: pip install 'holdfast[openai]'") from error
-        check_tool_mode(tool_mode)
-        check_price(price)
-        self.model = model
-        self._price = price
         self._sdk = openai
-        self._given = client
-        self._options = _options("openai", "OPENAI_API_KEY", api_key, base_url, timeout, client)
-        self._tool_mode = tool_mode
+        options = _options("openai", "OPENAI_API_KEY", api_key, base_url, timeout, client)
+        super().__init__(model, tool_mode, price, client, options)
 
-    async def chat(
-        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
-    ) -> LLMResponse:
-        """Answer a conversation.
-
-        Raises:
-            ModelError: the provider could not be reached, refused, or sent what is no answer.
-        """
-        request = self._request(messages, tools, settings)
-        with errors_of(self._sdk, self._who):
-            async with self._client() as client:
-                raw = await client.responses.with_raw_response.create(**request)
-            answer = responses.response(self._whole(_read(raw.content)))
-        answer = self._priced(answer)
-        return read_reply(answer) if _in_json(self._tool_mode, tools) else answer
-
-    def _priced(self, answer: LLMResponse) -> LLMResponse:
-        return priced(answer, provider=responses.PROVIDER, model=self.model, price=self._price)
-
-    async def stream(
-        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
-    ) -> AsyncIterator[str | LLMResponse]:
-        """Yield pieces of the text, and the whole answer as the last value; raises as `chat` does."""
-        if _in_json(self._tool_mode, tools):
-            async for part in _at_once(await self.chat(messages, tools, **settings)):
-                yield part
-            return
-        request, whole = self._request(messages, tools, settings), None
-        with errors_of(self._sdk, self._who):
-            async with self._client() as client, await client.responses.create(**request, stream=True) as events:
-                async for event in events:
-                    match event.type:
-                        case "response.output_text.delta" | "response.refusal.delta":
-                            yield event.delta
-                        case "response.completed" | "response.incomplete" | "response.failed":
-                            whole = event.response.to_dict(warnings=False)
-                        case "error":
-                            raise _refused(self._who, {"error": event.to_dict(warnings=False)})
-            answer = responses.response(self._whole(whole))
-        yield self._priced(answer)
-
-    def _request(
+    def _body(
         self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", settings: Mapping[str, Any]
     ) -> dict[str, Any]:
-        if _in_json(self._tool_mode, tools):
-            settings = {**settings, "output_schema": reply_schema(tools)}
-            messages, tools = as_text(messages, tools), ()
         body = responses.request(self.model, messages, tools, settings)
         return {"model": body.pop("model"), "input": body.pop("input"), "extra_body": body}
+
+    async def _answer(self, request: dict[str, Any]) -> LLMResponse:
+        async with self._client(self._sdk.AsyncOpenAI) as client:
+            raw = await client.responses.with_raw_response.create(**request)
+        return responses.response(self._whole(_read(raw.content)))
+
+    async def _parts(self, request: dict[str, Any]) -> AsyncGenerator[str | LLMResponse, None]:
+        whole = None
+        async with (
+            self._client(self._sdk.AsyncOpenAI) as client,
+            await client.responses.create(**request, stream=True) as events,
+        ):
+            async for event in events:
+                match event.type:
+                    case "response.output_text.delta" | "response.refusal.delta":
+                        yield event.delta
+                    case "response.completed" | "response.incomplete" | "response.failed":
+                        whole = event.response.to_dict(warnings=False)
+                    case "error":
+                        raise _refused(self._who, {"error": event.to_dict(warnings=False)})
+        yield responses.response(self._whole(whole))
 
     def _whole(self, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
         if body is None:
@@ -135,15 +187,8 @@ class OpenAIResponses:
             raise _refused(self._who, body)
         return body
 
-    def _client(self) -> "AbstractAsyncContextManager[openai.AsyncOpenAI]":
-        return self._sdk.AsyncOpenAI(**self._options) if self._given is None else nullcontext(self._given)
 
-    @property
-    def _who(self) -> str:
-        return f"Model '{self.model}' of OpenAI"
-
-
-class AnthropicMessages:
+class AnthropicMessages(_SDKAdapter):
     """Calls one of Anthropic's models.
 
     Args:
@@ -159,7 +204,7 @@ class AnthropicMessages:
         ImportError: the SDK is not installed.
     """
 
-    native_output = True
+    _provider, _name = anthropic_messages.PROVIDER, "Anthropic"
 
     def __init__(
         self,
@@ -177,67 +222,16 @@ class AnthropicMessages:
             import anthropic
         except ImportError as error:
             raise ImportError("Models of Anthropic need its SDK: pip install 'holdfast[anthropic]'") from error
-        check_tool_mode(tool_mode)
-        check_price(price)
-        self.model = model
-        self._price = price
         self._sdk = anthropic
-        self._given = client
         options = _options("anthropic", "ANTHROPIC_API_KEY", api_key, base_url, timeout, client)
         # The version that our format is of, and the header for keys that it documents: an SDK may have gone on.
         headers = {"anthropic-version": VERSION, "X-Api-Key": options["api_key"], "Authorization": anthropic.Omit()}
-        self._options = {**options, "default_headers": headers}
+        super().__init__(model, tool_mode, price, client, {**options, "default_headers": headers})
         self._cache = cache
-        self._tool_mode = tool_mode
 
-    async def chat(
-        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
-    ) -> LLMResponse:
-        """Answer a conversation.
-
-        Raises:
-            ModelError: the provider could not be reached, refused, or sent what is no answer.
-            InputError: a result names no call.
-        """
-        request = self._request(messages, tools, settings)
-        with errors_of(self._sdk, self._who):
-            async with self._client() as client:
-                raw = await client.messages.with_raw_response.create(**request)
-                body = await raw.read()
-            answer = anthropic_messages.response(_read(body))
-        answer = self._priced(answer)
-        return read_reply(answer) if _in_json(self._tool_mode, tools) else answer
-
-    def _priced(self, answer: LLMResponse) -> LLMResponse:
-        return priced(answer, provider=anthropic_messages.PROVIDER, model=self.model, price=self._price)
-
-    async def stream(
-        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
-    ) -> AsyncIterator[str | LLMResponse]:
-        """Yield pieces of the text, and the whole answer as the last value; raises as `chat` does."""
-        if _in_json(self._tool_mode, tools):
-            async for part in _at_once(await self.chat(messages, tools, **settings)):
-                yield part
-            return
-        request, ended = self._request(messages, tools, settings), False
-        with errors_of(self._sdk, self._who):
-            async with self._client() as client, client.messages.stream(**request) as events:
-                async for event in events:
-                    if event.type == "text":
-                        yield event.text
-                    ended = ended or event.type == "message_stop"
-                if not ended:
-                    raise InputError("the stream ended before the answer was whole")
-                whole = (await events.get_final_message()).to_dict(warnings=False)
-            answer = anthropic_messages.response(whole)
-        yield self._priced(answer)
-
-    def _request(
+    def _body(
         self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", settings: Mapping[str, Any]
     ) -> dict[str, Any]:
-        if _in_json(self._tool_mode, tools):
-            settings = {**settings, "output_schema": reply_schema(tools)}
-            messages, tools = as_text(messages, tools), ()
         if (schema := settings.get("output_schema")) is not None:  # of what they hold only a part is supported
             settings = {**settings, "output_schema": self._sdk.transform_schema(dict(schema))}
         body = anthropic_messages.request(
@@ -246,12 +240,23 @@ class AnthropicMessages:
         own = {name: body.pop(name) for name in ("model", "max_tokens", "messages")}
         return {**own, "extra_body": body}
 
-    def _client(self) -> "AbstractAsyncContextManager[anthropic.AsyncAnthropic]":
-        return self._sdk.AsyncAnthropic(**self._options) if self._given is None else nullcontext(self._given)
+    async def _answer(self, request: dict[str, Any]) -> LLMResponse:
+        async with self._client(self._sdk.AsyncAnthropic) as client:
+            raw = await client.messages.with_raw_response.create(**request)
+            body = await raw.read()
+        return anthropic_messages.response(_read(body))
 
-    @property
-    def _who(self) -> str:
-        return f"Model '{self.model}' of Anthropic"
+    async def _parts(self, request: dict[str, Any]) -> AsyncGenerator[str | LLMResponse, None]:
+        ended = False
+        async with self._client(self._sdk.AsyncAnthropic) as client, client.messages.stream(**request) as events:
+            async for event in events:
+                if event.type == "text":
+                    yield event.text
+                ended = ended or event.type == "message_stop"
+            if not ended:
+                raise InputError("the stream ended before the answer was whole")
+            whole = (await events.get_final_message()).to_dict(warnings=False)
+        yield anthropic_messages.response(whole)
 
 
 # --- what both need -----------------------------------------------------------------------------------------------
@@ -271,20 +276,9 @@ def _options(
     return {"api_key": key, "base_url": base_url, "timeout": timeout, "max_retries": 0}
 
 
-def _in_json(tool_mode: ToolMode, tools: "Sequence[ToolDescription]") -> bool:
-    return tool_mode == "json" and bool(tools)
-
-
 def as_text(messages: Sequence[Message], tools: "Sequence[ToolDescription]") -> list[Message]:
     """Return a conversation without tool calls, in which the tools are described."""
     return [Message(**message) for message in plain_messages(messages, tools)]
-
-
-async def _at_once(answer: LLMResponse) -> AsyncIterator[str | LLMResponse]:
-    """Stream an answer that is a JSON object, which has no pieces worth showing."""
-    if answer.text:
-        yield answer.text
-    yield answer
 
 
 def _read(body: bytes) -> dict[str, Any]:
