@@ -82,6 +82,7 @@ def edit_problem(agent: Agent, call: ToolCall, decision: Decision, rule: GateRul
     They must be valid, and not such as would have to be approved by others.
 
     Args:
+        call: with the arguments that were shown.
         rule: of the gate.
     """
     if decision.edit is None or decision.decision == "reject":
@@ -93,16 +94,33 @@ def edit_problem(agent: Agent, call: ToolCall, decision: Decision, rule: GateRul
         return f"gate {gate}: edit must be an object, all arguments of tool {tool.name}"
     try:
         normal = tool.normal_arguments(edit)
-        if unknown := sorted(edit.keys() - normal.keys()):
+        if (unknown := _unknown(edit, normal)) is not None:
             has = ", ".join(normal) or "none"
-            return f"gate {gate}: edit: tool {tool.name} has no argument {unknown[0]!r}; it has {has}"
+            return f"gate {gate}: edit: tool {tool.name} has no argument {unknown!r}; it has {has}"
         approval = tool.approval_of(ToolCall(id=call.id, name=call.name, arguments=normal))
+        usual = tool.approval_of(call)
     except (Exception, SystemExit) as error:
         return f"gate {gate}: edit: {cut(error_text(error), _SHOWN_BYTES)}"
-    allowed = () if approval is None else _rule(agent, approval).chain
-    if approval is not None and rule.bare() not in [one.bare() for one in allowed]:
+    if approval is None:
+        return None
+    own = None if usual is None else _rule(agent, usual).bare()
+    if _rule(agent, approval).bare() != own or rule.bare() not in [one.bare() for one in _rule(agent, approval).chain]:
         return f"gate {gate}: edit: these arguments need another approval; reject it, and say so"
     return None
+
+
+def _unknown(edit: Any, normal: Any, path: str = "") -> str | None:
+    """Return what of an edit the tool does not know, and would drop without a word."""
+    if isinstance(edit, list) and isinstance(normal, list):
+        pairs: Iterable[tuple[Any, Any]] = enumerate(edit[: len(normal)])
+    elif isinstance(edit, dict) and isinstance(normal, dict):
+        if dropped := sorted(edit.keys() - normal.keys()):
+            return f"{path}{dropped[0]}"
+        pairs = edit.items()
+    else:
+        return None
+    found = (_unknown(item, normal[key], f"{path}{key}.") for key, item in pairs)
+    return next((what for what in found if what is not None), None)
 
 
 def refusal(gate: Gate) -> str:

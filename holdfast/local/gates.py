@@ -64,9 +64,14 @@ async def at_gates(state: LoopState, decisions: Sequence[Decision], agent: Agent
     now = datetime.now(UTC)
     for question in state.gates:
         gate = _gate(question)
-        rows = [row for row in await kept.decisions(gate.name) if row.digest == gate.digest]
-        for row in rows[len(gate.approvals) :]:
-            gate = gate.at(row.at).decided(_decision(row))
+        known = len(gate.approvals)
+        for row in await kept.decisions(gate.name):
+            if known and row.digest == gate.digest:
+                known -= 1  # it is in the session already
+                continue
+            then = gate.at(row.at)
+            if then.status == "open" and row.digest == then.digest:
+                gate = then.decided(_decision(row))
         if gate.at(now) != _gate(question):
             state = state.decided(gate.at(now))
     counts: list[tuple[Decision, str]] = []
@@ -88,7 +93,8 @@ async def _judged(state: LoopState, decision: Decision, agent: Agent, kept: Kept
     waiting = {str(question.tool_call_id): question for question in state.gates}
     if decision.gate in waiting:
         gate = _gate(waiting[decision.gate])
-        call = next(call for call in state.open_calls if call.id == decision.gate)
+        asked = next(call for call in state.open_calls if call.id == decision.gate)
+        call = ToolCall(id=asked.id, name=asked.name, arguments=gate.arguments)
         return gate, gate.problem(decision) or edit_problem(agent, call, decision, gate.rule)
     if has := await has_counted(kept, decision):
         return None, None

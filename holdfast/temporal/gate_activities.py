@@ -12,6 +12,7 @@ from holdfast.agent_loop import Decision, GateRule, LoopState, access_problem, e
 from holdfast.agents import Agent
 from holdfast.checkpoints import Question
 from holdfast.local.pipeline_results import Kept
+from holdfast.messages import ToolCall
 from holdfast.temporal import names
 from holdfast.temporal.hosts import AgentHost, TypedErrors
 from holdfast.temporal.turn_records import TurnRecord
@@ -58,8 +59,11 @@ def asked_of(gates: Sequence[Question]) -> dict[str, Any]:
 
 
 def held_by(workflow_id: str, gates: Sequence[Question]) -> tuple[Question, ...]:
-    """Return gates as they stand in the session while a workflow waits at them: others must not decide there."""
-    return tuple(gate.model_copy(update={"gate": {**(gate.gate or {}), "workflow": workflow_id}}) for gate in gates)
+    """Return questions as they stand in a session while a workflow waits at their gates: others must not decide."""
+    return tuple(
+        one if one.gate is None else one.model_copy(update={"gate": {**one.gate, "workflow": workflow_id}})
+        for one in gates
+    )
 
 
 def arguments_of(record: TurnRecord, call_id: str) -> Any:
@@ -109,6 +113,9 @@ class GateActivities:
         asked, agent = record.calls[position], self._host.agent()
         gate = next((one.gate for one in record.gates if one.tool_call_id == asked.id and one.gate is not None), None)
         rule = GateRule.read(gate["rule"]) if gate is not None else GateRule()
+        shown = arguments_of(record, asked.id)
+        if shown is not None:
+            asked = ToolCall(id=asked.id, name=asked.name, arguments=shown)
         problem = await self._called(lambda: edit_problem(agent, asked, decision, rule))
         if problem is None:
             await keep_edit(self._host, run, decision.edit)

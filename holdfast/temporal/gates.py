@@ -52,6 +52,9 @@ class Gates(Waits):
     def _run_key(self) -> str:
         raise NotImplementedError
 
+    def _leaves_gate(self, gate: Gate) -> None:
+        """Take note of a gate that nobody waits at now; it may be open."""
+
     def _as_kept(self, decision: Decision) -> Decision:
         """Return what the run keeps of a decision that counts."""
         return decision
@@ -180,6 +183,7 @@ class Gates(Waits):
             self._asks_groups = self._asks_groups or bool(gate.rule.groups)
             self._wait_for(waiting)
             gate = await self._asked(gate, arrived)
+            self._leaves_gate(gate)
             self._end_waiting(*(item for item in self._waiting if _is_of(item, gate)))
         if gate.status == "open" and not self._running.cancelled:
             return gate

@@ -185,8 +185,6 @@ class People(Handlers):
     def _passed(self, gate: Gate) -> None:
         """Take in what became of a gate."""
         self._state = self._state.decided(gate)
-        if gate.status == "open" and self._gates_leave:
-            self._gates[gate.name] = {}  # it is open, while the run goes on as new
         if gate.status == "approved":
             turn = self._progress.turn
             turn.approved[turn.calls[gate.name].position] = let_through(gate)
@@ -195,6 +193,12 @@ class People(Handlers):
         super()._show_progress(gate)
         if gate.status == "open":  # an export has it, too
             self._state = self._state.decided(gate)
+
+    def _leaves_gate(self, gate: Gate) -> None:
+        if gate.status == "open":
+            self._gates[gate.name] = {}  # still, while the run goes on as new
+        else:
+            self._gates.pop(gate.name, None)
 
     def _as_kept(self, decision: Decision) -> Decision:
         if decision.edit is None:

@@ -23,7 +23,7 @@ from holdfast.messages import Message, ToolCall, Usage, cut
 from holdfast.stores.protocol import Session
 from holdfast.temporal import names
 from holdfast.temporal.facts import Call, write_facts, write_state
-from holdfast.temporal.gate_activities import arguments_of, asked_of, edit_place, find_gates, keep_edit
+from holdfast.temporal.gate_activities import arguments_of, asked_of, edit_place, find_gates, held_by, keep_edit
 from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors, hooked
 from holdfast.temporal.transcripts import Transcript, session_key
 from holdfast.temporal.turn_records import TurnRecord
@@ -70,11 +70,11 @@ class SessionActivities:
             return opened
 
     async def _take_over_gates(self, reference: Mapping[str, Any], version: int) -> None:
-        """Take the gates out of a session: they are this run's now, and nobody else may decide on them."""
+        """Mark the gates of a session: they are this run's now, and nobody else may decide on them."""
         store, run = self._host.store, reference["run"]
         session = cast(Session, await store.load_session(reference["session"]))
-        ours = {"questions": _without_gates(session.questions), "workflow_id": activity.info().workflow_id,
-                "run_key": f"{run}/0"}  # fmt: skip
+        here = activity.info().workflow_id or ""
+        ours = {"questions": held_by(here, session.questions or ()) or None, "workflow_id": here, "run_key": f"{run}/0"}
         await store.append_messages_atomic(
             session.id, [], session.model_copy(update=ours), write_key=f"{run}/gates", expected_version=version
         )
@@ -106,7 +106,7 @@ class SessionActivities:
         messages = mended(await self._host.store.load_messages(session.id))
         # Those of a workflow that is gone may have been approved there, and their calls may have run: they are orphans.
         questions = tuple(one for one in session.questions or () if one.gate is None or "workflow" not in one.gate)
-        if _without_gates(questions) != (questions or None):
+        if any(question.gate is not None for question in questions):
             opened["gates_of"] = session.version
         return await self._found(agent, reference, opened, session, messages, questions, recovering=True)
 
@@ -155,7 +155,7 @@ class SessionActivities:
             state=agent.write_state(agent.new_state()),
             user_id=given.user_id,
             tenant_id=given.tenant_id,
-            questions=_without_gates(brought.questions),
+            questions=held_by(activity.info().workflow_id or "", brought.questions) or None,
             workflow_id=activity.info().workflow_id,
             run_key=f"{run}/0",
             created_at=datetime.fromisoformat(opened.pop("created")),
@@ -363,10 +363,6 @@ class SessionActivities:
 def agent_tool(agent: Agent) -> Any:
     """Return the tool that an agent is for others: it says what its arguments are."""
     return Agent("caller", tools=[agent]).tool_map[agent.name]
-
-
-def _without_gates(questions: Sequence[Question] | None) -> tuple[Question, ...] | None:
-    return tuple(question for question in questions or () if question.gate is None) or None
 
 
 async def _is_running(workflow_id: str | None) -> bool:

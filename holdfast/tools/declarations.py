@@ -218,26 +218,29 @@ class Tool(Generic[P, R]):
     def normal_arguments(self, arguments: dict[str, Any] | str) -> dict[str, Any]:
         """Return arguments as the handler gets them, as JSON: with defaults, converted, without unknown keys.
 
-        Those of a type that does not show its values, such as a secret, stay as they are.
+        One of a type that does not show its value, such as a secret, stays as it is.
 
         Raises:
-            InputError: saying what is wrong, in words for the model.
+            InputError: saying what is wrong, in words for the model; also if they cannot be written as they are read.
         """
         value = self.read_arguments(arguments)
         if self.input is None:
             return {}
         given = read_object(arguments) if isinstance(arguments, str) else arguments
-        try:
+        with contextlib.suppress(Exception):  # whatever a serializer of the user's raises
             plain: dict[str, Any] = self._arguments.dump_python(value, mode="json", by_alias=True)
-            is_same = json_problem(plain) is None and self.read_arguments(plain) == value
-        except Exception:  # whatever a serializer of the user's raises
-            is_same = False
-        if not is_same:
-            return given
-        fields = self._input_schema.get("properties", {})
-        usual = {name: field["default"] for name, field in fields.items() if "default" in field}
-        both = {**usual, **plain}
-        return {name: both[name] for name in {**fields, **plain} if name in both}
+            kept = {
+                name: item if self._shows(given, name, item, value) else given[name] for name, item in plain.items()
+            }
+            if self.read_arguments(kept) == value:
+                fields = self._input_schema.get("properties", {})
+                both = {name: field["default"] for name, field in fields.items() if "default" in field} | kept
+                return {name: both[name] for name in {**fields, **kept} if name in both}
+        raise InputError(f'Invalid input for tool "{self.name}": arguments that cannot be shown to people as they are')
+
+    def _shows(self, given: dict[str, Any], name: str, item: Any, value: Any) -> bool:
+        """Whether a written argument is read as the same again."""
+        return json_problem(item) is None and (name not in given or self.read_arguments({**given, name: item}) == value)
 
     def write_result(self, value: Any, limit: int) -> Outcome:
         """Turn a handler's value into what the model reads: text as it is, anything else as JSON."""

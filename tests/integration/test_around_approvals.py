@@ -2,11 +2,12 @@
 
 import asyncio
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 
 from holdfast import (
     Agent,
@@ -24,6 +25,7 @@ from holdfast import (
 )
 from holdfast.stores import SQLiteStore
 from holdfast.testing import ScriptedModel
+from integration.temporal_runs import until
 from integration.test_tool_approvals import approve, posts, reject, world
 from integration.transcripts import asks_for, call, error_of, kind_of, tool_results
 
@@ -259,4 +261,79 @@ async def test_an_approval_that_ends_its_process_does_not(store: SQLiteStore) ->
     posted, post = world(leaves)
     result = assert_complete(await run(Agent("a", tools=[post]), message="go", llm=posts("hi"), store=store))
     assert "its approval raised SystemExit: 3" in error_of(tool_results(result.messages)[0])
+    assert posted == []
+
+
+async def test_arguments_that_cannot_be_shown_as_they_run_do_not_run(store: SQLiteStore) -> None:
+    """Else one of them would be enough to show people, and the function, all others as the model wrote them."""
+    wiped: list[str] = []
+
+    @tool(approval=lambda call: None if call.arguments.get("dry_run", True) else Approval())
+    async def wipe(disk: str, dry_run: bool = True, speed: float = 1.0) -> str:
+        """Wipe a disk."""
+        wiped.append(disk)
+        return "wiped"
+
+    asks = asks_for(call("wipe", "c1", disk="a", dry_run="false", speed="nan"))
+    result = await run(Agent("a", tools=[wipe]), message="go", llm=ScriptedModel([asks, "done"]), store=store)
+    assert "cannot be shown to people" in error_of(tool_results(assert_complete(result).messages)[0])
+    assert wiped == []
+
+
+async def test_an_edit_does_not_enter_by_the_escalation_of_a_stricter_approval() -> None:
+    posted: list[int] = []
+    small = Approval(approvers=["clerk"])
+    big = Approval(approvers=["cfo"], timeout="7d", on_timeout="escalate", escalate_to=small)
+
+    @tool(approval=lambda call: big if call.arguments["amount"] > 100 else small)
+    async def pay(amount: int) -> str:
+        """Pay."""
+        posted.append(amount)
+        return "paid"
+
+    agent = Agent("a", tools=[pay])
+    waiting = await waits(agent, ScriptedModel([asks_for(call("pay", "c1", amount=5))]))
+    with pytest.raises(InputError, match="these arguments need another approval"):
+        await resume(agent, waiting.checkpoint, llm=posts(), decisions=[approve(by="clerk", edit={"amount": 1_000})])
+    assert posted == []
+
+
+async def test_an_edit_has_no_unknown_names_further_in_either() -> None:
+    class Order(BaseModel):
+        to: str
+        amount: int = 900
+
+    @tool(approval=Approval())
+    async def pay(order: Order) -> str:
+        """Pay."""
+        return "paid"
+
+    agent = Agent("a", tools=[pay])
+    waiting = await waits(agent, ScriptedModel([asks_for(call("pay", "c1", order={"to": "eve"}))]))
+    edit = {"order": {"to": "eve", "amuont": 90}}
+    with pytest.raises(InputError, match=r"tool pay has no argument 'order\.amuont'"):
+        await resume(agent, waiting.checkpoint, llm=posts(), decisions=[approve(edit=edit)])
+
+
+async def test_what_was_recorded_after_an_escalation_counts_although_its_process_died(
+    store: SQLiteStore, monkeypatch: Any
+) -> None:
+    leads = Approval(approvers=["bob", "eve"], timeout=0.3, on_timeout="approve")
+    posted, post = world(Approval(approvers=["ada"], timeout=0.1, on_timeout="escalate", escalate_to=leads))
+    agent = Agent("a", tools=[post])
+    given: Any = {"llm": posts("hi"), "store": store, "session_id": "s"}
+    first: Any = await run(agent, message="go", **given)
+    await until(lambda: datetime.now(UTC) > first.approvals[0].deadline)
+
+    async def dies(*_: Any, **__: Any) -> int:
+        raise Died
+
+    with monkeypatch.context() as dying:
+        dying.setattr(SQLiteStore, "append_messages_atomic", dies)
+        rejecting = asyncio.ensure_future(run(agent, decisions=[reject(by="bob", comment="no")], **given))
+        with pytest.raises(Died):
+            await rejecting
+    await until(lambda: datetime.now(UTC) > first.approvals[0].deadline + timedelta(seconds=0.4))
+    ended = assert_complete(await run(agent, **given))
+    assert error_of(tool_results(ended.messages)[0]) == "Not run: it was rejected by bob: no"
     assert posted == []

@@ -293,8 +293,12 @@ async def test_a_gate_that_temporal_took_over_is_not_open_in_process_any_more(te
         await temporal.people.decide(handle.id, "c1", "approve")
         await started.wait()
         await handle.terminate()
-    ended = assert_complete(await run(agent, **{**given, "llm": ScriptedModel(["done"])}))
-    assert kind_of(ended.messages, "c1") == "tool-durability-error"
+    with pytest.raises(InputError, match="If that run is gone, start the session on Temporal again"):
+        await run(agent, **given)
+    async with (await temporal.elsewhere()).worker(agent, llm=ScriptedModel(["done"])):
+        again = await temporal.start("a", message=None)
+        assert (await result(again))["status"] == "complete"
+    assert kind_of(await temporal.messages(), "c1") == "tool-durability-error"
     assert posted == ["hi"]
 
 
@@ -311,3 +315,20 @@ async def test_a_run_that_was_terminated_at_its_gate_is_not_run_without_approval
         await check_healthy(again)
     assert posted == []
     assert "needs approval, which this call has not" in error_of(tool_results(await temporal.messages())[0])
+
+
+async def test_a_session_that_a_workflow_took_over_is_not_decided_on_in_process(temporal: Temporal) -> None:
+    posted, post = world(Approval())
+    agent = Agent("a", tools=[post])
+    given: Any = {"store": temporal.store, "session_id": temporal.session(), "llm": posts("hi")}
+    await run(agent, message="go", **given)
+    async with temporal.worker(agent, llm=ScriptedModel(["done"])):
+        handle = await temporal.start("a", message=None)
+        await pending(handle)
+        for options in ({}, {"message": "hello"}, {"decisions": [approve()]}):
+            with pytest.raises(InputError, match="waits for approval of call c1 in the workflow"):
+                await run(agent, **options, **given)  # type: ignore[arg-type]
+        await temporal.people.decide(handle.id, "c1", "approve")
+        assert (await result(handle))["status"] == "complete"
+        await check_healthy(handle)
+    assert posted == ["hi"]
