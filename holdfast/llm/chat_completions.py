@@ -105,6 +105,11 @@ class Answer(BaseModel):
             raise InputError(f"its answer is not JSON: {error}") from error
 
 
+def _detail(usage: dict[str, Any], of: str, name: str) -> Any:
+    details = usage.get(of)
+    return details.get(name) or None if isinstance(details, dict) else None
+
+
 class AnswerSoFar:
     """Puts an answer together, from one piece or many."""
 
@@ -150,8 +155,8 @@ class AnswerSoFar:
                 "usage": {
                     "input_tokens": usage.get("prompt_tokens"),
                     "output_tokens": usage.get("completion_tokens"),
-                    "cached_tokens": (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or None,
-                    "reasoning_tokens": (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or None,
+                    "cached_tokens": _detail(usage, "prompt_tokens_details", "cached_tokens"),
+                    "reasoning_tokens": _detail(usage, "completion_tokens_details", "reasoning_tokens"),
                 },
                 "stop_reason": self.stop_reason,
             }

@@ -16,7 +16,7 @@ from holdfast.llm import anthropic_messages, responses
 from holdfast.llm.json_tool_calls import plain_messages, read_reply, reply_schema
 from holdfast.llm.prices import Price, check_price, priced
 from holdfast.llm.refusals import refusal
-from holdfast.messages import LLMResponse, Message, error_text
+from holdfast.messages import LLMResponse, Message, cut, error_text
 
 if TYPE_CHECKING:
     import anthropic
@@ -309,8 +309,11 @@ def errors_of(sdk: Any, who: str) -> Iterator[None]:
         raise ModelError(f"{who} gave no answer: {type(cause).__name__}: {text}", transient=True) from error
     except sdk.APIError as error:
         raise _refused(who, error.body) from error
-    except (httpx2.HTTPError, httpx2.StreamError, InputError, json.JSONDecodeError) as error:
+    except (httpx2.HTTPError, httpx2.StreamError, InputError) as error:
         raise ModelError(f"{who} gave no answer: {error_text(error)}", transient=True) from error
+    except (AttributeError, TypeError, LookupError, ValueError) as error:  # what SDKs, and we, stumble over
+        text = f"its answer is not in the provider's format ({type(error).__name__}: {error_text(error)})"
+        raise ModelError(f"{who} gave no answer: {cut(text, 600)}", transient=True) from error
 
 
 def _refused(who: str, body: object, retry_after: str | None = None) -> ModelError:

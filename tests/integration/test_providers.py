@@ -17,6 +17,7 @@ from holdfast import Agent, DefinitionError, Image, LLMResponse, Message, ModelE
 from holdfast.llm import LLMAdapter, ToolDescription, create_adapter
 from holdfast.messages import Reasoning
 from holdfast.testing import Fault, ModelServer, Reply
+from holdfast.testing.wire_formats import FORMATS
 
 PROVIDERS = ["openai", "anthropic", "cloudflare", "minimax", "openai-compatible"]
 PATHS = {"openai": "/v1/responses", "anthropic": "/v1/messages"}
@@ -326,6 +327,51 @@ async def test_an_answer_that_is_none_may_be_asked_for_again(provider: str, body
         with pytest.raises(ModelError, match="gave no answer: its answer is") as raised:
             await ask(model, "chat")
     assert raised.value.transient
+
+
+SAID = LLMResponse(text="Hello, it is me.", tool_calls=CALLS[:1], usage=USAGE)
+
+
+async def test_a_stream_that_is_cut_after_any_event_is_no_answer(provider: str) -> None:
+    path = PATHS.get(provider, "/v1/chat/completions").removeprefix("/v1")
+    events = list(FORMATS[path][1](SAID, "m"))
+    headers = {"Content-Type": "text/event-stream"}
+    # The last events of Chat Completions bring the usage and [DONE]: a server may leave them out.
+    for count in range(len(events) - (2 if path == "/chat/completions" else 0)):
+        async with served(provider, Reply(events[:count], headers=headers, end="closed")) as (_, model):
+            with pytest.raises(ModelError) as raised:
+                await ask(model, "stream", tools=[ECHO])
+        assert raised.value.transient, count
+
+
+JUNK = [
+    b"[]",
+    b"5",
+    b"null",
+    b"{",
+    b'{"type": "message_start"}',
+    b'{"type": "response.completed", "response": {"output": [1]}}',
+    b'{"type": "content_block_delta", "index": 9, "delta": {"type": "text_delta", "text": "x"}}',
+    b'{"output": [{"type": "message", "content": 5}], "usage": 5}',
+    b'{"output": [], "incomplete_details": {"reason": 5}}',
+    b'{"content": [], "stop_reason": 5}',
+    b'{"choices": [{"message": {"content": 5}}]}',
+]
+
+
+@pytest.mark.parametrize("junk", JUNK)
+async def test_whatever_a_server_sends_it_is_an_answer_or_none(provider: str, way: str, junk: bytes) -> None:
+    """And never an error of ours, or of an SDK's, that nobody could understand."""
+    name = json.loads(junk).get("type") if b'"type"' in junk and junk != b"{" else "message_start"
+    body: Any = [(name, junk)] if way == "stream" else junk
+    kind = "text/event-stream" if way == "stream" else "application/json"
+    async with served(provider, Reply(body, headers={"Content-Type": kind})) as (_, model):
+        (came,) = await asyncio.gather(ask(model, way, tools=[ECHO]), return_exceptions=True)
+    if isinstance(came, BaseException):
+        assert isinstance(came, ModelError), came
+        assert "gave no answer" in str(came)
+    else:
+        assert (came[0].text, came[0].tool_calls) == ("", ())
 
 
 async def test_a_server_that_says_nothing_is_given_up(provider: str) -> None:
