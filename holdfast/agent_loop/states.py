@@ -6,11 +6,13 @@ A driver asks `next_action(state)`, carries the action out and reports back with
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, cast, get_args
 
 from holdfast.agent_loop.actions import Action, AskApproval, AskHuman, CallModel, CallTools, Finish, OpenGates, Settled
+from holdfast.agent_loop.budgets import Grants, SpentStatus, more_grants, spent_budget
 from holdfast.agent_loop.gates import Gate
-from holdfast.agent_loop.tool_facts import ToolFacts
+from holdfast.agent_loop.tool_facts import ToolFacts, may_run_again
 from holdfast.agent_loop.tool_gates import refusal
 from holdfast.agent_loop.transcripts import last_answer, result_message, unanswered
 from holdfast.agents import Loop, OnTerminalToolError
@@ -36,6 +38,8 @@ def next_action(state: "LoopState") -> Action:
         return Finish("complete", state.response)
     if state.iterations >= state.loop.max_iterations:
         return Finish("max-iterations", state.response)
+    if (spent := state.spent_budget()) is not None:
+        return spent
     model = state.fallbacks[state.fallback - 1] if state.fallback else None
     return CallModel(state.warning, state.nudge, model)
 
@@ -50,18 +54,13 @@ def _call_tools(state: "LoopState") -> CallTools:
         gate = state.verdict(call)
         if gate is not None and gate.status != "approved":
             settled.append((call, Failed(refusal(gate))))
-        elif state.recovering and not _may_run_again(state.tools.get(call.name)):
+        elif state.recovering and not may_run_again(state.tools.get(call.name)):
             settled.append((call, Unknown()))  # also beyond the limit, which may have been another one then
         elif call.id in state.refused:
             settled.append((call, Failed(state.refused[call.id])))
         else:
             calls.append(call)
     return CallTools(_batches(calls, state.tools), tuple(settled), state.recovering)
-
-
-def _may_run_again(tool: ToolFacts | None) -> bool:
-    """Nobody can tell whether an orphaned call ran. A tool that is gone may have had effects, too."""
-    return tool is not None and (tool.safe_to_retry or tool.verify is not None)
 
 
 def _question(call: ToolCall, outcome: Outcome) -> str:
@@ -101,7 +100,7 @@ class LoopState:
     Args:
         loop, tools, on_terminal_tool_error, fallbacks: the agent's facts.
         fallback: how many models could not be called, so that another one is now.
-        grants: how often a person has let it use its budget again.
+        grants: how often a person has let the run, and its session, use as much again.
         iterations: model calls so far.
         response: the text of the last answer.
         finished: the last answer asked for no tool.
@@ -112,6 +111,7 @@ class LoopState:
         verdicts: gates of open calls that were decided.
         progressed: a call of this turn succeeded.
         idle_turns: turns in a row without a successful call.
+        usage, session_usage: of this run, and of all runs of its session if they have a budget.
         warning, nudge: what the next `CallModel` carries; `warned`, `nudges` count those given.
     """
 
@@ -120,7 +120,7 @@ class LoopState:
     on_terminal_tool_error: OnTerminalToolError = "message"
     fallbacks: tuple[str, ...] = ()
     fallback: int = 0
-    grants: int = 0
+    grants: Grants = (0, 0)
     iterations: int = 0
     response: str = ""
     finished: bool = False
@@ -133,6 +133,7 @@ class LoopState:
     progressed: bool = False
     idle_turns: int = 0
     usage: Usage | None = None
+    session_usage: Usage | None = None
     warning: int | None = None
     warned: bool = False
     nudge: str | None = None
@@ -155,11 +156,12 @@ class LoopState:
         recovering = recovering and len(verdicts) == len(gates)
         last = last_answer(messages)
         calls = tuple(call for call in unanswered(messages) if call.id not in waiting)
-        refused = self._beyond_limit(() if last is None else messages[last].tool_calls or ())
+        answer = Message(role="assistant") if last is None else messages[last]
+        refused = self._beyond_limit(answer.tool_calls or ())
         return self._with(
-            response=messages[last].content if last is not None else "",
-            ended=_end_of(messages[last]) if last == len(messages) - 1 else None,
-            finished=last == len(messages) - 1 and not messages[last].tool_calls and not questions,
+            response=answer.content,
+            ended=_end_of(answer) if last == len(messages) - 1 else None,
+            finished=last == len(messages) - 1 and not answer.tool_calls and not questions,
             open_calls=calls,
             unasked=() if recovering or gates else self._may_need_approval(calls, refused),
             refused=refused,
@@ -203,10 +205,8 @@ class LoopState:
 
     def _beyond_limit(self, calls: Sequence[ToolCall]) -> Mapping[str, str]:
         limit = self.loop.max_tool_calls
-        if len(calls) <= limit:
-            return {}
         why = f"Not run: at most {limit} tool calls per turn (max_tool_calls); ask again for the others"
-        return dict.fromkeys((call.id for call in calls[limit:]), why)
+        return {call.id: why for call in calls[limit:]}
 
     def _may_need_approval(self, calls: Sequence[ToolCall], refused: Mapping[str, str]) -> tuple[ToolCall, ...]:
         gated = (call for call in calls if (tool := self.tools.get(call.name)) is not None and tool.approval)
@@ -271,29 +271,38 @@ class LoopState:
 
     def spent(self, usage: Usage) -> "LoopState":
         """Tokens were used by this run's model, or by an agent that it invoked."""
-        used = usage + self.usage
-        budget, most, times = self.loop.budget, self.loop.cost_budget, 1 + self.grants
-        if self.ended is None and most is not None and (used.cost or 0) >= most * times and not self.finished:
-            return self._with(usage=used, ended=Finish("cost-budget-exhausted", self.response))
-        if budget is None or self.ended is not None:
-            return self._with(usage=used)
-        share = used.total_tokens / (budget.max * times)
-        if share >= budget.stop_threshold and not self.finished:
-            return self._with(usage=used, ended=Finish("token-budget-exhausted", self.response))
-        if share >= budget.warning_threshold and not self.warned:
-            return self._with(usage=used, warned=True, warning=used.total_tokens)
-        return self._with(usage=used)
+        state = self._with(usage=usage + self.usage)
+        if self.loop.has_session_budget:
+            state = state._with(session_usage=usage + self.session_usage)
+        if state.ended is not None or not self.loop.has_budget:
+            return state
+        if not state.finished and (ended := state.spent_budget()) is not None:
+            return state._with(ended=ended)
+        budget, used = self.loop.budget, cast(Usage, state.usage).total_tokens
+        if budget is None or state.warned or used < budget.max * budget.warning_threshold * (1 + state.grants[0]):
+            return state
+        return state._with(warned=True, warning=used)
+
+    def spent_budget(self) -> Finish | None:
+        """Return how the run ends, before it calls the model again, if its budget or its session's is spent."""
+        if not self.loop.has_budget:
+            return None
+        status = spent_budget(self.loop, (self.usage, self.session_usage), self.grants)
+        return None if status is None else Finish(status, self.response)
 
     @property
     def asks_for_more(self) -> bool:
-        """Whether the run has ended by its budget, and a person may let it go on."""
-        return (
-            self.loop.on_budget == "ask" and self.ended is not None and self.ended.status.endswith("-budget-exhausted")
-        )
+        """Whether the run has come to the end of its budget, and a person may let it go on."""
+        if self.loop.on_budget != "ask":
+            return False
+        if self.ended is not None:
+            return self.ended.status in get_args(SpentStatus)
+        return isinstance(ending := next_action(self), Finish) and ending.status in get_args(SpentStatus)
 
     def granted(self) -> "LoopState":
         """A person lets the run use its budget once more."""
-        return self._with(ended=None, grants=self.grants + 1, warned=False)
+        grants = more_grants(self.loop, (self.usage, self.session_usage), self.grants)
+        return self._with(ended=None, grants=grants, warned=False)
 
     def _judged_by_length(self, usage: Usage) -> "LoopState":
         rule = self.loop.diminishing_returns
@@ -319,10 +328,11 @@ class LoopState:
                 result.append((call, unasked))
         return result
 
-    def results(self, outcomes: Sequence[Settled]) -> list[Message]:
-        """Return the tool messages of a turn's outcomes, in call order."""
-        messages = (result_message(*settled, self.loop.max_message_bytes) for settled in self.recorded(outcomes))
-        return [message for message in messages if message is not None]
+    def results(self, outcomes: Sequence[Settled], used: Mapping[str, Usage] = MappingProxyType({})) -> list[Message]:
+        """Return the tool messages of a turn's outcomes, in call order; `used` by agents that calls ran, by id."""
+        limit = self.loop.max_message_bytes
+        results = [result_message(*one, limit, used.get(one[0].id)) for one in self.recorded(outcomes)]
+        return [message for message in results if message is not None]
 
     def _asks(self, outcome: Outcome) -> bool:
         return isinstance(outcome, Asked) or (isinstance(outcome, Unknown) and self.loop.on_unknown == "ask")

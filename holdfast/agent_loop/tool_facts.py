@@ -29,3 +29,8 @@ def cancelled(tool: ToolFacts | None) -> Outcome:
     if tool is None or tool.safe_to_retry:
         return Cancelled("Cancelled while it ran")
     return Unknown("it was cancelled while it ran")
+
+
+def may_run_again(tool: ToolFacts | None) -> bool:
+    """Nobody can tell whether an orphaned call ran. A tool that is gone may have had effects, too."""
+    return tool is not None and (tool.safe_to_retry or tool.verify is not None)

@@ -192,30 +192,41 @@ def _tool_name(name: str, tools: AbstractSet[str]) -> str:
     return readable
 
 
-def result_message(call: ToolCall, outcome: Outcome, limit: int) -> Message | None:
+def result_message(call: ToolCall, outcome: Outcome, limit: int, usage: Usage | None = None) -> Message | None:
     """Return what the model reads of an outcome, at most about `limit` bytes of an error.
 
     None for a question: its answer will be the result.
+
+    Args:
+        usage: of the agents that the call ran.
     """
     match outcome:
         case Returned(content):
-            return _result(call, content, "completed")
+            return _result(call, content, "completed", usage)
         case Failed(error):
-            return _result(call, _error(cut(error, limit)), "failed")
+            return _result(call, _error(cut(error, limit)), "failed", usage)
         case Terminated(error):
-            return _result(call, _error(cut(error_text(error), limit)), "failed")
+            return _result(call, _error(cut(error_text(error), limit)), "failed", usage)
         case Unknown(reason):
-            return _result(call, _lost(call, cut(reason, limit)), "failed")
+            return _result(call, _lost(call, cut(reason, limit)), "failed", usage)
         case Cancelled(reason):
-            return _result(call, _error(reason), "cancelled")
+            return _result(call, _error(reason), "cancelled", usage)
         case Asked():
             return None
         case _:
             assert_never(outcome)
 
 
-def _result(call: ToolCall, content: str, status: Any) -> Message:
-    return Message(role="tool", content=content, tool_call_id=call.id, tool_name=call.name, status=status)
+def _result(call: ToolCall, content: str, status: Any, usage: Usage | None = None) -> Message:
+    return Message(
+        role="tool",
+        content=content,
+        tool_call_id=call.id,
+        tool_name=call.name,
+        status=status,
+        usage=usage,
+        cost=None if usage is None else usage.cost,
+    )
 
 
 def _lost(call: ToolCall, reason: str) -> str:

@@ -116,6 +116,8 @@ class Loop:
         token_budget: a `TokenBudget`, or its `max`.
         cost_budget: US dollars that a run may cost, nested agents included, counted after every model call. It acts
             where adapters know their cost (`Usage.cost`).
+        session_cost_budget, session_token_budget: the same for all runs of a session together, as `Session.usage` has
+            it. In process an agent that another one runs has no session: for it they are its run's.
         on_budget: when a budget is spent: "end" ends the run, "ask" pauses it on Temporal, until a person lets it use
             as much again. In process, and in an agent that another one runs, it always ends.
         model_retry: how a model call is tried again whose error may pass, such as status 429, 5xx, or no connection; a
@@ -134,6 +136,8 @@ class Loop:
     max_message_bytes: int = 10 * 1024 * 1024
     token_budget: TokenBudget | int | None = None
     cost_budget: float | None = None
+    session_token_budget: int | None = None
+    session_cost_budget: float | None = None
     on_budget: OnBudget = "end"
     diminishing_returns: DiminishingReturns | None = None
     context_compression: ContextCompression | None = None
@@ -155,9 +159,12 @@ class Loop:
         check_choice("loop.on_unknown", self.on_unknown, ("tell", "ask"))
         if self.answer_timeout is not None:
             object.__setattr__(self, "answer_timeout", seconds(self.answer_timeout, "loop.answer_timeout"))
-        cost = self.cost_budget
-        if cost is not None and (isinstance(cost, bool) or not isinstance(cost, int | float) or not cost > 0):
-            raise DefinitionError(f"loop.cost_budget must be US dollars above 0, got {cost!r}")
+        for name in ("cost_budget", "session_cost_budget"):
+            cost = getattr(self, name)
+            if cost is not None and (isinstance(cost, bool) or not isinstance(cost, int | float) or not cost > 0):
+                raise DefinitionError(f"loop.{name} must be US dollars above 0, got {cost!r}")
+        if self.session_token_budget is not None:
+            check_count("loop.session_token_budget", self.session_token_budget, 1)
         if isinstance(self.token_budget, int):
             object.__setattr__(self, "token_budget", TokenBudget(self.token_budget))
         for name, kind in (
@@ -170,6 +177,15 @@ class Loop:
                 continue
             if not isinstance(getattr(self, name), kind):
                 raise DefinitionError(f"loop.{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether anything limits what a run uses."""
+        return self.token_budget is not None or self.cost_budget is not None or self.has_session_budget
+
+    @property
+    def has_session_budget(self) -> bool:
+        return self.session_token_budget is not None or self.session_cost_budget is not None
 
     @property
     def budget(self) -> TokenBudget | None:

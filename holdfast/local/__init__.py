@@ -25,7 +25,7 @@ from holdfast.local.events import (
     ToolStarted,
 )
 from holdfast.local.gates import GivenDecision
-from holdfast.local.inputs import GivenCheckpoint, Handlers, RunOptions, Transcript
+from holdfast.local.inputs import GivenCheckpoint, Handlers, Images, RunOptions, Transcript
 from holdfast.local.pipelines import OnProgress, PipelineRun, check_run_key
 from holdfast.local.runs import Run
 from holdfast.pipelines import Pipeline
@@ -56,6 +56,7 @@ async def run(
     agent: Agent,
     *,
     message: str | None = None,
+    images: Images = (),
     messages: Transcript | None = None,
     checkpoint: GivenCheckpoint | None = None,
     decisions: Sequence[GivenDecision] = (),
@@ -69,6 +70,7 @@ async def run(
     Args:
         message: what the user says. Left out, a session or transcript goes on where it is; one that is finished
             returns its response again without calling the model.
+        images: beside the message: `Image`s, or `{"url"}` or `{"data", "media_type"}`.
         messages: a transcript to go on from, instead of a stored one.
         checkpoint: a run to go on from: a `Checkpoint`, its JSON, or a dict.
         decisions: what people decided on calls that wait for approval: `Decision`s, or `{"gate": <id of the call>,
@@ -90,7 +92,7 @@ async def run(
     """
     _check_options("run", options)
     work = Run(agent, **options)
-    return await work.go(message=message, messages=messages, checkpoint=checkpoint, decisions=decisions)
+    return await work.go(message=message, images=images, messages=messages, checkpoint=checkpoint, decisions=decisions)
 
 
 async def resume(
@@ -173,6 +175,7 @@ async def run_streaming(
     agent: Agent,
     *,
     message: str | None = None,
+    images: Images = (),
     messages: Transcript | None = None,
     checkpoint: GivenCheckpoint | None = None,
     answer: str | None = None,
@@ -192,7 +195,12 @@ async def run_streaming(
         try:
             work = Run(agent, emit=events.put_nowait, **options)
             result = await work.go(
-                message=message, messages=messages, checkpoint=checkpoint, answer=answer, decisions=decisions
+                message=message,
+                images=images,
+                messages=messages,
+                checkpoint=checkpoint,
+                answer=answer,
+                decisions=decisions,
             )
             events.put_nowait(RunEnded(result))
         finally:

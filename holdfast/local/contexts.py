@@ -15,14 +15,14 @@ def tool_contexts(
     run_key: str,
     session_id: str | None,
     who: AgentContext,
-    invoker: Callable[[str], AgentInvoker],
+    invoker: Callable[[str, str], AgentInvoker],
 ) -> Callable[[ToolCall, int], ToolContext]:
     """Return what makes the context of an attempt at a call of the last turn.
 
     Args:
         last_seq: the number of the transcript's last message in its session.
         run_key: what the keys of all calls begin with.
-        invoker: makes, for the key of a call, what runs agents for it.
+        invoker: makes, for the key and the id of a call, what runs agents for it.
     """
     at = last_answer(transcript) or 0
     number = last_seq - (len(transcript) - 1 - at)
@@ -39,7 +39,7 @@ def tool_contexts(
             user_id=who.user_id,
             tenant_id=who.tenant_id,
             attempt=attempt,
-            agents=invoker(key),
+            agents=invoker(key, call.id),
         )
 
     return context

@@ -10,10 +10,11 @@ from holdfast.agent_loop import Decision, LoopState, gate_problem, read_transcri
 from holdfast.checkpoints import Checkpoint, InterruptedResponse, Question, RunResult
 from holdfast.errors import InputError
 from holdfast.llm import LLM
-from holdfast.messages import Message, clean_text, explain, size_over
+from holdfast.messages import Image, Message, clean_text, explain, read_images, size_over
 from holdfast.stores.protocol import AgentStore
 
 Transcript = Sequence[Message | Mapping[str, Any]]
+Images = Sequence[Image | Mapping[str, Any]]
 GivenCheckpoint = Checkpoint | Mapping[str, Any] | str
 
 
@@ -47,6 +48,7 @@ class RunInput:
     messages: list[Message] | None
     checkpoint: Checkpoint | None
     decisions: tuple[Decision, ...] = ()
+    images: tuple[Image, ...] | None = None
 
     @classmethod
     def read(
@@ -57,6 +59,7 @@ class RunInput:
         answer: str | None,
         decisions: tuple[Decision, ...] = (),
         *,
+        images: Images = (),
         limit: int,
     ) -> "RunInput":
         """Read what a caller gave; texts come out clean and at most `limit` bytes long.
@@ -68,6 +71,8 @@ class RunInput:
             raise InputError("give messages= or checkpoint=, not both")
         if answer is not None and checkpoint is None:
             raise InputError("an answer needs the checkpoint that asks for it")
+        if images and message is None:
+            raise InputError("images= go with a message=")
         read = None if checkpoint is None else _read_checkpoint(checkpoint)
         given = messages if read is None else read.messages
         return cls(
@@ -76,6 +81,7 @@ class RunInput:
             messages=None if given is None else read_transcript(given),
             checkpoint=read,
             decisions=decisions,
+            images=read_images(images, limit),
         )
 
     @property

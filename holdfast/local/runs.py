@@ -31,7 +31,7 @@ from holdfast.llm import LLM, tools_to_descriptions
 from holdfast.local.contexts import tool_contexts
 from holdfast.local.events import CheckpointReached, Event
 from holdfast.local.gates import GivenDecision, at_gates, pending_approvals, read_decisions
-from holdfast.local.inputs import GivenCheckpoint, Handlers, RunInput, Transcript, check_may_speak
+from holdfast.local.inputs import GivenCheckpoint, Handlers, Images, RunInput, Transcript, check_may_speak
 from holdfast.local.invocations import Invocations
 from holdfast.local.model_calls import ModelCalls
 from holdfast.local.pipeline_results import Kept
@@ -90,7 +90,7 @@ class Run:
         )
         self.usage: Usage | None = None
         self._counts: dict[str, int] = {}
-        self._nested_usage: Usage | None = None
+        self._nested_usage: dict[str, Usage] = {}  # of agents that calls of the turn ran, by the call's id
         self._terminal: TerminalError | None = None
         self._log: Log
         self._transcript: RunTranscript
@@ -100,6 +100,7 @@ class Run:
         self,
         *,
         message: str | None = None,
+        images: Images = (),
         messages: Transcript | None = None,
         checkpoint: GivenCheckpoint | None = None,
         answer: str | None = None,
@@ -107,7 +108,9 @@ class Run:
     ) -> RunResult | InterruptedResponse:
         """Run to the end, or to a question."""
         limit = self._agent.loop.max_message_bytes
-        given = RunInput.read(message, messages, checkpoint, answer, read_decisions(decisions), limit=limit)
+        given = RunInput.read(
+            message, messages, checkpoint, answer, read_decisions(decisions), images=images, limit=limit
+        )
         session_id = given.session_for(self._session_id, self._store is not None)
         async with open_log(
             self._store,
@@ -160,6 +163,7 @@ class Run:
             tools=self._tools,
             on_terminal_tool_error=self._agent.on_terminal_tool_error,
             fallbacks=tuple(self._agent.fallback_models),
+            session_usage=self._used_before() if self._agent.loop.has_session_budget else None,
         )
         if given.checkpoint is not None:
             usage = given.checkpoint.usage if given.checkpoint.usage.total_tokens else None
@@ -168,6 +172,9 @@ class Run:
         if given.message is not None:
             check_may_speak(state, self._log.session_id)
         return state
+
+    def _used_before(self) -> Usage | None:
+        return self._log.session.used_by(self._transcript.unwritten)
 
     async def _take_in(self, given: RunInput, state: LoopState) -> LoopState:
         """Take in the answer or message: an answer without a question is a message, an empty one nothing."""
@@ -187,7 +194,7 @@ class Run:
             # Orphans are answered before the user's new message, so that results follow their calls.
             state = await self._call_tools(state, cast(CallTools, next_action(state)))
             check_may_speak(state, self._log.session_id)
-        self._transcript.add([Message(role="user", content=message)])
+        self._transcript.add([Message(role="user", content=message, images=given.images)])
         return state.told()
 
     async def _at_gates(self, given: RunInput, state: LoopState) -> LoopState:
@@ -289,15 +296,16 @@ class Run:
             raise
         outcomes = calls.outcomes()
         self._terminal = next((outcome.error for _, outcome in outcomes if isinstance(outcome, Terminated)), None)
-        results = state.results(outcomes)
+        used, self._nested_usage = self._nested_usage, {}
+        results = state.results(outcomes, used)
         self._transcript.add(results)
         state = state.settled(outcomes)
         await self._transcript.write(state.kept_questions)
         if self._transcript.messages[-len(results) - 1].role == "tool":  # some calls of the turn had results before
             self._transcript.put_in_order()
-        if self._nested_usage is not None:
-            state, self._nested_usage = state.spent(self._nested_usage), None
-            self.usage = state.usage
+        for usage in used.values():
+            state = state.spent(usage)
+        self.usage = state.usage
         return state
 
     def _tool_calls(self, state: LoopState) -> ToolCalls:
@@ -307,7 +315,7 @@ class Run:
 
     async def _give_up(self, state: LoopState, outcomes: list[Settled]) -> None:
         """Keep what is known when the run is cancelled, so that the session can be resumed."""
-        self._transcript.add(state.results(outcomes))
+        self._transcript.add(state.results(outcomes, self._nested_usage))
         try:
             await self._transcript.write(state.asked(outcomes))
         except Exception as error:  # it must not take the place of the cancel
@@ -320,7 +328,9 @@ class Run:
             run_key=self._invoked_by or self._log.key,
             session_id=self._log.session_id,
             who=self._context,
-            invoker=lambda key: Invocations(self._invoked, key, self._depth, self._count_nested),
+            invoker=lambda key, call_id: Invocations(
+                self._invoked, key, self._depth, partial(self._count_nested, call_id)
+            ),
         )
 
     def _invoked(
@@ -337,8 +347,8 @@ class Run:
             depth=self._depth + 1,
         )
 
-    def _count_nested(self, usage: Usage) -> None:
-        self._nested_usage = usage + self._nested_usage
+    def _count_nested(self, call_id: str, usage: Usage) -> None:
+        self._nested_usage[call_id] = usage + self._nested_usage.get(call_id)
 
     def _written_state(self) -> str:
         return self._agent.write_state(self._context.state)

@@ -20,7 +20,7 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.local.cancellation import to_the_end
-from holdfast.messages import Message, clean_text
+from holdfast.messages import Message, clean_text, usage_of
 from holdfast.stores.protocol import AgentStore, Session, check_session_id
 
 _LOG = logging.getLogger("holdfast")
@@ -35,6 +35,8 @@ class Log:
     """
 
     def __init__(self, store: AgentStore | None, session: Session, messages: list[Message], *, is_new: bool) -> None:
+        if session.usage is None and messages:  # written by who keeps no account
+            session = session.model_copy(update={"usage": usage_of(messages)})
         self.session = session
         self.messages = messages
         self.is_new = is_new
@@ -62,10 +64,12 @@ class Log:
 
     async def write(self, messages: Sequence[Message], state: str, questions: tuple[Question, ...] = ()) -> None:
         """Record messages together with the agent's state and the open questions, all or nothing."""
-        session = self.session
-        if (state, questions, None) != (session.state, session.questions or (), session.run_key):
+        session, usage = self.session, self.session.used_by(messages)
+        if (state, questions, None, usage) != (
+            session.state, session.questions or (), session.run_key, session.usage,
+        ):  # fmt: skip
             ours = {"state": state, "questions": questions or None, "workflow_id": None, "run_key": None}
-            session = session.model_copy(update=ours)
+            session = session.model_copy(update={**ours, "usage": usage})
         self._writes += 1
         if self._store is None or not self._store.durable:
             self._unwritten.extend(messages)

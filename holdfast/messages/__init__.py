@@ -9,6 +9,8 @@ from holdfast.messages.records import (
     StopReason,
     ToolCall,
     Usage,
+    read_images,
+    usage_of,
 )
 from holdfast.messages.texts import (
     MAX_DEPTH,
@@ -41,7 +43,9 @@ __all__ = [
     "explain",
     "is_cut",
     "json_problem",
+    "read_images",
     "read_json",
     "read_object",
     "size_over",
+    "usage_of",
 ]

@@ -4,10 +4,11 @@ The values are frozen and hold nothing that JSON cannot carry, however malformed
 whose arguments are no JSON object keeps them as text, and is answered with an error instead of being run.
 """
 
+import base64
 import copy
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Annotated, Any, Literal, Self
 
@@ -93,12 +94,21 @@ class Image(Record):
 
     Args:
         url: of https, or whatever else the provider fetches.
-        data: of the file, in base64, with its `media_type`, such as "image/png".
+        data: of the file, as bytes or in base64, with its `media_type`, such as "image/png".
     """
 
     url: str | None = None
     data: str | None = None
     media_type: str | None = None
+
+    @field_validator("data", mode="before")
+    @classmethod
+    def _in_base64(cls, value: Any) -> Any:
+        if isinstance(value, bytes):
+            return base64.b64encode(value).decode()
+        if isinstance(value, str):
+            base64.b64decode(value, validate=True)  # says what is wrong, in a ValueError
+        return value
 
     @model_validator(mode="after")
     def _is_one_of_both(self) -> Self:
@@ -171,7 +181,8 @@ class Message(Record):
 
     Args:
         status: of a tool result: "completed", "failed" or "cancelled".
-        usage, cost: of the model call that wrote the message; cost in US dollars.
+        usage, cost: of the model call that wrote the message, or of the agents that a tool's call ran; cost in US
+            dollars.
         images: beside the text of a user.
         reasoning: before an answer, as some providers want to have it back.
         stop_reason: of an answer that is not whole: "max-tokens", "refusal" or "content-filter".
@@ -207,6 +218,34 @@ class Message(Record):
         if data.get("content", "") is None:  # what OpenAI's format has beside tool calls
             data = {**data, "content": ""}
         return data
+
+
+def usage_of(messages: Iterable[Message]) -> Usage | None:
+    """Return what messages have used together; None if none says."""
+    total = None
+    for message in messages:
+        if message.usage is not None:
+            total = message.usage + total
+    return total
+
+
+def read_images(given: Any, limit: int) -> tuple[Image, ...] | None:
+    """Read the images of a user's message; None if there are none.
+
+    Raises:
+        InputError: naming the one that cannot be used; or they are longer than `limit` bytes.
+    """
+    if not isinstance(given, list | tuple):
+        raise InputError(f"images must be a list, got {type(given).__name__}")
+    images = []
+    for index, item in enumerate(given):
+        try:
+            images.append(Image.model_validate(item))
+        except ValidationError as error:
+            raise InputError(f"images[{index}] is no image: {explain(error)}") from error
+    if (size := sum(len(image.address) for image in images)) > limit:
+        raise InputError(f"images: {size:,} bytes, more than {limit:,}; give their urls, or make them smaller")
+    return tuple(images) or None
 
 
 class LLMResponse(Record):

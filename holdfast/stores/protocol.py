@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from holdfast.checkpoints import Question
 from holdfast.errors import InputError
-from holdfast.messages import Message, Record
+from holdfast.messages import Message, Record, Usage, usage_of
 
 SESSION_ID = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.:@+=~-]{0,199}")
 
@@ -40,6 +40,7 @@ class Session(Record):
         questions: open questions; None if none.
         workflow_id, run_key: of the Temporal run that wrote last, by which its calls are found in the ledger; None
             if that was a run in process.
+        usage: what its messages have used, pruned ones included; None if none said.
         last_seq: the number of the last message ever written. Set by the store.
         version: how often the session was written, with or without messages. Set by the store.
         created_at: UTC; the first save's is kept, and set by the store if that has none. With the id it tells a
@@ -55,10 +56,16 @@ class Session(Record):
     questions: tuple[Question, ...] | None = None
     workflow_id: str | None = None
     run_key: str | None = None
+    usage: Usage | None = None
     last_seq: int = 0
     version: int = 0
     created_at: datetime | None = None
     updated_at: datetime | None = None
+
+    def used_by(self, messages: Sequence[Message]) -> Usage | None:
+        """Return what it will have used with these messages."""
+        used = usage_of(messages)
+        return self.usage if used is None else used + self.usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ MIGRATIONS = (
     ) STRICT;
     """,
     "ALTER TABLE agent_messages ADD COLUMN more TEXT;",
+    "ALTER TABLE agent_sessions ADD COLUMN usage TEXT;",
 )
 """One script per schema version, applied in order and never edited."""
 

@@ -14,7 +14,7 @@ from holdfast.messages import Message, ToolCall, Usage
 from holdfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall, Session
 
 SESSION = (
-    "id, agent_name, state, user_id, tenant_id, questions, workflow_id, run_key, last_seq, version, created_at,"
+    "id, agent_name, state, user_id, tenant_id, questions, workflow_id, run_key, usage, last_seq, version, created_at,"
     " updated_at"
 )
 DECISION = "run_key, gate, at, decision, by, comment, digest, edit, refused, key"
@@ -52,13 +52,13 @@ def _advance_session(
     if expected_seq:  # the common case in one statement: the session is there and nobody else wrote
         done = db.execute(
             "UPDATE agent_sessions SET state = ?, user_id = ?, tenant_id = ?, questions = ?, workflow_id = ?,"
-            " run_key = ?, updated_at = ?, last_write = ?, last_seq = last_seq + ?, version = version + 1"
+            " run_key = ?, usage = ?, updated_at = ?, last_write = ?, last_seq = last_seq + ?, version = version + 1"
             " WHERE id = ? AND last_seq = ? AND created_at = coalesce(?, created_at)"
             " AND version = coalesce(?, version) AND NOT EXISTS"
             " (SELECT 1 FROM agent_messages WHERE session_id = ? AND write_key = ?)",
             (session.state, session.user_id, session.tenant_id, _write_questions(session), session.workflow_id,
-             session.run_key, _now(), write_key, count, session_id, expected_seq, _created(session), expected_version,
-             session_id, write_key),
+             session.run_key, _write_usage(session), _now(), write_key, count, session_id, expected_seq,
+             _created(session), expected_version, session_id, write_key),
         ).rowcount  # fmt: skip
         if done:
             return expected_seq + count
@@ -85,14 +85,14 @@ def _has_key(db: sqlite3.Connection, session_id: str, write_key: str) -> bool:
 def save_session(db: sqlite3.Connection, session: Session, count: int, write_key: str | None = None) -> int:
     now = _now()
     row = db.execute(
-        f"INSERT INTO agent_sessions ({SESSION}, last_write) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?)"
+        f"INSERT INTO agent_sessions ({SESSION}, last_write) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?)"
         " ON CONFLICT (id) DO UPDATE SET state = excluded.state, user_id = excluded.user_id,"
         " tenant_id = excluded.tenant_id, questions = excluded.questions, workflow_id = excluded.workflow_id,"
-        " run_key = excluded.run_key, last_seq = last_seq + excluded.last_seq,"
+        " run_key = excluded.run_key, usage = excluded.usage, last_seq = last_seq + excluded.last_seq,"
         " version = version + 1, last_write = excluded.last_write, updated_at = excluded.updated_at"
         " RETURNING last_seq",
         (session.id, session.agent_name, session.state, session.user_id, session.tenant_id, _write_questions(session),
-         session.workflow_id, session.run_key, count, _created(session) or now, now, write_key),
+         session.workflow_id, session.run_key, _write_usage(session), count, _created(session) or now, now, write_key),
     ).fetchall()  # fmt: skip
     return int(row[0][0])
 
@@ -147,11 +147,17 @@ def read_session(row: tuple[Any, ...]) -> Session:
     fields = dict(zip(names, row, strict=True))
     if fields["questions"] is not None:
         fields["questions"] = tuple(Question.model_validate(item) for item in json.loads(fields["questions"]))
+    if fields["usage"] is not None:
+        fields["usage"] = Usage.of(json.loads(fields["usage"]))
     return Session.model_validate(fields)
 
 
 def _write_questions(session: Session) -> str | None:
     return json.dumps([question.model_dump() for question in session.questions]) if session.questions else None
+
+
+def _write_usage(session: Session) -> str | None:
+    return None if session.usage is None else json.dumps(session.usage.plain())
 
 
 def read_message(row: tuple[Any, ...]) -> Message:

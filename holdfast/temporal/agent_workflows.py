@@ -23,7 +23,6 @@ from holdfast.agent_loop import (
 )
 from holdfast.checkpoints import Question
 from holdfast.errors import InputError
-from holdfast.messages import Usage
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import model_options, summary
 from holdfast.temporal.calls import Calls
@@ -38,7 +37,7 @@ from holdfast.tools import Outcome, Unknown
 
 STEPS = 100  # after which a run continues as new: replay stays short, and 5,000 steps cost what 50 × 100 do
 
-_ONCE = ("message", "checkpoint", "call", "step", "carried")  # of an input: what the first run of a chain has taken in
+_ONCE = ("message", "images", "checkpoint", "call", "step", "carried")  # what the first run of a chain has taken in
 _FATAL = ("SessionConflictError", "SessionAccessDeniedError")
 
 
@@ -73,13 +72,14 @@ class AgentRun(People):
         await self._begin()
         while True:
             await self._serve_exports()
+            self._take_in_messages()
+            await self._ask_for_more()
             if self._running.cancelled:
                 self._state = self._state.unattended("Not run: the run was cancelled before people had decided")
             if self._running.cancelled and self._state.open_calls:
                 await self._carry_out(next_action(self._state))  # none is run: each is answered with that
             if self._running.cancelled:
                 await self._cancelled()
-            self._take_in_messages()
             ended = await self._carry_out(next_action(self._state))
             if ended is not None:
                 await workflow.wait_condition(workflow.all_handlers_finished)
@@ -131,7 +131,7 @@ class AgentRun(People):
             self._state = read_state(carried.get("state", {}), self._facts)
         else:
             self._state = read_state(opened.pop("state", {}), self._facts)
-            self._mailbox.messages[:0] = [text for text in (opened.pop("message", None),) if text is not None]
+            self._mailbox.messages[:0] = [said for said in (opened.pop("message", None),) if said is not None]
             if self._facts.search:
                 show_started(self._progress.session, self._given.tenant_id)
             if opened.pop("empty", False) and not self._mailbox.messages:
@@ -198,7 +198,6 @@ class AgentRun(People):
         since = {"since": workflow.now().isoformat()}
         questions = [Question(**{**item, "gate": {**item["gate"], **since}}) for item in gates]
         self._state = self._state.replied(cast(Any, answer)).gated(questions, refused)
-        await self._ask_for_more()
         if progress.say and not calls:
             self._state = self._state.told()
         self._tell()
@@ -241,17 +240,6 @@ class AgentRun(People):
             self._state = self._state.failed(reply["error"])
             return None
 
-    async def _ask_for_more(self) -> None:
-        """Wait for whoever may let a run go on that has spent its budget; the calls of its turn wait with it."""
-        state = self._state
-        if not state.asks_for_more or self._given.asks_caller:
-            return
-        used = state.usage or Usage()
-        cost = "" if used.cost is None else f" and {used.cost:.4f} US dollars"
-        message = f"The budget is spent: {used.total_tokens:,} tokens{cost}. Retry lets the run use as much again"
-        if await self._pause("budget", message):
-            self._state = self._state.granted()
-
     async def _may_ask_again(self, error: ActivityError) -> bool:
         """Wait for whoever can mend why the model could not be called."""
         if isinstance(error.cause, ApplicationError) and error.cause.type in _FATAL:
@@ -272,10 +260,7 @@ class AgentRun(People):
         state = state.settled(settled)
         if turn.spent is not None:
             state, turn.spent = state.spent(turn.spent), None
-        had_ended, self._state = self._state.ended, state
-        if had_ended is None:
-            await self._ask_for_more()
-        state = self._state
+        self._state = state
         self._tell()
         if state.questions and not self._running.cancelled:
             # Whoever opens the session while it waits sees the results that are there, and what is asked.

@@ -170,8 +170,7 @@ class Calls:
             return await self._settle(call, turn, tool), None
 
     def _outcome(self, turn: Turn, written: dict[str, Any]) -> Outcome:
-        spent = read_usage(written.get("spent"))
-        turn.spent = turn.spent if spent is None else spent + turn.spent
+        turn.spend(read_usage(written.get("spent")))
         return read_outcome(written)
 
     def _reference(self, call: Call, turn: Turn, **more: Any) -> dict[str, Any]:

@@ -51,19 +51,19 @@ async def run_agent(call: Call, turn: Turn, given: AgentInput, running: Running)
     Args:
         given: the child's input; its arguments are found by reference.
     """
+    spent = None
     if (given.depth or 0) > MAX_DEPTH:
         outcome: Outcome = Failed(f"Agent '{call.name}' is not run: agents call each other {MAX_DEPTH} deep already")
     else:
         try:
             asked = "{run}/{turn}.{position}".format(**(given.call or {}))
             result = await agent_result(call.name, given, running, name=call.id, asked=asked, shown=call.shown)
-            outcome = _outcome(call.name, result, turn)
+            outcome, spent = _outcome(call.name, result), result_usage(result)
         except FailureError as error:
             outcome = _failure(call.name, error)
-    if isinstance(outcome, Returned):
-        turn.sources[call.position] = {"answer_of": given.session_id}
-    else:
-        turn.sources[call.position] = write_outcome(outcome)
+    source = {"answer_of": given.session_id} if isinstance(outcome, Returned) else write_outcome(outcome)
+    turn.sources[call.position] = source if spent is None else source | {"spent": spent.plain()}
+    turn.spend(spent)
     return outcome
 
 
@@ -100,9 +100,7 @@ async def agent_result(
     return cast("dict[str, Any]", await running.wait(handle))
 
 
-def _outcome(name: str, result: dict[str, Any], turn: Turn) -> Outcome:
-    spent = result_usage(result)
-    turn.spent = turn.spent if spent is None else spent + turn.spent
+def _outcome(name: str, result: dict[str, Any]) -> Outcome:
     match result:
         case {"status": "complete", "response": response}:
             return Returned(response)

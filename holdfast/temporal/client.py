@@ -20,11 +20,13 @@ from temporalio.service import RPCError, RPCStatusCode
 from holdfast.agents import Agent
 from holdfast.checkpoints import Checkpoint
 from holdfast.errors import HoldfastError, InputError, SessionConflictError
+from holdfast.local.inputs import Images
 from holdfast.local.pipelines import check_run_key
+from holdfast.messages import read_images
 from holdfast.pipelines import Pipeline
 from holdfast.stores.protocol import check_session_id
 from holdfast.temporal import names
-from holdfast.temporal.wire import AgentInput, PipelineInput, check_json
+from holdfast.temporal.wire import CHECKPOINT_BYTES, AgentInput, PipelineInput, check_json
 
 T = TypeVar("T")
 Run = WorkflowHandle[Any, dict[str, Any]]
@@ -36,6 +38,7 @@ async def start_agent(
     agent: str | Agent,
     *,
     message: str | None = None,
+    images: Images = (),
     session_id: str | None = None,
     user_id: str | None = None,
     tenant_id: str | None = None,
@@ -49,6 +52,8 @@ async def start_agent(
     """Start a run of an agent as the workflow `<agent>/<session_id>`; `await handle.result()` is its result.
 
     Args:
+        images: beside the message: `Image`s, or `{"url"}` or `{"data", "media_type"}`, 1 MiB in all. They cross the
+            run's history: large ones are better given by their urls.
         session_id: the conversation to begin or to go on with; a new one if None.
         checkpoint: a run to go on with, instead of a message.
         if_running: what to do when the session has a run in flight: "refuse", or say `message` to that run.
@@ -63,6 +68,7 @@ async def start_agent(
     given = AgentInput.read(
         {
             "message": message,
+            "images": _plain_images(images),
             "session_id": session,
             "user_id": user_id,
             "tenant_id": tenant_id,
@@ -77,8 +83,8 @@ async def start_agent(
         if message is None:
             raise InputError('if_running="message" needs a message')
         check_json(message, "message")
-        del given["message"]
-        options |= {"start_signal": names.MESSAGE, "start_signal_args": [{"text": message}],
+        said = {"text": given.pop("message")} | ({"images": given.pop("images")} if images else {})
+        options |= {"start_signal": names.MESSAGE, "start_signal_args": [said],
                     "id_conflict_policy": WorkflowIDConflictPolicy.USE_EXISTING}  # fmt: skip
     options.setdefault("static_summary", None if message is None else " ".join(message.split())[:100])
     options.setdefault("id", names.workflow_id(name, session))
@@ -188,9 +194,9 @@ class HoldfastClient:
             return [{"kind": "unreachable", "name": "", "message": f"no worker answers for this run: {error}"}]
         return found
 
-    async def message(self, workflow_id: str, text: str) -> None:
-        """Say something to a run."""
-        await self._update(workflow_id, names.MESSAGE, {"text": text})
+    async def message(self, workflow_id: str, text: str, *, images: Images = ()) -> None:
+        """Say something to a run; images are those of `start_agent`, 256 KiB in all."""
+        await self._update(workflow_id, names.MESSAGE, {"text": text, "images": _plain_images(images)})
 
     async def answer(
         self, workflow_id: str, text: str, *, tool_call_id: str | None = None, by: str | None = None
@@ -262,3 +268,7 @@ async def _of_a_run(workflow_id: str, asked: Awaitable[T]) -> T:
         if error.status != RPCStatusCode.NOT_FOUND:
             raise
         raise InputError(f"Run {workflow_id}: {error.message}") from error
+
+
+def _plain_images(images: Images) -> list[Any] | None:
+    return [image.model_dump() for image in read_images(images, CHECKPOINT_BYTES) or ()] or None

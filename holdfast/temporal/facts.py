@@ -185,7 +185,7 @@ def _changed(usual: Any, value: Any) -> dict[str, Any]:
 
 _PLAIN = (
     "iterations", "response", "finished", "recovering", "progressed", "idle_turns", "warning", "warned", "nudge",
-    "nudges", "short_calls", "fallback", "grants",
+    "nudges", "short_calls", "fallback",
 )  # fmt: skip
 _FRESH = LoopState(loop=Loop(), tools={})
 
@@ -200,8 +200,11 @@ def write_state(state: LoopState) -> dict[str, Any]:
     for name in ("questions", "verdicts"):
         if asked := getattr(state, name):
             data[name] = [question.model_dump() for question in asked]
-    if state.usage is not None:
-        data["usage"] = state.usage.plain()
+    for name in ("usage", "session_usage"):
+        if (usage := getattr(state, name)) is not None:
+            data[name] = usage.plain()
+    if any(state.grants):
+        data["grants"] = list(state.grants)
     if state.ended is not None:
         data["ended"] = asdict(state.ended)
     return data
@@ -220,6 +223,8 @@ def read_state(data: Mapping[str, Any], facts: Facts) -> LoopState:
         questions=tuple(Question(**question) for question in data.get("questions", ())),
         verdicts=tuple(Question(**question) for question in data.get("verdicts", ())),
         usage=read_usage(data.get("usage")),
+        session_usage=read_usage(data.get("session_usage")),
+        grants=tuple(data.get("grants", (0, 0))),
         ended=None if "ended" not in data else Finish(**data["ended"]),
         **plain,
     )

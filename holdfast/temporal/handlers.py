@@ -12,7 +12,7 @@ from holdfast.temporal import names
 from holdfast.temporal.gates import Gates
 from holdfast.temporal.progress import Progress
 from holdfast.temporal.waits import refuse_by
-from holdfast.temporal.wire import AWAITED_BYTES, PARKED_BYTES
+from holdfast.temporal.wire import AWAITED_BYTES, PARKED_BYTES, Said
 
 
 class Handlers(Gates):
@@ -39,7 +39,7 @@ class Handlers(Gates):
         loop = Loop() if self._loop_state is None else self._loop_state.loop
         return loop.max_message_bytes
 
-    def _read_message(self, data: Any, extra: tuple[Any, ...]) -> str:
+    def _read_message(self, data: Any, extra: tuple[Any, ...]) -> Said:
         return self._mailbox.read_message(self._one("message", data, extra), self._limit)
 
     def _read_answer(self, data: Any, extra: tuple[Any, ...], *, may_be_early: bool) -> Any:
@@ -64,7 +64,7 @@ class Handlers(Gates):
 
     # --- signals: the side door, for senders that cannot wait for an answer ---
 
-    @workflow.signal(name=names.MESSAGE, description='Say something to the agent: {"text": "…"}')
+    @workflow.signal(name=names.MESSAGE, description='Say something to the agent: {"text": "…", "images"?}')
     def message_signal(self, data: Any = None, *extra: Any) -> None:
         self._take("message", lambda: self._read_message(data, extra), self._mailbox.messages.append)
 
@@ -74,7 +74,7 @@ class Handlers(Gates):
 
     # --- updates: the main door; the sender learns whether it counts ---
 
-    @workflow.update(name=names.MESSAGE, description='Say something to the agent: {"text": "…"}')
+    @workflow.update(name=names.MESSAGE, description='Say something to the agent: {"text": "…", "images"?}')
     def message_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
         self._mailbox.messages.append(self._read_message(data, extra))
         return {"accepted": True}

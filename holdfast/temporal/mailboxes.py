@@ -11,8 +11,8 @@ from pydantic_core import to_json
 
 from holdfast.checkpoints import Question
 from holdfast.errors import InputError
-from holdfast.messages import size_over
-from holdfast.temporal.wire import PARKED_MESSAGES, check_json, read_fields
+from holdfast.messages import read_images, size_over
+from holdfast.temporal.wire import PARKED_MESSAGES, Said, check_json, read_fields, said_by_user
 
 NOTED = 10  # refusals that `status` shows
 
@@ -57,7 +57,7 @@ class Mailbox:
         refused: the last messages that changed nothing, and why.
     """
 
-    messages: list[str] = field(default_factory=list)
+    messages: list[Said] = field(default_factory=list)
     answers: dict[str, Answer] = field(default_factory=dict)
     answered: list[str] = field(default_factory=list)
     resumes: list[Resume] = field(default_factory=list)
@@ -70,12 +70,14 @@ class Mailbox:
 
     # --- reading; each raises InputError ---
 
-    def read_message(self, data: object, limit: int) -> str:
-        text: str = _required(read_fields(data, "message", {"text": str}), "message", "text")
+    def read_message(self, data: object, limit: int) -> Said:
+        fields = read_fields(data, "message", {"text": str, "images": list})
+        text: str = _required(fields, "message", "text")
         _check_size(text, limit)
+        images = read_images(fields.get("images", ()), limit)
         if len(self.messages) >= PARKED_MESSAGES:
             raise InputError(f"message: {len(self.messages)} messages wait to be taken in already; try again later")
-        return text
+        return said_by_user(text, images)
 
     def read_answer(self, data: object, questions: tuple[Question, ...], limit: int, *, may_be_early: bool) -> Answer:
         known = {"tool_call_id": str, "text": str, "by": str}
@@ -136,7 +138,7 @@ class Mailbox:
         self.answered = [*self.answered[-PARKED_MESSAGES:], *([call_id] if call_id else [])]
         return self.answers.pop(call_id or "")
 
-    def take_messages(self) -> list[str]:
+    def take_messages(self) -> list[Said]:
         taken, self.messages = self.messages, []
         return taken
 

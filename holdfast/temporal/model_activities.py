@@ -9,6 +9,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
@@ -32,7 +33,7 @@ from holdfast.temporal.hosts import (
 )
 from holdfast.temporal.transcripts import Transcript, session_key
 from holdfast.temporal.turn_records import KeptView, TurnRecord
-from holdfast.temporal.wire import INLINE_BYTES, PREVIEW, shown_arguments
+from holdfast.temporal.wire import INLINE_BYTES, PREVIEW, Said, shown_arguments, user_message
 
 _LOG = logging.getLogger("holdfast")
 
@@ -115,7 +116,7 @@ class ModelActivities:
     async def _ask(self, reference: Mapping[str, Any], transcript: Transcript, view: KeptView | None) -> TurnRecord:
         """Ask the model, and return what is to be kept of the turn."""
         agent, context, turn = transcript.agent, transcript.context(), reference["turn"]
-        said = [Message(role="user", content=text) for text in reference.get("say", ())]
+        said = [user_message(one) for one in reference.get("say", ())]
         messages = [*(() if view is None else view.messages), *transcript.messages, *said]
         messages = _noticed(agent, messages, transcript, reference, 0 if view is None else view.seq)
         adapter = self._host.adapter(agent, reference.get("model"))
@@ -146,7 +147,7 @@ class ModelActivities:
         )
         return TurnRecord(
             message=message,
-            said=tuple(_digest(message.content) for message in said),
+            said=tuple(_digest(one) for one in reference.get("say", ())),
             state=agent.write_state(context.state),
             key=f"{session_key(transcript.session)}/{number + 1}",
             session=transcript.session.id,
@@ -233,10 +234,10 @@ def _told(reference: Mapping[str, Any], record: TurnRecord) -> tuple[list[Messag
     They differ when an answer is asked for again after a reset, and the messages come at another turn than before.
     """
     told, untold, heard = [], [], list(record.said)
-    for index, text in enumerate(reference.get("say", ())):
-        if (digest := _digest(text)) in heard:
+    for index, said in enumerate(reference.get("say", ())):
+        if (digest := _digest(said)) in heard:
             heard.remove(digest)
-            told.append(Message(role="user", content=text))
+            told.append(user_message(said))
         else:
             untold.append(index)
     return told, untold
@@ -307,5 +308,6 @@ def _final(agent: Agent, text: str) -> dict[str, Any]:
     return final if "size" in final else final | {"output": read_json(text)}
 
 
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+def _digest(said: Said) -> str:
+    written = said.encode() if isinstance(said, str) else to_json(said)
+    return hashlib.blake2b(written, digest_size=8).hexdigest()

@@ -10,6 +10,7 @@ from temporalio import workflow
 from holdfast.agent_loop import Decision, Gate, LoopState
 from holdfast.agents import Loop
 from holdfast.checkpoints import Question
+from holdfast.messages import Usage
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import STORE_OPTIONS
 from holdfast.temporal.calls import Calls
@@ -34,6 +35,7 @@ class People(Handlers):
         super().__init__()
         self._given = AgentInput()
         self._facts = Facts(loop=Loop(), tools={})  # those of the agent, once the run is open
+        self._is_denied = False  # nobody lets the run use more than its budget
         self._deciding: dict[str, asyncio.Task[Gate]] = {}  # gates of the turn, by call
 
     @property
@@ -63,6 +65,21 @@ class People(Handlers):
         if self._loop_state is None:
             reference["input"] = self._given.plain()
         return names.OPEN, reference
+
+    # --- budgets ---
+
+    async def _ask_for_more(self) -> None:
+        """Wait for whoever may let a run go on that has spent its budget; the calls of its turn wait with it."""
+        if self._is_denied or self._given.asks_caller or not self._state.asks_for_more:
+            return
+        used = [_shown_usage("this run", self._state.usage)]
+        if self._state.session_usage is not None:
+            used.append(_shown_usage("its session", self._state.session_usage))
+        message = f"The budget is spent: {', '.join(used)}. Retry lets it use as much again"
+        if await self._pause("budget", message):
+            self._state = self._state.granted()
+        else:
+            self._is_denied = True
 
     # --- questions ---
 
@@ -279,3 +296,9 @@ class People(Handlers):
 
 def _text(outcome: Outcome) -> str:
     return outcome.error if isinstance(outcome, Failed) else ""
+
+
+def _shown_usage(whose: str, usage: Usage | None) -> str:
+    used = usage or Usage()
+    cost = "" if used.cost is None else f" and {used.cost:.4f} US dollars"
+    return f"{used.total_tokens:,} tokens{cost} by {whose}"

@@ -10,7 +10,7 @@ from holdfast.agent_loop import LoopState
 from holdfast.messages import Usage
 from holdfast.temporal import names
 from holdfast.temporal.facts import Call, write_call, write_state
-from holdfast.temporal.wire import AgentInput
+from holdfast.temporal.wire import AgentInput, Said
 
 
 @dataclass(slots=True)
@@ -39,6 +39,9 @@ class Turn:
     spent: Usage | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
     approved: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def spend(self, usage: Usage | None) -> None:
+        self.spent = self.spent if usage is None else usage + self.spent
 
     def written(self) -> None:
         """The results so far are in the transcript."""
@@ -69,7 +72,7 @@ class Progress:
     opened: dict[str, Any] = field(default_factory=dict)
     seq: int = 0
     turn: Turn = field(default_factory=Turn)
-    say: list[str] = field(default_factory=list)
+    say: list[Said] = field(default_factory=list)
     notices: list[list[Any]] = field(default_factory=list)
     view: int | None = None
     last: dict[str, Any] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from holdfast.errors import InputError, SessionConflictError, StoreError
 from holdfast.local.inputs import RunInput
 from holdfast.local.pipeline_results import Kept
 from holdfast.local.sessions import check_access
-from holdfast.messages import Message, ToolCall, Usage, cut
+from holdfast.messages import Message, ToolCall, Usage, cut, usage_of
 from holdfast.stores.protocol import Session
 from holdfast.temporal import names
 from holdfast.temporal.facts import Call, write_facts, write_state
@@ -34,7 +34,9 @@ from holdfast.temporal.wire import (
     check_json,
     edit_digest,
     edit_reference,
+    said_by_user,
     shown_arguments,
+    user_message,
 )
 
 
@@ -87,9 +89,10 @@ class SessionActivities:
             "seq": 0,
         }
         said = await self._message(agent, given)
-        message = RunInput.read(said, None, None, None, limit=agent.loop.max_message_bytes).message
-        if message is not None:
-            opened["message"] = message
+        limit = agent.loop.max_message_bytes
+        brought = RunInput.read(said, None, None, None, images=given.images or (), limit=limit)
+        if (message := brought.message) is not None:
+            opened["message"] = said_by_user(message, brought.images)
         session = await self._session(agent, given, reference)
         if session is None:
             opened["created"] = datetime.now(UTC).isoformat()
@@ -159,6 +162,7 @@ class SessionActivities:
             workflow_id=activity.info().workflow_id,
             run_key=f"{run}/0",
             created_at=datetime.fromisoformat(opened.pop("created")),
+            usage=usage_of(messages),
         )
         seq = await self._host.store.append_messages_atomic(
             session.id, messages, session, write_key=f"{run}/0", expected_seq=0
@@ -182,9 +186,10 @@ class SessionActivities:
         *,
         recovering: bool,
     ) -> dict[str, Any]:
-        state = LoopState(loop=agent.loop, tools=agent.tool_map).fold(
-            messages, recovering=recovering, questions=questions
-        )
+        used = usage_of(messages) if session.usage is None else session.usage
+        state = LoopState(
+            loop=agent.loop, tools=agent.tool_map, session_usage=used if agent.loop.has_session_budget else None
+        ).fold(messages, recovering=recovering, questions=questions)
         state = state.gated(*await find_gates(self._host, agent, state, session.user_id)) if state.unasked else state
         last = last_answer(messages)
         answer = None if last is None else messages[last]
@@ -304,7 +309,7 @@ class SessionActivities:
             await self._host.thread.run(hooked(hook, context))
             state = transcript.agent.write_state(context.state)
         say = [] if reference["status"] == "cancelled" else reference.get("say", [])
-        messages = [Message(role="user", content=text) for text in say]
+        messages = [user_message(one) for one in say]
         if messages or (state is not None and state != transcript.session.state):
             end = transcript.take(
                 messages,

@@ -14,10 +14,11 @@ from holdfast.checkpoints import Question
 from holdfast.errors import SessionConflictError
 from holdfast.messages import Message, ToolCall
 from holdfast.stores.protocol import Append, LedgerEntry, Session
+from holdfast.temporal.facts import read_usage
 from holdfast.temporal.hosts import AgentHost
 from holdfast.temporal.transcript_cache import KeptTranscript, size_of
-from holdfast.temporal.wire import read_outcome
-from holdfast.tools import Outcome, Returned, Unknown
+from holdfast.temporal.wire import read_outcome, write_outcome
+from holdfast.tools import Unknown
 
 
 def call_key(turn: int, position: int, call_id: str, dispatch: int = 1) -> str:
@@ -138,8 +139,9 @@ class Transcript:
         in_ledger = await self._in_ledger(calls, turn, positions, sources)
         results = []
         for call in calls:
-            outcome = in_ledger.get(call.id) or await self._elsewhere(sources[positions[call.id]])
-            message = result_message(call, outcome, self.host.max_message_bytes)
+            written = in_ledger.get(call.id) or await self._elsewhere(sources[positions[call.id]])
+            spent = read_usage(written.get("spent"))
+            message = result_message(call, read_outcome(written), self.host.max_message_bytes, spent)
             if message is not None:
                 results.append(message)
         append = self.take(
@@ -156,8 +158,8 @@ class Transcript:
 
     async def _in_ledger(
         self, calls: Sequence[ToolCall], turn: int, positions: Mapping[str, int], sources: Mapping[int, Any]
-    ) -> dict[str, Outcome]:
-        """Return the outcomes that this run's ledger has, by call id; where no source is named they are there."""
+    ) -> dict[str, dict[str, Any]]:
+        """Return what this run's ledger has of outcomes, by call id; where no source is named they are there."""
         keys = {}
         for call in calls:
             place = positions[call.id]
@@ -165,21 +167,20 @@ class Transcript:
             if "dispatch" in source:
                 keys[call.id] = call_key(turn, place, call.id, source["dispatch"])
         run, cache = self.reference["run"], self.host.cache
-        here = {call_id: result for call_id, key in keys.items() if (result := cache.result(run, key)) is not None}
-        result = {call_id: read_outcome(written) for call_id, written in here.items()}
-        if there := {call_id: key for call_id, key in keys.items() if call_id not in here}:
+        result = {call_id: written for call_id, key in keys.items() if (written := cache.result(run, key)) is not None}
+        if there := {call_id: key for call_id, key in keys.items() if call_id not in result}:
             entries = await self.host.store.load_entries(run, list(there.values()))
             result |= {call_id: recorded(entries.get(key)) for call_id, key in there.items()}
         return result
 
-    async def _elsewhere(self, source: Mapping[str, Any]) -> Outcome:
+    async def _elsewhere(self, source: Mapping[str, Any]) -> Mapping[str, Any]:
         match source:
             case {"answer_of": session}:
                 messages = await self.host.store.load_messages(session)
-                return Returned(messages[-1].content if messages else "")
+                return {"returned": messages[-1].content if messages else "", "spent": source.get("spent")}
             case {"run": run, "key": key}:
                 return recorded((await self.host.store.load_entries(run, [key])).get(key))
-        return read_outcome(source)
+        return source
 
     def take(
         self,
@@ -196,6 +197,7 @@ class Transcript:
             "questions": questions or None,
             "workflow_id": activity.info().workflow_id,
             "run_key": f"{run}/{turn}",
+            "usage": self.session.used_by(messages),
         }
         state = self.reference.get("agent_state") if state is None else state
         if state is not None:
@@ -221,11 +223,11 @@ class Transcript:
         )
 
 
-def recorded(entry: LedgerEntry | None) -> Outcome:
-    """Return the outcome that the ledger has of a call."""
+def recorded(entry: LedgerEntry | None) -> dict[str, Any]:
+    """Return the written outcome that the ledger has of a call."""
     if entry is None or entry.result is None:
-        return Unknown("the record of its result is gone")
-    return read_outcome(read_entry(entry))
+        return write_outcome(Unknown("the record of its result is gone"))
+    return read_entry(entry)
 
 
 def read_entry(entry: LedgerEntry) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pydantic_core import to_json
 
 from holdfast.agent_loop import Gate
 from holdfast.errors import DefinitionError, InputError, TerminalError
-from holdfast.messages import clean_text, cut, json_problem
+from holdfast.messages import Image, Message, clean_text, cut, json_problem, read_images
 from holdfast.stores.protocol import check_session_id
 from holdfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown, check_count
 
@@ -77,12 +77,28 @@ def read_fields(data: object, what: str, known: Mapping[str, type], *, own: Coll
     return given
 
 
-_NAMES: dict[Any, str] = {str: "text", int: "a whole number", dict: "an object", bool: "true or false"}
+_NAMES: dict[Any, str] = {str: "text", int: "a whole number", dict: "an object", bool: "true or false", list: "a list"}
 
 
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:80] + "…"
+
+
+Said = str | dict[str, Any]
+"""What a user said: text, or `{"text", "images"}`."""
+
+
+def said_by_user(text: str, images: tuple[Image, ...] | None) -> Said:
+    """Return what a history has of a user's message."""
+    return text if images is None else {"text": text, "images": [image.model_dump() for image in images]}
+
+
+def user_message(said: Said) -> Message:
+    """Read what `said_by_user` returned."""
+    if isinstance(said, str):
+        return Message(role="user", content=said)
+    return Message(role="user", content=said["text"], images=said["images"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +107,7 @@ class AgentInput:
 
     Args:
         message: what the user says.
+        images: beside it, each `{"url"}` or `{"data", "media_type"}`.
         session_id: the conversation; that of the workflow id `<agent>/<session_id>` by default.
         user_id, tenant_id: who says it; must be the session's owner.
         max_iterations: instead of the agent's own.
@@ -105,6 +122,7 @@ class AgentInput:
     """
 
     message: str | None = None
+    images: list[Any] | None = None
     session_id: str | None = None
     user_id: str | None = None
     tenant_id: str | None = None
@@ -126,6 +144,9 @@ class AgentInput:
             InputError: saying what cannot be used.
         """
         given = read_fields({} if data is None else data, "The input", _INPUT, own=_OWN)
+        if "images" in given and "message" not in given:
+            raise InputError("The input: images go with a message")
+        read_images(given.get("images", ()), CHECKPOINT_BYTES)
         if "session_id" in given:
             check_session_id(given["session_id"])
         for name in ("user_id", "tenant_id", "instance_id"):
@@ -193,6 +214,7 @@ class PipelineInput:
 
 _INPUT: dict[str, Any] = {
     "message": str,
+    "images": list,
     "session_id": str,
     "user_id": str,
     "tenant_id": str,

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.checkpoints import Question
 from holdfast.errors import SessionConflictError
-from holdfast.messages import Message
+from holdfast.messages import Message, Usage
 from holdfast.testing.expectations import contents, expect, expect_error, say, session
 
 
@@ -16,6 +16,9 @@ async def an_atomic_append_makes_the_session_and_its_messages_visible_together(s
     expect(last, 2, "the last number")
     expect((await store.load_session("s1")).state, '{"n": 1}', "state")
     expect(await contents(store), ["a", "b"], "load_messages")
+    used = Usage(input_tokens=5)
+    await store.append_messages_atomic("s1", say("c"), session(usage=used), expected_seq=2)
+    expect((await store.load_session("s1")).usage, used, "usage")
 
 
 async def atomic_appends_stay_in_order(store: Any) -> None:

@@ -51,7 +51,11 @@ async def an_unknown_session_is_none_and_has_no_messages(store: Any) -> None:
 
 async def a_saved_session_is_loaded_as_it_was(store: Any) -> None:
     saved = session(
-        state='{"n": 1}', user_id="u", tenant_id="t", questions=(Question(question="When?", tool_call_id="c1"),)
+        state='{"n": 1}',
+        user_id="u",
+        tenant_id="t",
+        questions=(Question(question="When?", tool_call_id="c1"),),
+        usage=Usage(input_tokens=3, cost=0.25),
     )
     await store.save_session(saved)
     loaded = await store.load_session("s1")

@@ -22,7 +22,7 @@ async def test_a_run_that_has_spent_its_budget_asks_for_more(temporal: Temporal,
         for number, action in enumerate(actions, 1):
             (shown,) = await pending(run)
             assert (shown["kind"], shown["name"]) == ("pause", "budget")
-            assert shown["message"].startswith(f"The budget is spent: {number}00 tokens.")
+            assert shown["message"].startswith(f"The budget is spent: {number}00 tokens by this run.")
             await temporal.people.resume(run.id, action, by="ada")
         assert (await result(run))["status"] == ends
         await check_healthy(run)

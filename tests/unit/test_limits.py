@@ -22,6 +22,8 @@ def test_the_limits_of_a_loop_have_defaults() -> None:
         "max_message_bytes": 10 * 1024 * 1024,
         "token_budget": None,
         "cost_budget": None,
+        "session_token_budget": None,
+        "session_cost_budget": None,
         "on_budget": "end",
         "diminishing_returns": None,
         "model_retry": {

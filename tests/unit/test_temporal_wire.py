@@ -101,9 +101,9 @@ def test_a_session_is_read_from_the_id_of_its_workflow(workflow: str, session: s
 # --- inputs ---
 
 WHOLE: dict[str, Any] = {
-    "message": "hi", "session_id": "s", "user_id": "ada", "tenant_id": "acme", "max_iterations": 3,
-    "instance_id": "i-1", "checkpoint": {"messages": []}, "call": {"run": "r", "turn": 1, "position": 0},
-    "step": {"run": "r", "path": "p"}, "depth": 2,
+    "message": "hi", "images": [{"url": "u"}], "session_id": "s", "user_id": "ada", "tenant_id": "acme",
+    "max_iterations": 3, "instance_id": "i-1", "checkpoint": {"messages": []},
+    "call": {"run": "r", "turn": 1, "position": 0}, "step": {"run": "r", "path": "p"}, "depth": 2,
     "max_tokens": 50, "asks_caller": True, "carried": {"run": "r"},
 }  # fmt: skip
 
@@ -141,6 +141,9 @@ def test_null_stands_for_an_absent_key() -> None:
         ({"session_id": ""}, "session_id must be 1 to 200 characters"),
         ({"user_id": ""}, "user_id must not be empty"),
         ({"instance_id": ""}, "instance_id must not be empty"),
+        ({"images": "x"}, "images must be a list"),
+        ({"message": "x", "images": ["x"]}, "images[0] is no image"),
+        ({"images": [{"url": "u"}]}, "images go with a message"),
         ({"message": "x" * 1_100_000}, "1,100,014 bytes, more than 1,048,576"),
         ({"call": {}}, "call"),
     ],

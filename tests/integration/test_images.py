@@ -1,0 +1,84 @@
+"""Images beside what a user says: given to a run, sent to one on Temporal, kept, and shown to the model."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from holdfast import Agent, Image, InputError, Message, run
+from holdfast.messages import read_images
+from holdfast.temporal import start_agent
+from holdfast.testing import ScriptedModel
+from integration.doubles import echo
+from integration.drivers import Driver
+from integration.questions import ask_user
+from integration.temporal_runs import Temporal, pending, result
+from integration.transcripts import asks_for, call
+
+PICTURE = Image(data=b"\x89PNG", media_type="image/png")
+LINK = {"url": "https://example.com/cat.png"}
+
+
+def shown(messages: Sequence[Message]) -> list[tuple[str, list[str]]]:
+    return [(m.content, [image.address for image in m.images or ()]) for m in messages if m.role == "user"]
+
+
+async def test_every_message_of_a_session_may_have_images(driver: Driver) -> None:
+    model = ScriptedModel([asks_for(call("echo", "c1", text="x")), "a cat", "a dog"])
+    agent = Agent("a", tools=[echo])
+    await driver.run(agent, model, message="What is it?", images=[PICTURE, LINK])
+    ended = await driver.run(agent, model, message="And this?", images=[LINK])
+    said = [("What is it?", [PICTURE.address, LINK["url"]]), ("And this?", [LINK["url"]])]
+    assert shown(ended.messages) == said
+    assert [shown(seen.messages) for seen in model.calls] == [said[:1], said[:1], said]
+
+
+async def test_a_run_on_temporal_is_shown_images_later(temporal: Temporal) -> None:
+    """By an update, a raw signal, and the signal that starts a run or reaches the one that is there."""
+    agent = Agent("a", tools=[ask_user])
+    model = ScriptedModel([asks_for(call("ask_user", "c1", question="?")), "seen"])
+    async with temporal.worker(agent, llm=model):
+        handle = await temporal.start(agent)
+        await pending(handle)
+        await temporal.people.message(handle.id, "one", images=[PICTURE])
+        await handle.signal("message", {"text": "two", "images": [LINK]})
+        session = temporal.session()
+        await start_agent(
+            temporal.client, agent, message="three", images=[LINK], session_id=session, task_queue=temporal.name,
+            if_running="message",
+        )  # fmt: skip
+        await handle.execute_update("answer", {"text": "go on"})
+        await result(handle)
+    said = [("go", []), ("one", [PICTURE.address]), ("two", [LINK["url"]]), ("three", [LINK["url"]])]
+    assert shown(await temporal.messages()) == shown(model.calls[-1].messages) == said
+
+
+WRONG: list[tuple[Any, str]] = [
+    ("cat.png", "images must be a list, got str"),
+    ([{"url": "u", "data": "aaaa"}], r"images\[0\] is no image: value: Value error, an image has either a url, or"),
+    ([LINK, {"data": "a", "media_type": "image/png"}], r"images\[1\] is no image: data: .*base64"),
+    ([{"data": "no base64!", "media_type": "image/png"}], r"images\[0\] is no image: data: "),
+    ([{"url": "x" * 2_000_000}], "images: 2,000,000 bytes, more than 1,048,576; give their urls, or make them smaller"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "says"), WRONG, ids=[text[:30] for _, text in WRONG])
+def test_what_is_no_image_is_refused(wrong: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        read_images(wrong, 1_048_576)
+
+
+async def test_a_run_refuses_what_is_no_image(driver: Driver) -> None:
+    with pytest.raises(InputError, match=r"images\[0\] is no image"):
+        await driver.run(Agent("a"), ScriptedModel([]), images=[{"address": "cat.png"}])
+
+
+async def test_images_without_a_message_are_refused(temporal: Temporal) -> None:
+    with pytest.raises(InputError, match="images= go with a message="):
+        await run(Agent("a"), images=[PICTURE], llm=ScriptedModel([]))
+    with pytest.raises(InputError, match="images go with a message"):
+        await temporal.start("a", None, images=[PICTURE])
+
+
+def test_an_image_takes_bytes() -> None:
+    assert Image(data=b"\x89PNG", media_type="image/png").data == "iVBORw=="
