@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, cast, get_args
 
 from holdfast.agent_loop.actions import Action, AskApproval, AskHuman, CallModel, CallTools, Finish, OpenGates, Settled
+from holdfast.agent_loop.answers import end_of, unfit_calls
 from holdfast.agent_loop.budgets import Grants, SpentStatus, more_grants, spent_budget
 from holdfast.agent_loop.gates import Gate
 from holdfast.agent_loop.tool_facts import ToolFacts, may_run_again
@@ -83,13 +84,6 @@ def _batches(calls: Iterable[ToolCall], tools: Mapping[str, ToolFacts]) -> tuple
     return tuple(tuple(batch) for batch in batches)
 
 
-def _end_of(answer: Message) -> Finish | None:
-    """Return how a run ends with an answer that is not whole; a call in one is answered like any other."""
-    if answer.stop_reason is None:
-        return None
-    return Finish("max-tokens" if answer.stop_reason == "max-tokens" else "refused", answer.content)
-
-
 # --- state --------------------------------------------------------------------------------------------------------
 
 
@@ -157,10 +151,10 @@ class LoopState:
         last = last_answer(messages)
         calls = tuple(call for call in unanswered(messages) if call.id not in waiting)
         answer = Message(role="assistant") if last is None else messages[last]
-        refused = self._beyond_limit(answer.tool_calls or ())
+        refused = unfit_calls(answer, self.loop.max_tool_calls)
         return self._with(
             response=answer.content,
-            ended=_end_of(answer) if last == len(messages) - 1 else None,
+            ended=end_of(answer) if last == len(messages) - 1 else None,
             finished=last == len(messages) - 1 and not answer.tool_calls and not questions,
             open_calls=calls,
             unasked=() if recovering or gates else self._may_need_approval(calls, refused),
@@ -183,9 +177,9 @@ class LoopState:
     def replied(self, message: Message) -> "LoopState":
         """The model answered with `message`."""
         calls = message.tool_calls or ()
-        refused = self._beyond_limit(calls)
+        refused = unfit_calls(message, self.loop.max_tool_calls)
         state = self._with(
-            ended=_end_of(message),
+            ended=end_of(message),
             iterations=self.iterations + 1,
             response=message.content,
             finished=not calls,
@@ -202,11 +196,6 @@ class LoopState:
             if calls:
                 state = state._judged_by_length(message.usage)
         return state
-
-    def _beyond_limit(self, calls: Sequence[ToolCall]) -> Mapping[str, str]:
-        limit = self.loop.max_tool_calls
-        why = f"Not run: at most {limit} tool calls per turn (max_tool_calls); ask again for the others"
-        return {call.id: why for call in calls[limit:]}
 
     def _may_need_approval(self, calls: Sequence[ToolCall], refused: Mapping[str, str]) -> tuple[ToolCall, ...]:
         gated = (call for call in calls if (tool := self.tools.get(call.name)) is not None and tool.approval)

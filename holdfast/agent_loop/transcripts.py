@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from holdfast.errors import InputError, ToolDurabilityError
-from holdfast.messages import LLMResponse, Message, ToolCall, Usage, clean_text, cut, error_text, explain
+from holdfast.messages import LLMResponse, Message, ToolCall, Usage, clean_text, cut, error_text, explain, json_problem
 from holdfast.tools import TOOL_NAME, Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
 
 
@@ -166,19 +166,21 @@ def answer_message(
         if (call_id, name) != (call.id, call.name) or arguments is not call.arguments:
             call = ToolCall(id=call_id, name=name, arguments=arguments)
         calls[call_id] = call
-    usage, cost = response.usage, response.cost
+    usage, cost, thought = response.usage, response.cost, response.reasoning
     if cost is None and usage is not None:
         cost = usage.cost
     if cost is not None and (usage is None or usage.cost is None):
         usage = (usage or Usage()).model_copy(update={"cost": cost})
+    if thought is not None and (json_problem(thought.blocks) or len(to_json(thought.blocks)) > limit):
+        thought = None  # what cannot be kept cannot be sent back
     return Message(
         role="assistant",
         content=cut(clean_text(response.text), limit),
         tool_calls=tuple(calls.values()) or None,
         usage=usage,
         cost=cost,
-        reasoning=response.reasoning,
-        stop_reason=None if calls else response.not_whole,
+        reasoning=thought,
+        stop_reason=response.not_whole,
         model=model,
     )
 

@@ -7,10 +7,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from holdfast.agents import Agent
 from holdfast.errors import InputError
+from holdfast.llm.anthropic_sdk import AnthropicMessages
 from holdfast.llm.openai_compatible import OpenAICompatible
+from holdfast.llm.openai_sdk import OpenAIResponses
 from holdfast.llm.prices import Price
-from holdfast.llm.providers import create_adapter, provided
-from holdfast.llm.sdks import AnthropicMessages, OpenAIResponses
+from holdfast.llm.providers import PROVIDERS, create_adapter, provided
 from holdfast.messages import LLMResponse, Message, Record
 from holdfast.tools import Tool
 
@@ -58,24 +59,20 @@ class StreamingLLMAdapter(Protocol):
         ...
 
 
-LLM = LLMAdapter | Callable[[str | None], LLMAdapter]
+LLM = LLMAdapter | Callable[[str | None], LLMAdapter | None]
 
 
 def adapter_for(llm: LLM | None, agent: Agent) -> LLMAdapter:
     """Return the adapter for an agent's model: `llm` itself, what it returns for the model's name, or the provider's.
+
+    A function that returns None leaves the model to its provider.
 
     Raises:
         InputError: there is none.
         DefinitionError: the provider has no key.
     """
     if llm is None:
-        if (adapter := provided(agent.model)) is not None:
-            return adapter
-        raise InputError(
-            f"Agent '{agent.name}' has no model to call: name one with its provider, such as "
-            'model="anthropic:claude-sonnet-4-6", or pass llm=, an object with `async def chat(messages, tools)` or a '
-            "function from the agent's model to one"
-        )
+        return _provided(agent)
     if hasattr(llm, "chat"):
         if isinstance(llm, type):
             raise InputError(f"llm must be an adapter, not the class {llm.__name__}: make one of it")
@@ -86,9 +83,22 @@ def adapter_for(llm: LLM | None, agent: Agent) -> LLMAdapter:
             f"to one, got {llm!r:.80}"
         )
     adapter = llm(agent.model)
+    if adapter is None:  # it leaves this one to us
+        return _provided(agent)
     if not hasattr(adapter, "chat"):
         raise InputError(f"llm gave {adapter!r:.80} for the model {agent.model!r}: it has no `chat` method")
     return adapter
+
+
+def _provided(agent: Agent) -> LLMAdapter:
+    if (adapter := provided(agent.model)) is not None:
+        return adapter
+    what = "has no model to call" if agent.model is None else f"is to call {agent.model!r}, which names no provider"
+    raise InputError(
+        f"Agent '{agent.name}' {what}: name one as <provider>:<model>, such as \"anthropic:claude-sonnet-4-6\" (the "
+        f"providers are {', '.join(PROVIDERS)}), or pass llm=, an object with `async def chat(messages, tools)` or a "
+        "function from the agent's model to one"
+    )
 
 
 def named(llm: LLM | None, agent: Agent, model: str | None) -> LLMAdapter:
@@ -107,8 +117,17 @@ def named(llm: LLM | None, agent: Agent, model: str | None) -> LLMAdapter:
 
 
 def settings_for(adapter: LLMAdapter, agent: Agent) -> dict[str, Any]:
-    """Return what an adapter is called with: the agent's settings, and its output if the provider can hold that."""
+    """Return what an adapter is called with: the agent's settings, and its output if the provider can hold that.
+
+    Settings under the name of a provider are for its models alone.
+    """
     settings = agent.plain_settings()
+    own = settings.get(getattr(adapter, "provider", ""))
+    settings = {
+        name: value for name, value in settings.items() if name not in PROVIDERS or not isinstance(value, Mapping)
+    }
+    if isinstance(own, Mapping):
+        settings |= own
     if agent.output_schema is not None and getattr(adapter, "native_output", False):
         settings.setdefault("output_schema", agent.output_schema)
     return settings

@@ -1,16 +1,19 @@
 """Anthropic's Messages format: what a request says and what an answer means. Nothing here does I/O."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InputError
-from holdfast.llm.chat_completions import sendable_arguments
-from holdfast.messages import Image, LLMResponse, Message, Reasoning, ToolCall
+from holdfast.llm.chat_completions import sendable_arguments, sendable_id
+from holdfast.llm.thoughts import Part, parts_of, reasoning_of
+from holdfast.messages import Image, LLMResponse, Message, ToolCall
 
 if TYPE_CHECKING:  # the package exports what is built on this module
     from holdfast.llm import ToolDescription
 
 PROVIDER = "anthropic"
+_THOUGHTS = ("thinking", "redacted_thinking")
+_NOTHING = "(nothing)"  # what a user said who said nothing: blank text is refused
 _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 
 
@@ -20,35 +23,43 @@ def request(
     tools: "Sequence[ToolDescription]",
     settings: Mapping[str, Any],
     *,
+    output: dict[str, Any] | None,
     max_tokens: int,
     cache: bool,
 ) -> dict[str, Any]:
     """Return the body of a request; what is absent has no key.
 
     Args:
-        settings: go into it as they are, but for `tool_choice` and `output_schema`, which every provider writes
-            otherwise.
-        max_tokens: unless the settings say.
+        settings: go into it as they are, but for `tool_choice`, which every provider writes otherwise.
+        output: the format that the answer is held to.
+        max_tokens: unless the settings say; those for thinking come on top.
         cache: have the provider keep what this request begins with, for the next.
     """
     given = dict(settings)
-    choice, schema = given.pop("tool_choice", None), given.pop("output_schema", None)
+    choice, thinking = given.pop("tool_choice", None), given.get("thinking")
+    if isinstance(thinking, Mapping) and isinstance(budget := thinking.get("budget_tokens"), int):
+        max_tokens += budget
     system = "\n\n".join(message.content for message in messages if message.role == "system" and message.content)
     body: dict[str, Any] = {"model": model, "max_tokens": max_tokens, "messages": _messages(messages)}
     if system:
         body["system"] = system
     if tools:
         body["tools"] = [
-            {"name": tool.name, "description": tool.description, "input_schema": dict(tool.input_schema)}
+            {"name": tool.name, "description": tool.description, "input_schema": _input_schema(tool.input_schema)}
             for tool in tools
         ]
         if choice is not None:
             body["tool_choice"] = _choice(choice)
     if cache:
         body["cache_control"] = {"type": "ephemeral"}
-    if schema is not None:
-        body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
+    if output is not None:
+        body["output_config"] = {"format": output}
     return {**body, **given}
+
+
+def _input_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what the provider refuses at the top of a schema; the arguments are checked by the whole of it."""
+    return {name: part for name, part in schema.items() if name not in ("oneOf", "anyOf", "allOf")}
 
 
 def _choice(choice: Any) -> Any:
@@ -78,10 +89,10 @@ def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
                 if said := _said(message):  # one without a word is refused
                     written.append({"role": "assistant", "content": said})
             case _ if message.images:
-                blocks = [*map(_image, message.images), *([_text(message.content)] if message.content else [])]
+                blocks = [*map(_image, message.images), *([_text(message.content)] if message.content.strip() else [])]
                 written.append({"role": "user", "content": blocks})
             case _:
-                written.append({"role": "user", "content": message.content})
+                written.append({"role": "user", "content": message.content if message.content.strip() else _NOTHING})
     return written
 
 
@@ -93,20 +104,28 @@ def _holds_results(written: Mapping[str, Any]) -> bool:
 def _result(message: Message) -> dict[str, Any]:
     if not message.tool_call_id:
         raise InputError("a tool message has no tool_call_id: the model cannot tell which call it answers")
-    block = {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": message.content}
+    block = {"type": "tool_result", "tool_use_id": sendable_id(message.tool_call_id), "content": message.content}
     return block if message.status in (None, "completed") else {**block, "is_error": True}
 
 
 def _said(message: Message) -> Any:
-    own = message.reasoning is not None and message.reasoning.provider == PROVIDER
-    thought = [*message.reasoning.blocks] if own and message.reasoning is not None else []
-    if not message.tool_calls and not thought:
-        return message.content
-    calls = [
-        {"type": "tool_use", "id": call.id, "name": call.name, "input": sendable_arguments(call)}
-        for call in message.tool_calls or ()
-    ]
-    return [*thought, *([_text(message.content)] if message.content else []), *calls]
+    """Return what an answer says; None if nothing that the provider takes: blank words, and thoughts that end it."""
+    blocks: list[dict[str, Any]] = []
+    for kind, part in parts_of(message, PROVIDER):
+        match kind:
+            case "thought" if part.get("type") != "thinking" or part.get("signature"):  # others were cut off
+                blocks.append(part)
+            case "text" if part.strip():
+                blocks.append(_text(part))
+            case "call":
+                call = (message.tool_calls or ())[part]
+                arguments = sendable_arguments(call)
+                blocks.append({"type": "tool_use", "id": sendable_id(call.id), "name": call.name, "input": arguments})
+    while blocks and blocks[-1]["type"] in _THOUGHTS:
+        blocks.pop()
+    if len(blocks) == 1 and blocks[0]["type"] == "text":
+        return blocks[0]["text"]
+    return blocks or None
 
 
 def _text(text: str) -> dict[str, Any]:
@@ -128,22 +147,34 @@ def response(body: Mapping[str, Any]) -> LLMResponse:
     blocks = body.get("content")
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         raise InputError(f"its answer is not in the format of Messages: content is {blocks!r:.80}")
-    thought = tuple(block for block in blocks if block.get("type") in ("thinking", "redacted_thinking"))
     return LLMResponse(
         text="".join(str(block.get("text") or "") for block in blocks if block.get("type") == "text"),
         tool_calls=tuple(
             ToolCall(
                 id=str(block.get("id") or ""),
                 name=str(block.get("name") or ""),
-                arguments=block["input"] if isinstance(block.get("input"), dict) else {},
+                arguments=block.get("input"),
             )
             for block in blocks
             if block.get("type") == "tool_use"
         ),
         usage=_usage(body.get("usage")),  # type: ignore[arg-type]  # read from a dict
         stop_reason=body.get("stop_reason"),
-        reasoning=Reasoning(provider=PROVIDER, blocks=thought) if thought else None,
+        reasoning=reasoning_of(PROVIDER, list(_parts(blocks))),
     )
+
+
+def _parts(blocks: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
+    calls = 0
+    for block in blocks:
+        match block.get("type"):
+            case kind if kind in _THOUGHTS:
+                yield "thought", block
+            case "text":
+                yield "text", str(block.get("text") or "")
+            case "tool_use":
+                yield "call", calls
+                calls += 1
 
 
 def _usage(usage: Any) -> dict[str, Any] | None:

@@ -1,6 +1,8 @@
 """OpenAI's Chat Completions format: what a request says and what an answer means. Nothing here does I/O."""
 
+import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +43,17 @@ def _message(message: Message) -> dict[str, Any]:
 def sendable_arguments(call: ToolCall) -> dict[str, Any]:
     """Return a call's arguments, malformed ones as an object too: servers parse them and refuse what is none."""
     return {"malformed": call.arguments} if isinstance(call.arguments, str) else call.arguments
+
+
+def sendable_id(call_id: str) -> str:
+    """Return a call's id as the strictest provider takes it; the same for the call and its result.
+
+    Anthropic's API takes `^[a-zA-Z0-9_-]+$`, OpenAI's 64 characters. A session may hold ids of any other.
+    """
+    if re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", call_id):
+        return call_id
+    digest = hashlib.blake2b(call_id.encode(errors="replace"), digest_size=8).hexdigest()
+    return f"{re.sub(r'[^a-zA-Z0-9_-]', '_', call_id)[:40]}_{digest}"
 
 
 def request_tools(tools: "Sequence[ToolDescription]") -> dict[str, Any]:
@@ -105,6 +118,16 @@ class Answer(BaseModel):
             raise InputError(f"its answer is not JSON: {error}") from error
 
 
+def _begins_another(piece: _Call, begun: _Call) -> bool:
+    """Whether a piece is of another call than the last of its index: some servers give every call index 0, or no id."""
+    if piece.id or begun.function is None or piece.function is None or not piece.function.name:
+        return bool(piece.id) and piece.id != begun.id
+    try:
+        return isinstance(json.loads(begun.function.arguments), dict)  # whole, and a name follows
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
 def _detail(usage: dict[str, Any], of: str, name: str) -> Any:
     details = usage.get(of)
     return details.get(name) or None if isinstance(details, dict) else None
@@ -135,9 +158,9 @@ class AnswerSoFar:
         return text
 
     def _add_fragment(self, piece: _Call) -> None:
-        """Continue the last call of the same index, unless another id begins: some servers give every call index 0."""
+        """Continue the last call of the same index, unless another begins."""
         begun = next((call for call in reversed(self._calls) if call.index == piece.index), None)
-        if begun is None or begun.function is None or (piece.id and piece.id != begun.id):
+        if begun is None or begun.function is None or _begins_another(piece, begun):
             self._calls.append(piece)
         elif piece.function is not None:
             before, added = begun.function.arguments, piece.function.arguments

@@ -17,23 +17,28 @@ if TYPE_CHECKING:  # the package exports what is built on this module
     from holdfast.llm import ToolDescription
 
 
-def plain_messages(messages: Sequence[Message], tools: "Sequence[ToolDescription]") -> list[dict[str, Any]]:
-    """Write a conversation without tool calls: one system message, then user and assistant in turns.
+def plain_messages(messages: Sequence[Message], tools: "Sequence[ToolDescription]") -> list[Message]:
+    """Return a conversation without tool calls: one system message, then user and assistant in turns.
 
     Chat templates of small models refuse a second system message and two messages of one role in a row.
     """
     system = [message.content for message in messages if message.role == "system" and message.content]
     if tools:
         system.append(_instructions(tools))
-    result = [{"role": "system", "content": "\n\n".join(system)}] if system else []
+    result = [Message(role="system", content="\n\n".join(system))] if system else []
     for message in messages:
         if message.role == "system":
             continue
-        role, text = "assistant" if message.role == "assistant" else "user", _plain(message)
-        if result and result[-1]["role"] == role:
-            result[-1]["content"] += "\n\n" + text
-        else:
-            result.append({"role": role, "content": text})
+        plain = Message(
+            role="assistant" if message.role == "assistant" else "user",
+            content=_plain(message),
+            images=message.images,
+        )
+        if result and result[-1].role == plain.role:
+            before = result.pop()
+            both = (*(before.images or ()), *(plain.images or ())) or None
+            plain = plain.model_copy(update={"content": f"{before.content}\n\n{plain.content}", "images": both})
+        result.append(plain)
     return result
 
 

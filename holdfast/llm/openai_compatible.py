@@ -11,7 +11,7 @@ from holdfast.errors import DefinitionError, InputError, ModelError
 from holdfast.llm.chat_completions import Answer, AnswerSoFar, request_messages, request_tools
 from holdfast.llm.json_tool_calls import plain_messages, read_reply, response_format
 from holdfast.llm.prices import Price, check_price, priced
-from holdfast.llm.refusals import refusal
+from holdfast.llm.refusals import check_key, hidden, refusal
 from holdfast.messages import LLMResponse, Message, error_text
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ class OpenAICompatible:
         api_key: sent as a bearer token. It is not read from the environment, where another server's may be.
         tool_mode: "native" uses the server's own tool calls. "json" describes the tools in the system prompt and has
             the server enforce a JSON schema on the answer (`response_format`), one call at a time: for small models.
-        timeout: seconds of silence after which a call fails.
+        timeout: seconds of silence after which a call fails. An answer that is not streamed comes when it is done, and
+            until then all is silent.
         price: what its tokens cost; of a `provider` that the library `genai-prices` knows, by that.
         client: makes the requests and is closed by whoever made it. Without one every call opens a connection, so that
             the adapter may be used from several event loops and needs no closing.
@@ -47,7 +48,7 @@ class OpenAICompatible:
         base_url: str,
         api_key: str | None = None,
         tool_mode: Literal["native", "json"] = "native",
-        timeout: float = 120.0,
+        timeout: float = 600.0,
         price: Price | None = None,
         provider: str = "openai-compatible",
         client: "httpx.AsyncClient | None" = None,
@@ -66,14 +67,12 @@ class OpenAICompatible:
             )
         if tool_mode not in ("native", "json"):
             raise DefinitionError(f"OpenAICompatible: tool_mode must be 'native' or 'json', got {tool_mode!r}")
-        key = (api_key or "").strip()  # read from a file, it ends with a line break
-        if not (key.isascii() and key.isprintable()):
-            raise DefinitionError("OpenAICompatible: api_key has characters that no header may have")
+        self._key = check_key("OpenAICompatible", api_key)
         check_price(price)
-        self.model = model
-        self._price, self._provider = price, provider
+        self.model, self.provider = model, provider
+        self._price = price
         self._url = url
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         self._tool_mode = tool_mode
         self._timeout = httpx.Timeout(timeout, connect=min(timeout, _CONNECT_TIMEOUT))
         self._client = client
@@ -127,7 +126,7 @@ class OpenAICompatible:
         yield self._priced(answer.response())
 
     def _priced(self, answer: LLMResponse) -> LLMResponse:
-        return priced(answer, provider=self._provider, model=self.model, price=self._price)
+        return priced(answer, provider=self.provider, model=self.model, price=self._price)
 
     def _in_json(self, tools: "Sequence[ToolDescription]") -> bool:
         return self._tool_mode == "json" and bool(tools)
@@ -144,7 +143,7 @@ class OpenAICompatible:
         if self._tool_mode == "native":
             return {**request, "messages": request_messages(messages), **request_tools(tools)}
         form = response_format(tools) if tools else {}
-        return {**request, "messages": plain_messages(messages, tools), **form}
+        return {**request, "messages": request_messages(plain_messages(messages, tools)), **form}
 
     @property
     def _who(self) -> str:
@@ -161,19 +160,26 @@ class OpenAICompatible:
         """Make a request; what keeps its answer from being read, in the body of the `with` too, is a ModelError."""
         import httpx
 
-        try:
-            async with (
-                self._connect() as client,
-                client.stream(
-                    "POST", self._url, json=request, headers=self._headers, timeout=self._timeout
-                ) as response,
-            ):
-                if not response.is_success:
-                    body = await response.aread()
-                    raise refusal(self._who, response.status_code, _words(body), response.headers.get("Retry-After"))
-                yield response
-        except (httpx.RequestError, InputError) as error:
-            raise ModelError(f"{self._who} gave no answer: {_reason(error)}", transient=True) from error
+        with hidden(self._key):
+            try:
+                async with (
+                    self._connect() as client,
+                    client.stream(
+                        "POST", self._url, json=request, headers=self._headers, timeout=self._timeout
+                    ) as response,
+                ):
+                    if not response.is_success:
+                        raise self._refusal(response.status_code, await response.aread(), response.headers)
+                    yield response
+            except httpx.ConnectError as error:
+                text = f"{_reason(error)} (check base_url, and the network)"
+                raise ModelError(f"{self._who} gave no answer: {text}", transient=True) from error
+            except (httpx.RequestError, InputError) as error:
+                raise ModelError(f"{self._who} gave no answer: {_reason(error)}", transient=True) from error
+
+    def _refusal(self, status: int | None, body: bytes, headers: Mapping[str, str]) -> ModelError:
+        text, codes = _words(body)
+        return refusal(self._who, status, text, headers.get("Retry-After"), codes=codes)
 
     def _read(self, body: bytes) -> Answer:
         answer = Answer.read(body)
@@ -181,7 +187,7 @@ class OpenAICompatible:
             code = answer.error.get("code") if isinstance(answer.error, dict) else None
             # Any other number is the provider's own.
             status = code if isinstance(code, int) and 400 <= code <= 599 else None
-            raise refusal(self._who, status, _words(body))
+            raise self._refusal(status, body, {})
         return answer
 
 
@@ -191,14 +197,16 @@ def _reason(error: Exception) -> str:
     return text if isinstance(error, InputError) or text == name else f"{name}: {text}"
 
 
-def _words(body: bytes) -> str:
-    """Return what a server says of an error: its `error.message`, or all of it, as there are several forms."""
+def _words(body: bytes) -> tuple[str, tuple[str, ...]]:
+    """Return what a server says of an error, or all of it, as there are several forms; and its names for the error."""
     try:
         error = Answer.read(body).error
     except InputError:
         error = None
-    message = error.get("message") if isinstance(error, dict) else None
-    return message if isinstance(message, str) else body.decode(errors="replace")
+    said = error if isinstance(error, dict) else {}
+    message = said.get("message")
+    codes = tuple(name for name in (said.get("code"), said.get("type")) if isinstance(name, str))
+    return (message if isinstance(message, str) else body.decode(errors="replace")), codes
 
 
 async def _lines(response: "httpx.Response") -> AsyncGenerator[bytes, None]:

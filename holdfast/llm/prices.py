@@ -38,7 +38,7 @@ class Price:
     def of(self, usage: Usage) -> float:
         """Return what a call costs."""
         read, written = usage.cached_tokens or 0, usage.cache_write_tokens or 0
-        rest = usage.input_tokens - read - written
+        rest = max(0, usage.input_tokens - read - written)  # some servers count those apart
         cached = self.input if self.cached is None else self.cached
         cache_write = self.input if self.cache_write is None else self.cache_write
         return (
@@ -52,7 +52,7 @@ def priced(response: LLMResponse, *, provider: str, model: str, price: Price | N
     if usage is None or response.cost is not None:
         return response
     cost = price.of(usage) if price is not None else _listed(usage, provider, model)
-    return response if cost is None else response.model_copy(update={"cost": cost})
+    return response if cost is None or cost < 0 else response.model_copy(update={"cost": cost})
 
 
 def _listed(usage: Usage, provider: str, model: str) -> float | None:

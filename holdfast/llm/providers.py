@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import DefinitionError
+from holdfast.llm.anthropic_sdk import AnthropicMessages
 from holdfast.llm.openai_compatible import OpenAICompatible
-from holdfast.llm.sdks import AnthropicMessages, OpenAIResponses
+from holdfast.llm.openai_sdk import OpenAIResponses
 
 if TYPE_CHECKING:
     from holdfast.llm import LLMAdapter
@@ -19,18 +20,19 @@ def create_adapter(
 
     Args:
         provider: "openai", "anthropic", "cloudflare", "minimax", or "openai-compatible" for any server with OpenAI's
-            Chat Completions, which needs `base_url`.
-        api_key: of the provider's own variable in the environment by default, such as `OPENAI_API_KEY`; for
-            "openai-compatible" none.
+            Chat Completions.
+        api_key: of the provider's own variable in the environment by default, such as `OPENAI_API_KEY`.
+        base_url: where the provider is, if not at its usual address; of "openai-compatible", and of those with an SDK,
+            by default that in `OPENAI_COMPATIBLE_BASE_URL`, `OPENAI_BASE_URL`, `ANTHROPIC_BASE_URL`.
         options: of the adapter, such as `tool_mode` and `timeout`.
 
     Raises:
         DefinitionError: there is no such provider, no key, or an option cannot be used.
         ImportError: the provider's SDK is not installed.
     """
-    make = _PROVIDERS.get(provider)
+    make = PROVIDERS.get(provider)
     if make is None:
-        raise DefinitionError(f'Unsupported LLM provider: "{provider}". Supported: {", ".join(_PROVIDERS)}')
+        raise DefinitionError(f'Unsupported LLM provider: "{provider}". Supported: {", ".join(PROVIDERS)}')
     if not isinstance(model, str) or not model:
         raise DefinitionError(f"Provider '{provider}': model must be the name of one, got {model!r}")
     given = {"api_key": api_key, "base_url": base_url, **options}
@@ -40,40 +42,47 @@ def create_adapter(
 def provided(model: str | None) -> "LLMAdapter | None":
     """Return the adapter for a model that is named with its provider, such as "openai:gpt-5"; None for any other."""
     provider, separator, name = (model or "").partition(":")
-    return create_adapter(provider=provider, model=name) if separator and provider in _PROVIDERS else None
+    return create_adapter(provider=provider, model=name) if separator and provider in PROVIDERS else None
 
 
 def _cloudflare(model: str, given: dict[str, Any]) -> OpenAICompatible:
-    if "base_url" not in given:
-        account = _variable("cloudflare", "CLOUDFLARE_ACCOUNT_ID")
-        given["base_url"] = f"https://api.cloudflare.com/client/v4/accounts/{account}/ai/v1"
-    given["api_key"] = given.get("api_key") or _variable("cloudflare", "CLOUDFLARE_API_TOKEN")
+    account = _variable("CLOUDFLARE_ACCOUNT_ID")
+    needed = {} if "base_url" in given else {"CLOUDFLARE_ACCOUNT_ID": account}
+    given = _with_key("cloudflare", "CLOUDFLARE_API_TOKEN", given, **needed)
+    given.setdefault("base_url", f"https://api.cloudflare.com/client/v4/accounts/{account}/ai/v1")
     return OpenAICompatible(model=model, provider="cloudflare", **given)
 
 
 def _minimax(model: str, given: dict[str, Any]) -> OpenAICompatible:
-    given.setdefault("base_url", "https://api.minimax.io/v1")
-    given["api_key"] = given.get("api_key") or _variable("minimax", "MINIMAX_API_KEY")
+    given = {"base_url": "https://api.minimax.io/v1", **_with_key("minimax", "MINIMAX_API_KEY", given)}
     return OpenAICompatible(model=model, provider="minimax", **given)
+
+
+def _with_key(provider: str, variable: str, given: dict[str, Any], **needed: str) -> dict[str, Any]:
+    """Return what is given with the key of the environment, if it has none."""
+    key = given.get("api_key") or _variable(variable)
+    if missing := [name for name, value in {**needed, variable: key}.items() if not value]:
+        raise DefinitionError(f"Provider '{provider}' has no key: set {' and '.join(missing)}, or pass api_key=")
+    return {**given, "api_key": key}
 
 
 def _compatible(model: str, given: dict[str, Any]) -> OpenAICompatible:
     if "base_url" not in given:
-        raise DefinitionError(
-            "Provider 'openai-compatible' needs base_url=, such as 'http://localhost:8080/v1': make the adapter with "
-            "create_adapter() and pass it as llm="
-        )
+        if not (base_url := _variable("OPENAI_COMPATIBLE_BASE_URL")):
+            raise DefinitionError(
+                "Provider 'openai-compatible' has no address: set OPENAI_COMPATIBLE_BASE_URL, or pass base_url=, such "
+                "as 'http://localhost:8080/v1'"
+            )
+        # Its key goes to its address, and to no other.
+        given = {"api_key": _variable("OPENAI_COMPATIBLE_API_KEY"), **given, "base_url": base_url}
     return OpenAICompatible(model=model, **given)
 
 
-def _variable(provider: str, name: str) -> str:
-    value = (os.environ.get(name) or "").strip()
-    if not value:
-        raise DefinitionError(f"Provider '{provider}': set {name}")
-    return value
+def _variable(name: str) -> str:
+    return (os.environ.get(name) or "").strip()
 
 
-_PROVIDERS: Mapping[str, Callable[[str, dict[str, Any]], "LLMAdapter"]] = {
+PROVIDERS: Mapping[str, Callable[[str, dict[str, Any]], "LLMAdapter"]] = {
     "openai": lambda model, given: OpenAIResponses(model=model, **given),
     "anthropic": lambda model, given: AnthropicMessages(model=model, **given),
     "cloudflare": _cloudflare,

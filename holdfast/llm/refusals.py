@@ -5,10 +5,13 @@ One table for all providers; nothing here does I/O.
 
 import math
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import cast
 
-from holdfast.errors import HoldfastError, ModelError
+from holdfast.errors import DefinitionError, HoldfastError, ModelError
 from holdfast.messages import cut
 from holdfast.tools import RetryPolicy
 
@@ -21,16 +24,21 @@ _ADVICE = {
     302: _MOVED,
     307: _MOVED,
     308: _MOVED,
-    401: "check api_key",
+    401: "check the API key",
+    402: "the account has no credit left, or has reached its limit",
     403: "the key may not use this model, or not from here",
     404: "check model and base_url",
     TOO_LONG: "show the model less, for example with Loop(context_compression=...), or take one with a larger context",
 }
 _NO_ROOM = re.compile(r"context[ _](length|size|window)|prompt is too long", re.IGNORECASE)
+_SPENT = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
+_SECRET = 12  # characters, at least; a shorter one, such as "ollama", is a word
 _SHOWN = 600  # bytes of the provider's own text; the whole may be a page of HTML
 
 
-def refusal(who: str, status: int | None, text: str, retry_after: str | None = None) -> ModelError:
+def refusal(
+    who: str, status: int | None, text: str, retry_after: str | None = None, *, codes: Sequence[str] = ()
+) -> ModelError:
     """Return the error for an answer that is none.
 
     Args:
@@ -38,9 +46,13 @@ def refusal(who: str, status: int | None, text: str, retry_after: str | None = N
         status: of HTTP; None if the provider reported an error without one, in a stream for example.
         text: the provider's own words.
         retry_after: the header of that name.
+        codes: the provider's names for the error.
     """
-    # Servers say so with 400, 413 or 500. A limit of tokens per minute is worded alike, but passes.
-    meant = TOO_LONG if status != 429 and _NO_ROOM.search(text) else status or 500
+    if not _SPENT.isdisjoint(codes):  # OpenAI says so with 429, which it is not: it does not pass
+        meant = 402
+    else:
+        # Servers say so with 400, 413 or 500. A limit of tokens per minute is worded alike, but passes.
+        meant = TOO_LONG if status != 429 and _NO_ROOM.search(text) else status or 500
     advice = _ADVICE.get(meant)
     return ModelError(
         f"{who} answered with {'an error' if status is None else f'status {status}'}"
@@ -50,16 +62,49 @@ def refusal(who: str, status: int | None, text: str, retry_after: str | None = N
     )
 
 
-def retry_delay(error: BaseException, policy: RetryPolicy, attempt: int) -> float | None:
+def check_key(who: str, key: str | None) -> str:
+    """Return a key as it goes into a header.
+
+    Raises:
+        DefinitionError: it cannot; without showing it.
+    """
+    key = (key or "").strip()  # read from a file, it ends with a line break
+    if not (key.isascii() and key.isprintable()):
+        raise DefinitionError(f"{who}: the API key has characters that no header may have")
+    return key
+
+
+@contextmanager
+def hidden(key: str) -> Iterator[None]:
+    """Keep a key out of what errors say: some providers repeat it, and an error is shown, logged and stored."""
+    try:
+        yield
+    except ModelError as error:
+        if len(key) < _SECRET or key not in str(error):
+            raise
+        text = str(error).replace(key, "[the API key]")
+        raise ModelError(text, transient=error.transient, retry_after=error.retry_after) from None
+
+
+def retry_delay(error: BaseException, policy: RetryPolicy, attempt: int, *, has_fallback: bool = False) -> float | None:
     """Return the seconds until a model is asked again that raised this, or None if it is not: one table for all.
 
     Args:
         attempt: how often it was asked.
+        has_fallback: there is another model, for which nobody waits longer than between any two attempts.
     """
     if not may_pass(error) or attempt >= policy.maximum_attempts:
         return None
+    after = asked_to_wait(error)
+    if after is None:
+        return policy.delay(attempt)
+    return None if has_fallback and after > cast(float, policy.maximum_interval) else after
+
+
+def asked_to_wait(error: BaseException) -> float | None:
+    """Return for how many seconds a provider asked, a day at most."""
     after = getattr(error, "retry_after", None)
-    return policy.delay(attempt) if not isinstance(after, int | float) else min(float(after), _LONGEST_WAIT)
+    return min(float(after), _LONGEST_WAIT) if isinstance(after, int | float) else None
 
 
 def may_pass(error: BaseException) -> bool:

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InputError
-from holdfast.llm.chat_completions import sendable_arguments
-from holdfast.messages import LLMResponse, Message, Reasoning, ToolCall
+from holdfast.llm.chat_completions import sendable_arguments, sendable_id
+from holdfast.llm.thoughts import Part, parts_of, reasoning_of
+from holdfast.messages import LLMResponse, Message, ToolCall
 
 if TYPE_CHECKING:  # the package exports what is built on this module
     from holdfast.llm import ToolDescription
@@ -15,18 +16,25 @@ PROVIDER = "openai"
 
 
 def request(
-    model: str, messages: Sequence[Message], tools: "Sequence[ToolDescription]", settings: Mapping[str, Any]
+    model: str,
+    messages: Sequence[Message],
+    tools: "Sequence[ToolDescription]",
+    settings: Mapping[str, Any],
+    *,
+    output: dict[str, Any] | None,
+    thoughts: bool,
 ) -> dict[str, Any]:
     """Return the body of a request; what is absent has no key.
 
     The provider keeps nothing (`store`): the transcript is ours, and goes with every request, thoughts encrypted.
 
     Args:
-        settings: go into it as they are, but for `tool_choice`, `max_tokens` and `output_schema`, which every provider
-            writes otherwise.
+        settings: go into it as they are, but for `tool_choice` and `max_tokens`, which every provider writes otherwise.
+        output: the format that the answer is held to.
+        thoughts: send those back that the provider has had, and ask for more; a model that has none refuses both.
     """
     given = dict(settings)
-    choice, schema = given.pop("tool_choice", None), given.pop("output_schema", None)
+    choice = given.pop("tool_choice", None)
     if "max_tokens" in given:
         given["max_output_tokens"] = given.pop("max_tokens")
     system = "\n\n".join(message.content for message in messages if message.role == "system" and message.content)
@@ -36,6 +44,8 @@ def request(
         "store": False,
         "include": ["reasoning.encrypted_content"],
     }
+    if not thoughts:
+        body = _without_thoughts(body)
     if system:
         body["instructions"] = system
     if tools:
@@ -51,9 +61,21 @@ def request(
         ]
         if choice is not None:
             body["tool_choice"] = _choice(choice)
-    if schema is not None:
-        body["text"] = {"format": {"type": "json_schema", "name": "output", "schema": schema, "strict": False}}
+    if output is not None:
+        body["text"] = {"format": output}
     return {**body, **given}
+
+
+def without_thoughts(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a request for a model that has no thoughts."""
+    body = {**request["extra_body"], "input": request["input"]}
+    plain = _without_thoughts(body)
+    return {**request, "input": plain.pop("input"), "extra_body": plain}
+
+
+def _without_thoughts(body: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {name: value for name, value in body.items() if name != "include"}
+    return {**plain, "input": [item for item in body["input"] if item.get("type") != "reasoning"]}
 
 
 def _choice(choice: Any) -> Any:
@@ -69,7 +91,8 @@ def _items(message: Message) -> Iterator[dict[str, Any]]:
         case "system":
             return
         case "tool":
-            yield {"type": "function_call_output", "call_id": message.tool_call_id, "output": message.content}
+            call_id = sendable_id(message.tool_call_id or "")
+            yield {"type": "function_call_output", "call_id": call_id, "output": message.content}
         case "user" if message.images:
             pictures = [{"type": "input_image", "image_url": image.address} for image in message.images]
             text = [{"type": "input_text", "text": message.content}] if message.content else []
@@ -77,13 +100,21 @@ def _items(message: Message) -> Iterator[dict[str, Any]]:
         case "user":
             yield {"role": "user", "content": message.content}
         case _:
-            if message.reasoning is not None and message.reasoning.provider == PROVIDER:
-                yield from message.reasoning.blocks
-            if message.content or not message.tool_calls:
-                yield {"role": "assistant", "content": message.content}
-            for call in message.tool_calls or ():
+            yield from _said(message)
+
+
+def _said(message: Message) -> Iterator[dict[str, Any]]:
+    for kind, part in parts_of(message, PROVIDER):
+        match kind:
+            case "thought":
+                yield part
+            case "text" if part or not message.tool_calls:
+                yield {"role": "assistant", "content": part}
+            case "call":
+                call = (message.tool_calls or ())[part]
                 arguments = json.dumps(sendable_arguments(call), ensure_ascii=False)
-                yield {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments}
+                call_id = sendable_id(call.id)
+                yield {"type": "function_call", "call_id": call_id, "name": call.name, "arguments": arguments}
 
 
 def response(body: Mapping[str, Any]) -> LLMResponse:
@@ -95,17 +126,16 @@ def response(body: Mapping[str, Any]) -> LLMResponse:
     items = body.get("output")
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise InputError(f"its answer is not in the format of Responses: output is {items!r:.80}")
-    parts = [
+    said = [
         part
         for item in items
         if item.get("type") == "message"
         for part in item.get("content") or ()
         if isinstance(part, dict)
     ]
-    refused = any(part.get("type") == "refusal" for part in parts)
-    thought = tuple(item for item in items if item.get("type") == "reasoning" and item.get("encrypted_content"))
+    refused = any(part.get("type") == "refusal" for part in said)
     return LLMResponse(
-        text="".join(str(part.get("text") or part.get("refusal") or "") for part in parts),
+        text="".join(map(_text, said)),
         tool_calls=tuple(
             ToolCall(
                 id=str(item.get("call_id") or ""), name=str(item.get("name") or ""), arguments=item.get("arguments")
@@ -115,8 +145,25 @@ def response(body: Mapping[str, Any]) -> LLMResponse:
         ),
         usage=_usage(body.get("usage")),  # type: ignore[arg-type]  # read from a dict
         stop_reason="refusal" if refused else _why_incomplete(body),
-        reasoning=Reasoning(provider=PROVIDER, blocks=thought) if thought else None,
+        reasoning=reasoning_of(PROVIDER, list(_parts(items))),
     )
+
+
+def _text(part: Mapping[str, Any]) -> str:
+    return str(part.get("text") or part.get("refusal") or "")
+
+
+def _parts(items: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
+    calls = 0
+    for item in items:
+        match item.get("type"):
+            case "reasoning" if item.get("encrypted_content"):
+                yield "thought", item
+            case "message":
+                yield "text", "".join(_text(part) for part in item.get("content") or () if isinstance(part, dict))
+            case "function_call":
+                yield "call", calls
+                calls += 1
 
 
 def _why_incomplete(body: Mapping[str, Any]) -> str | None:

@@ -1,4 +1,4 @@
-"""Adapters on the providers' own SDKs, which are imported when an adapter is made, and not before.
+"""What the adapters on the providers' own SDKs share; an SDK is imported when an adapter is made, and not before.
 
 One request per call: the SDKs' retries are off. Whether a failed one is made again is for the driver to decide, by what
 `ModelError` says of it. A request says what our formats say, and an answer is read as the JSON that it is: the SDKs
@@ -12,21 +12,15 @@ from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nu
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.errors import DefinitionError, InputError, ModelError
-from holdfast.llm import anthropic_messages, responses
-from holdfast.llm.json_tool_calls import plain_messages, read_reply, reply_schema
+from holdfast.llm.json_tool_calls import plain_messages, read_reply
 from holdfast.llm.prices import Price, check_price, priced
-from holdfast.llm.refusals import refusal
+from holdfast.llm.refusals import check_key, hidden, refusal
 from holdfast.messages import LLMResponse, Message, cut, error_text
 
 if TYPE_CHECKING:
-    import anthropic
-    import openai
-
-    from holdfast.llm import ToolDescription  # the package exports these adapters
+    from holdfast.llm import ToolDescription  # the package exports what is built on this module
 
 ToolMode = Literal["native", "json"]
-VERSION = "2023-06-01"  # of Anthropic's API
-MAX_TOKENS = 8_192  # of an answer of Anthropic's models, which must be told
 
 # What providers call an error in a stream, or in one that has status 200, as a status.
 _STATUS = {
@@ -36,11 +30,11 @@ _STATUS = {
 }  # fmt: skip
 
 
-class _SDKAdapter:
-    """What the adapters on SDKs share; each says what a request is, and how it is made."""
+class SDKAdapter:
+    """An adapter on an SDK. Each says what a request is, and how it is made."""
 
     native_output = True
-    _provider: str
+    provider: str
     _name: str
     _sdk: Any
 
@@ -61,7 +55,7 @@ class _SDKAdapter:
             InputError: the conversation cannot be written for it.
         """
         request = self._request(messages, tools, settings)
-        with errors_of(self._sdk, self._who):
+        with self._errors():
             answer = self._priced(await self._answer(request))
         return read_reply(answer) if self._in_json(tools) else answer
 
@@ -79,7 +73,7 @@ class _SDKAdapter:
             yield answer
             return
         request = self._request(messages, tools, settings)
-        with errors_of(self._sdk, self._who):
+        with self._errors():
             async with aclosing(self._parts(request)) as parts:
                 async for part in parts:
                     yield self._priced(part) if isinstance(part, LLMResponse) else part
@@ -87,12 +81,26 @@ class _SDKAdapter:
     def _request(
         self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", settings: Mapping[str, Any]
     ) -> dict[str, Any]:
+        settings = dict(settings)
+        schema = settings.pop("output_schema", None)
         if not self._in_json(tools):
-            return self._body(messages, tools, settings)
-        return self._body(as_text(messages, tools), (), {**settings, "output_schema": reply_schema(tools)})
+            return self._body(messages, tools, settings, None if schema is None else self._held(schema))
+        return self._body(plain_messages(messages, tools), (), settings, self._reply(tools))
+
+    def _held(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return what has the provider hold an answer to a schema; None if it cannot."""
+        raise NotImplementedError
+
+    def _reply(self, tools: "Sequence[ToolDescription]") -> dict[str, Any] | None:
+        """Return what has the provider hold a reply in JSON to its form; None if it cannot."""
+        raise NotImplementedError
 
     def _body(
-        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", settings: Mapping[str, Any]
+        self,
+        messages: Sequence[Message],
+        tools: "Sequence[ToolDescription]",
+        settings: Mapping[str, Any],
+        output: dict[str, Any] | None,
     ) -> dict[str, Any]:
         raise NotImplementedError
 
@@ -106,160 +114,23 @@ class _SDKAdapter:
         return self._tool_mode == "json" and bool(tools)
 
     def _priced(self, answer: LLMResponse) -> LLMResponse:
-        return priced(answer, provider=self._provider, model=self.model, price=self._price)
+        return priced(answer, provider=self.provider, model=self.model, price=self._price)
 
     def _client(self, make: Callable[..., Any]) -> "AbstractAsyncContextManager[Any]":
-        return make(**self._options) if self._given is None else nullcontext(self._given)
+        if self._given is not None:
+            return nullcontext(self._given)
+        # A key in a header goes along to wherever a redirect leads.
+        http = self._sdk.DefaultAsyncHttpxClient(follow_redirects=False)
+        return make(**self._options, http_client=http)  # type: ignore[no-any-return]
 
     @property
     def _who(self) -> str:
         return f"Model '{self.model}' of {self._name}"
 
-
-class OpenAIResponses(_SDKAdapter):
-    """Calls one of OpenAI's models by their Responses, the only form in which they take their thoughts back.
-
-    Args:
-        api_key: of `OPENAI_API_KEY` by default.
-        base_url: of OpenAI by default, or of `OPENAI_BASE_URL`.
-        tool_mode: "native", or "json" for a model that calls tools poorly; see `OpenAICompatible`.
-        timeout: seconds of silence after which a call fails.
-        price: what its tokens cost; by the library `genai-prices` by default, if that is installed.
-        client: makes the requests and is closed by whoever made it; without one every call opens a connection.
-
-    Raises:
-        DefinitionError: there is no key, or something else no request could be made with.
-        ImportError: the SDK is not installed.
-    """
-
-    _provider, _name = responses.PROVIDER, "OpenAI"
-
-    def __init__(
-        self,
-        *,
-        model: str,
-        api_key: str | None = None,
-        base_url: str | None = None,
-        tool_mode: ToolMode = "native",
-        timeout: float = 120.0,
-        price: Price | None = None,
-        client: "openai.AsyncOpenAI | None" = None,
-    ) -> None:
-        try:
-            import openai
-        except ImportError as error:
-            raise ImportError("Models of OpenAI need its SDK: pip install 'holdfast[openai]'") from error
-        self._sdk = openai
-        options = _options("openai", "OPENAI_API_KEY", api_key, base_url, timeout, client)
-        super().__init__(model, tool_mode, price, client, options)
-
-    def _body(
-        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", settings: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        body = responses.request(self.model, messages, tools, settings)
-        return {"model": body.pop("model"), "input": body.pop("input"), "extra_body": body}
-
-    async def _answer(self, request: dict[str, Any]) -> LLMResponse:
-        async with self._client(self._sdk.AsyncOpenAI) as client:
-            raw = await client.responses.with_raw_response.create(**request)
-        return responses.response(self._whole(_read(raw.content)))
-
-    async def _parts(self, request: dict[str, Any]) -> AsyncGenerator[str | LLMResponse, None]:
-        whole = None
-        async with (
-            self._client(self._sdk.AsyncOpenAI) as client,
-            await client.responses.create(**request, stream=True) as events,
-        ):
-            async for event in events:
-                match event.type:
-                    case "response.output_text.delta" | "response.refusal.delta":
-                        yield event.delta
-                    case "response.completed" | "response.incomplete" | "response.failed":
-                        whole = event.response.to_dict(warnings=False)
-                    case "error":
-                        raise _refused(self._who, {"error": event.to_dict(warnings=False)})
-        yield responses.response(self._whole(whole))
-
-    def _whole(self, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        if body is None:
-            raise InputError("the stream ended before the answer was whole")
-        if body.get("error"):
-            raise _refused(self._who, body)
-        return body
-
-
-class AnthropicMessages(_SDKAdapter):
-    """Calls one of Anthropic's models.
-
-    Args:
-        api_key: of `ANTHROPIC_API_KEY` by default.
-        base_url: of Anthropic by default, or of `ANTHROPIC_BASE_URL`.
-        cache: let the provider keep what a request begins with, so that the next turn reads it at a tenth of the price.
-        tool_mode, timeout, price, client: as those of `OpenAIResponses`.
-
-    An answer has at most 8,192 tokens, unless the agent's settings have `max_tokens`.
-
-    Raises:
-        DefinitionError: there is no key, or something else no request could be made with.
-        ImportError: the SDK is not installed.
-    """
-
-    _provider, _name = anthropic_messages.PROVIDER, "Anthropic"
-
-    def __init__(
-        self,
-        *,
-        model: str,
-        api_key: str | None = None,
-        base_url: str | None = None,
-        cache: bool = True,
-        tool_mode: ToolMode = "native",
-        timeout: float = 120.0,
-        price: Price | None = None,
-        client: "anthropic.AsyncAnthropic | None" = None,
-    ) -> None:
-        try:
-            import anthropic
-        except ImportError as error:
-            raise ImportError("Models of Anthropic need its SDK: pip install 'holdfast[anthropic]'") from error
-        self._sdk = anthropic
-        options = _options("anthropic", "ANTHROPIC_API_KEY", api_key, base_url, timeout, client)
-        # The version that our format is of, and the header for keys that it documents: an SDK may have gone on.
-        headers = {"anthropic-version": VERSION, "X-Api-Key": options["api_key"], "Authorization": anthropic.Omit()}
-        super().__init__(model, tool_mode, price, client, {**options, "default_headers": headers})
-        self._cache = cache
-
-    def _body(
-        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", settings: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        if (schema := settings.get("output_schema")) is not None:  # of what they hold only a part is supported
-            settings = {**settings, "output_schema": self._sdk.transform_schema(dict(schema))}
-        body = anthropic_messages.request(
-            self.model, messages, tools, settings, max_tokens=MAX_TOKENS, cache=self._cache
-        )
-        own = {name: body.pop(name) for name in ("model", "max_tokens", "messages")}
-        return {**own, "extra_body": body}
-
-    async def _answer(self, request: dict[str, Any]) -> LLMResponse:
-        async with self._client(self._sdk.AsyncAnthropic) as client:
-            raw = await client.messages.with_raw_response.create(**request)
-            body = await raw.read()
-        return anthropic_messages.response(_read(body))
-
-    async def _parts(self, request: dict[str, Any]) -> AsyncGenerator[str | LLMResponse, None]:
-        ended = False
-        async with self._client(self._sdk.AsyncAnthropic) as client, client.messages.stream(**request) as events:
-            async for event in events:
-                if event.type == "text":
-                    yield event.text
-                ended = ended or event.type == "message_stop"
-            if not ended:
-                raise InputError("the stream ended before the answer was whole")
-            whole = (await events.get_final_message()).to_dict(warnings=False)
-        yield anthropic_messages.response(whole)
-
-
-# --- what both need -----------------------------------------------------------------------------------------------
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        with hidden(self._options["api_key"]), errors_of(self._sdk, self._who):
+            yield
 
 
 def check_tool_mode(tool_mode: object) -> None:
@@ -267,21 +138,17 @@ def check_tool_mode(tool_mode: object) -> None:
         raise DefinitionError(f"tool_mode must be 'native' or 'json', got {tool_mode!r}")
 
 
-def _options(
+def options_of(
     provider: str, variable: str, api_key: str | None, base_url: str | None, timeout: float, client: object
 ) -> dict[str, Any]:
-    key = (api_key or os.environ.get(variable) or "").strip()  # read from a file, it ends with a line break
+    """Return what an SDK's client is made with; the key is the environment's if none is given."""
+    key = check_key(f"Provider '{provider}'", api_key or os.environ.get(variable))
     if not key and client is None:
         raise DefinitionError(f"Provider '{provider}' has no key: set {variable}, or pass api_key=")
     return {"api_key": key, "base_url": base_url, "timeout": timeout, "max_retries": 0}
 
 
-def as_text(messages: Sequence[Message], tools: "Sequence[ToolDescription]") -> list[Message]:
-    """Return a conversation without tool calls, in which the tools are described."""
-    return [Message(**message) for message in plain_messages(messages, tools)]
-
-
-def _read(body: bytes) -> dict[str, Any]:
+def read_body(body: bytes) -> dict[str, Any]:
     try:
         read = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -301,14 +168,16 @@ def errors_of(sdk: Any, who: str) -> Iterator[None]:
     except sdk.APIStatusError as error:
         after = error.response.headers.get("Retry-After")
         if error.response.is_success:  # an error in the midst of a stream
-            raise _refused(who, error.body, after) from error
-        raise refusal(who, error.status_code, _words(error.body) or error.response.text, after) from error
+            raise refused(who, error.body, after) from error
+        text = _words(error.body) or error.response.text
+        raise refusal(who, error.status_code, text, after, codes=_codes(error.body)) from error
     except sdk.APIConnectionError as error:
         cause = error.__cause__ or error
-        text = error_text(cause)
-        raise ModelError(f"{who} gave no answer: {type(cause).__name__}: {text}", transient=True) from error
+        where = error.request.url.netloc.decode()
+        text = f"{type(cause).__name__} at {where} (check base_url, and the network): {error_text(cause)}"
+        raise ModelError(f"{who} gave no answer: {text}", transient=True) from error
     except sdk.APIError as error:
-        raise _refused(who, error.body) from error
+        raise refused(who, error.body) from error
     except (httpx2.HTTPError, httpx2.StreamError, InputError) as error:
         raise ModelError(f"{who} gave no answer: {error_text(error)}", transient=True) from error
     except (AttributeError, TypeError, LookupError, ValueError) as error:  # what SDKs, and we, stumble over
@@ -316,12 +185,17 @@ def errors_of(sdk: Any, who: str) -> Iterator[None]:
         raise ModelError(f"{who} gave no answer: {cut(text, 600)}", transient=True) from error
 
 
-def _refused(who: str, body: object, retry_after: str | None = None) -> ModelError:
+def refused(who: str, body: object, retry_after: str | None = None) -> ModelError:
     """Return the error for a body that tells of one, and has no status."""
+    status = next((_STATUS[name] for name in _codes(body) if name in _STATUS), None)
+    return refusal(who, status, _words(body) or str(body), retry_after, codes=_codes(body))
+
+
+def _codes(body: object) -> tuple[str, ...]:
+    """Return the names that a provider has for an error."""
     error = body.get("error", body) if isinstance(body, Mapping) else {}
     names = (error.get("code"), error.get("type")) if isinstance(error, Mapping) else ()
-    status = next((_STATUS[name] for name in names if name in _STATUS), None)
-    return refusal(who, status, _words(body) or str(body), retry_after)
+    return tuple(name for name in names if isinstance(name, str))
 
 
 def _words(body: object) -> str | None:

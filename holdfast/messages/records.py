@@ -7,7 +7,6 @@ whose arguments are no JSON object keeps them as text, and is answered with an e
 import base64
 import copy
 import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Annotated, Any, Literal, Self
@@ -46,7 +45,8 @@ class Record(BaseModel):
         return {name: value for name, value in handler(self).items() if value is not None}
 
 
-_Tokens = Annotated[int, Field(ge=0, lt=2**63)]
+_MOST = 2**63 - 1  # of what databases keep as a whole number
+_Tokens = Annotated[int, Field(ge=0, le=_MOST)]
 
 
 class Usage(Record):
@@ -74,7 +74,8 @@ class Usage(Record):
         if other is None:
             return self
         both = zip_longest(self.plain(), other.plain())
-        return Usage.of([one if two is None else two if one is None else one + two for one, two in both])
+        # A server may report anything; sums of it must stay numbers.
+        return Usage.of([one if two is None else two if one is None else min(one + two, _MOST) for one, two in both])
 
     def plain(self) -> list[Any]:
         """Return the numbers in the order in which they are declared, without absent ones at the end."""
@@ -220,6 +221,17 @@ class Message(Record):
         return data
 
 
+def _is_cost(value: Any) -> bool:
+    """Whether it is a number of dollars; more than any bank has is none, and sums of those must stay finite."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST
+
+
+def _is_number(name: str, value: Any) -> bool:
+    if name == "cost":
+        return _is_cost(value)
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST and name in Usage.model_fields
+
+
 def usage_of(messages: Iterable[Message]) -> Usage | None:
     """Return what messages have used together; None if none says."""
     total = None
@@ -283,7 +295,7 @@ class LLMResponse(Record):
     @field_validator("cost", mode="before")
     @classmethod
     def _cost_needs_a_number(cls, value: Any) -> float | None:
-        return value if isinstance(value, int | float) and math.isfinite(value) else None
+        return value if _is_cost(value) else None
 
     @field_validator("usage", mode="before")
     @classmethod
@@ -291,10 +303,13 @@ class LLMResponse(Record):
         if isinstance(value, dict) and value and not value.keys() & Usage.model_fields.keys():
             # Left out silently, a budget would never act.
             raise ValueError(f"unknown key {min(map(str, value))!r}; usage has {', '.join(Usage.model_fields)}")
-        try:
-            return Usage.model_validate(value) if value else None
-        except ValidationError:
+        if not isinstance(value, dict):
+            return value if isinstance(value, Usage) else None
+        counts = {name: value[name] for name in ("input_tokens", "output_tokens") if name in value}
+        if not value or not all(_is_number(name, number) for name, number in counts.items()):
             return None
+        # A detail that is no number must not take the others along: budgets act on them.
+        return Usage.model_validate({name: number for name, number in value.items() if _is_number(name, number)})
 
     @classmethod
     def read(cls, answer: object) -> Self:

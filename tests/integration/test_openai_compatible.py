@@ -198,7 +198,7 @@ async def test_a_fault_that_passes_is_transient_and_not_tried_again_here(status:
     ("status", "advice"),
     [
         (301, "check base_url: the server sends its callers elsewhere"),
-        (401, "check api_key"),
+        (401, "check the API key"),
         (403, "the key may not use this model, or not from here"),
         (404, "check model and base_url"),
         (413, "show the model less, for example with Loop(context_compression=...), or take one with a larger context"),
@@ -347,8 +347,8 @@ async def test_a_password_in_the_address_is_in_no_message() -> None:
         ({"base_url": "/v1"}, "base_url must be like"),
         ({"base_url": "http://localhost:many/v1"}, "base_url 'http://localhost:many/v1': Invalid port"),
         ({"tool_mode": "text"}, "tool_mode must be 'native' or 'json'"),
-        ({"api_key": "sk-\u2011"}, "api_key has characters that no header may have"),
-        ({"api_key": "a\nb"}, "api_key has characters that no header may have"),
+        ({"api_key": "sk-\u2011"}, "the API key has characters that no header may have"),
+        ({"api_key": "a\nb"}, "the API key has characters that no header may have"),
     ],
 )
 def test_what_no_request_can_be_made_with_is_refused_at_once(options: dict[str, Any], text: str) -> None:

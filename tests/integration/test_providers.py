@@ -264,17 +264,6 @@ async def test_thoughts_of_another_provider_are_not_sent(provider: str) -> None:
     assert "secret" not in json.dumps(server.requests[0].body)
 
 
-@pytest.mark.parametrize("name", ["openai", "anthropic"])
-async def test_a_schema_of_the_answer_is_held_by_the_provider(name: str) -> None:
-    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
-    async with served(name, '{"n": 1}') as (server, model):
-        await ask(model, "chat", output_schema=schema)
-    body = server.requests[0].body
-    written = body["text"]["format"] if name == "openai" else body["output_config"]["format"]
-    assert written["type"] == "json_schema"
-    assert written["schema"] == (schema if name == "openai" else {**schema, "additionalProperties": False})
-
-
 async def test_json_tool_mode_asks_for_calls_in_text(provider: str, way: str) -> None:
     reply = '{"tool": "echo", "arguments": {"text": "a"}}'
     async with served(provider, reply, tool_mode="json") as (server, model):
@@ -310,8 +299,22 @@ def test_an_unknown_provider_is_refused_with_those_that_there_are() -> None:
 
 
 def test_a_server_of_ones_own_needs_its_address() -> None:
-    with pytest.raises(DefinitionError, match="'openai-compatible' needs base_url"):
+    with pytest.raises(DefinitionError, match="no address: set OPENAI_COMPATIBLE_BASE_URL, or pass base_url="):
         create_adapter(provider="openai-compatible", model="m")
+
+
+async def test_a_server_of_ones_own_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ModelServer("hello") as server:
+        monkeypatch.setenv("OPENAI_COMPATIBLE_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_COMPATIBLE_API_KEY", "its key")
+        await run(Agent("a", model="openai-compatible:m"), message="hi")
+    assert server.requests[0].headers["authorization"] == "Bearer its key"
+
+
+def test_a_key_of_the_environment_goes_to_no_other_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_COMPATIBLE_API_KEY", "its key")
+    model: Any = create_adapter(provider="openai-compatible", model="m", base_url="http://127.0.0.1:1/v1")
+    assert model._headers == {}
 
 
 async def test_a_model_named_with_its_provider_needs_no_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
