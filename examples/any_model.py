@@ -6,14 +6,16 @@
     export CLOUDFLARE_ACCOUNT_ID=… CLOUDFLARE_API_TOKEN=… \\
         && MODEL=cloudflare:@cf/meta/llama-3.3-70b-instruct-fp8-fast  python examples/any_model.py
 
-A server of your own, such as Ollama or vLLM: `MODEL=openai-compatible:qwen3:8b BASE_URL=http://localhost:11434/v1`.
+A server of your own, such as Ollama or vLLM:
+
+    OPENAI_COMPATIBLE_BASE_URL=http://localhost:11434/v1 MODEL=openai-compatible:qwen3:8b python examples/any_model.py
 """
 
 import asyncio
 import os
+import sys
 
 from holdfast import Agent, run, tool
-from holdfast.llm import create_adapter
 
 
 @tool(safe_to_retry=True)
@@ -23,14 +25,15 @@ async def weather(city: str) -> str:
 
 
 async def main() -> None:
-    provider, _, model = os.environ.get("MODEL", "anthropic:claude-sonnet-4-6").partition(":")
-    llm = create_adapter(provider=provider, model=model, base_url=os.environ.get("BASE_URL"))
-    agent = Agent("guide", instructions="Use your tools.", tools=[weather])
-    result = await run(agent, message="What should I wear in Oslo?", llm=llm)
-    for message in getattr(result, "messages", ()):
+    model = os.environ.get("MODEL", "anthropic:claude-sonnet-4-6")
+    agent = Agent("guide", model=model, instructions="Use your tools.", tools=[weather])
+    result = await run(agent, message="What should I wear in Oslo?")
+    for message in result.messages:
         calls = ", ".join(f"{call.name}({call.arguments})" for call in message.tool_calls or ())
         print(f"{message.role:>9}: {message.content or calls}")
-    print(getattr(result, "usage", None))
+    if result.status != "complete":
+        sys.exit(f"{result.status}: {getattr(result, 'error', None)}")
+    print(result.usage)
 
 
 if __name__ == "__main__":

@@ -138,6 +138,17 @@ class InterruptedResponse:
     approvals: tuple[PendingApproval, ...] = ()
 
     interrupted: Literal[True] = field(default=True, init=False)
+    status: Literal["interrupted"] = field(default="interrupted", init=False)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The transcript so far."""
+        return self.checkpoint.messages
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of this run so far."""
+        return self.checkpoint.usage
 
 
 class StepResult(Record):

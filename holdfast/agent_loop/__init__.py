@@ -10,6 +10,7 @@ from holdfast.agent_loop.actions import (
     OpenGates,
     Settled,
 )
+from holdfast.agent_loop.answers import correction
 from holdfast.agent_loop.gates import (
     Decision,
     Gate,
@@ -51,6 +52,7 @@ __all__ = [
     "access_problem",
     "answer_message",
     "cancelled",
+    "correction",
     "cut_off",
     "digest_of",
     "edit_problem",

@@ -13,6 +13,11 @@ def end_of(answer: Message) -> Finish | None:
     return Finish("max-tokens" if answer.stop_reason == "max-tokens" else "refused", answer.content)
 
 
+def correction(problem: str) -> str:
+    """Return what the model is told whose answer does not fit the agent's output."""
+    return f"Your answer could not be used: {problem}. Answer again, with JSON alone that matches the schema."
+
+
 def unfit_calls(answer: Message, limit: int) -> Mapping[str, str]:
     """Return by id why calls of an answer do not run: there are too many, or it was cut off in the midst of the last.
 

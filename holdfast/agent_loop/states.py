@@ -133,6 +133,7 @@ class LoopState:
     nudge: str | None = None
     nudges: int = 0
     short_calls: int = 0
+    corrections: int = 0
     ended: Finish | None = None
 
     def fold(
@@ -169,6 +170,15 @@ class LoopState:
         state = object.__new__(LoopState)
         state.__dict__.update(self.__dict__, **changes)
         return state
+
+    @property
+    def may_correct(self) -> bool:
+        """Whether the model is told once more that its answer does not fit the agent's output."""
+        return self.corrections < self.loop.output_retries
+
+    def corrected(self) -> "LoopState":
+        """The model was told so."""
+        return self.told()._with(corrections=self.corrections + 1)
 
     def told(self) -> "LoopState":
         """The user said something new."""

@@ -171,7 +171,7 @@ def answer_message(
         cost = usage.cost
     if cost is not None and (usage is None or usage.cost is None):
         usage = (usage or Usage()).model_copy(update={"cost": cost})
-    if thought is not None and (json_problem(thought.blocks) or len(to_json(thought.blocks)) > limit):
+    if thought is not None and (json_problem(list(thought.blocks)) or len(to_json(thought.blocks)) > limit):
         thought = None  # what cannot be kept cannot be sent back
     return Message(
         role="assistant",

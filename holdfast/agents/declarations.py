@@ -14,7 +14,7 @@ from pydantic_core import PydanticSerializationError
 
 from holdfast.agents.limits import Loop
 from holdfast.errors import DefinitionError
-from holdfast.messages import explain, read_json
+from holdfast.messages import cut, explain, read_json, unfenced
 from holdfast.tools import Tool, ToolContext, check_choice, json_schema, schema_type, tool
 
 NAME = re.compile(r"[a-z][a-z0-9-]*")
@@ -236,19 +236,34 @@ class Agent:
             raise self._fault(f"its state is no JSON: {error}") from error
 
     def read_output(self, response: str) -> Any:
-        """Read a final answer by `output`.
+        """Read a final answer by `output`; it may stand in a fence of Markdown.
 
         Raises:
             ValueError: naming what does not fit.
         """
         if self._output_type is None:
             return None
+        answer = unfenced(response)
         try:
-            output = self._output_type.validate_json(response)
+            output = self._output_type.validate_json(answer)
         except ValidationError as error:
             raise ValueError(explain(error)) from error
-        read_json(response)  # pydantic takes NaN; JSON does not have it
+        read_json(answer)  # pydantic takes NaN; JSON does not have it
         return output
+
+    def output_problem(self, response: str) -> str | None:
+        """Say why a final answer is not the agent's `output`; None if it is."""
+        try:
+            self.read_output(response)
+        except ValueError as fault:
+            return f"the answer does not fit the agent's output: {cut(str(fault), 4_096)}"
+        return None
+
+    def model_after(self, model: str | None) -> str | None:
+        """Return the fallback that is called when this model cannot be, if there is one; None is the agent's own."""
+        models = (None, *self.fallback_models)
+        at = models.index(model) + 1 if model in models else len(models)
+        return models[at] if at < len(models) else None
 
     @functools.cached_property
     def output_schema(self) -> dict[str, Any] | None:

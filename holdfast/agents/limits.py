@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal, cast
 
+from pydantic_core import to_json
+
 from holdfast.errors import DefinitionError
 from holdfast.messages import Message
 from holdfast.tools import Duration, RetryPolicy, check_choice, check_count, seconds
@@ -70,7 +72,8 @@ class ContextCompression:
 
     Args:
         compress: gets the messages without the leading system prompt, returns those to go on with.
-        max_messages, max_token_estimate: compress above either (a token is estimated as four characters).
+        max_messages, max_token_estimate: compress above either. A token is estimated as four characters of text,
+            arguments and thoughts, a picture as 1,500.
     """
 
     compress: Callable[[Sequence[Message]], Sequence[Message] | Awaitable[Sequence[Message]]]
@@ -91,7 +94,17 @@ class ContextCompression:
         if self.max_messages is not None and len(messages) > self.max_messages:
             return True
         limit = self.max_token_estimate
-        return limit is not None and sum(len(message.content) for message in messages) / 4 > limit
+        return limit is not None and sum(map(_characters, messages)) / 4 > limit
+
+
+_IMAGE = 6_000  # characters that cost a model as much as a picture does, some 1,500 tokens
+
+
+def _characters(message: Message) -> int:
+    """Return how much of a model's context a message takes."""
+    calls = sum(len(call.name) + len(to_json(call.arguments)) for call in message.tool_calls or ())
+    thoughts = 0 if message.reasoning is None else len(to_json(message.reasoning.blocks))
+    return len(message.content) + calls + thoughts + _IMAGE * len(message.images or ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +124,7 @@ class Loop:
         checkpoint_interval: `run_streaming` yields a checkpoint every so many iterations.
         max_tool_concurrency: parallel tool calls at once.
         max_tool_calls: per turn; the rest are refused to the model.
+        output_retries: how often a model whose answer does not fit the agent's `output` is told so, and asked again.
         max_message_bytes: of one message: a longer answer of the model is cut, a longer tool result is lost with
             an error, a longer user message is refused.
         token_budget: a `TokenBudget`, or its `max`.
@@ -133,6 +147,7 @@ class Loop:
     checkpoint_interval: int = 5
     max_tool_concurrency: int = 5
     max_tool_calls: int = 64
+    output_retries: int = 0
     max_message_bytes: int = 10 * 1024 * 1024
     token_budget: TokenBudget | int | None = None
     cost_budget: float | None = None
@@ -151,6 +166,7 @@ class Loop:
             ("checkpoint_interval", 1),
             ("max_tool_concurrency", 1),
             ("max_tool_calls", 1),
+            ("output_retries", 0),
             ("max_message_bytes", 1_024),
         ):
             check_count(f"loop.{name}", getattr(self, name), least)

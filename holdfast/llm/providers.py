@@ -22,8 +22,8 @@ def create_adapter(
         provider: "openai", "anthropic", "cloudflare", "minimax", or "openai-compatible" for any server with OpenAI's
             Chat Completions.
         api_key: of the provider's own variable in the environment by default, such as `OPENAI_API_KEY`.
-        base_url: where the provider is, if not at its usual address; of "openai-compatible", and of those with an SDK,
-            by default that in `OPENAI_COMPATIBLE_BASE_URL`, `OPENAI_BASE_URL`, `ANTHROPIC_BASE_URL`.
+        base_url: where the provider is, if not at its usual address; by default what a variable such as
+            `OPENAI_BASE_URL` or `OPENAI_COMPATIBLE_BASE_URL` says.
         options: of the adapter, such as `tool_mode` and `timeout`.
 
     Raises:
@@ -47,35 +47,44 @@ def provided(model: str | None) -> "LLMAdapter | None":
 
 def _cloudflare(model: str, given: dict[str, Any]) -> OpenAICompatible:
     account = _variable("CLOUDFLARE_ACCOUNT_ID")
-    needed = {} if "base_url" in given else {"CLOUDFLARE_ACCOUNT_ID": account}
-    given = _with_key("cloudflare", "CLOUDFLARE_API_TOKEN", given, **needed)
-    given.setdefault("base_url", f"https://api.cloudflare.com/client/v4/accounts/{account}/ai/v1")
-    return OpenAICompatible(model=model, provider="cloudflare", **given)
+    given = _at(
+        "cloudflare", f"https://api.cloudflare.com/client/v4/accounts/{account}/ai/v1" if account else "", given
+    )
+    needed = {} if given["base_url"] else {"CLOUDFLARE_ACCOUNT_ID": account}
+    return OpenAICompatible(model=model, provider="cloudflare", **_with_key("CLOUDFLARE_API_TOKEN", given, **needed))
 
 
 def _minimax(model: str, given: dict[str, Any]) -> OpenAICompatible:
-    given = {"base_url": "https://api.minimax.io/v1", **_with_key("minimax", "MINIMAX_API_KEY", given)}
-    return OpenAICompatible(model=model, provider="minimax", **given)
-
-
-def _with_key(provider: str, variable: str, given: dict[str, Any], **needed: str) -> dict[str, Any]:
-    """Return what is given with the key of the environment, if it has none."""
-    key = given.get("api_key") or _variable(variable)
-    if missing := [name for name, value in {**needed, variable: key}.items() if not value]:
-        raise DefinitionError(f"Provider '{provider}' has no key: set {' and '.join(missing)}, or pass api_key=")
-    return {**given, "api_key": key}
+    given = _at("minimax", "https://api.minimax.io/v1", given)
+    return OpenAICompatible(model=model, provider="minimax", **_with_key("MINIMAX_API_KEY", given))
 
 
 def _compatible(model: str, given: dict[str, Any]) -> OpenAICompatible:
     if "base_url" not in given:
-        if not (base_url := _variable("OPENAI_COMPATIBLE_BASE_URL")):
+        given = _at("openai-compatible", "", given)
+        if not given["base_url"]:
             raise DefinitionError(
                 "Provider 'openai-compatible' has no address: set OPENAI_COMPATIBLE_BASE_URL, or pass base_url=, such "
                 "as 'http://localhost:8080/v1'"
             )
         # Its key goes to its address, and to no other.
-        given = {"api_key": _variable("OPENAI_COMPATIBLE_API_KEY"), **given, "base_url": base_url}
+        given = {"api_key": _variable("OPENAI_COMPATIBLE_API_KEY"), **given}
     return OpenAICompatible(model=model, **given)
+
+
+def _at(provider: str, usual: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return what is given with an address: the environment's, or the usual one, if it has none."""
+    variable = f"{provider.upper().replace('-', '_')}_BASE_URL"
+    return {"base_url": _variable(variable) or usual, **given}
+
+
+def _with_key(variable: str, given: dict[str, Any], **needed: str) -> dict[str, Any]:
+    """Return what is given with the key of the environment, if it has none."""
+    key = given.get("api_key") or _variable(variable)
+    if missing := [name for name, value in {**needed, variable: key}.items() if not value]:
+        provider = variable.partition("_")[0].lower()
+        raise DefinitionError(f"Provider '{provider}' has no key: set {' and '.join(missing)}, or pass api_key=")
+    return {**given, "api_key": key}
 
 
 def _variable(name: str) -> str:

@@ -36,6 +36,7 @@ class ModelCalls:
         self._adapters = {model: named(llm, agent, model) for model in (None, *agent.fallback_models)}
         self._tools = tools
         self._view: list[Message] = []
+        self._unpriced: set[tuple[str, str]] = set()
         self._emit = emit
 
     def show(self, messages: list[Message]) -> None:
@@ -57,20 +58,23 @@ class ModelCalls:
         cancellation = Cancellation()
         try:
             await self._compress()
-            return await self._patiently(self._adapters[action.model])
+            has_fallback = self._agent.model_after(action.model) is not None
+            answer = await self._patiently(self._adapters[action.model], has_fallback)
         except asyncio.CancelledError as error:
             if cancellation.requested():
                 raise
             raise ModelError("The model call was cancelled from within") from error
+        note_cost(self._agent, action.model, answer, self._unpriced)
+        return answer
 
-    async def _patiently(self, adapter: LLMAdapter) -> LLMResponse:
+    async def _patiently(self, adapter: LLMAdapter, has_fallback: bool) -> LLMResponse:
         """Ask, and ask again where that may help."""
         attempt = 1
         while True:
             try:
                 return await self._call(adapter, list(self._view))  # the adapter's own list: it may keep or change it
             except Exception as error:
-                delay = retry_delay(error, self._agent.loop.model_retry, attempt)
+                delay = retry_delay(error, self._agent.loop.model_retry, attempt, has_fallback=has_fallback)
                 if delay is None:
                     raise
                 _LOG.warning("Agent %s: the model is asked again in %g s: %s", self._agent.name, delay, error)
@@ -113,6 +117,26 @@ class ModelCalls:
         if shorter is not None:
             self._view = [self._view[0], *shorter]
             self.compressions += 1
+
+
+def note_failure(agent: Agent, model: str | None, error: Exception) -> None:
+    """Log why a model could not be called; with a traceback where it is no provider's fault."""
+    after, trace = agent.model_after(model), None if isinstance(error, ModelError | OSError) else error
+    which = model or agent.model or "its model"
+    then = "" if after is None else f"; next is {after}"
+    _LOG.warning("Agent %s: %s could not be called: %s%s", agent.name, which, error_text(error), then, exc_info=trace)
+
+
+def note_cost(agent: Agent, model: str | None, response: LLMResponse, noted: set[tuple[str, str]]) -> None:
+    """Log, once, that a budget in dollars does not act, since nobody knows what the model costs."""
+    loop, usage = agent.loop, response.usage
+    if (loop.cost_budget, loop.session_cost_budget) == (None, None) or response.cost is not None:
+        return
+    which = model or agent.model or "its model"
+    if (usage is None or usage.cost is None) and (agent.name, which) not in noted:
+        noted.add((agent.name, which))
+        text = "Agent %s has a cost budget, but what %s costs is not known: install 'holdfast[prices]' or give price="
+        _LOG.warning(text, agent.name, which)
 
 
 async def chat(

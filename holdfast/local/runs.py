@@ -20,6 +20,7 @@ from holdfast.agent_loop import (
     OpenGates,
     Settled,
     answer_message,
+    correction,
     next_action,
     open_gates,
     unanswered,
@@ -33,7 +34,7 @@ from holdfast.local.events import CheckpointReached, Event
 from holdfast.local.gates import GivenDecision, at_gates, pending_approvals, read_decisions
 from holdfast.local.inputs import GivenCheckpoint, Handlers, Images, RunInput, Transcript, check_may_speak
 from holdfast.local.invocations import Invocations
-from holdfast.local.model_calls import ModelCalls
+from holdfast.local.model_calls import ModelCalls, note_failure
 from holdfast.local.pipeline_results import Kept
 from holdfast.local.sessions import Log, open_log
 from holdfast.local.tool_calls import ToolCalls
@@ -158,12 +159,13 @@ class Run:
         if not self._transcript.messages and given.message is None:
             there = f"session {log.session.id} has no messages yet" if self._session_id else "no session was named"
             raise InputError(f"nothing to run, {there}: give message=, messages= or checkpoint= to begin")
+        used = log.session.used_by(self._transcript.unwritten)
         state = LoopState(
             loop=self._agent.loop,
             tools=self._tools,
             on_terminal_tool_error=self._agent.on_terminal_tool_error,
             fallbacks=tuple(self._agent.fallback_models),
-            session_usage=self._used_before() if self._agent.loop.has_session_budget else None,
+            session_usage=used if self._agent.loop.has_session_budget else None,
         )
         if given.checkpoint is not None:
             usage = given.checkpoint.usage if given.checkpoint.usage.total_tokens else None
@@ -172,9 +174,6 @@ class Run:
         if given.message is not None:
             check_may_speak(state, self._log.session_id)
         return state
-
-    def _used_before(self) -> Usage | None:
-        return self._log.session.used_by(self._transcript.unwritten)
 
     async def _take_in(self, given: RunInput, state: LoopState) -> LoopState:
         """Take in the answer or message: an answer without a question is a message, an empty one nothing."""
@@ -245,13 +244,17 @@ class Run:
                     shown = self._transcript.checkpoint(state)
                     return InterruptedResponse(question.question, shown, self._log.session_id)
                 case Finish() as finish:
-                    return await self._finish(state, finish)
+                    problem = self._agent.output_problem(finish.response) if finish.status == "complete" else None
+                    if problem is None or not state.may_correct:
+                        return await self._finish(state, finish, problem)
+                    self._transcript.add([Message(role="user", content=correction(problem))])
+                    state = state.corrected()
 
     async def _call_model(self, state: LoopState, action: CallModel) -> LoopState:
         try:
             response = await self._model.ask(action)
         except Exception as error:
-            _LOG.warning("Agent %s: the model could not be called", self._agent.name, exc_info=error)
+            note_failure(self._agent, action.model, error)
             return state.failed(error_text(error))
         message = answer_message(
             response,
@@ -355,15 +358,9 @@ class Run:
 
     # --- how the run ends ---
 
-    async def _finish(self, state: LoopState, finish: Finish) -> RunResult:
-        output, error = None, finish.response if finish.status == "error" else None
-        ending = finish
-        if finish.status == "complete":
-            try:
-                output = self._agent.read_output(finish.response)
-            except ValueError as fault:
-                error = f"the answer does not fit the agent's output: {fault}"
-                ending = replace(finish, status="error")
+    async def _finish(self, state: LoopState, finish: Finish, error: str | None) -> RunResult:
+        error = finish.response if finish.status == "error" else error
+        ending = finish if error is None else replace(finish, status="error")
         try:
             if ending.hook is not None:
                 await _call_hook(getattr(self._agent, ending.hook), self._context)
@@ -383,7 +380,7 @@ class Run:
             session_id=self._log.session_id,
             usage=state.usage,
             budget_percent=state.usage.total_tokens / budget.max * 100 if budget and state.usage else None,
-            output=output,
+            output=self._agent.read_output(finish.response) if ending.status == "complete" else None,
             error=error,
             tool_call_summary=self._counts or None,
             compression_count=self._model.compressions if self._agent.loop.context_compression else None,

@@ -24,6 +24,7 @@ from holdfast.messages.texts import (
     read_json,
     read_object,
     size_over,
+    unfenced,
 )
 
 __all__ = [
@@ -47,5 +48,6 @@ __all__ = [
     "read_json",
     "read_object",
     "size_over",
+    "unfenced",
     "usage_of",
 ]

@@ -68,6 +68,15 @@ def read_json(text: str) -> Any:
     return value
 
 
+_FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*", re.DOTALL | re.IGNORECASE)
+
+
+def unfenced(text: str) -> str:
+    """Return what a model has put into a fence of Markdown, as many do with JSON; any other text as it is."""
+    fenced = _FENCED.fullmatch(text)
+    return text if fenced is None else fenced[1]
+
+
 def read_object(text: str) -> dict[str, Any]:
     """Read a strict JSON object, as `read_json` does."""
     value = read_json(text)

@@ -7,7 +7,7 @@ from typing import Any, cast
 from pydantic_core import to_json
 
 from holdfast.errors import InputError
-from holdfast.messages import error_text, read_json
+from holdfast.messages import error_text, read_json, unfenced
 from holdfast.pipeline_loop.plans import Done, Evaluate, PipelineState, chosen_step
 from holdfast.pipelines import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step, StepContext
 from holdfast.pipelines.paths import find, nested_pipeline
@@ -131,7 +131,7 @@ def read_answer(step: Step[Any], status: str, response: str) -> tuple[Done, Any]
     if step.shape is None:
         return Done(), {"response": response}
     try:
-        value = read_json(response)
+        value = read_json(unfenced(response))
     except ValueError as error:
         return Done(reason="invalid-json", error=f"Step '{step.name}': its answer is no JSON: {error}"), None
     return read_value(step, value)

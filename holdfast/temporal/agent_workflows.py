@@ -19,6 +19,7 @@ from holdfast.agent_loop import (
     CallTools,
     Finish,
     Settled,
+    correction,
     next_action,
 )
 from holdfast.checkpoints import Question
@@ -102,6 +103,9 @@ class AgentRun(People):
             case AskHuman(question):
                 self._continue_as_new_if_due()
                 await self._ask(question)
+            case Finish("complete") if "output_error" in self._progress.last and self._state.may_correct:
+                self._progress.say.append(correction(self._progress.last.pop("output_error")))
+                self._state = self._state.corrected()
             case Finish():
                 return await self._close(action)
         return None

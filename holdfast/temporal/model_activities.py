@@ -5,21 +5,22 @@ import contextlib
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from pydantic_core import to_json
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from holdfast.agent_loop import LoopState, answer_message, with_notices
 from holdfast.agents import Agent, AgentContext
 from holdfast.errors import HoldfastError, ModelError
 from holdfast.llm import LLMAdapter, settings_for, tools_to_descriptions
-from holdfast.llm.refusals import may_pass
-from holdfast.local.model_calls import chat, compressed
-from holdfast.messages import LLMResponse, Message, cut, error_text, read_json, size_over
+from holdfast.llm.refusals import asked_to_wait, may_pass, retry_delay
+from holdfast.local.model_calls import chat, compressed, note_cost, note_failure
+from holdfast.messages import LLMResponse, Message, cut, error_text, read_json, size_over, unfenced
 from holdfast.stores.protocol import Append
 from holdfast.temporal import names
 from holdfast.temporal.gate_activities import asked_of, find_gates, held_by
@@ -43,6 +44,7 @@ class ModelActivities:
 
     def __init__(self, host: AgentHost) -> None:
         self._host = host
+        self._unpriced: set[tuple[str, str]] = set()  # models that were warned of
 
     def all(self) -> list[Any]:
         return [self.call_model]
@@ -123,12 +125,13 @@ class ModelActivities:
         try:
             response, shorter = await self._host.thread.run(_call_adapter(agent, adapter, context, messages))
         except Exception as error:
-            failure = _failure(error)
+            failure = _failure(error, agent, reference.get("model"))
             if failure is error:
                 raise
             # Its traceback goes to the log, not into the history: the server keeps 4 KB of a failure.
-            _LOG.warning("Agent %s: the model could not be called", agent.name, exc_info=error)
+            note_failure(agent, reference.get("model"), error)
             raise failure from None
+        note_cost(agent, reference.get("model"), response, self._unpriced)
         if shorter is not None:
             # What was said now is in the view and will be in the transcript: the view ends before it.
             kept = KeptView(seq=transcript.seq, messages=tuple(shorter[: -len(said)] if said else shorter))
@@ -257,8 +260,8 @@ async def _call_adapter(
     return await chat(adapter, seen, tools_to_descriptions(agent.tool_map), settings_for(adapter, agent)), shorter
 
 
-def _failure(error: Exception) -> Exception:
-    """Say whether calling again may help; see `may_pass`."""
+def _failure(error: Exception, agent: Agent, model: str | None) -> Exception:
+    """Say whether calling again may help, and when; see `retry_delay`. How often is said by Temporal's policy."""
     if isinstance(error, ModelRefusedError | ApplicationError) or (
         isinstance(error, HoldfastError) and not isinstance(error, ModelError)
     ):
@@ -266,11 +269,15 @@ def _failure(error: Exception) -> Exception:
     text = cut(error_text(error), 8_192)
     if not may_pass(error):
         return ModelRefusedError(text)
-    after = getattr(error, "retry_after", None)
+    policy, after = agent.loop.model_retry, asked_to_wait(error)
+    endless = replace(policy, maximum_attempts=2)
+    too_long = retry_delay(error, endless, 1, has_fallback=agent.model_after(model) is not None) is None
     return ApplicationError(
         text,
         type=names.MODEL_UNAVAILABLE,
-        next_retry_delay=timedelta(seconds=min(after, 86_400.0)) if isinstance(after, int | float) else None,
+        non_retryable=too_long,
+        next_retry_delay=None if after is None else timedelta(seconds=after),
+        category=ApplicationErrorCategory.BENIGN,  # it is logged already, on one line
     )
 
 
@@ -301,11 +308,9 @@ def _final(agent: Agent, text: str) -> dict[str, Any]:
         final = {"text": cut(text, INLINE_BYTES), "size": size}
     if agent.output is None:
         return final
-    try:
-        agent.read_output(text)
-    except ValueError as fault:
-        return final | {"output_error": f"the answer does not fit the agent's output: {cut(str(fault), 4_096)}"}
-    return final if "size" in final else final | {"output": read_json(text)}
+    if (problem := agent.output_problem(text)) is not None:
+        return final | {"output_error": problem}
+    return final if "size" in final else final | {"output": read_json(unfenced(text))}
 
 
 def _digest(said: Said) -> str:

@@ -9,7 +9,7 @@ from holdfast.testing.crashes import (
     crash_after_tool_results,
     crash_everywhere,
 )
-from holdfast.testing.model_server import Fault, ModelServer, Reply
+from holdfast.testing.model_server import Fault, ModelServer, Reply, Request
 from holdfast.testing.models import ModelCall, ScriptedModel
 from holdfast.testing.stores import store_suite
 
@@ -21,6 +21,7 @@ __all__ = [
     "ModelCall",
     "ModelServer",
     "Reply",
+    "Request",
     "ScriptedModel",
     "SimulatedCrash",
     "crash_after_tool_results",

@@ -112,7 +112,7 @@ class ModelServer:
         self._serving.append(asyncio.create_task(self._serve(reader, writer)))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError, EOFError):  # a client that hangs up
             try:
                 await self._reply(reader, writer)
             finally:

@@ -84,6 +84,29 @@ async def test_the_next_model_is_called_when_one_cannot_be(driver: Driver, error
     assert answers == ["two", "two"]  # it stays with it, and the transcript says so
 
 
+@pytest.mark.parametrize("after", [61, 3_600])
+async def test_nobody_waits_for_long_where_there_is_another_model(driver: Driver, after: float) -> None:
+    first = ScriptedModel([ModelError("busy", transient=True, retry_after=after)] * 2)
+    agent = Agent("a", model="one", fallback_models=["two"])
+    ended = await driver.run(agent, models(one=first, two=ScriptedModel(["done"])))
+    assert (ended.status, ended.response, len(first.calls)) == ("complete", "done", 1)
+
+
+async def test_the_log_says_which_model_could_not_be_called_and_which_is_next(
+    driver: Driver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On one line: a traceback is for what is no provider's fault."""
+    agent = Agent("a", model="one", fallback_models=["two"], loop=SOON)
+    await driver.run(agent, models(one=ScriptedModel([BROKEN]), two=ScriptedModel([ValueError("my bug")])))
+    logged = [record for record in caplog.records if "could not be called" in record.getMessage()]
+    assert [record.getMessage() for record in logged] == [
+        "Agent a: one could not be called: bad key; next is two",
+        "Agent a: two could not be called: my bug",
+    ]
+    assert [record.exc_info is None or record.exc_info[0] is None for record in logged] == [True, False]
+    assert not [record for record in caplog.records if record.levelname == "WARNING" and record not in logged]
+
+
 async def test_an_answer_of_the_agents_own_model_has_no_mark(driver: Driver) -> None:
     agent = Agent("a", model="one", fallback_models=["two"])
     ended = await driver.run(agent, models(one=ScriptedModel(["done"]), two=ScriptedModel([])))
@@ -147,6 +170,17 @@ async def test_a_run_that_has_cost_enough_ends(driver: Driver) -> None:
     assert ended.usage is not None
     assert ended.usage.cost == pytest.approx(3 * each)
     assert [message.cost for message in ended.messages if message.role == "assistant"] == [pytest.approx(each)] * 3
+
+
+async def test_a_budget_of_a_model_without_a_price_is_warned_of_once(
+    driver: Driver, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = ScriptedModel([asks_for(call("echo", "c1", text="x"), tokens=5), "done"])
+    await driver.run(Agent("a", model="ours", tools=[echo], loop=Loop(cost_budget=1)), model)
+    said = [record.getMessage() for record in caplog.records if "cost budget" in record.getMessage()]
+    assert said == [
+        "Agent a has a cost budget, but what ours costs is not known: install 'holdfast[prices]' or give price="
+    ]
 
 
 async def test_a_model_that_the_library_knows_has_its_price() -> None:

@@ -335,11 +335,12 @@ async def test_a_model_named_with_its_provider_needs_no_adapter(monkeypatch: pyt
 async def test_the_example_runs_on_every_provider_with_other_variables_alone(provider: str) -> None:
     script = [LLMResponse(tool_calls=(ToolCall(id="c1", name="weather", arguments={"city": "Oslo"}),)), "A raincoat."]
     variables = {name: "x" for names in KEYS.values() for name in names}
+    at = f"{provider.upper().replace('-', '_')}_BASE_URL"
     async with ModelServer(*script) as server:
         base_url = f"http://{server.address}" if provider == "anthropic" else server.url
         process = await asyncio.create_subprocess_exec(
             sys.executable, str(Path(__file__).parents[2] / "examples" / "any_model.py"),
-            env={**os.environ, **variables, "MODEL": f"{provider}:m", "BASE_URL": base_url},
+            env={**os.environ, **variables, "MODEL": f"{provider}:m", at: base_url},
             stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
         said, _ = await process.communicate()

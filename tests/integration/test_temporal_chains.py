@@ -22,6 +22,7 @@ from holdfast import (
     run,
     tool,
 )
+from holdfast.messages import Reasoning
 from holdfast.temporal import agent_workflows
 from holdfast.testing import ScriptedModel
 from integration.doubles import echo, fail
@@ -54,6 +55,13 @@ class Scenario:
 
 def steps(count: int, **options: Any) -> list[Any]:
     return [asks_for(call("echo", f"c{n}", text=f"x{n}"), text=f"step {n}", **options) for n in range(count)]
+
+
+def thoughtful(count: int) -> list[Any]:
+    """Steps that each begin with a thought, as its provider wants it back."""
+    blocks = [({"type": "thinking", "thinking": f"Hm {n}.", "signature": "Eo8C"},) for n in range(count)]
+    thoughts = [Reasoning(provider="anthropic", blocks=block) for block in blocks]
+    return [turn.model_copy(update={"reasoning": one}) for turn, one in zip(steps(count), thoughts, strict=True)]
 
 
 def shorten(messages: Sequence[Message]) -> list[Message]:
@@ -115,6 +123,22 @@ SCENARIOS = {
     ),
     "keys of calls": Scenario(
         counting, lambda: [*[asks_for(call("count", f"c{n}"), call("count", f"d{n}")) for n in range(7)], "ok"]
+    ),
+    "thoughts": Scenario(lambda: Agent("a", tools=[echo]), lambda: [*thoughtful(7), "done"]),
+    "thoughts and compression": Scenario(
+        lambda: Agent("a", tools=[echo], loop=Loop(context_compression=ContextCompression(shorten, max_messages=6))),
+        lambda: [*thoughtful(7), "done"],
+    ),
+    "a session's budget that is spent": Scenario(
+        lambda: Agent("a", tools=[echo], loop=Loop(session_token_budget=800)), lambda: steps(12, tokens=100)
+    ),
+    "answers that do not fit": Scenario(
+        lambda: Agent("a", tools=[echo], output=list[int], loop=Loop(output_retries=3)),
+        lambda: [*steps(3), "no", *steps(3), "not yet", "[1]"],
+    ),
+    "answers that were cut off": Scenario(
+        lambda: Agent("a", tools=[echo], loop=Loop(stuck_threshold=0)),
+        lambda: [*[turn.model_copy(update={"stop_reason": "length"}) for turn in steps(7)], "done"],
     ),
     "calls beyond the limit": Scenario(
         lambda: Agent("a", tools=[echo], loop=Loop(max_tool_calls=1)),

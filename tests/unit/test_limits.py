@@ -5,7 +5,17 @@ from typing import Any
 
 import pytest
 
-from holdfast import ContextCompression, DefinitionError, DiminishingReturns, Loop, Message, TokenBudget
+from holdfast import (
+    ContextCompression,
+    DefinitionError,
+    DiminishingReturns,
+    Image,
+    Loop,
+    Message,
+    TokenBudget,
+    ToolCall,
+)
+from holdfast.messages import Reasoning
 
 
 def test_the_limits_of_a_loop_have_defaults() -> None:
@@ -19,6 +29,7 @@ def test_the_limits_of_a_loop_have_defaults() -> None:
         "checkpoint_interval": 5,
         "max_tool_concurrency": 5,
         "max_tool_calls": 64,
+        "output_retries": 0,
         "max_message_bytes": 10 * 1024 * 1024,
         "token_budget": None,
         "cost_budget": None,
@@ -159,3 +170,17 @@ def test_compression_applies_above_either_limit(options: dict[str, Any], lengths
     messages = [Message(role="user", content="x" * length) for length in lengths]
 
     assert ContextCompression(list, **options).applies_to(messages) is applies
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message(role="assistant", tool_calls=(ToolCall(id="c", name="post", arguments={"text": "x" * 400}),)),
+        Message(role="assistant", reasoning=Reasoning(provider="p", blocks=({"thinking": "x" * 400},))),
+        Message(role="user", images=(Image(url="u"),)),
+    ],
+    ids=["arguments", "thoughts", "an image"],
+)
+def test_all_that_a_model_is_shown_counts(message: Message) -> None:
+    assert ContextCompression(list, max_token_estimate=100).applies_to([message])
+    assert not ContextCompression(list, max_token_estimate=2_000).applies_to([message])

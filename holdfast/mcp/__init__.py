@@ -1,0 +1,108 @@
+"""Tools of MCP servers, which an agent has like any others."""
+
+import importlib
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, WithJsonSchema
+
+from holdfast.errors import DefinitionError
+from holdfast.mcp.connections import Connection
+from holdfast.messages import ToolCall
+from holdfast.tools import Approval, Duration, Tool, ToolContext
+
+
+@asynccontextmanager
+async def mcp_tools(
+    server: Any,
+    *,
+    only: Iterable[str] | None = None,
+    safe_to_retry: Mapping[str, bool] | None = None,
+    approval: Mapping[str, Approval | Callable[[ToolCall], Approval | None]] | None = None,
+    timeout: Duration | None = None,  # noqa: ASYNC109  # of each call, not of this one
+) -> AsyncIterator[list[Tool[..., Any]]]:
+    """Connect to a server and yield its tools, for as long as the block lasts; a lost connection is made again.
+
+    Args:
+        server: the URL of a server with streamable HTTP, or an `mcp.StdioServerParameters`, whose process is started.
+        only: names of the tools to take, as the server has them; all if None. Here a tool's name has letters, digits,
+            `_` and `-` alone, and a number at its end if another one has it.
+        safe_to_retry: by the name of a tool, in place of what the server says: a tool is safe if its `readOnlyHint` or
+            `idempotentHint` is set. Of a server that you do not trust, say it yourself.
+        approval: by the name of a tool.
+        timeout: of one call.
+
+    Raises:
+        DefinitionError: the server has no tool of a name.
+        HoldfastError: it cannot be reached.
+        ImportError: the SDK is not installed.
+    """
+    try:
+        mcp = importlib.import_module("mcp")
+        jsonschema = importlib.import_module("jsonschema")
+    except ImportError as error:
+        raise ImportError("MCP servers need their SDK: pip install 'holdfast[mcp]'") from error
+    connection = Connection(mcp, server)
+    try:
+        found = {item.name: item for item in await connection.tools()}
+        names = _names(found)
+        safe, gates = dict(safe_to_retry or {}), dict(approval or {})
+        wanted = list(found if only is None else only)
+        if unknown := sorted({*wanted, *safe, *gates} - found.keys()):
+            raise DefinitionError(f"The MCP server has no tool {unknown[0]!r}; it has {', '.join(found) or 'none'}")
+        yield [
+            _tool(connection, names[name], found[name], jsonschema, safe.get(name), gates.get(name), timeout)
+            for name in wanted
+        ]
+    finally:
+        await connection.close()
+
+
+def _names(theirs: Iterable[str]) -> dict[str, str]:
+    """Return the names that tools have here: no two alike, and each as providers take it."""
+    ours: dict[str, str] = {}
+    for name in theirs:
+        clean = re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:60] or "_"
+        clean = clean if clean[0].isalpha() or clean[0] == "_" else f"_{clean}"
+        number, free = 2, clean
+        while free in ours.values():
+            free, number = f"{clean}_{number}", number + 1
+        ours[name] = free
+    return ours
+
+
+def _tool(
+    connection: Connection,
+    name: str,
+    item: Any,
+    jsonschema: Any,
+    safe: bool | None,
+    approval: Any,
+    timeout: Duration | None,
+) -> Tool[..., Any]:
+    schema = {"type": "object", "properties": {}, **item.input_schema}
+    checker = jsonschema.Draft202012Validator(schema)
+
+    def check(arguments: dict[str, Any]) -> dict[str, Any]:
+        fault = jsonschema.exceptions.best_match(checker.iter_errors(arguments))
+        if fault is not None:
+            raise ValueError(f"{'.'.join(map(str, fault.path)) or 'arguments'}: {fault.message}")
+        return arguments
+
+    hints = item.annotations
+    is_safe = hints is not None and bool(hints.read_only_hint or hints.idempotent_hint) if safe is None else safe
+
+    async def call(arguments: dict[str, Any], ctx: ToolContext) -> Any:
+        return await connection.call(item.name, arguments, ctx, is_safe=is_safe)
+
+    return Tool(
+        name,
+        description=item.description or item.title or item.name,
+        input=Annotated[dict[str, Any], AfterValidator(check), WithJsonSchema(schema)],
+        handler=call,
+        safe_to_retry=is_safe,
+        approval=approval,
+        timeout=timeout,
+    )

@@ -1,0 +1,225 @@
+"""Connections to MCP servers: opened when they are needed, made anew when they are lost, closed with their block."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+from holdfast.errors import HoldfastError, RetryableError, ToolDurabilityError
+from holdfast.messages import error_text
+from holdfast.tools import ToolContext
+
+T = TypeVar("T")
+CONNECT_TIMEOUT = 30.0  # seconds, until a server that was started or called has said who it is
+
+
+class _Session:
+    """One connection to a server. One task opens and closes it, as the SDK wants it.
+
+    Args:
+        calls: how many use it now. When it has been given up, it is closed with the last.
+    """
+
+    def __init__(self, mcp: Any, server: Any) -> None:
+        self._mcp, self._server = mcp, server
+        self._task: asyncio.Task[None] | None = None
+        self.client: Any = None
+        self.calls = 0
+        self.is_given_up = False
+
+    async def open(self) -> None:
+        ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._serve(ready))
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                self.client = await ready
+        except TimeoutError as error:
+            await self.close()
+            raise HoldfastError(f"The MCP server cannot be reached: no answer in {CONNECT_TIMEOUT:g} s") from error
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        except Exception as error:
+            raise HoldfastError(f"The MCP server cannot be reached: {error_text(_first(error))}") from error
+
+    async def _serve(self, ready: "asyncio.Future[Any]") -> None:
+        try:
+            async with self._mcp.Client(self._server) as client:
+                if not ready.done():
+                    ready.set_result(client)
+                await asyncio.Event().wait()  # until it is cancelled
+        except Exception as error:
+            if not ready.done():
+                ready.set_exception(error)
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({task})
+
+
+class Connection:
+    """Makes calls on the loop that made it; they may come from any other, such as that of a worker's handlers."""
+
+    def __init__(self, mcp: Any, server: Any) -> None:
+        self._mcp, self._server = mcp, server
+        self._loop = asyncio.get_running_loop()
+        self._opening = asyncio.Lock()
+        self._session: _Session | None = None
+        self._open: set[_Session] = set()
+        self._is_closed = False
+
+    async def tools(self) -> list[Any]:
+        async with self._using() as session:
+            found, cursor = [], None
+            try:
+                while True:
+                    page = await session.client.list_tools(cursor=cursor)
+                    found += page.tools
+                    cursor = page.next_cursor
+                    if cursor is None:
+                        return found
+            except Exception as error:
+                raise HoldfastError(f"The MCP server's tools cannot be read: {error_text(_first(error))}") from error
+
+    async def call(self, name: str, arguments: dict[str, Any], ctx: ToolContext, *, is_safe: bool) -> Any:
+        """Return what a tool returned.
+
+        Raises:
+            HoldfastError: what it said went wrong.
+            RetryableError: it was not called, or may be called again.
+            ToolDurabilityError: nobody can tell whether it ran.
+        """
+        return await self._here(self._call(name, arguments, ctx, is_safe))
+
+    async def _call(self, name: str, arguments: dict[str, Any], ctx: ToolContext, is_safe: bool) -> Any:
+        try:
+            result = await self._ask(name, arguments)
+        except _NotTakenError:
+            try:
+                result = await self._ask(name, arguments)  # by a new connection
+            except _NotTakenError as error:
+                raise RetryableError(f"its MCP server does not take it: {error_text(error)}") from error
+            except _LostError as error:
+                raise _lost(name, ctx, is_safe, error) from error
+        except _LostError as error:
+            raise _lost(name, ctx, is_safe, error) from error
+        value = _value(result)
+        if result.is_error:
+            raise HoldfastError(value if isinstance(value, str) else str(value))
+        return value
+
+    async def _ask(self, name: str, arguments: dict[str, Any]) -> Any:
+        """Ask the server once; what the error means is in its type."""
+        try:
+            async with self._using() as session:
+                try:
+                    return await session.client.call_tool(name, arguments)
+                except self._mcp.MCPError as error:
+                    raise self._meaning(error, session) from error
+                except Exception as error:
+                    self._give_up(session)
+                    raise _LostError(error_text(error)) from error
+        except _UnreachableError as error:
+            raise RetryableError(error_text(error)) from error
+
+    def _meaning(self, error: Any, session: _Session) -> Exception:
+        """Return what an error means for a call: only what the server itself says of it is known.
+
+        The SDK has the same codes for what it makes of a gateway's answer, or of one that cannot be read.
+        """
+        types, text = self._mcp.types, error_text(error)
+        if error.code == types.INVALID_REQUEST and "Session terminated" in text:  # 404: the server was started anew
+            self._give_up(session)
+            return _NotTakenError(text)
+        if error.code == types.CONNECTION_CLOSED:
+            self._give_up(session)
+        if error.code in (
+            types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT, types.INTERNAL_ERROR, types.PARSE_ERROR,
+            types.INVALID_REQUEST,
+        ):  # fmt: skip
+            return _LostError(text)
+        return HoldfastError(text)
+
+    # --- connections ---
+
+    @asynccontextmanager
+    async def _using(self) -> AsyncIterator[_Session]:
+        session = await self._connected()
+        session.calls += 1
+        try:
+            yield session
+        finally:
+            session.calls -= 1
+            if session.is_given_up and not session.calls:
+                await self._close(session)
+
+    async def _connected(self) -> _Session:
+        async with self._opening:
+            if self._is_closed:
+                raise HoldfastError("The tools of an MCP server are for the `async with` block that gives them")
+            if self._session is None:
+                session = _Session(self._mcp, self._server)
+                try:
+                    await session.open()
+                except HoldfastError as error:
+                    raise _UnreachableError(error_text(error)) from error
+                self._session = session
+                self._open.add(session)
+            return self._session
+
+    def _give_up(self, session: _Session) -> None:
+        """Let new calls have a new connection; those of this one may be healthy, and end in their own time."""
+        session.is_given_up = True
+        if self._session is session:
+            self._session = None
+
+    async def _close(self, session: _Session) -> None:
+        self._open.discard(session)
+        await session.close()
+
+    async def close(self) -> None:
+        self._is_closed, self._session = True, None
+        for session in tuple(self._open):
+            await self._close(session)
+
+    async def _here(self, work: Coroutine[Any, Any, T]) -> T:
+        if asyncio.get_running_loop() is self._loop:
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+
+class _UnreachableError(HoldfastError):
+    """There is no connection."""
+
+
+class _NotTakenError(Exception):
+    """The server did not take the call, and may if it is connected to anew."""
+
+
+class _LostError(Exception):
+    """Nobody can tell whether the server ran the call."""
+
+
+def _lost(name: str, ctx: ToolContext, is_safe: bool, error: _LostError) -> Exception:
+    reason = f"its MCP server gave no answer to it: {error}"
+    return RetryableError(reason) if is_safe else ToolDurabilityError(name, ctx.tool_call_id, reason=reason)
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return what a group of errors is about."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _value(result: Any) -> Any:
+    """Return what a model reads of a result: its data, or its texts."""
+    if result.structured_content is not None:
+        data = result.structured_content
+        return data["result"] if data.keys() == {"result"} else data  # what the SDK makes of a plain value
+    return "\n".join(
+        block.text if block.type == "text" else f"[{block.type}, which cannot be shown]" for block in result.content
+    )
