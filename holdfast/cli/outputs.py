@@ -1,0 +1,131 @@
+"""What commands write: a text for people, or JSON for programs; never what a terminal would take for a command."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Form = Literal["text", "json", "jsonl"]
+Row = Mapping[str, Any]
+
+# Names, messages and answers come from models and strangers: escape sequences in them must not reach a terminal.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_WIDE = 10_000  # columns where nobody looks: lines of a table are not broken
+
+
+def shown(value: Any) -> str:
+    """Return a value as text that is safe in a terminal."""
+    text = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a command writes.
+
+    Args:
+        form: "json" is one document, "jsonl" one line for each thing.
+        color: None where the terminal decides.
+    """
+
+    form: Form = "text"
+    color: bool | None = None
+
+    @property
+    def is_text(self) -> bool:
+        return self.form == "text"
+
+    @cached_property
+    def console(self) -> "Console":
+        return self._console(stderr=False)
+
+    @cached_property
+    def errors(self) -> "Console":
+        """Where progress and remarks go, so that they do not get into a pipe."""
+        return self._console(stderr=True)
+
+    def _console(self, *, stderr: bool) -> "Console":
+        from rich.console import Console  # 60 ms, which `--help` need not wait for
+
+        console = Console(
+            stderr=stderr,
+            no_color=True if self.color is False else None,
+            force_terminal=True if self.color else None,
+            highlight=False,
+            markup=False,
+            emoji=False,
+        )
+        if not console.is_terminal:
+            console = Console(stderr=stderr, width=_WIDE, highlight=False, markup=False, emoji=False, color_system=None)
+        return console
+
+    def rows(self, rows: Iterable[Row], columns: Mapping[str, Callable[[Row], Any]], *, nothing: str) -> None:
+        """Write a list: a table of these columns, or each row as it is."""
+        found = list(rows)
+        if self.form == "json":
+            click.echo(_json(found, indent=2))
+        elif self.form == "jsonl":
+            for row in found:
+                click.echo(_json(row))
+        elif not found:
+            self.note(nothing)
+        else:
+            self._table(found, columns)
+
+    def _table(self, rows: Sequence[Row], columns: Mapping[str, Callable[[Row], Any]]) -> None:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in columns:
+            table.add_column(name, overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(" ".join(shown(value(row)).split())) for value in columns.values()))
+        self.console.print(table)
+
+    def item(self, item: Row, text: Callable[[], None]) -> None:
+        """Write one thing: by `text` for people, else as it is."""
+        if self.is_text:
+            text()
+        else:
+            click.echo(_json(item, indent=2 if self.form == "json" else None))
+
+    def line(self, text: str, style: str | None = None) -> None:
+        """Write a line for people."""
+        self.console.print(shown(text), style=style, soft_wrap=True)
+
+    def fields(self, fields: Mapping[str, Any]) -> None:
+        """Write names and values for people, without those that are empty."""
+        width = max((len(name) for name, value in fields.items() if value not in (None, "")), default=0)
+        for name, value in fields.items():
+            if value not in (None, ""):
+                self.line(f"{name:<{width}}  {shown(value)}")
+
+    def note(self, text: str) -> None:
+        """Say something beside the output."""
+        self.errors.print(shown(text), style="dim", soft_wrap=True)
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent, default=str)
+
+
+def ago(at: datetime | str | None) -> str:
+    """Say how long ago, or in how long, in one unit: "3 min", "in 2 d"."""
+    if at is None:
+        return ""
+    moment = datetime.fromisoformat(at) if isinstance(at, str) else at
+    seconds = (datetime.now(UTC) - moment).total_seconds()
+    ahead, seconds = seconds < 0, abs(seconds)
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"{'in ' if ahead else ''}{int(seconds // size)} {unit}"
+    return f"{'in ' if ahead else ''}{int(seconds)} s"

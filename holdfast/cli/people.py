@@ -1,0 +1,286 @@
+"""Commands of people: what waits for them, and what they say to it. Each is an update, which says whether it counts."""
+
+import getpass
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from holdfast.cli.commands import on_temporal
+from holdfast.cli.outputs import Output, ago
+from holdfast.cli.runs import RUN, image_of, read_json_option, read_text, write_waiting
+from holdfast.errors import InputError
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from holdfast.temporal import HoldfastClient
+
+BY = click.option("--by", help="Who decides.  [env: HOLDFAST_USER; else the login name]")
+COMMENT = click.option("--comment", help="Why; it stands in the audit trail, and the model reads that of a rejection.")
+
+
+def who(by: str | None) -> str:
+    return by or os.environ.get("HOLDFAST_USER") or getpass.getuser()
+
+
+def _people(client: "Client") -> "HoldfastClient":
+    from holdfast.temporal import HoldfastClient
+
+    return HoldfastClient(client)
+
+
+@click.command()
+@click.argument("run", required=False)
+@on_temporal
+async def pending(client: "Client", output: Output, run: str | None) -> None:
+    """Show what waits for people, of one RUN or of all."""
+    people = _people(client)
+    if run is None:
+        items = await people.waiting()
+    else:
+        items = [{"workflow_id": run, **item} for item in await people.pending(run)]
+    if not output.is_text or (run is None and len(items) > 1):
+        output.rows(
+            items,
+            {
+                "RUN": lambda item: item["workflow_id"],
+                "KIND": lambda item: item["kind"],
+                "NAME": lambda item: item["name"],
+                "WHAT": lambda item: item["message"],
+                "SINCE": lambda item: ago(item.get("since")),
+                "UNTIL": lambda item: ago(item.get("deadline")),
+            },
+            nothing="Nothing waits.",
+        )
+        return
+    if not items:
+        output.note("Nothing waits.")
+    for item in items:
+        write_waiting(output, item)
+
+
+# --- approvals ---
+
+
+@click.command()
+@RUN
+@click.argument("gate", required=False)
+@BY
+@COMMENT
+@click.option(
+    "--edit", metavar="JSON", help="Put this in place of what is shown, and approve that; @FILE reads a file."
+)
+@click.option("--digest", help="Of what was looked at, as `pending` shows it: refused if it has changed since.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask in the terminal.")
+@on_temporal
+async def approve(
+    client: "Client", output: Output, run: str, gate: str | None, edit: str | None, yes: bool, **given: Any
+) -> None:
+    """Approve at a gate of a run.
+
+    GATE is the path of a step, or the id of a tool call, as `pending` shows it; it may be left out if only one waits.
+    """
+    item = await _gate(client, run, gate)
+    changed = None if edit is None else read_json_option("--edit", edit)
+    if output.is_text and not yes and sys.stdin.isatty():
+        write_waiting(output, {"workflow_id": run, **item})
+        if changed is not None:
+            output.line(f"  In its place: {edit}")
+        click.confirm("Approve?", abort=True)
+    given["digest"] = given["digest"] or item.get("digest")  # of what was shown here
+    await _decide(client, output, run, item["name"], "approve", edit=changed, **given)
+
+
+@click.command()
+@RUN
+@click.argument("gate", required=False)
+@BY
+@COMMENT
+@on_temporal
+async def reject(client: "Client", output: Output, run: str, gate: str | None, **given: Any) -> None:
+    """Reject at a gate of a run.
+
+    GATE is the path of a step, or the id of a tool call, as `pending` shows it; it may be left out if only one waits.
+    """
+    item = await _gate(client, run, gate)
+    await _decide(client, output, run, item["name"], "reject", **given)
+
+
+async def _gate(client: "Client", run: str, gate: str | None) -> dict[str, Any]:
+    waits = [item for item in await _people(client).pending(run) if item["kind"] == "approval"]
+    named = waits if gate is None else [item for item in waits if item["name"] == gate]
+    if len(named) == 1:
+        return named[0]
+    names = ", ".join(item["name"] for item in waits)
+    if gate is not None:
+        raise InputError(f"Run {run} waits for no approval {gate!r}; open: {names or 'none'}")
+    raise InputError(f"Run {run} waits for {len(waits)} approvals; name one of {names}" if waits else
+                     f"Run {run} waits for no approval")  # fmt: skip
+
+
+async def _decide(
+    client: "Client", output: Output, run: str, gate: str, decision: Literal["approve", "reject"], **given: Any
+) -> None:
+    by = who(given.pop("by"))
+    await _people(client).decide(run, gate, decision, by=by, **given)
+    word = "Approved" if decision == "approve" else "Rejected"
+    output.item(
+        {"workflow_id": run, "gate": gate, "decision": decision, "by": by},
+        lambda: output.line(f"{word} {gate} of {run}, by {by}"),
+    )
+
+
+# --- questions, messages ---
+
+
+@click.command()
+@RUN
+@click.argument("text", required=False)
+@click.option("--call", help="Id of the call that asks; the first open question if left out.")
+@BY
+@on_temporal
+async def answer(
+    client: "Client", output: Output, run: str, text: str | None, call: str | None, by: str | None
+) -> None:
+    """Answer a question of a run.
+
+    Without TEXT it is asked for in the terminal; - reads standard input.
+    """
+    if text is None:
+        asked = [item for item in await _people(client).pending(run) if item["kind"] in ("question", "unknown")]
+        if not asked:
+            raise InputError(f"Run {run} asks nothing")
+        output.note(next((item["message"] for item in asked if item["name"] == call), asked[0]["message"]))
+        text = click.prompt("Answer", err=True)
+    await _people(client).answer(run, read_text(str(text)), tool_call_id=call, by=who(by))
+    output.item({"workflow_id": run, "answered": True}, lambda: output.line(f"Answered {run}"))
+
+
+@click.command()
+@RUN
+@click.argument("text")
+@click.option("--image", "images", multiple=True, metavar="URL|FILE", help="An image beside it; may be repeated.")
+@on_temporal
+async def message(client: "Client", output: Output, run: str, text: str, images: tuple[str, ...]) -> None:
+    """Say something to a run.
+
+    Its agent hears it before it calls the model again. TEXT - reads standard input.
+    """
+    await _people(client).message(run, read_text(text), images=[image_of(one) for one in images])
+    output.item({"workflow_id": run, "said": True}, lambda: output.line(f"Said to {run}"))
+
+
+# --- pauses, unknown outcomes ---
+
+
+def _check_resolve(*, happened: str | None, not_happened: bool, leave: bool, **_: Any) -> None:
+    if [happened is not None, not_happened, leave].count(True) != 1:
+        raise click.UsageError("Give one of --happened JSON, --not-happened and --leave.")
+
+
+@click.command()
+@RUN
+@click.option("--abort", is_flag=True, help="Let the run give up, in place of trying again.")
+@click.option("--model", help="Go on with this model.")
+@click.option("--reason", help="Why.")
+@BY
+@on_temporal
+async def resume(
+    client: "Client", output: Output, run: str, abort: bool, model: str | None, reason: str | None, by: str | None
+) -> None:
+    """Let a paused run try again, or give up."""
+    action: Literal["retry", "abort"] = "abort" if abort else "retry"
+    await _people(client).resume(run, action, model=model, by=who(by), reason=reason)
+    output.item({"workflow_id": run, "action": action}, lambda: output.line(f"{run}: {action}"))
+
+
+@click.command()
+@RUN
+@click.argument("call")
+@click.option("--happened", metavar="JSON", help="It happened, with this result (null if it has none).")
+@click.option("--not-happened", is_flag=True, help="It did not, and is run.")
+@click.option("--leave", is_flag=True, help="Nobody knows: the model is told so.")
+@click.option("--reason", help="How it is known.")
+@BY
+@partial(on_temporal, check=_check_resolve)
+async def resolve(
+    client: "Client",
+    output: Output,
+    run: str,
+    call: str,
+    happened: str | None,
+    not_happened: bool,
+    leave: bool,
+    reason: str | None,
+    by: str | None,
+) -> None:
+    """Say what became of a call of unknown outcome.
+
+    CALL is its id, as `pending` shows it.
+    """
+    decision: Literal["happened", "not-happened", "leave"] = (
+        "happened" if happened is not None else "not-happened" if not_happened else "leave"
+    )
+    result = None if happened is None else read_json_option("--happened", happened)
+    await _people(client).resolve(run, call, decision, result=result, by=who(by), reason=reason)
+    output.item({"workflow_id": run, "call": call, "decision": decision},
+                lambda: output.line(f"{call} of {run}: {decision}"))  # fmt: skip
+
+
+# --- checkpoints ---
+
+
+@click.command("export")
+@RUN
+@click.option(
+    "-f", "--file", type=click.Path(dir_okay=False, path_type=Path), help="Where to; standard output if left out."
+)
+@on_temporal
+async def export_run(client: "Client", output: Output, run: str, file: Path | None) -> None:
+    """Write a run as a checkpoint, plain JSON.
+
+    `import` or `run(checkpoint=…)` goes on from it. Cancel the run first: two would do later things twice.
+    """
+    text = (await _people(client).export(run)).model_dump_json(indent=2)
+    if file is None:
+        click.echo(text)
+        return
+    file.write_text(text + "\n")
+    output.note(f"Wrote {file}")
+
+
+@click.command("import")
+@click.argument("agent")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("-s", "--session", help="The session to begin with it; a new one if left out.")
+@click.option("--user", help="Whose it is.")
+@click.option("--tenant", help="For whom.")
+@click.option("--task-queue", default="holdfast", show_default=True, help="Queue of the workers.")
+@on_temporal
+async def import_run(
+    client: "Client",
+    output: Output,
+    agent: str,
+    file: str,
+    session: str | None,
+    user: str | None,
+    tenant: str | None,
+    task_queue: str,
+) -> None:
+    """Start a run that goes on from a checkpoint.
+
+    FILE has what `export` wrote; - is standard input.
+    """
+    from holdfast.temporal import start_agent
+
+    data = read_json_option("FILE", "-" if file == "-" else f"@{file}")
+    if isinstance(data, dict):
+        data.pop("session_id", None)  # it begins another one
+    handle = await start_agent(
+        client, agent, checkpoint=data, session_id=session, user_id=user, tenant_id=tenant, task_queue=task_queue
+    )
+    output.item({"workflow_id": handle.id}, lambda: output.line(f"Started {handle.id}"))

@@ -1,0 +1,346 @@
+"""Commands about runs: start, look, wait, end."""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.commands import INCOMPLETE, on_temporal
+from holdfast.cli.outputs import Output, ago, shown
+from holdfast.cli.seen import DONE, described, listed, looked_at, outcome, watched
+from holdfast.errors import InputError
+from holdfast.messages import Image
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+RUN = click.argument("run")  # a workflow id
+
+
+# --- starting ---
+
+
+def _check_start(*, message: str | None, given: str | None, **options: Any) -> None:
+    if (message is None) == (given is None):
+        raise click.UsageError("Give --message for an agent, or --input for a pipeline (null if it takes none).")
+    foreign, whose = (("run_key", "restart_of", "restart_from"), "of a pipeline") if given is None else (
+        ("session", "images", "max_iterations", "say"), "of an agent")  # fmt: skip
+    for name in foreign:
+        if options[name]:
+            raise click.UsageError(f"--{name.rstrip('s').replace('_', '-')} is {whose}.")
+
+
+@click.command()
+@click.argument("name")
+@click.option("-m", "--message", help="What the user says to an agent; - reads standard input.")
+@click.option(
+    "-i", "--input", "given", metavar="JSON", help="Input of a pipeline; @FILE reads a file, - standard input."
+)
+@click.option(
+    "--image", "images", multiple=True, metavar="URL|FILE", help="An image beside the message; may be repeated."
+)
+@click.option("-s", "--session", help="The conversation to begin or to go on with; a new one if left out.")
+@click.option("--run-key", help="Names a pipeline's run, as a session an agent's.")
+@click.option("--restart-of", metavar="RUN_KEY", help="An earlier run of the pipeline, whose results are used again.")
+@click.option("--restart-from", metavar="STEP", help="The step at which it begins then.")
+@click.option("--user", help="Who says it.")
+@click.option("--tenant", help="For whom.")
+@click.option("--max-iterations", type=click.IntRange(min=1), help="Model calls, in place of the agent's own limit.")
+@click.option("--task-queue", default="holdfast", show_default=True, help="Queue of the workers.")
+@click.option("--say", is_flag=True, help="Say the message to the session's run, if one is in flight.")
+@click.option("-w", "--wait", is_flag=True, help="Wait for the end, and show the result.")
+@partial(on_temporal, check=_check_start)
+async def start(
+    client: "Client", output: Output, name: str, message: str | None, given: str | None, wait: bool, **options: Any
+) -> None:
+    """Start an agent (--message) or a pipeline (--input).
+
+    \b
+    holdfast start triage -m "ISSUE-42 came in" --session issue-42
+    holdfast start review --input '{"title": "Draft"}' --wait
+    """
+    if message is not None:
+        handle = await _start_agent(client, name, message, options)
+    else:
+        handle = await _start_pipeline(client, name, str(given), options)
+    if not wait:
+        data = {"workflow_id": handle.id, "run_id": handle.first_execution_run_id}
+        output.item(data, lambda: output.line(f"Started {handle.id}"))
+        return
+    if output.is_text:
+        output.note(f"Started {handle.id}")
+    await _until_ended(client, output, handle.id)
+
+
+async def _start_agent(client: "Client", name: str, message: str, options: dict[str, Any]) -> Any:
+    from holdfast.temporal import start_agent
+
+    return await start_agent(
+        client,
+        name,
+        message=read_text(message),
+        images=[image_of(one) for one in options["images"]],
+        session_id=options["session"],
+        user_id=options["user"],
+        tenant_id=options["tenant"],
+        max_iterations=options["max_iterations"],
+        task_queue=options["task_queue"],
+        if_running="message" if options["say"] else "refuse",
+    )
+
+
+async def _start_pipeline(client: "Client", name: str, given: str, options: dict[str, Any]) -> Any:
+    from holdfast.temporal import start_pipeline
+
+    return await start_pipeline(
+        client,
+        name,
+        input=read_json_option("--input", given),
+        run_key=options["run_key"],
+        restart_of=options["restart_of"],
+        restart_from=options["restart_from"],
+        user_id=options["user"],
+        tenant_id=options["tenant"],
+        task_queue=options["task_queue"],
+    )
+
+
+def read_text(given: str) -> str:
+    """Return an argument, or standard input for -."""
+    return sys.stdin.read() if given == "-" else given
+
+
+def image_of(given: str) -> Image:
+    """Return the image at a URL or in a file."""
+    if "://" in given:
+        return Image(url=given)
+    import mimetypes
+
+    kind, _ = mimetypes.guess_type(given)
+    if kind is None or not kind.startswith("image/"):
+        raise InputError(f"--image {given}: neither a URL nor a file whose name ends like an image's")
+    return Image(data=Path(given).read_bytes(), media_type=kind)  # type: ignore[arg-type]  # bytes are written in base64
+
+
+def read_json_option(name: str, given: str) -> Any:
+    """Read an option's JSON: itself, of a file (@FILE), or of standard input (-)."""
+    text = Path(given[1:]).read_text() if given.startswith("@") else read_text(given)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{name} is no JSON: {error}. Quote it for the shell, as in {name} '{{\"a\": 1}}'") from error
+
+
+# --- looking ---
+
+
+@click.command("ls")
+@click.option("--status", help="running, waiting, paused, or how runs ended, such as complete.")
+@click.option("--waiting", is_flag=True, help="Runs that wait for a person or a worker.")
+@click.option("-t", "--type", "kind", help="Name of an agent or a pipeline.")
+@click.option("-s", "--session", help="Runs of a session.")
+@click.option("--tenant", help="Runs for a tenant.")
+@click.option("--query", help="Further conditions in Temporal's list filter language.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
+@on_temporal
+async def list_runs(client: "Client", output: Output, limit: int, **wanted: Any) -> None:
+    """List runs, the latest first."""
+    runs = [listed(run) async for run in client.list_workflows(_query(**wanted), limit=limit)]
+    output.rows(
+        runs,
+        {
+            "RUN": lambda run: run["workflow_id"],
+            "TYPE": lambda run: run["type"],
+            "STATUS": lambda run: run["status"],
+            "WAITS FOR": lambda run: ", ".join(run["waiting"]),
+            "STARTED": lambda run: ago(run["started"]),
+            "ENDED": lambda run: ago(run.get("closed")),
+        },
+        nothing="No runs. Start one with `holdfast start`.",
+    )
+
+
+def _query(
+    *, status: str | None, waiting: bool, kind: str | None, session: str | None, tenant: str | None, query: str | None
+) -> str:
+    from holdfast.temporal import names
+
+    wanted = [
+        (names.STATUS_ATTRIBUTE, status), ("WorkflowType", kind), (names.SESSION_ATTRIBUTE, session),
+        (names.TENANT_ATTRIBUTE, tenant),
+    ]  # fmt: skip
+    parts = [f"{name} = {_quoted(value)}" for name, value in wanted if value is not None]
+    if waiting:
+        parts.append(f"{names.WAITING_ATTRIBUTE} IS NOT NULL AND ExecutionStatus = 'Running'")
+    if status is None:
+        parts.insert(0, f"{names.STATUS_ATTRIBUTE} IS NOT NULL")
+    return " AND ".join([*parts, *([f"({query})"] if query else [])])
+
+
+def _quoted(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+@click.command()
+@RUN
+@on_temporal
+async def show(client: "Client", output: Output, run: str) -> None:
+    """Show how far a run is, or what it came to."""
+    seen = await looked_at(client, run)
+    output.item(seen, lambda: _write(output, seen))
+
+
+@click.command()
+@RUN
+@on_temporal
+async def watch(client: "Client", output: Output, run: str) -> None:
+    """Follow a run until it ends.
+
+    Exit code 3 if it does not complete.
+    """
+    await _until_ended(client, output, run)
+
+
+async def _until_ended(client: "Client", output: Output, run: str) -> None:
+    seen: dict[str, Any] = {}
+    with progress(output) as tell:
+        async for seen in watched(client, run):
+            if output.form == "jsonl":
+                output.item(seen, lambda: None)
+            tell(seen)
+    if output.form != "jsonl":
+        output.item(seen, lambda: _write(output, seen))
+    if outcome(seen) not in DONE:
+        sys.exit(INCOMPLETE)
+
+
+class progress:  # noqa: N801  # reads as a verb where it is used
+    """Shows what a run does: on one line that changes, or as lines where nobody looks."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._before = ""
+
+    def __enter__(self) -> Any:
+        console = self._output.errors
+        self._live = console.status("") if self._output.is_text and console.is_terminal else None
+        if self._live is not None:
+            self._live.start()
+        return self._tell
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def _tell(self, seen: dict[str, Any]) -> None:
+        text = " · ".join([seen["workflow_id"], *_doing(seen)])
+        if self._live is not None:
+            self._live.update(shown(text))
+        elif self._output.is_text and text != self._before:
+            self._output.note(text)
+        self._before = text
+
+
+def _doing(seen: dict[str, Any]) -> list[str]:
+    state = seen.get("state")
+    if state is None:
+        return [seen["status"], *([seen["unreachable"]] if "unreachable" in seen else [])]
+    words = [str(state["status"])]
+    if state.get("turn"):
+        words.append(f"turn {state['turn']}")
+    if state.get("running"):
+        words.append(f"runs {_running(state)}")
+    words += [f"waits for {item['kind']} {item['name']}: {item['message']}" for item in state.get("waiting", ())]
+    return words
+
+
+def _running(state: dict[str, Any]) -> str:
+    """Return what runs now: of an agent its tools, of a pipeline its steps."""
+    return ", ".join(one if isinstance(one, str) else str(one["tool"]) for one in state.get("running", ()))
+
+
+def _write(output: Output, seen: dict[str, Any]) -> None:
+    state, result = seen.get("state") or {}, seen.get("result")
+    ended = outcome(seen) if "closed" in seen else str(state.get("status", seen["status"]))
+    usage = state.get("usage") or (result.get("usage") if isinstance(result, dict) else None)
+    output.fields(
+        {
+            "Run": seen["workflow_id"],
+            "Type": seen["type"],
+            "Status": ended,
+            "Session": seen.get("session_id"),
+            "Tenant": seen.get("tenant_id"),
+            "Started": f"{seen['started']} ({ago(seen['started'])} ago)",
+            "Ended": seen.get("closed"),
+            "Turn": f"{state['turn']} of at most {state['max_iterations']}" if "max_iterations" in state else None,
+            "Usage": _usage(usage),
+            "Runs": _running(state),
+            "Error": seen.get("error") or (isinstance(result, dict) and result.get("error")) or state.get("error"),
+            "No worker": seen.get("unreachable"),
+        }
+    )
+    for item in state.get("waiting", ()):
+        output.line("")
+        write_waiting(output, {"workflow_id": seen["workflow_id"], **item})
+    if isinstance(result, dict) and (text := result.get("response") or result.get("outputs")):
+        output.line("")
+        output.line(text if isinstance(text, str) else json.dumps(text, ensure_ascii=False, indent=2))
+
+
+def _usage(usage: dict[str, Any] | None) -> str | None:
+    if not usage:
+        return None
+    cost = f", {usage['cost']:.4f} US dollars" if usage.get("cost") is not None else ""
+    return f"{usage['input_tokens']:,} tokens in, {usage['output_tokens']:,} out{cost}"
+
+
+_HOW = {
+    "approval": "holdfast approve {run} {name}   or: holdfast reject {run} {name}",
+    "question": "holdfast answer {run} TEXT",
+    "unknown": "holdfast resolve {run} {name} --happened JSON | --not-happened | --leave",
+    "pause": "holdfast resume {run}   or: holdfast resume {run} --abort",
+    "worker": "start a worker that has it, or: holdfast cancel {run}",
+}
+
+
+def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True) -> None:
+    """Write what waits: all that is decided on, who may, until when, and how."""
+    name = f" {item['name']}" if item["name"] else ""
+    output.line(f"Waits for {item['kind']}{name}: {item['message']}", style="bold")
+    output.fields(
+        {
+            "  Tool": item.get("tool"),
+            "  Arguments": item.get("arguments"),
+            "  Approvers": ", ".join(item.get("approvers") or ()),
+            "  Approved by": ", ".join(item.get("approved_by") or ()),
+            "  Of": item.get("quorum"),
+            "  Since": item.get("since") and f"{ago(item['since'])} ago",
+            "  Until": item.get("deadline") and f"{item['deadline']} ({ago(item['deadline'])})",
+            "  How": _HOW.get(item["kind"], "").format(run=item["workflow_id"], name=item["name"]) if how else None,
+        }
+    )
+
+
+# --- ending ---
+
+
+@click.command()
+@RUN
+@click.option("-w", "--wait", is_flag=True, help="Wait until it has ended.")
+@on_temporal
+async def cancel(client: "Client", output: Output, run: str, wait: bool) -> None:
+    """Cancel a run.
+
+    What has finished is kept, what runs is told, and nothing more begins.
+    """
+    if (await described(client, run)).close_time is not None:
+        raise InputError(f"Run {run} has ended already")
+    await client.get_workflow_handle(run).cancel()
+    if wait:
+        async for _ in watched(client, run):
+            pass
+    output.item({"workflow_id": run, "cancelled": True}, lambda: output.line(f"Cancelled {run}"))

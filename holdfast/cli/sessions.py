@@ -1,0 +1,90 @@
+"""`holdfast sessions`: the conversations in a store."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from holdfast import sqlite_store
+from holdfast.cli.commands import with_output
+from holdfast.cli.outputs import Output, ago
+from holdfast.errors import InputError, SessionNotFoundError
+from holdfast.messages import Message, Usage
+
+
+@click.command()
+@click.argument("session", required=False)
+@click.option("--store", metavar="FILE", envvar="HOLDFAST_STORE", show_envvar=True, default="holdfast.db",
+              show_default=True, help="SQLite store.")  # fmt: skip
+@click.option("--agent", help="Those of an agent.")
+@click.option("--user", help="Those of a user.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
+@with_output
+def sessions(output: Output, session: str | None, store: str, **wanted: Any) -> None:
+    """List sessions in a store, or show the messages of one."""
+    if not Path(store).is_file():
+        raise InputError(f"There is no store {store!r}; --store or HOLDFAST_STORE names another")
+    asyncio.run(_list(output, store, **wanted) if session is None else _show(output, store, session))
+
+
+async def _list(output: Output, path: str, agent: str | None, user: str | None, limit: int) -> None:
+    async with sqlite_store(path) as store:
+        found = await store.list_sessions(agent_name=agent, user_id=user, limit=limit)
+    output.rows(
+        [one.model_dump(mode="json", exclude={"state", "questions"}) | {"waits": bool(one.questions)} for one in found],
+        {
+            "SESSION": lambda row: row["id"],
+            "AGENT": lambda row: row["agent_name"],
+            "USER": lambda row: row.get("user_id"),
+            "MESSAGES": lambda row: str(row["last_seq"]),
+            "USED": lambda row: used(Usage(**row["usage"])) if row.get("usage") else "",
+            "WAITS": lambda row: "for a person" if row["waits"] else "",
+            "UPDATED": lambda row: ago(row["updated_at"]),
+        },
+        nothing="No sessions.",
+    )
+
+
+async def _show(output: Output, path: str, session_id: str) -> None:
+    async with sqlite_store(path) as store:
+        session = await store.load_session(session_id)
+        if session is None:
+            raise SessionNotFoundError(session_id)
+        messages = await store.load_messages(session_id)
+    if output.is_text:
+        for message in messages:
+            write_message(output, message)
+        if session.usage is not None:
+            output.note(used(session.usage))
+        return
+    plain = [message.model_dump(mode="json") for message in messages]
+    if output.form == "json":
+        output.item(session.model_dump(mode="json") | {"messages": plain}, lambda: None)
+    else:
+        output.rows(plain, {}, nothing="")
+
+
+_STYLES = {"user": "bold", "tool": "dim", "assistant": None, "system": "dim"}
+
+
+def write_message(output: Output, message: Message) -> None:
+    """Write a message for people: who, what, and what was called."""
+    who = message.tool_name or "tool" if message.role == "tool" else message.role
+    lines = [message.content] if message.content else []
+    lines += [f"[image {image.address[:60]}]" for image in message.images or ()]
+    lines += [f"-> {call.name}({_arguments(call.arguments)})" for call in message.tool_calls or ()]
+    if message.status not in (None, "completed"):
+        who = f"{who}, {message.status}"
+    output.line(f"{who}: " + "\n    ".join(lines), style=_STYLES[message.role])
+
+
+def _arguments(arguments: dict[str, Any] | str) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
+def used(usage: Usage) -> str:
+    """Say what was used, and what it cost."""
+    cost = "" if usage.cost is None else f", {usage.cost:.4f} US dollars"
+    return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out{cost}"

@@ -1,0 +1,50 @@
+"""`holdfast worker`: a worker of the agents and pipelines of a file."""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.applications import load_application
+from holdfast.cli.commands import on_temporal
+from holdfast.cli.outputs import Output
+from holdfast.cli.processes import until_stopped
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+STORE = click.option(
+    "--store", metavar="FILE", envvar="HOLDFAST_STORE", show_envvar=True,
+    help="SQLite store of sessions; the application's own `store`, or holdfast.db, if left out.",
+)  # fmt: skip
+
+
+@click.command()
+@click.argument("application", metavar="APP")
+@STORE
+@click.option("--task-queue", default="holdfast", show_default=True, help="Queue that it serves.")
+@on_temporal
+async def worker(client: "Client", output: Output, application: str, store: str | None, task_queue: str) -> None:
+    """Run a worker of an application, until Ctrl-C.
+
+    APP is a file (app.py) or a module. Its agents and pipelines are those at the top of the module, which may also
+    have a `store`, an `llm` and `tools`, as HoldfastPlugin takes them. Ctrl-C (or SIGTERM) lets it finish what runs; a
+    second one does not wait.
+    """
+    from temporalio.worker import Worker
+
+    from holdfast.temporal import HoldfastPlugin
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    app = load_application(application, store)
+    plugin = HoldfastPlugin(
+        agents=app.agents.values(), pipelines=app.pipelines.values(), store=app.store, llm=app.llm, tools=app.tools
+    )
+
+    async def serve() -> None:
+        async with Worker(client, task_queue=task_queue, plugins=[plugin]):
+            output.note(f"Worker of {', '.join([*app.agents, *app.pipelines])} on queue {task_queue} is ready")
+            await asyncio.Event().wait()
+
+    await until_stopped(serve(), lambda: output.note("Stopping; a second Ctrl-C does not wait for what runs."))

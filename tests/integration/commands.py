@@ -1,0 +1,37 @@
+"""The command `holdfast`, as somebody types it at a server of the tests."""
+
+import asyncio
+import json
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from holdfast.cli import main
+from integration.temporal_runs import Temporal
+
+
+async def holdfast(temporal: Temporal | None, *words: str, stdin: str | None = None, **environment: str) -> Result:
+    """Run a command beside the test's own loop; with `temporal`, at its server."""
+    at = () if temporal is None else ("--address", temporal.client.service_client.config.target_host)
+    known = {"HOLDFAST_USER": "ada", "HOLDFAST_STORE": "", **environment}
+    return await asyncio.to_thread(CliRunner().invoke, main, [*words, *at], input=stdin, env=known)
+
+
+async def done(temporal: Temporal | None, *words: str, **options: Any) -> str:
+    """Return what a command that goes well writes."""
+    result = await holdfast(temporal, *words, **options)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.stdout
+
+
+async def refused(temporal: Temporal | None, *words: str, code: int = 1, **options: Any) -> str:
+    """Return the error of a command that does not: one line, and no traceback."""
+    result = await holdfast(temporal, *words, **options)
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result.stderr
+
+
+async def data(temporal: Temporal | None, *words: str, **options: Any) -> Any:
+    """Return the JSON that a command writes."""
+    return json.loads(await done(temporal, *words, "-o", "json", **options))

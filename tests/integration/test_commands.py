@@ -1,0 +1,291 @@
+"""The command `holdfast` at a real server: start, look, decide, answer, repair, carry away. In the order of a day."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Agent, Approval, Loop, ModelError, RetryPolicy, pipeline, tool
+from holdfast.testing import ScriptedModel
+from integration.commands import data, done, holdfast, refused
+from integration.doubles import echo
+from integration.questions import ask_user
+from integration.temporal_runs import Temporal, pending, result, until
+from integration.transcripts import asks_for, call
+
+
+@tool(approval=Approval(message="Charge the customer?", approvers=["ada"]))
+async def charge(amount: int) -> str:
+    """Charge."""
+    return f"charged {amount}"
+
+
+def asking(*turns: Any) -> ScriptedModel:
+    return ScriptedModel([*turns, "done"])
+
+
+CHARGES = asks_for(call("charge", "c1", amount=5), tokens=10)
+ASKS = asks_for(call("ask_user", "c1", question="Which \x1b[31maccount\u202e?"))
+
+
+# --- starting and looking ---
+
+
+async def test_an_agent_is_started_and_its_result_shown(temporal: Temporal) -> None:
+    agent = Agent("clerk", tools=[echo])
+    async with temporal.worker(agent, llm=asking(asks_for(call("echo", "c1", text="x"), tokens=1_200))):
+        queue = ("--task-queue", temporal.name, "--session", temporal.session())
+        shown = await done(temporal, "start", "clerk", "-m", "hello", "--wait", "--user", "ada", *queue)
+    assert "Status   complete" in shown
+    assert "Usage    1,200 tokens in, 0 out" in shown
+    assert shown.endswith("\ndone\n")
+
+
+async def test_a_run_that_does_not_complete_has_an_exit_code_of_its_own(temporal: Temporal) -> None:
+    agent = Agent("clerk", tools=[echo], loop=Loop(max_iterations=1))
+    async with temporal.worker(agent, llm=asking(asks_for(call("echo", "c1", text="x")))):
+        started = await data(temporal, "start", "clerk", "-m", "hello", "--task-queue", temporal.name)
+        ended = await holdfast(temporal, "watch", started["workflow_id"], "-o", "jsonl")
+    assert ended.exit_code == 3
+    assert json.loads(ended.stdout.splitlines()[-1])["result"]["status"] == "max-iterations"
+
+
+async def test_a_pipeline_is_started_with_json(temporal: Temporal, tmp_path: Path) -> None:
+    clerk = Agent("clerk")
+    line = pipeline("line").step("say", agent=clerk, input=lambda ctx: f"hear {ctx.input['n']}").build()
+    (tmp_path / "input.json").write_text('{"n": 1}')
+    async with temporal.worker(clerk, pipelines=[line], llm=ScriptedModel(["a", "b"])):
+        for given in (f"@{tmp_path / 'input.json'}", '{"n": 2}'):
+            seen = await data(temporal, "start", "line", "-i", given, "-w", "--task-queue", temporal.name)
+            assert seen["result"]["status"] == "complete"
+
+
+WRONG_STARTS: list[tuple[list[str], str, int]] = [
+    ([], "Give --message for an agent, or --input for a pipeline", 2),
+    (["-m", "x", "-i", "1"], "Give --message for an agent, or --input for a pipeline", 2),
+    (["-m", "x", "--run-key", "k"], "--run-key is of a pipeline", 2),
+    (["-i", "1", "--session", "s"], "--session is of an agent", 2),
+    (["-i", "{oops"], "--input is no JSON: Expecting property name", 1),
+    (["-m", "x", "--session", "a/b"], "session_id must be 1 to 200 characters", 1),
+    (["-m", "x", "--image", "cat.txt"], "--image cat.txt: neither a URL nor a file", 1),
+    (["-m", "x", "--image", "nowhere.png"], "No such file or directory: 'nowhere.png'", 1),
+]
+
+
+@pytest.mark.parametrize(("words", "says", "code"), WRONG_STARTS, ids=[says for _, says, _ in WRONG_STARTS])
+async def test_a_start_that_cannot_be_is_refused_with_the_reason(
+    temporal: Temporal, words: list[str], says: str, code: int
+) -> None:
+    assert says in await refused(temporal, "start", "clerk", *words, code=code)
+
+
+async def test_runs_are_listed_and_found(temporal: Temporal) -> None:
+    agent = Agent("clerk", tools=[ask_user])
+    async with temporal.worker(agent, llm=ScriptedModel([ASKS, "fine"])):
+        waits = await temporal.start(agent, session="waits")
+        await pending(waits)
+        await result(await temporal.start(agent, session="ends"))
+
+        async def both() -> Any:
+            runs = {run["workflow_id"]: run for run in await data(temporal, "ls", "-t", "clerk", "--limit", "1000")}
+            ended = runs.get(f"clerk/{temporal.session('ends')}", {})
+            return runs if waits.id in runs and ended.get("status") == "complete" else None
+
+        runs = await until(both)
+        assert runs[waits.id]["waiting"] == ["question"]
+        found = await data(temporal, "ls", "--waiting", "--session", temporal.session("waits"), "--status", "waiting")
+        assert [run["workflow_id"] for run in found] == [waits.id]
+        table = await done(temporal, "ls", "--session", temporal.session("waits"))
+        assert table.splitlines()[0].split()[:3] == ["RUN", "TYPE", "STATUS"]
+        assert waits.id in table
+        quoted = await data(temporal, "ls", "--session", "it's' OR 1=1")
+        assert quoted == []
+        assert "No runs." in (await holdfast(temporal, "ls", "-t", "nobody")).stderr
+
+
+async def test_what_a_model_says_does_not_reach_the_terminal_as_a_command(temporal: Temporal) -> None:
+    agent = Agent("clerk", tools=[ask_user])
+    async with temporal.worker(agent, llm=asking(ASKS)):
+        run = await temporal.start(agent)
+        await pending(run)
+        for words in (("show", run.id), ("pending", run.id)):
+            shown = await done(temporal, *words)
+            assert "Which \N{REPLACEMENT CHARACTER}[31maccount\N{REPLACEMENT CHARACTER}?" in shown
+            assert "\x1b" not in shown
+
+
+# --- deciding and answering ---
+
+
+async def test_a_call_is_approved_with_an_edit(temporal: Temporal) -> None:
+    agent = Agent("clerk", tools=[charge])
+    async with temporal.worker(agent, llm=asking(CHARGES)):
+        run = await temporal.start(agent)
+        await pending(run)
+        shown = await done(temporal, "pending", run.id)
+        assert "Waits for approval c1: Charge the customer?" in shown
+        assert '  Arguments  {"amount": 5}' in shown
+        assert "  Approvers  ada" in shown
+        assert "root may not decide it; ada may" in await refused(temporal, "approve", run.id, HOLDFAST_USER="root")
+        assert "no approval 'c2'; open: c1" in await refused(temporal, "approve", run.id, "c2")
+        assert "digest" in await refused(temporal, "approve", run.id, "--digest", "0123")
+        approved = await done(temporal, "approve", run.id, "--edit", '{"amount": 7}', "--comment", "less")
+        assert approved == f"Approved c1 of {run.id}, by ada\n"
+        await result(run)
+        assert "waits for no approval" in await refused(temporal, "approve", run.id)
+    assert "charged 7" in (await temporal.messages())[2].content
+
+
+async def test_a_call_is_rejected_with_a_reason_that_the_model_reads(temporal: Temporal) -> None:
+    agent = Agent("clerk", tools=[charge])
+    async with temporal.worker(agent, llm=asking(CHARGES)):
+        run = await temporal.start(agent)
+        await pending(run)
+        await done(temporal, "reject", run.id, "c1", "--comment", "too much")
+        await result(run)
+    assert "rejected by ada: too much" in (await temporal.messages())[2].content
+
+
+async def test_of_several_gates_one_is_named(temporal: Temporal) -> None:
+    agent = Agent("clerk", tools=[charge])
+    async with temporal.worker(
+        agent, llm=asking(asks_for(call("charge", "c1", amount=1), call("charge", "c2", amount=2)))
+    ):
+        run = await temporal.start(agent)
+        await pending(run, 2)
+        assert "waits for 2 approvals; name one of c1, c2" in await refused(temporal, "approve", run.id)
+        for gate in ("c1", "c2"):
+            await done(temporal, "approve", run.id, gate)
+        await result(run)
+
+
+async def test_a_question_is_answered_from_the_arguments_or_from_the_prompt(temporal: Temporal) -> None:
+    agent = Agent("clerk", tools=[ask_user])
+    for number, (words, stdin) in enumerate([(["savings"], None), (["-"], "savings"), ([], "savings\n")]):
+        async with temporal.worker(agent, llm=asking(ASKS)):
+            run = await temporal.start(agent, session=str(number))
+            await pending(run)
+            await done(temporal, "answer", run.id, *words, stdin=stdin)
+            await result(run)
+        assert (await temporal.messages(str(number)))[2].content == "savings"
+
+
+async def test_a_question_that_nobody_asks_is_not_answered(temporal: Temporal) -> None:
+    agent = Agent("clerk", tools=[charge])
+    async with temporal.worker(agent, llm=asking(CHARGES)):
+        run = await temporal.start(agent)
+        await pending(run)
+        assert f"Run {run.id} asks nothing" in await refused(temporal, "answer", run.id)
+
+
+async def test_a_run_is_told_something_with_an_image(temporal: Temporal, tmp_path: Path) -> None:
+    (tmp_path / "cat.png").write_bytes(b"\x89PNG")
+    agent, model = Agent("clerk", tools=[ask_user]), asking(ASKS)
+    async with temporal.worker(agent, llm=model):
+        run = await temporal.start(agent)
+        await pending(run)
+        await done(temporal, "message", run.id, "Look:", "--image", str(tmp_path / "cat.png"))
+        await done(temporal, "answer", run.id, "savings")
+        await result(run)
+    (image,) = next(message.images for message in model.calls[-1].messages if message.images)
+    assert image.address == "data:image/png;base64,iVBORw=="
+
+
+async def test_a_paused_run_goes_on_with_another_model_or_gives_up(temporal: Temporal) -> None:
+    down = ScriptedModel([ModelError("down", transient=True)] * 9)
+    soon = Loop(model_retry=RetryPolicy(initial_interval=0.01, maximum_attempts=1))
+    agent = Agent("clerk", model="down", loop=soon)
+    async with temporal.worker(agent, llm=lambda name: down if name == "down" else ScriptedModel(["up again"])):
+        for words, status in ((["--model", "up"], "complete"), (["--abort"], "error")):
+            run = await temporal.start(agent, session=status)
+            await pending(run)
+            assert f"holdfast resume {run.id}" in await done(temporal, "show", run.id)
+            await done(temporal, "resume", run.id, *words, "--reason", "tested")
+            assert (await result(run))["status"] == status
+        assert "Run" in await refused(temporal, "resume", run.id)
+
+
+async def test_a_run_is_cancelled(temporal: Temporal) -> None:
+    agent = Agent("clerk", tools=[ask_user])
+    async with temporal.worker(agent, llm=asking(ASKS)):
+        run = await temporal.start(agent)
+        await pending(run)
+        await done(temporal, "cancel", run.id, "--wait")
+        assert (await data(temporal, "show", run.id))["status"] in ("cancelled", "canceled")
+        assert "has ended already" in await refused(temporal, "cancel", run.id)
+
+
+async def test_a_run_is_carried_away_and_goes_on_elsewhere(temporal: Temporal, tmp_path: Path) -> None:
+    agent, file = Agent("clerk", tools=[ask_user]), tmp_path / "run.json"
+    async with temporal.worker(agent, llm=asking(ASKS)):
+        run = await temporal.start(agent)
+        await pending(run)
+        await done(temporal, "export", run.id, "--file", str(file))
+        assert json.loads(await done(temporal, "export", run.id)) == json.loads(file.read_text())
+        await done(temporal, "cancel", run.id, "--wait")
+        moved = ("--session", temporal.session("moved"), "--task-queue", temporal.name)
+        there = await data(temporal, "import", "clerk", str(file), *moved)
+        await done(temporal, "answer", there["workflow_id"], "savings")
+        assert (await result(temporal.people.run(there["workflow_id"])))["response"] == "done"
+
+
+# --- checking ---
+
+
+async def test_a_run_that_is_not_there_is_an_error_for_every_command(temporal: Temporal) -> None:
+    for words in (["show"], ["watch"], ["pending"], ["approve"], ["reject"], ["resume"], ["cancel"], ["export"]):
+        assert "nobody/knows" in await refused(temporal, *words, "nobody/knows")
+
+
+async def test_a_server_that_is_not_there_is_an_error() -> None:
+    says = await refused(None, "ls", "--address", "127.0.0.1:9")
+    assert says.startswith("Error: No Temporal server could be reached at 127.0.0.1:9 (as given)")
+    result_ = await holdfast(None, "ls", "--address", "127.0.0.1:9", "--debug")
+    assert result_.exception is not None
+    assert "No Temporal server" in str(result_.exception)
+
+
+async def test_the_doctor_says_what_is_wrong_and_what_to_do(temporal: Temporal, tmp_path: Path) -> None:
+    async with temporal.worker(Agent("clerk"), llm=ScriptedModel([])):
+        rows = await data(temporal, "doctor", "--task-queue", temporal.name)
+        assert all(row["ok"] for row in rows), rows
+    store = str(tmp_path / "none.db")
+    ill = await holdfast(temporal, "doctor", "--task-queue", "nobody", "--store", store, "-o", "json")
+    wrong = {row["check"]: row["found"] for row in json.loads(ill.stdout) if not row["ok"]}
+    assert ill.exit_code == 1
+    assert wrong == {
+        "workers": "none polls queue 'nobody': start one, with `holdfast worker APP`",
+        "store": f"there is no file {store}",
+    }
+    ill = await holdfast(None, "doctor", "--address", "127.0.0.1:9", "-o", "json")
+    assert [row["check"] for row in json.loads(ill.stdout) if not row["ok"]] == ["server"]
+
+
+HISTORIES = sorted((Path(__file__).parents[1] / "histories").glob("*.json"))
+
+
+async def test_histories_replay_from_files_and_from_the_server(temporal: Temporal, tmp_path: Path) -> None:
+    agent = Agent("clerk", tools=[echo])
+    async with temporal.worker(agent, llm=asking(asks_for(call("echo", "c1", text="x")))):
+        run = await temporal.start(agent)
+        await result(run)
+    saved = [tmp_path / path.name for path in HISTORIES if path.stem in ("tools", "gates")]
+    for path in saved:
+        path.write_text(json.dumps(json.loads((HISTORIES[0].parent / path.name).read_text())["history"]))
+    rows = await data(temporal, "replay", run.id, *map(str, saved))
+    assert [row["ok"] for row in rows] == [True, True, True], rows
+
+    other = json.loads(saved[1].read_text())
+    timer = next(event for event in other["events"] if event["eventType"] == "EVENT_TYPE_ACTIVITY_TASK_SCHEDULED")
+    timer["activityTaskScheduledEventAttributes"]["activityType"]["name"] = "something-else"
+    saved[1].write_text(json.dumps(other))
+    ill = await holdfast(None, "replay", str(saved[1]))
+    assert ill.exit_code == 1
+    assert ill.stdout.splitlines()[1].startswith("DIFFERS")
+    assert "neither a file nor a run" in await refused(temporal, "replay", "nobody/knows")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+async def test_shells_complete_its_commands(shell: str) -> None:
+    assert "_HOLDFAST_COMPLETE" in await done(None, "completion", shell)
