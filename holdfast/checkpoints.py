@@ -33,11 +33,13 @@ class Question(Record):
             becomes a user message.
         gate: the question is whether the call may run, and its answer a `Decision`: who may decide, until when, what
             is decided so far. It is kept until the call has a result.
+        usage: of the agents that the call ran before it asked.
     """
 
     question: str
     tool_call_id: str | None = None
     gate: dict[str, Any] | None = None
+    usage: Usage | None = None
 
     @property
     def is_open(self) -> bool:

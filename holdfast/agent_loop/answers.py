@@ -26,9 +26,14 @@ def unfit_calls(answer: Message, limit: int) -> Mapping[str, str]:
     calls = answer.tool_calls or ()
     why = f"Not run: at most {limit} tool calls per turn (max_tool_calls); ask again for the others"
     unfit = {call.id: why for call in calls[limit:]}
-    if calls and answer.stop_reason is not None:
-        unfit[calls[-1].id] = (
+    if (cut := cut_call(answer)) is not None:
+        unfit[cut] = (
             f"Not run: your answer was cut off ({answer.stop_reason}), and this call may be half of what you meant; "
             "ask again, for less at once"
         )
     return unfit
+
+
+def cut_call(answer: Message) -> str | None:
+    """Return the id of the call in whose midst an answer was cut off. It never runs, whoever comes upon it."""
+    return answer.tool_calls[-1].id if answer.tool_calls and answer.stop_reason is not None else None

@@ -8,6 +8,8 @@ from holdfast.messages import Usage
 SpentStatus = Literal["cost-budget-exhausted", "token-budget-exhausted"]
 
 
+_MOST = 1e15  # times; of a budget that is next to nothing
+
 Grants = tuple[int, int]
 """How often a person has let a run, and its session, use as much again."""
 
@@ -24,7 +26,9 @@ def spent_budget(loop: Loop, used: tuple[Usage | None, Usage | None], grants: Gr
 
 def more_grants(loop: Loop, used: tuple[Usage | None, Usage | None], grants: Grants) -> Grants:
     """Return the grants with which what is spent lasts again, by however much it was exceeded."""
-    run, session = (max(times, int(max(both))) for both, times in zip(_shares(loop, used), grants, strict=True))
+    run, session = (
+        max(times, int(min(max(both), _MOST))) for both, times in zip(_shares(loop, used), grants, strict=True)
+    )
     return run, session
 
 

@@ -4,16 +4,16 @@ A driver asks `next_action(state)`, carries the action out and reports back with
 `answered`. Resuming is not a mode: `LoopState.fold` makes a state from a transcript, and the same loop goes on.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, cast, get_args
 
 from holdfast.agent_loop.actions import Action, AskApproval, AskHuman, CallModel, CallTools, Finish, OpenGates, Settled
-from holdfast.agent_loop.answers import end_of, unfit_calls
+from holdfast.agent_loop.answers import cut_call, end_of, unfit_calls
 from holdfast.agent_loop.budgets import Grants, SpentStatus, more_grants, spent_budget
 from holdfast.agent_loop.gates import Gate
-from holdfast.agent_loop.tool_facts import ToolFacts, may_run_again
+from holdfast.agent_loop.tool_facts import ToolFacts, batches, may_run_again
 from holdfast.agent_loop.tool_gates import refusal
 from holdfast.agent_loop.transcripts import last_answer, result_message, unanswered
 from holdfast.agents import Loop, OnTerminalToolError
@@ -55,33 +55,21 @@ def _call_tools(state: "LoopState") -> CallTools:
         gate = state.verdict(call)
         if gate is not None and gate.status != "approved":
             settled.append((call, Failed(refusal(gate))))
+        elif call.id == state.cut:
+            settled.append((call, Failed(state.refused[call.id])))
         elif state.recovering and not may_run_again(state.tools.get(call.name)):
             settled.append((call, Unknown()))  # also beyond the limit, which may have been another one then
         elif call.id in state.refused:
             settled.append((call, Failed(state.refused[call.id])))
         else:
             calls.append(call)
-    return CallTools(_batches(calls, state.tools), tuple(settled), state.recovering)
+    return CallTools(batches(calls, state.tools), tuple(settled), state.recovering)
 
 
 def _question(call: ToolCall, outcome: Outcome) -> str:
     if isinstance(outcome, Asked):
         return outcome.question
     return f"{ToolDurabilityError.sentence(call.name, call.id)} What came of it? The answer becomes its result."
-
-
-def _batches(calls: Iterable[ToolCall], tools: Mapping[str, ToolFacts]) -> tuple[tuple[ToolCall, ...], ...]:
-    """Put parallel calls that stand next to each other into one batch; every other call is a batch of its own."""
-    batches: list[list[ToolCall]] = []
-    open_batch = False
-    for call in calls:
-        parallel = call.name in tools and tools[call.name].parallel
-        if parallel and open_batch:
-            batches[-1].append(call)
-        else:
-            batches.append([call])
-        open_batch = parallel
-    return tuple(tuple(batch) for batch in batches)
 
 
 # --- state --------------------------------------------------------------------------------------------------------
@@ -100,7 +88,7 @@ class LoopState:
         finished: the last answer asked for no tool.
         open_calls: calls of the last answer without an outcome; `recovering` if an earlier run may have run them.
         unasked: those of them that people may have to approve, as long as nobody has looked.
-        refused: by id, why a call does not run.
+        refused: by id, why a call does not run; `cut` is the one of them in whose midst the answer ends.
         questions: open questions of the turn, in call order; of gates, whose calls are open, too.
         verdicts: gates of open calls that were decided.
         progressed: a call of this turn succeeded.
@@ -121,6 +109,7 @@ class LoopState:
     open_calls: tuple[ToolCall, ...] = ()
     unasked: tuple[ToolCall, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
+    cut: str | None = None
     recovering: bool = False
     questions: tuple[Question, ...] = ()
     verdicts: tuple[Question, ...] = ()
@@ -160,6 +149,7 @@ class LoopState:
             open_calls=calls,
             unasked=() if recovering or gates else self._may_need_approval(calls, refused),
             refused=refused,
+            cut=cut_call(answer),
             recovering=recovering,
             questions=tuple(question for question in questions if question.is_open),
             verdicts=verdicts,
@@ -196,6 +186,7 @@ class LoopState:
             open_calls=calls,
             unasked=self._may_need_approval(calls, refused),
             refused=refused,
+            cut=cut_call(message),
             recovering=False,
             progressed=False,
             warning=None,
@@ -225,7 +216,7 @@ class LoopState:
 
     def gated(self, questions: Sequence[Question], refused: Mapping[str, str]) -> "LoopState":
         """Somebody has looked: these gates are open, and these calls cannot run."""
-        if self.ended is not None or not (questions or refused or self.unasked):
+        if (self.ended is not None and not self.asks_for_more) or not (questions or refused or self.unasked):
             return self
         return self._with(unasked=(), questions=tuple(questions), refused={**self.refused, **refused})
 
@@ -336,8 +327,8 @@ class LoopState:
     def _asks(self, outcome: Outcome) -> bool:
         return isinstance(outcome, Asked) or (isinstance(outcome, Unknown) and self.loop.on_unknown == "ask")
 
-    def settled(self, outcomes: Sequence[Settled]) -> "LoopState":
-        """All open calls have an outcome, given in call order."""
+    def settled(self, outcomes: Sequence[Settled], used: Mapping[str, Usage] = MappingProxyType({})) -> "LoopState":
+        """All open calls have an outcome, given in call order; `used` by agents that they ran, by id."""
         terminal = self._terminal(outcomes)
         ended = self.ended
         if terminal is not None and ended is None:
@@ -346,17 +337,19 @@ class LoopState:
             open_calls=(),
             verdicts=(),
             recovering=False,
-            questions=self.asked(outcomes),
+            questions=self.asked(outcomes, used),
             progressed=self.progressed or any(isinstance(outcome, Returned) for _, outcome in outcomes),
             ended=ended,
         )
 
-    def asked(self, outcomes: Sequence[Settled]) -> tuple[Question, ...]:
+    def asked(
+        self, outcomes: Sequence[Settled], used: Mapping[str, Usage] = MappingProxyType({})
+    ) -> tuple[Question, ...]:
         """Return the questions that are open then; none if a terminal error ends the run."""
         if self._terminal(outcomes) is not None:
             return ()
         return self.questions + tuple(
-            Question(question=_question(call, outcome), tool_call_id=call.id)
+            Question(question=_question(call, outcome), tool_call_id=call.id, usage=used.get(call.id))
             for call, outcome in outcomes
             if self._asks(outcome)
         )

@@ -1,7 +1,9 @@
-"""What the loop knows of a tool, and what that makes of a call that was broken off."""
+"""What the loop knows of a tool, and what that makes of its calls: which run together, what a broken-off one means."""
 
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from holdfast.messages import ToolCall
 from holdfast.tools import Cancelled, Failed, Outcome, Unknown
 
 
@@ -34,3 +36,17 @@ def cancelled(tool: ToolFacts | None) -> Outcome:
 def may_run_again(tool: ToolFacts | None) -> bool:
     """Nobody can tell whether an orphaned call ran. A tool that is gone may have had effects, too."""
     return tool is not None and (tool.safe_to_retry or tool.verify is not None)
+
+
+def batches(calls: Iterable[ToolCall], tools: Mapping[str, ToolFacts]) -> tuple[tuple[ToolCall, ...], ...]:
+    """Put parallel calls that stand next to each other into one batch; every other call is a batch of its own."""
+    batches: list[list[ToolCall]] = []
+    open_batch = False
+    for call in calls:
+        parallel = call.name in tools and tools[call.name].parallel
+        if parallel and open_batch:
+            batches[-1].append(call)
+        else:
+            batches.append([call])
+        open_batch = parallel
+    return tuple(tuple(batch) for batch in batches)

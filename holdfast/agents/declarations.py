@@ -260,9 +260,12 @@ class Agent:
         return None
 
     def model_after(self, model: str | None) -> str | None:
-        """Return the fallback that is called when this model cannot be, if there is one; None is the agent's own."""
+        """Return the fallback that is called when this model cannot be, if there is one.
+
+        None is the agent's own; a model that somebody chose in its place has the same fallbacks.
+        """
         models = (None, *self.fallback_models)
-        at = models.index(model) + 1 if model in models else len(models)
+        at = models.index(model) + 1 if model in models else 1
         return models[at] if at < len(models) else None
 
     @functools.cached_property

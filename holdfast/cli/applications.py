@@ -8,10 +8,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from holdfast import sqlite_store
 from holdfast.agents import Agent
 from holdfast.errors import InputError
 from holdfast.pipelines import Pipeline
+from holdfast.stores import sqlite_store
 
 
 @dataclass(frozen=True)

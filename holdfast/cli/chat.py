@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import click
 
-from holdfast import InterruptedResponse, RunResult, run_streaming
+from holdfast.checkpoints import InterruptedResponse, RunResult
 from holdfast.cli.applications import Application, load_application
 from holdfast.cli.commands import client_of, server_options, with_output
 from holdfast.cli.outputs import Output, shown
@@ -19,7 +19,7 @@ from holdfast.cli.runs import progress, write_waiting
 from holdfast.cli.seen import watched
 from holdfast.cli.workers import STORE
 from holdfast.errors import HoldfastError, InputError
-from holdfast.local import ModelRetried, TextDelta, ToolEnded, ToolStarted
+from holdfast.local import ModelRetried, TextDelta, ToolEnded, ToolStarted, run_streaming
 
 if TYPE_CHECKING:
     from temporalio.client import Client

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast import sqlite_store
 from holdfast.agents import Agent
 from holdfast.cli.applications import load_application
 from holdfast.cli.commands import FAILED, client_of, server_options, with_output
 from holdfast.cli.outputs import Output
 from holdfast.errors import HoldfastError, InputError
 from holdfast.pipelines import pipeline
+from holdfast.stores import sqlite_store
 
 if TYPE_CHECKING:
     from temporalio.client import Client, WorkflowHistory

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from holdfast import sqlite_store
 from holdfast.cli.commands import with_output
 from holdfast.cli.outputs import Output, ago
 from holdfast.errors import InputError, SessionNotFoundError
 from holdfast.messages import Message, Usage
+from holdfast.stores import sqlite_store
 
 
 @click.command()

@@ -98,7 +98,7 @@ def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 def _holds_results(written: Mapping[str, Any]) -> bool:
     content = written["content"]
-    return isinstance(content, list) and bool(content) and content[0]["type"] == "tool_result"
+    return isinstance(content, list) and bool(content) and content[0].get("type") == "tool_result"
 
 
 def _result(message: Message) -> dict[str, Any]:
@@ -121,9 +121,9 @@ def _said(message: Message) -> Any:
                 call = (message.tool_calls or ())[part]
                 arguments = sendable_arguments(call)
                 blocks.append({"type": "tool_use", "id": sendable_id(call.id), "name": call.name, "input": arguments})
-    while blocks and blocks[-1]["type"] in _THOUGHTS:
+    while blocks and blocks[-1].get("type") in _THOUGHTS:
         blocks.pop()
-    if len(blocks) == 1 and blocks[0]["type"] == "text":
+    if len(blocks) == 1 and blocks[0].get("type") == "text":
         return blocks[0]["text"]
     return blocks or None
 

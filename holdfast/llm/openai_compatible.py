@@ -67,15 +67,17 @@ class OpenAICompatible:
             )
         if tool_mode not in ("native", "json"):
             raise DefinitionError(f"OpenAICompatible: tool_mode must be 'native' or 'json', got {tool_mode!r}")
-        self._key = check_key("OpenAICompatible", api_key)
+        key = check_key("OpenAICompatible", api_key)
         check_price(price)
         self.model, self.provider = model, provider
         self._price = price
         self._url = url
-        self._headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._tool_mode = tool_mode
         self._timeout = httpx.Timeout(timeout, connect=min(timeout, _CONNECT_TIMEOUT))
         self._client = client
+        given = "" if client is None else client.headers.get("Authorization", "").removeprefix("Bearer ")
+        self._secrets = tuple(secret for secret in (key, given, url.password) if secret)
         self._certificates = httpx.create_ssl_context()  # 17 ms: once, not for every call
 
     async def chat(
@@ -160,7 +162,7 @@ class OpenAICompatible:
         """Make a request; what keeps its answer from being read, in the body of the `with` too, is a ModelError."""
         import httpx
 
-        with hidden(self._key):
+        with hidden(self._secrets):
             try:
                 async with (
                     self._connect() as client,
@@ -179,7 +181,7 @@ class OpenAICompatible:
 
     def _refusal(self, status: int | None, body: bytes, headers: Mapping[str, str]) -> ModelError:
         text, codes = _words(body)
-        return refusal(self._who, status, text, headers.get("Retry-After"), codes=codes)
+        return refusal(self._who, status, text, headers.get("Retry-After"), codes=codes, secrets=self._secrets)
 
     def _read(self, body: bytes) -> Answer:
         answer = Answer.read(body)

@@ -100,22 +100,26 @@ class OpenAIResponses(SDKAdapter):
                     case "response.completed" | "response.incomplete" | "response.failed":
                         whole = event.response.to_dict(warnings=False)
                     case "error":
-                        raise refused(self._who, {"error": event.to_dict(warnings=False)})
+                        raise refused(self._who, {"error": event.to_dict(warnings=False)}, secrets=self._secrets)
         yield responses.response(self._whole(whole))
 
     async def _asked(self, ask: Callable[..., Awaitable[Any]], request: dict[str, Any]) -> Any:
-        """Make a request; where the model turns out to have no thoughts, which costs nothing, again without them."""
+        """Make a request; where thoughts are refused, which costs nothing, again without them.
+
+        A model that has none is not asked for them again. Thoughts that cannot be read are this conversation's.
+        """
         try:
             return await ask(**request)
         except self._sdk.BadRequestError as error:
-            if not self._thinks or "encrypted" not in error.message.lower():
+            words = error.message.lower()
+            if not self._thinks or "encrypted" not in words:
                 raise
-        self._thinks = False
+            self._thinks = "not supported" not in words
         return await ask(**responses.without_thoughts(request))
 
     def _whole(self, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
         if body is None:
             raise InputError("the stream ended before the answer was whole")
         if body.get("error"):
-            raise refused(self._who, body)
+            raise refused(self._who, body, secrets=self._secrets)
         return body

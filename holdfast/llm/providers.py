@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from holdfast.errors import DefinitionError
 from holdfast.llm.anthropic_sdk import AnthropicMessages
@@ -47,9 +48,8 @@ def provided(model: str | None) -> "LLMAdapter | None":
 
 def _cloudflare(model: str, given: dict[str, Any]) -> OpenAICompatible:
     account = _variable("CLOUDFLARE_ACCOUNT_ID")
-    given = _at(
-        "cloudflare", f"https://api.cloudflare.com/client/v4/accounts/{account}/ai/v1" if account else "", given
-    )
+    usual = f"https://api.cloudflare.com/client/v4/accounts/{quote(account, safe='')}/ai/v1" if account else ""
+    given = _at("cloudflare", usual, given)
     needed = {} if given["base_url"] else {"CLOUDFLARE_ACCOUNT_ID": account}
     return OpenAICompatible(model=model, provider="cloudflare", **_with_key("CLOUDFLARE_API_TOKEN", given, **needed))
 

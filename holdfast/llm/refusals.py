@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import cast
+from urllib.parse import urlsplit
 
 from holdfast.errors import DefinitionError, HoldfastError, ModelError
 from holdfast.messages import cut
@@ -37,7 +38,13 @@ _SHOWN = 600  # bytes of the provider's own text; the whole may be a page of HTM
 
 
 def refusal(
-    who: str, status: int | None, text: str, retry_after: str | None = None, *, codes: Sequence[str] = ()
+    who: str,
+    status: int | None,
+    text: str,
+    retry_after: str | None = None,
+    *,
+    codes: Sequence[str] = (),
+    secrets: Sequence[str] = (),
 ) -> ModelError:
     """Return the error for an answer that is none.
 
@@ -47,6 +54,7 @@ def refusal(
         text: the provider's own words.
         retry_after: the header of that name.
         codes: the provider's names for the error.
+        secrets: keys that its words may repeat.
     """
     if not _SPENT.isdisjoint(codes):  # OpenAI says so with 429, which it is not: it does not pass
         meant = 402
@@ -56,10 +64,24 @@ def refusal(
     advice = _ADVICE.get(meant)
     return ModelError(
         f"{who} answered with {'an error' if status is None else f'status {status}'}"
-        f"{f' ({advice})' if advice else ''}: {cut(text.strip(), _SHOWN) or 'no text'}",
+        f"{f' ({advice})' if advice else ''}: {cut(masked(text.strip(), secrets), _SHOWN) or 'no text'}",
         transient=meant in TRANSIENT or meant >= 500,
         retry_after=seconds_to_wait(retry_after, datetime.now(UTC)),
     )
+
+
+def check_url(who: str, base_url: str | None) -> str | None:
+    """Return an address of a provider; None if there is none.
+
+    Raises:
+        DefinitionError: nothing could be asked there; without showing a password in it.
+    """
+    url = (base_url or "").strip()
+    parts = urlsplit(url)
+    if url and (parts.scheme not in ("http", "https") or not parts.hostname or not url.isprintable()):
+        shown = url.replace(f":{parts.password}@", ":…@") if parts.password else url
+        raise DefinitionError(f"{who}: base_url must be like 'https://api.example.com/v1', got {shown!r}")
+    return url or None
 
 
 def check_key(who: str, key: str | None) -> str:
@@ -74,15 +96,24 @@ def check_key(who: str, key: str | None) -> str:
     return key
 
 
+def masked(text: str, secrets: Sequence[str]) -> str:
+    """Return a text without keys: some providers repeat them, and an error is shown, logged and stored."""
+    for secret in secrets:
+        if len(secret) >= _SECRET:
+            text = text.replace(secret, "[the API key]")
+    return text
+
+
 @contextmanager
-def hidden(key: str) -> Iterator[None]:
-    """Keep a key out of what errors say: some providers repeat it, and an error is shown, logged and stored."""
+def hidden(secrets: Sequence[str]) -> Iterator[None]:
+    """Keep keys out of errors, and of what they were caused by."""
     try:
         yield
     except ModelError as error:
-        if len(key) < _SECRET or key not in str(error):
+        text, cause = str(error), f"{error.__cause__!r} {getattr(error.__cause__, 'body', '')}"
+        if masked(text, secrets) == text and masked(cause, secrets) == cause:
             raise
-        text = str(error).replace(key, "[the API key]")
+        text = masked(text, secrets)
         raise ModelError(text, transient=error.transient, retry_after=error.retry_after) from None
 
 

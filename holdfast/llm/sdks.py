@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from holdfast.errors import DefinitionError, InputError, ModelError
 from holdfast.llm.json_tool_calls import plain_messages, read_reply
 from holdfast.llm.prices import Price, check_price, priced
-from holdfast.llm.refusals import check_key, hidden, refusal
+from holdfast.llm.refusals import check_key, check_url, hidden, refusal
 from holdfast.messages import LLMResponse, Message, cut, error_text
 
 if TYPE_CHECKING:
@@ -129,8 +129,13 @@ class SDKAdapter:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        with hidden(self._options["api_key"]), errors_of(self._sdk, self._who):
+        with hidden(self._secrets), errors_of(self._sdk, self._who, self._secrets):
             yield
+
+    @property
+    def _secrets(self) -> tuple[str, ...]:
+        """Keys that an error must not show: ours, or that of a client that was given."""
+        return tuple(key for key in (self._options["api_key"], getattr(self._given, "api_key", None)) if key)
 
 
 def check_tool_mode(tool_mode: object) -> None:
@@ -141,11 +146,12 @@ def check_tool_mode(tool_mode: object) -> None:
 def options_of(
     provider: str, variable: str, api_key: str | None, base_url: str | None, timeout: float, client: object
 ) -> dict[str, Any]:
-    """Return what an SDK's client is made with; the key is the environment's if none is given."""
+    """Return what an SDK's client is made with; key and address are the environment's if none are given."""
+    address = check_url(f"Provider '{provider}'", base_url or os.environ.get(f"{provider.upper()}_BASE_URL"))
     key = check_key(f"Provider '{provider}'", api_key or os.environ.get(variable))
     if not key and client is None:
         raise DefinitionError(f"Provider '{provider}' has no key: set {variable}, or pass api_key=")
-    return {"api_key": key, "base_url": base_url, "timeout": timeout, "max_retries": 0}
+    return {"api_key": key, "base_url": address, "timeout": timeout, "max_retries": 0}
 
 
 def read_body(body: bytes) -> dict[str, Any]:
@@ -159,7 +165,7 @@ def read_body(body: bytes) -> dict[str, Any]:
 
 
 @contextmanager
-def errors_of(sdk: Any, who: str) -> Iterator[None]:
+def errors_of(sdk: Any, who: str, secrets: Sequence[str]) -> Iterator[None]:
     """Turn what an SDK raises into a `ModelError`: what happened, what to do, whether calling again may help."""
     import httpx2
 
@@ -168,16 +174,16 @@ def errors_of(sdk: Any, who: str) -> Iterator[None]:
     except sdk.APIStatusError as error:
         after = error.response.headers.get("Retry-After")
         if error.response.is_success:  # an error in the midst of a stream
-            raise refused(who, error.body, after) from error
+            raise refused(who, error.body, after, secrets=secrets) from error
         text = _words(error.body) or error.response.text
-        raise refusal(who, error.status_code, text, after, codes=_codes(error.body)) from error
+        raise refusal(who, error.status_code, text, after, codes=_codes(error.body), secrets=secrets) from error
     except sdk.APIConnectionError as error:
         cause = error.__cause__ or error
         where = error.request.url.netloc.decode()
         text = f"{type(cause).__name__} at {where} (check base_url, and the network): {error_text(cause)}"
         raise ModelError(f"{who} gave no answer: {text}", transient=True) from error
     except sdk.APIError as error:
-        raise refused(who, error.body) from error
+        raise refused(who, error.body, secrets=secrets) from error
     except (httpx2.HTTPError, httpx2.StreamError, InputError) as error:
         raise ModelError(f"{who} gave no answer: {error_text(error)}", transient=True) from error
     except (AttributeError, TypeError, LookupError, ValueError) as error:  # what SDKs, and we, stumble over
@@ -185,10 +191,10 @@ def errors_of(sdk: Any, who: str) -> Iterator[None]:
         raise ModelError(f"{who} gave no answer: {cut(text, 600)}", transient=True) from error
 
 
-def refused(who: str, body: object, retry_after: str | None = None) -> ModelError:
+def refused(who: str, body: object, retry_after: str | None = None, *, secrets: Sequence[str] = ()) -> ModelError:
     """Return the error for a body that tells of one, and has no status."""
     status = next((_STATUS[name] for name in _codes(body) if name in _STATUS), None)
-    return refusal(who, status, _words(body) or str(body), retry_after, codes=_codes(body))
+    return refusal(who, status, _words(body) or str(body), retry_after, codes=_codes(body), secrets=secrets)
 
 
 def _codes(body: object) -> tuple[str, ...]:

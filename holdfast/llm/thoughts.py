@@ -37,8 +37,15 @@ def parts_of(message: Message, provider: str) -> Iterator[Part]:
     blocks = message.reasoning.blocks if mine and message.reasoning is not None else ()
     text, calls = message.content, list(range(len(message.tool_calls or ())))
     markers = [block for block in blocks if "holdfast" in block]
-    lengths = sum(block.get("length", 0) for block in markers)
-    if not markers or lengths != len(text) or sum(block["holdfast"] == "call" for block in markers) != len(calls):
+    lengths = [block.get("length") for block in markers if block["holdfast"] == "text"]
+    known = [block for block in markers if block["holdfast"] in ("text", "call")]
+    fits = (
+        len(known) == len(markers)
+        and all(type(length) is int and length >= 0 for length in lengths)
+        and sum(length or 0 for length in lengths) == len(text)
+        and len(known) - len(lengths) == len(calls)
+    )
+    if not markers or not fits:
         # As most are; or what was stored is not what was said, since it was cut or cleaned.
         yield from (("thought", block) for block in blocks if "holdfast" not in block)
         yield ("text", text)

@@ -206,15 +206,16 @@ class Run:
         return decided
 
     async def _take_answer(self, answer: str, state: LoopState) -> LoopState:
-        call_id = state.questions[0].tool_call_id
+        call_id, usage = state.questions[0].tool_call_id, state.questions[0].usage
         state = state.answered()
         if call_id is None:
             result = Message(role="user", content=answer)
         else:
             names = {call.id: call.name for call in unanswered(self._transcript.messages)}
             result = Message(
-                role="tool", content=answer, tool_call_id=call_id, tool_name=names.get(call_id), status="completed"
-            )
+                role="tool", content=answer, tool_call_id=call_id, tool_name=names.get(call_id), status="completed",
+                usage=usage,
+            )  # fmt: skip
         self._transcript.add([result])
         await self._transcript.write(state.kept_questions)
         # An answer is written when it comes, which may be after the results of later calls.
@@ -248,6 +249,7 @@ class Run:
                     if problem is None or not state.may_correct:
                         return await self._finish(state, finish, problem)
                     self._transcript.add([Message(role="user", content=correction(problem))])
+                    await self._transcript.write()  # the answer was paid for, whatever becomes of the next
                     state = state.corrected()
 
     async def _call_model(self, state: LoopState, action: CallModel) -> LoopState:
@@ -302,7 +304,7 @@ class Run:
         used, self._nested_usage = self._nested_usage, {}
         results = state.results(outcomes, used)
         self._transcript.add(results)
-        state = state.settled(outcomes)
+        state = state.settled(outcomes, used)
         await self._transcript.write(state.kept_questions)
         if self._transcript.messages[-len(results) - 1].role == "tool":  # some calls of the turn had results before
             self._transcript.put_in_order()
@@ -320,7 +322,7 @@ class Run:
         """Keep what is known when the run is cancelled, so that the session can be resumed."""
         self._transcript.add(state.results(outcomes, self._nested_usage))
         try:
-            await self._transcript.write(state.asked(outcomes))
+            await self._transcript.write(state.asked(outcomes, self._nested_usage))
         except Exception as error:  # it must not take the place of the cancel
             _LOG.warning("Agent %s: results were lost when its run was cancelled: %s", self._agent.name, error)
 

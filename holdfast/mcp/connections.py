@@ -48,9 +48,12 @@ class _Session:
                 if not ready.done():
                     ready.set_result(client)
                 await asyncio.Event().wait()  # until it is cancelled
-        except Exception as error:
+        except BaseException as error:
             if not ready.done():
-                ready.set_exception(error)
+                closed = HoldfastError("its connection was closed while it was made")
+                ready.set_exception(error if isinstance(error, Exception) else closed)
+            if not isinstance(error, Exception):
+                raise
 
     async def close(self) -> None:
         task, self._task = self._task, None
@@ -162,12 +165,15 @@ class Connection:
                 raise HoldfastError("The tools of an MCP server are for the `async with` block that gives them")
             if self._session is None:
                 session = _Session(self._mcp, self._server)
+                self._open.add(session)
                 try:
                     await session.open()
-                except HoldfastError as error:
-                    raise _UnreachableError(error_text(error)) from error
+                except BaseException as error:
+                    self._open.discard(session)
+                    if isinstance(error, HoldfastError):
+                        raise _UnreachableError(error_text(error)) from error
+                    raise
                 self._session = session
-                self._open.add(session)
             return self._session
 
     def _give_up(self, session: _Session) -> None:

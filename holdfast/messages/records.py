@@ -105,14 +105,23 @@ class Image(Record):
     @field_validator("data", mode="before")
     @classmethod
     def _in_base64(cls, value: Any) -> Any:
-        if isinstance(value, bytes):
+        if isinstance(value, bytes | bytearray | memoryview):
             return base64.b64encode(value).decode()
         if isinstance(value, str):
             base64.b64decode(value, validate=True)  # says what is wrong, in a ValueError
         return value
 
+    @field_validator("url", "data", "media_type")
+    @classmethod
+    def _clean(cls, value: str | None) -> str | None:
+        if value is not None and (not value or clean_text(value) != value):
+            raise ValueError("it is empty, or has NUL or half a character")
+        return value
+
     @model_validator(mode="after")
     def _is_one_of_both(self) -> Self:
+        if self.media_type is not None and not self.media_type.startswith("image/"):
+            raise ValueError(f"media_type must be like 'image/png', got {self.media_type!r}")
         if (self.url is None) == (self.data is None) or (self.data is None) != (self.media_type is None):
             raise ValueError("an image has either a url, or data in base64 and a media_type")
         return self

@@ -13,14 +13,15 @@ from holdfast.tools import RetryPolicy as LoopRetryPolicy
 
 HEARTBEAT = timedelta(seconds=10)
 MODEL_HEARTBEAT = timedelta(seconds=15)
-MODEL_TIMEOUT = timedelta(seconds=120)
+MODEL_TIMEOUT = timedelta(seconds=900)  # a long thought is paid for, also if nobody waits; heartbeats tell of deaths
+HOOK_TIMEOUT = timedelta(seconds=120)
 
 # Of what only reads and writes the store: it waits for as long as that takes.
 _STORE_RETRIES = RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10))
 _WAIT = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 
 STORE_OPTIONS: dict[str, Any] = {
-    "start_to_close_timeout": MODEL_TIMEOUT,  # the hook at a run's end is the user's, and may ask a model, too
+    "start_to_close_timeout": HOOK_TIMEOUT,  # the hook at a run's end is the user's, and may ask a model, too
     "heartbeat_timeout": MODEL_HEARTBEAT,
     "retry_policy": _STORE_RETRIES,
 }

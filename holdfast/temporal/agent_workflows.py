@@ -236,13 +236,18 @@ class AgentRun(People):
                 if await self._may_ask_again(error):
                     continue
                 if not self._running.cancelled:
-                    self._state = self._state.failed(f"The model could not be called: {why(error)}")
+                    self._failed(f"The model could not be called: {why(error)}")
                 return None
             if "error" not in reply:
                 return reply
             progress.wrote(reply["seq"])
-            self._state = self._state.failed(reply["error"])
+            self._failed(reply["error"])
             return None
+
+    def _failed(self, why: str) -> None:
+        if self._state.has_fallback:
+            self._progress.model = None  # what a person chose could not be called either
+        self._state = self._state.failed(why)
 
     async def _may_ask_again(self, error: ActivityError) -> bool:
         """Wait for whoever can mend why the model could not be called."""
@@ -261,7 +266,7 @@ class AgentRun(People):
         state, turn = self._state, self._progress.turn
         settled = await self._calls.run_all(action, state)
         self._note_sources(settled)
-        state = state.settled(settled)
+        state = state.settled(settled, turn.spent_by)
         if turn.spent is not None:
             state, turn.spent = state.spent(turn.spent), None
         self._state = state

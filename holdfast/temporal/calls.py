@@ -160,7 +160,7 @@ class Calls:
             summary=summary(" · ".join([call.shown, *_conditions(tool, turn.approved.get(call.position))])),
         )
         try:
-            return self._outcome(turn, await self._running.wait(handle)), None
+            return self._outcome(call, turn, await self._running.wait(handle)), None
         except ActivityError as error:
             return await self._settle(call, turn, tool, cause=error), error
         except asyncio.CancelledError:
@@ -169,8 +169,8 @@ class Calls:
             # It had ended when the cancel came: the SDK keeps its result to itself then, and the ledger has it.
             return await self._settle(call, turn, tool), None
 
-    def _outcome(self, turn: Turn, written: dict[str, Any]) -> Outcome:
-        turn.spend(read_usage(written.get("spent")))
+    def _outcome(self, call: Call, turn: Turn, written: dict[str, Any]) -> Outcome:
+        turn.spend(call.id, read_usage(written.get("spent")))
         return read_outcome(written)
 
     def _reference(self, call: Call, turn: Turn, **more: Any) -> dict[str, Any]:
@@ -207,7 +207,7 @@ class Calls:
         if "claimed" not in found:
             if (source := found.pop("source", None)) is not None:
                 turn.sources[call.position] = source
-            return self._outcome(turn, found)
+            return self._outcome(call, turn, found)
         if (cause is None and self._running.cancelled) or (
             cause is not None and isinstance(cause.cause, CancelledError)
         ):

@@ -63,7 +63,7 @@ async def run_agent(call: Call, turn: Turn, given: AgentInput, running: Running)
             outcome = _failure(call.name, error)
     source = {"answer_of": given.session_id} if isinstance(outcome, Returned) else write_outcome(outcome)
     turn.sources[call.position] = source if spent is None else source | {"spent": spent.plain()}
-    turn.spend(spent)
+    turn.spend(call.id, spent)
     return outcome
 
 

@@ -82,8 +82,8 @@ async def start_agent(
     if if_running == "message":
         if message is None:
             raise InputError('if_running="message" needs a message')
-        check_json(message, "message")
         said = {"text": given.pop("message")} | ({"images": given.pop("images")} if images else {})
+        check_json(said, "message, with its images")
         options |= {"start_signal": names.MESSAGE, "start_signal_args": [said],
                     "id_conflict_policy": WorkflowIDConflictPolicy.USE_EXISTING}  # fmt: skip
     options.setdefault("static_summary", None if message is None else " ".join(message.split())[:100])

@@ -185,7 +185,7 @@ def _changed(usual: Any, value: Any) -> dict[str, Any]:
 
 _PLAIN = (
     "iterations", "response", "finished", "recovering", "progressed", "idle_turns", "warning", "warned", "nudge",
-    "nudges", "short_calls", "fallback", "corrections",
+    "nudges", "short_calls", "fallback", "corrections", "cut",
 )  # fmt: skip
 _FRESH = LoopState(loop=Loop(), tools={})
 

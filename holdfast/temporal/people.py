@@ -70,7 +70,10 @@ class People(Handlers):
 
     async def _ask_for_more(self) -> None:
         """Wait for whoever may let a run go on that has spent its budget; the calls of its turn wait with it."""
-        if self._is_denied or self._given.asks_caller or not self._state.asks_for_more:
+        if not self._state.asks_for_more:
+            return
+        if self._is_denied or self._given.asks_caller:
+            self._state = self._state.unattended("Not run: the budget is spent")
             return
         used = [_shown_usage("this run", self._state.usage)]
         if self._state.session_usage is not None:
@@ -125,7 +128,8 @@ class People(Handlers):
         else:
             position = self._progress.turn.calls[call_id].position
             if position not in self._progress.turn.sources:
-                self._progress.turn.sources[position] = write_outcome(outcome)
+                spent = {} if question.usage is None else {"spent": question.usage.plain()}
+                self._progress.turn.sources[position] = write_outcome(outcome) | spent
             self._progress.unknown.pop(call_id, None)
         self._state = self._state.answered()
         if not self._state.questions:

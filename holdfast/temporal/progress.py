@@ -24,7 +24,7 @@ class Turn:
         part: how often results of it were written already.
         sources: by position, where a call's result is, if not in the ledger under its first dispatch.
         dispatches: by position, how often a call was dispatched.
-        spent: by agents that were called.
+        spent: by agents that were called, and by id what each call's have.
         arguments: by id, of calls that people are asked about, as far as they are shown.
         approved: by position, who has let a call through, and the digest of the arguments that it is to run with, if
             those are not the model's.
@@ -37,11 +37,14 @@ class Turn:
     sources: dict[int, dict[str, Any]] = field(default_factory=dict)
     dispatches: dict[int, int] = field(default_factory=dict)
     spent: Usage | None = None
+    spent_by: dict[str, Usage] = field(default_factory=dict)
     arguments: dict[str, Any] = field(default_factory=dict)
     approved: dict[int, dict[str, Any]] = field(default_factory=dict)
 
-    def spend(self, usage: Usage | None) -> None:
-        self.spent = self.spent if usage is None else usage + self.spent
+    def spend(self, call_id: str, usage: Usage | None) -> None:
+        if usage is not None:
+            self.spent = usage + self.spent
+            self.spent_by[call_id] = usage + self.spent_by.get(call_id)
 
     def written(self) -> None:
         """The results so far are in the transcript."""

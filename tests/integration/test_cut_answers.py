@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Approval, LLMResponse, Loop, ToolCall, Usage, tool
+from holdfast import Agent, Approval, LLMResponse, Loop, Message, ToolCall, Usage, tool
 from holdfast.llm import Price
 from holdfast.messages import Reasoning
+from holdfast.stores import Session
 from holdfast.testing import ModelServer, ScriptedModel
 from integration.doubles import echo
 from integration.drivers import Driver
@@ -54,6 +55,21 @@ async def test_a_cut_call_of_a_provider_is_not_run(driver: Driver, provider: str
     async with ModelServer(cut_off(call("wipe", "c1", path="/old"), why=why), "I am sorry") as server:
         ended = await driver.run(Agent("a", tools=[wipe]), adapter(provider, server))
     assert (ended.response, wiped) == ("I am sorry", [])
+
+
+@pytest.mark.parametrize("on_unknown", ["tell", "ask"])
+async def test_half_a_call_that_a_crash_left_is_not_run_and_nobody_is_asked_about_it(
+    driver: Driver, on_unknown: Any
+) -> None:
+    """It cannot have run, whatever died."""
+    store, session = driver.temporal.store, driver.temporal.session()
+    asked = Message(role="assistant", tool_calls=(call("wipe", "c1"),), stop_reason="max-tokens")
+    left = Session(id=session, agent_name="a")
+    await store.append_messages_atomic(session, [Message(role="user", content="go"), asked], left)
+    agent = Agent("a", tools=[wipe], loop=Loop(on_unknown=on_unknown))
+    ended = await driver.run(agent, ScriptedModel(["I am sorry"]), message=None)
+    assert (ended.status, ended.response, wiped) == ("complete", "I am sorry", [])
+    assert "your answer was cut off" in result_of(ended.messages, "c1")
 
 
 # --- what is reported ---

@@ -80,5 +80,25 @@ async def test_images_without_a_message_are_refused(temporal: Temporal) -> None:
         await temporal.start("a", None, images=[PICTURE])
 
 
-def test_an_image_takes_bytes() -> None:
-    assert Image(data=b"\x89PNG", media_type="image/png").data == "iVBORw=="
+@pytest.mark.parametrize("data", [b"\x89PNG", bytearray(b"\x89PNG"), memoryview(b"\x89PNG"), "iVBORw=="])
+def test_an_image_takes_bytes_and_base64(data: Any) -> None:
+    assert Image(data=data, media_type="image/png").data == "iVBORw=="
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"url": ""}, {"url": "https://x/\ud800"}, {"url": "https://x/\0"}, {"data": "", "media_type": "image/png"},
+        {"data": b"x", "media_type": "text/html"}, {"data": b"x"}, {},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_image_that_could_be_neither_kept_nor_sent_is_refused(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="Image"):
+        Image(**wrong)
+
+
+async def test_images_that_no_signal_carries_are_refused_when_a_run_is_told_of_them(temporal: Temporal) -> None:
+    large = Image(data=b"x" * 300_000, media_type="image/png")
+    with pytest.raises(InputError, match=r"message, with its images: .* more than 262,144"):
+        await start_agent(temporal.client, "a", message="hi", images=[large], if_running="message")

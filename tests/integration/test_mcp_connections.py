@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from holdfast.testing import ScriptedModel
 from integration.drivers import Driver
 from integration.mcp_http import GatewayedServer
 from integration.temporal_runs import until
+from integration.test_mcp import SERVER
 from integration.transcripts import asks_for, call, error_of, kind_of, result_of, tool_results
 
 UNKNOWN = "tool-durability-error"
@@ -113,3 +115,29 @@ async def test_a_connection_that_is_cancelled_while_it_is_made_leaves_nothing_be
     await asyncio.wait({work})
     assert work.cancelled()
     assert not [task for task in asyncio.all_tasks() if "_Session._serve" in repr(task)]
+
+
+HANGS_THE_SECOND_TIME = """
+import pathlib, sys, time
+folder = pathlib.Path("{folder}")
+if (folder / "effects").exists():
+    (folder / "again").touch()
+    time.sleep(600)
+sys.argv = ["server", str(folder / "effects")]
+exec(compile(open("{server}").read(), "server", "exec"))
+"""
+
+
+async def test_a_block_that_is_left_while_a_connection_is_made_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A server that died is started again, and the block ends meanwhile."""
+    script = tmp_path / "server.py"
+    script.write_text(HANGS_THE_SECOND_TIME.format(folder=tmp_path, server=SERVER))
+    server = StdioServerParameters(command=sys.executable, args=[str(script)])
+    async with mcp_tools(server, only=["put"]) as tools:
+        model = ScriptedModel([asks_for(call("put", "c1", text="x")), "done"])
+        work = asyncio.create_task(run(Agent("a", tools=tools), message="go", llm=model))
+        await until((tmp_path / "again").exists)
+    ended: Any = await work
+    assert "error" in tool_results(ended.messages)[0].content
+    assert not [task for task in asyncio.all_tasks() if "_Session._serve" in repr(task)]
+    assert (tmp_path / "effects").read_text() == "put x\n"

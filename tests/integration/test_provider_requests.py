@@ -4,11 +4,21 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import anthropic
+import httpx
+import openai
 import pytest
 from pydantic import BaseModel
 
-from holdfast import Agent, Image, LLMResponse, Message, ModelError, ToolCall, run
-from holdfast.llm import LLMAdapter, ToolDescription, create_adapter
+from holdfast import Agent, DefinitionError, Image, LLMResponse, Message, ModelError, ToolCall, run
+from holdfast.llm import (
+    AnthropicMessages,
+    LLMAdapter,
+    OpenAICompatible,
+    OpenAIResponses,
+    ToolDescription,
+    create_adapter,
+)
 from holdfast.messages import Reasoning
 from holdfast.testing import Fault, ModelServer, Reply
 from integration.test_providers import ECHO, HI, adapter, ask, provider, served
@@ -150,6 +160,32 @@ async def test_a_model_of_openai_that_turns_out_not_to_think_is_asked_again_and_
     assert "reasoning" not in json.dumps(server.requests[1].body["input"])
 
 
+async def test_thoughts_that_cannot_be_read_are_left_out_of_that_request_alone() -> None:
+    no = Fault(400, words="The encrypted content gAAA could not be verified.")
+    thought = Reasoning(provider="openai", blocks=(RS[0],))
+    async with served("openai", no, "one", "two") as (server, at):
+        for text in ("one", "two"):
+            answer, _ = await ask(at, "chat", [*HI, said("yes", thought=thought), *HI])
+            assert answer.text == text
+    assert ["include" in request.body for request in server.requests] == [True, False, True]
+
+
+MARKS: list[Any] = [
+    {"holdfast": "text", "length": "x"}, {"holdfast": "text"}, {"holdfast": "text", "length": -1},
+    {"holdfast": "text", "length": 2.5}, {"holdfast": {}}, {"holdfast": "nope", "length": 5}, {"nothing": 1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mark", MARKS, ids=str)
+@pytest.mark.parametrize("name", ["openai", "anthropic"])
+async def test_marks_that_are_none_of_ours_do_no_harm(name: str, mark: Any) -> None:
+    """A transcript that somebody brings may have anything."""
+    thought = Reasoning(provider=name, blocks=(mark, {"holdfast": "text", "length": 5}))
+    body = json.dumps(await sent(name, [*HI, said("hello", "c1", thought=thought), done("c1")]))
+    assert "hello" in body
+    assert "holdfast" not in body
+
+
 async def test_another_refusal_is_not_asked_again() -> None:
     async with served("openai", Fault(400, words="bad request"), "never") as (server, at):
         with pytest.raises(ModelError, match="bad request"):
@@ -289,6 +325,47 @@ async def test_a_key_that_the_provider_repeats_is_not_in_the_error(provider: str
     assert SECRET not in str(raised.value)
     assert raised.value.__cause__ is None
     assert not raised.value.transient
+
+
+async def test_a_key_is_not_in_an_error_where_the_providers_words_are_cut(provider: str) -> None:
+    async with ModelServer(Fault(401, words=f"{'x' * 570}{SECRET} and more {'y' * 600}")) as server:
+        with pytest.raises(ModelError) as raised:
+            await ask(adapter_with_key(provider, server, SECRET), "chat")
+    assert SECRET[:12] not in str(raised.value)
+    assert raised.value.__cause__ is None
+
+
+async def test_the_key_of_a_client_that_was_given_is_not_in_an_error() -> None:
+    async with (
+        ModelServer(*[Fault(401, words=f"no: {SECRET}")] * 3) as server,
+        openai.AsyncOpenAI(api_key=SECRET, base_url=server.url) as for_openai,
+        anthropic.AsyncAnthropic(api_key=SECRET, base_url=f"http://{server.address}") as for_anthropic,
+        httpx.AsyncClient(headers={"Authorization": f"Bearer {SECRET}"}) as for_others,
+    ):
+        models = [
+            OpenAIResponses(model="m", client=for_openai),
+            AnthropicMessages(model="m", client=for_anthropic),
+            OpenAICompatible(model="m", base_url=server.url, client=for_others),
+        ]
+        for model in models:
+            with pytest.raises(ModelError, match=r"no: \[the API key\]"):
+                await ask(model, "chat")
+
+
+@pytest.mark.parametrize("address", ["localhost:1", "ftp://x/v1", "https://", "https://x/\nv1"])
+@pytest.mark.parametrize("name", ["openai", "anthropic", "minimax", "openai-compatible"])
+def test_an_address_where_nothing_can_be_asked_is_refused_at_once(
+    name: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"{name.upper().replace('-', '_')}_BASE_URL", address)
+    with pytest.raises(DefinitionError, match="base_url"):
+        create_adapter(provider=name, model="m", api_key="key")
+
+
+@pytest.mark.parametrize("name", ["openai", "anthropic", "minimax"])
+def test_an_empty_address_is_the_usual_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"{name.upper()}_BASE_URL", " ")
+    create_adapter(provider=name, model="m", api_key="key")
 
 
 @pytest.mark.parametrize("key", [f"{SECRET}\nX", f"{SECRET}\0", f"{SECRET}…"])

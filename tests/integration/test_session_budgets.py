@@ -2,12 +2,13 @@
 
 import pytest
 
-from holdfast import Agent, DefinitionError, Loop, Message, ToolContext, Usage, run, tool
+from holdfast import Agent, DefinitionError, Loop, Message, ModelError, ToolContext, Usage, run, tool
 from holdfast.messages import usage_of
 from holdfast.stores import memory_store, sqlite_store
 from holdfast.testing import ScriptedModel
 from integration.doubles import echo
 from integration.drivers import Driver
+from integration.questions import ask_user
 from integration.temporal_runs import Temporal, check_healthy, pending, result
 from integration.transcripts import asks_for, call, says
 
@@ -67,6 +68,32 @@ async def test_what_other_agents_used_for_it_was_spent(driver: Driver) -> None:
     assert {name: usage and usage.input_tokens for name, usage in told.items()} == {"c1": 10, "c2": 100, "c3": 1_000}
     assert await used(driver) == usage_of(ended.messages) == Usage(input_tokens=11_111)
     assert (await driver.run(agent, ScriptedModel(["never"]), also=(helper, lazy))).status == "token-budget-exhausted"
+
+
+@pytest.mark.parametrize("way", ["as a tool", "by a handler"])
+async def test_what_an_agent_used_before_its_call_asked_a_person_was_spent(driver: Driver, way: str) -> None:
+    kid = Agent("kid", tools=[ask_user])
+
+    @tool
+    async def delegate(ctx: ToolContext, message: str) -> str:
+        return (await ctx.agents.invoke(kid, message=message))["response"]
+
+    agent = Agent("a", tools=[kid if way == "as a tool" else delegate], loop=Loop(session_token_budget=10_000))
+    turns = [
+        asks_for(call("kid" if way == "as a tool" else "delegate", "c1", message="go"), tokens=1),
+        asks_for(call("ask_user", "k1", question="Which?"), tokens=1_000),
+        says("done", 10),
+    ]
+    ended = await driver.run(agent, ScriptedModel(turns), answers=["this"], also=(kid,))
+    assert (ended.status, await used(driver)) == ("complete", Usage(input_tokens=1_011))
+
+
+async def test_an_answer_that_did_not_fit_was_paid_for(driver: Driver) -> None:
+    """Also if the next call fails."""
+    agent = Agent("a", output=int, loop=Loop(output_retries=1, session_token_budget=10_000))
+    ended = await driver.run(agent, ScriptedModel([says("bad", 100), ModelError("gone")]))
+    assert (ended.status, await used(driver)) == ("error", Usage(input_tokens=100))
+    assert [message.role for message in ended.messages] == ["user", "assistant", "user"]
 
 
 async def test_a_session_that_is_spent_says_nothing_again_but_its_last_answer(driver: Driver) -> None:
