@@ -4,8 +4,10 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 import click
@@ -60,26 +62,57 @@ def chat(
     logging.getLogger("holdfast").setLevel(logging.ERROR)
     session = session or f"chat-{uuid4().hex[:8]}"
     output.note(f"Session {session}; --session {session} goes on with it.")
-    if app is not None:
-        asyncio.run(_Here(output, load_application(app, store), agent, session, who(by)).talk())
-    else:
-        asyncio.run(_there(output, server, agent, session, task_queue, who(by)))
+    with suppress(ImportError):
+        import readline  # noqa: F401  # lines can be edited, and called back
 
-
-async def _said(prompt: str = "> ") -> str | None:
-    """Return the next line that somebody types; None if there is no more."""
-
-    def read() -> str | None:
+    with asyncio.Runner() as runner:  # a line is read outside of it: a thread that reads cannot be stopped
+        if app is not None:
+            talk: _Talk = _Here(output, load_application(app, store), agent, session, who(by))
+        else:
+            talk = _There(output, runner.run(client_of(server)), agent, session, task_queue, who(by))
         try:
-            return input(prompt if sys.stdin.isatty() else "")
+            while (line := _said()) is not None:
+                asked = runner.run(talk.say(line))
+                while asked:
+                    asked = runner.run(talk.settle(told)) if (told := talk.ask(asked)) is not None else None
+        finally:
+            runner.run(talk.close())
+
+
+class _Talk(Protocol):
+    """A conversation: what is said and settled comes to what the agent asks then, if anything."""
+
+    async def say(self, line: str) -> Any: ...
+    def ask(self, asked: Any) -> Any:
+        """Ask the person; None if they leave it open."""
+
+    async def settle(self, told: Any) -> Any: ...
+    async def close(self) -> None: ...
+
+
+def _said(prompt: str = "> ") -> str | None:
+    """Return the next line that somebody types; None if there is no more."""
+    while True:
+        try:
+            line = input(prompt if sys.stdin.isatty() else "").strip()
         except EOFError:
             return None
+        if line:
+            return None if line in _LEAVE else line
 
-    while (line := await asyncio.to_thread(read)) is not None:
-        if line.strip() in _LEAVE:
-            return None
-        if line.strip():
-            return line
+
+def _decision(by: str) -> dict[str, Any] | None:
+    while (line := _said("approve, reject, or edit JSON? ")) is not None:
+        word, _, rest = line.partition(" ")
+        if word in ("approve", "y", "yes"):
+            return {"decision": "approve", "by": by}
+        if word in ("reject", "n", "no"):
+            return {"decision": "reject", "by": by} | ({"comment": rest} if rest else {})
+        if word == "edit":
+            try:
+                return {"decision": "approve", "by": by, "edit": json.loads(rest)}
+            except ValueError as error:
+                click.echo(f"That is no JSON: {error}", err=True)
     return None
 
 
@@ -95,32 +128,27 @@ class _Here:
             "store": app.store, "llm": app.llm, "tools": app.tools, "session_id": session, "user_id": by,
         }  # fmt: skip
 
-    async def talk(self) -> None:
-        given: dict[str, Any] | None = None
-        async with self._options["store"]:
-            while True:
-                if given is None:
-                    line = await _said()
-                    if line is None:
-                        return
-                    given = {"message": line}
-                ended = await self._turn(given)
-                given = await self._asked(ended) if isinstance(ended, InterruptedResponse) else None
+    async def say(self, line: str) -> InterruptedResponse | None:
+        return await self.settle({"message": line})
 
-    async def _turn(self, given: Mapping[str, Any]) -> RunResult | InterruptedResponse | None:
+    async def settle(self, told: Mapping[str, Any]) -> InterruptedResponse | None:
         """Run until it is the person's turn, and show what happens."""
-        written = False
-        ended: RunResult | InterruptedResponse | None = None
+        written, ended = False, None
         try:
-            async for event in run_streaming(self._agent, **given, **self._options):
+            async for event in run_streaming(self._agent, **told, **self._options):
                 written = self._show(event, written)
                 ended = getattr(event, "result", ended)
         except HoldfastError as error:
             self._output.note(str(error))
             return None
+        if isinstance(ended, InterruptedResponse):
+            return ended
         if isinstance(ended, RunResult) and ended.status != "complete":
             self._output.note(f"Ended with {ended.status}: {ended.error or ended.response}")
-        return ended
+        return None
+
+    async def close(self) -> None:
+        await self._options["store"].close()
 
     def _show(self, event: "Event", written: bool) -> bool:
         match event:
@@ -141,98 +169,81 @@ class _Here:
                 self._output.line(f"<- {call.name}: {text[:_RESULT]}{'…' if len(text) > _RESULT else ''}", style="dim")
         return False
 
-    async def _asked(self, ended: InterruptedResponse) -> dict[str, Any] | None:
-        """Ask the person what the agent asks; None if they leave it open."""
-        if not ended.approvals:
-            self._output.line(ended.question, style="bold")
-            line = await _said("? ")
-            return None if line is None else {"checkpoint": ended.checkpoint, "answer": line}
+    def ask(self, asked: InterruptedResponse) -> dict[str, Any] | None:
+        if not asked.approvals:
+            self._output.line(asked.question, style="bold")
+            line = _said("? ")
+            return None if line is None else {"checkpoint": asked.checkpoint, "answer": line}
         decisions = []
-        for item in ended.approvals:
+        for item in asked.approvals:
             data = {"kind": "approval", "name": item.gate, "message": item.message, "workflow_id": "",
                     "tool": item.tool, "arguments": item.arguments, "approvers": item.approvers}  # fmt: skip
             write_waiting(self._output, data, how=False)
-            decision = await _decision(self._by)
+            decision = _decision(self._by)
             if decision is None:
                 return None
             decisions.append({"gate": item.gate, "digest": item.digest, **decision})
         return {"decisions": decisions}
 
 
-async def _decision(by: str) -> dict[str, Any] | None:
-    while (line := await _said("approve, reject, or edit JSON? ")) is not None:
-        word, _, rest = line.strip().partition(" ")
-        if word in ("approve", "y", "yes"):
-            return {"decision": "approve", "by": by}
-        if word in ("reject", "n", "no"):
-            return {"decision": "reject", "by": by} | ({"comment": rest} if rest else {})
-        if word == "edit":
-            try:
-                return {"decision": "approve", "by": by, "edit": json.loads(rest)}
-            except ValueError as error:
-                click.echo(f"That is no JSON: {error}", err=True)
-    return None
-
-
 # --- on Temporal ---
 
 
-async def _there(output: Output, server: dict[str, Any], agent: str, session: str, task_queue: str, by: str) -> None:
-    from holdfast.temporal import start_agent
+class _There:
+    """A conversation with runs on Temporal, which go on without anybody."""
 
-    client = await client_of(server)
-    while (line := await _said()) is not None:
+    def __init__(self, output: Output, client: "Client", agent: str, session: str, task_queue: str, by: str) -> None:
+        from holdfast.temporal import HoldfastClient
+
+        self._output, self._client, self._people, self._by = output, client, HoldfastClient(client), by
+        self._agent, self._session, self._task_queue = agent, session, task_queue
+        self._run = ""
+
+    async def say(self, line: str) -> dict[str, Any] | None:
+        from holdfast.temporal import start_agent
+
         handle = await start_agent(
-            client, agent, message=line, session_id=session, task_queue=task_queue, if_running="message"
-        )
-        await _until_answered(client, output, handle.id, by)
+            self._client, self._agent, message=line, session_id=self._session, task_queue=self._task_queue,
+            if_running="message",
+        )  # fmt: skip
+        self._run = handle.id
+        return await self._followed()
 
-
-async def _until_answered(client: "Client", output: Output, run: str, by: str) -> None:
-    """Follow a run until it ends, and ask the person what it asks."""
-    while True:
-        asks: list[dict[str, Any]] = []
-        with progress(output) as tell:
-            async for seen in watched(client, run):
+    async def _followed(self) -> dict[str, Any] | None:
+        """Follow the run until it ends, or asks something."""
+        with progress(self._output) as tell:
+            async for seen in watched(self._client, self._run):
                 tell(seen)
-                asks = (seen.get("state") or {}).get("waiting", [])
-                if asks:
-                    break
-        if not asks:
-            result = seen.get("result")
-            if isinstance(result, dict) and result.get("status") == "complete":
-                output.line(str(result.get("response", "")))
-            else:
-                why = result.get("error") or result.get("status") if isinstance(result, dict) else seen.get("error")
-                output.note(f"Ended with {seen['status']}: {why}")
-            return
+                if asks := (seen.get("state") or {}).get("waiting"):
+                    item: dict[str, Any] = asks[0]
+                    return item
+        result = seen.get("result")
+        if isinstance(result, dict) and result.get("status") == "complete":
+            self._output.line(str(result.get("response", "")))
+        else:
+            why = result.get("error") or result.get("status") if isinstance(result, dict) else seen.get("error")
+            self._output.note(f"Ended with {seen['status']}: {why}")
+        return None
+
+    def ask(self, asked: dict[str, Any]) -> Callable[[], Awaitable[None]] | None:
+        people, run, kind, name = self._people, self._run, asked["kind"], asked["name"]
+        write_waiting(self._output, {"workflow_id": run, **asked}, how=kind in ("worker", "unknown"))
+        match kind:
+            case "question" if (line := _said("? ")) is not None:
+                return partial(people.answer, run, line, tool_call_id=name or None, by=self._by)
+            case "approval" if (decision := _decision(self._by)) is not None:
+                return partial(people.decide, run, name, digest=asked.get("digest"), **decision)
+            case "pause" if (line := _said("retry or abort? ")) is not None:
+                return partial(people.resume, run, "abort" if line == "abort" else "retry", by=self._by)
+        self._output.note("Left open; `holdfast pending` shows it.")
+        return None
+
+    async def settle(self, told: Callable[[], Awaitable[None]]) -> dict[str, Any] | None:
         try:
-            if not await _settled(client, output, run, asks[0], by):
-                output.note("Left open; `holdfast pending` shows it.")
-                return
+            await told()
         except InputError as error:
-            output.note(str(error))
+            self._output.note(str(error))
+        return await self._followed()
 
-
-async def _settled(client: "Client", output: Output, run: str, item: dict[str, Any], by: str) -> bool:
-    """Ask the person about what waits, and tell the run; False if they leave it open."""
-    from holdfast.temporal import HoldfastClient
-
-    people = HoldfastClient(client)
-    write_waiting(output, {"workflow_id": run, **item}, how=item["kind"] in ("worker", "unknown"))
-    if item["kind"] == "question":
-        line = await _said("? ")
-        if line is not None:
-            await people.answer(run, line, tool_call_id=item["name"] or None, by=by)
-        return line is not None
-    if item["kind"] == "approval":
-        decision = await _decision(by)
-        if decision is not None:
-            await people.decide(run, item["name"], digest=item.get("digest"), **decision)
-        return decision is not None
-    if item["kind"] == "pause":
-        line = await _said("retry or abort? ")
-        if line is not None:
-            await people.resume(run, "abort" if line.strip() == "abort" else "retry", by=by)
-        return line is not None
-    return False
+    async def close(self) -> None:
+        """The run goes on."""

@@ -30,7 +30,9 @@ Check = tuple[str, bool, str]  # what, whether it is well, what was found or wha
 
 @click.command()
 @click.option("--task-queue", default="holdfast", show_default=True, help="Queue that workers should serve.")
-@click.option("--store", metavar="FILE", envvar="HOLDFAST_STORE", show_envvar=True, help="SQLite store to look at.")
+@click.option(
+    "--store", metavar="FILE", envvar="HOLDFAST_STORE", help="SQLite store to look at.  [env: HOLDFAST_STORE]"
+)
 @server_options
 @with_output
 def doctor(output: Output, task_queue: str, store: str | None, server: dict[str, Any]) -> None:

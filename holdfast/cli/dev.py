@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -18,6 +18,7 @@ HEALTHY = 10.0  # seconds; a worker that has lived so long is not caught in a lo
 
 
 @click.command()
+@click.argument("app", required=False)
 @click.option(
     "--db-filename",
     type=click.Path(dir_okay=False),
@@ -39,20 +40,41 @@ HEALTHY = 10.0  # seconds; a worker that has lived so long is not caught in a lo
     help="Program that runs the worker. It finds the server by TEMPORAL_ADDRESS, is started again when it ends, and is "
     "told by SIGTERM to stop.  [default: ./worker.py if there is one]",
 )
-def dev(db_filename: str, port: int, ui_port: int, log_file: str | None, worker: Path | None) -> None:
+@click.option("--reload/--no-reload", default=True, help="Start the worker anew when a Python file beside it changes.")
+def dev(
+    app: str | None, db_filename: str, port: int, ui_port: int, log_file: str | None, worker: Path | None, reload: bool
+) -> None:
     """Run a Temporal server with its Web UI, and a worker, until Ctrl-C.
 
-    Ctrl-C (or SIGTERM) lets the worker finish what it runs, then stops the server; a second one does not wait. Nothing
-    keeps running. What is not done yet goes on at the next start.
+    The worker has the agents and pipelines of APP, a file or a module, as `holdfast worker` has; or it is a program of
+    your own. Ctrl-C (or SIGTERM) lets the worker finish what it runs, then stops the server; a second one does not
+    wait. Nothing keeps running. What is not done yet goes on at the next start.
     """
-    if worker is None and Path("worker.py").is_file():
-        worker = Path("worker.py")
+    if app is not None and worker is not None:
+        raise click.UsageError("Give APP or --worker, not both.")
     server = {"db_filename": db_filename, "port": port, "ui_port": ui_port, "log_file": log_file}
-    asyncio.run(until_stopped(_serve(server, worker), _tell_stopping))
+    asyncio.run(until_stopped(_serve(server, _program(app, worker), reload=reload), _tell_stopping))
     click.echo("Stopped.")
 
 
-async def _serve(options: dict[str, Any], worker: Path | None) -> None:
+class _Program(NamedTuple):
+    """What runs as the worker: what it is called, the command, and the folder of its files."""
+
+    name: str
+    command: tuple[str, ...]
+    folder: Path
+
+
+def _program(app: str | None, worker: Path | None) -> _Program | None:
+    if app is not None:
+        command = (sys.executable, "-m", "holdfast", "worker", app)
+        return _Program(app, command, Path(app).parent if Path(app).is_file() else Path())
+    if worker is None and Path("worker.py").is_file():
+        worker = Path("worker.py")
+    return None if worker is None else _Program(str(worker), (sys.executable, str(worker)), worker.parent)
+
+
+async def _serve(options: dict[str, Any], worker: _Program | None, *, reload: bool) -> None:
     from holdfast.temporal import dev_server  # half a second, which `--help` need not wait for
 
     async with dev_server(ui=True, **options) as server:
@@ -61,10 +83,10 @@ async def _serve(options: dict[str, Any], worker: Path | None) -> None:
         gone = asyncio.ensure_future(_watch(server.address))
         try:
             if worker is None:
-                click.echo("Worker     none: there is no ./worker.py, and --worker names no other")
+                click.echo("Worker     none: no APP was given, there is no ./worker.py, and --worker names no other")
                 await gone
             else:
-                await _keep_running(worker, local_environment(server.address, server.namespace), gone)
+                await _keep_running(worker, local_environment(server.address, server.namespace), gone, reload=reload)
         finally:
             gone.cancel()
 
@@ -73,23 +95,47 @@ def _tell_stopping() -> None:
     click.echo("Stopping; a second Ctrl-C does not wait for what the worker runs.")
 
 
-async def _keep_running(worker: Path, environment: dict[str, str], gone: "asyncio.Future[None]") -> None:
-    """Start the worker, and again whenever it ends, until the server is gone."""
+async def _keep_running(
+    worker: _Program, environment: dict[str, str], gone: "asyncio.Future[None]", *, reload: bool
+) -> None:
+    """Start the worker, and again whenever it ends or its files change, until the server is gone."""
     delay = FIRST_DELAY
     while True:
         begun = time.monotonic()
-        async with child(sys.executable, worker, environment=environment, patience=DRAIN) as process:
-            click.echo(f"Worker     {worker}, process {process.pid}")
-            ended = asyncio.ensure_future(process.wait())
-            either: set[asyncio.Future[Any]] = {ended, gone}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if gone.done():
-                gone.result()
-        if time.monotonic() - begun >= HEALTHY:
-            delay = FIRST_DELAY
-        click.echo(f"Worker     process {process.pid} {_how(ended.result())}; another one starts in {delay:g} s")
-        await asyncio.wait({gone}, timeout=delay)
-        delay = min(2 * delay, LONGEST_DELAY)
+        changed: asyncio.Future[None] = asyncio.ensure_future(_changed(worker.folder if reload else None))
+        try:
+            async with child(*worker.command, environment=environment, patience=DRAIN) as process:
+                click.echo(f"Worker     {worker.name}, process {process.pid}")
+                ended = asyncio.ensure_future(process.wait())
+                either: set[asyncio.Future[Any]] = {ended, gone, changed}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                if gone.done():
+                    gone.result()
+                is_changed = changed.done()
+                if is_changed:
+                    changed.result()
+                    click.echo("Worker     its files have changed: it is started anew when what runs is done")
+            if time.monotonic() - begun >= HEALTHY or is_changed:
+                delay = FIRST_DELAY
+            if is_changed:
+                continue
+            how = _how(ended.result())
+            click.echo(f"Worker     process {process.pid} {how}; another one starts in {delay:g} s")
+            await asyncio.wait({gone, changed}, timeout=delay, return_when=asyncio.FIRST_COMPLETED)
+            delay = min(2 * delay, LONGEST_DELAY)
+        finally:
+            changed.cancel()
+
+
+async def _changed(folder: Path | None) -> None:
+    """Wait until a Python file of a folder changes; for ever if there is none."""
+    if folder is None:
+        await asyncio.Event().wait()
+        return
+    from watchfiles import PythonFilter, awatch
+
+    async for _ in awatch(folder, watch_filter=PythonFilter(), recursive=True):
+        return
 
 
 def _how(code: int) -> str:

@@ -16,8 +16,8 @@ from holdfast.stores import sqlite_store
 
 @click.command()
 @click.argument("session", required=False)
-@click.option("--store", metavar="FILE", envvar="HOLDFAST_STORE", show_envvar=True, default="holdfast.db",
-              show_default=True, help="SQLite store.")  # fmt: skip
+@click.option("--store", metavar="FILE", envvar="HOLDFAST_STORE", default="holdfast.db",
+              show_default=True, help="SQLite store.  [env: HOLDFAST_STORE]")  # fmt: skip
 @click.option("--agent", help="Those of an agent.")
 @click.option("--user", help="Those of a user.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")

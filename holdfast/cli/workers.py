@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
 STORE = click.option(
-    "--store", metavar="FILE", envvar="HOLDFAST_STORE", show_envvar=True,
-    help="SQLite store of sessions; the application's own `store`, or holdfast.db, if left out.",
+    "--store", metavar="FILE", envvar="HOLDFAST_STORE",
+    help="SQLite store of sessions; else the application's own `store`, or holdfast.db.  [env: HOLDFAST_STORE]",
 )  # fmt: skip
 
 

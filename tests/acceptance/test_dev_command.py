@@ -143,6 +143,43 @@ def test_a_worker_that_does_not_end_is_killed_at_the_second_ctrl_c(tmp_path: Pat
         assert left_running(environment) == []
 
 
+APP = """
+from holdfast import Agent
+from holdfast.testing import ScriptedModel
+
+llm = ScriptedModel(lambda messages, tools: "WORDS")
+clerk = Agent("clerk")
+"""
+
+
+def test_an_application_is_served_and_served_anew_when_its_file_changes(tmp_path: Path) -> None:
+    file, environment = tmp_path / "shop.py", marked_environment()
+    file.write_text(APP.replace("WORDS", "first"))
+    with dev(environment, tmp_path, "shop.py") as terminal:
+        address = terminal.read_until(r"Temporal +(\S+:\d+)").group(1)
+        terminal.read_until("Worker of clerk on queue holdfast is ready")
+
+        def answer() -> str:
+            words = (*DEV[:-1], "start", "clerk", "-m", "hello", "--wait", "--address", address, "-o", "json")
+            said = subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment, cwd=tmp_path)
+            assert said.returncode == 0, said.stderr
+            return str(json.loads(said.stdout)["result"]["response"])
+
+        assert answer() == "first"
+        file.write_text(APP.replace("WORDS", "second"))
+        terminal.read_until("its files have changed")
+        terminal.read_until("Worker of clerk on queue holdfast is ready")
+        assert answer() == "second"
+        file.write_text("this is no Python")
+        terminal.read_until("ended with code 1; another one starts in 0.5 s")
+        file.write_text(APP.replace("WORDS", "third"))
+        terminal.read_until("Worker of clerk on queue holdfast is ready")
+        assert answer() == "third"
+        terminal.type(CTRL_C)
+        assert terminal.end() == 0, terminal.shown
+        assert left_running(environment) == []
+
+
 def test_without_a_worker_there_is_a_server_and_it_dies_with_a_command_that_is_killed(tmp_path: Path) -> None:
     environment = marked_environment()
     with dev(environment, tmp_path) as terminal:
@@ -164,12 +201,3 @@ def test_what_keeps_it_from_starting_is_one_line(tmp_path: Path) -> None:
         ran = subprocess.run([*DEV, "--port", port], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (1, "", 1)
     assert ran.stderr.startswith(f"Error: The Temporal server cannot have port {port} of 127.0.0.1: ")
-
-
-def test_the_help_says_what_every_option_does() -> None:
-    from holdfast.cli.dev import dev as command
-
-    shown = subprocess.run([*DEV, "--help"], capture_output=True, text=True, check=True, timeout=60).stdout
-    for parameter in command.params:
-        assert parameter.opts[0] in shown
-        assert getattr(parameter, "help", None)

@@ -1,0 +1,109 @@
+"""The command `holdfast` in a real terminal: prompts, colours, confirmations, Ctrl-C; and none of that in a pipe."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from integration.test_local_commands import APP
+
+from acceptance.programs import CTRL_C, Terminal, marked_environment
+
+COMMAND = (sys.executable, "-W", "error", "-m", "holdfast")
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(APP)
+    return tmp_path
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    return marked_environment(HOLDFAST_USER="ada", TERM="xterm-256color")
+
+
+def test_a_conversation_with_questions_and_approvals_and_ctrl_c(shop: Path, environment: dict[str, str]) -> None:
+    words = (*COMMAND, "chat", "clerk", "--app", "shop.py", "-s", "s")
+    with Terminal(*words, environment=environment, cwd=shop) as terminal:
+        terminal.read_until("Session s; --session s goes on with it")
+        terminal.read_until("> ")
+        terminal.type("hello\n")
+        terminal.read_until("you said hello")
+        terminal.type("ask Which account?\n")
+        terminal.read_until(r"\x1b\[1mWhich account\?")  # bold
+        terminal.read_until(r"\? ")
+        terminal.type("savings\n")
+        terminal.read_until("so: savings")
+        terminal.type("charge\n")
+        terminal.read_until("Waits for approval")
+        terminal.read_until(r"approve, reject, or edit JSON\? ")
+        terminal.type("approve\n")
+        terminal.read_until("so: charged 5")
+        terminal.read_until("> ")
+        terminal.type(CTRL_C)
+        assert terminal.end() == 130, terminal.shown
+        assert "Traceback" not in terminal.shown
+
+
+@pytest.fixture
+def address(shop: Path, environment: dict[str, str]) -> Iterator[str]:
+    ports = ("--port", "0", "--ui-port", "0")
+    with Terminal(*COMMAND, "dev", "shop.py", *ports, environment=environment, cwd=shop) as terminal:
+        found = terminal.read_until(r"Temporal +(\S+:\d+)").group(1)
+        terminal.read_until("Worker of clerk on queue holdfast is ready")
+        yield found
+        terminal.type(CTRL_C)
+        assert terminal.end() == 0, terminal.shown
+
+
+def test_a_person_sees_what_is_approved_and_is_asked_once_more(
+    shop: Path, environment: dict[str, str], address: str
+) -> None:
+    at = {**environment, "TEMPORAL_ADDRESS": address}
+
+    def say(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=60, env=at, cwd=shop)
+
+    assert say("start", "clerk", "-m", "charge", "-s", "s").stdout == "Started clerk/s\n"
+    with Terminal(*COMMAND, "watch", "clerk/s", environment=at, cwd=shop) as terminal:
+        terminal.read_until("waits for approval")
+        terminal.type(CTRL_C)
+        assert terminal.end() == 130
+    for typed, code in (("n\n", 1), ("y\n", 0)):
+        with Terminal(*COMMAND, "approve", "clerk/s", "--edit", '{"amount": 7}', environment=at, cwd=shop) as terminal:
+            terminal.read_until(r'Arguments +\{"amount": 5\}')
+            terminal.read_until(r'In its place: \{"amount": 7\}')
+            terminal.read_until(r"Approve\? \[y/N\]")
+            terminal.type(typed)
+            assert terminal.end() == code, terminal.shown
+    ended = say("watch", "clerk/s", "-o", "json")
+    assert "charged 7" in json.loads(ended.stdout)["result"]["response"]
+
+    for more, colored in (({}, True), ({"NO_COLOR": "1"}, False)):
+        with Terminal(*COMMAND, "ls", environment={**at, **more}, cwd=shop) as terminal:
+            assert terminal.end() == 0
+            assert "clerk/s" in terminal.shown
+            assert ("\x1b[1m" in terminal.shown) or not colored
+            assert "\x1b[3" not in terminal.shown or colored
+    assert "\x1b" not in say("ls").stdout
+    assert "\x1b[1m" in say("ls", "--color", "always").stdout
+    refused = say("approve", "clerk/s")
+    assert (refused.returncode, refused.stderr) == (1, "Error: Run clerk/s waits for no approval\n")
+
+
+def test_who_reads_only_the_beginning_sees_no_error(shop: Path, environment: dict[str, str]) -> None:
+    subprocess.run(
+        [*COMMAND, "chat", "clerk", "--app", "shop.py", "-s", "s"],
+        input="hello\n" * 3, capture_output=True, text=True, check=True, timeout=60, env=environment, cwd=shop,
+    )  # fmt: skip
+    command = " ".join([*COMMAND, "sessions", "s", "-o", "jsonl"])
+    shown = subprocess.run(
+        f"{command} | head -1", shell=True, capture_output=True, text=True, timeout=60, env=environment, cwd=shop
+    )
+    assert json.loads(shown.stdout)["content"] == "hello"
+    assert "Error" not in shown.stderr
+    assert os.path.exists(shop / "holdfast.db")
