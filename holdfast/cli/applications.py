@@ -20,7 +20,7 @@ class Application:
 
     Args:
         agents, pipelines: by name: those at its top, by themselves or in lists, and the agents that those use.
-        store, llm, tools: what it calls so, if anything.
+        store, llm, tools, webhooks: what it calls so, if anything.
     """
 
     agents: dict[str, Agent] = field(default_factory=dict)
@@ -28,6 +28,7 @@ class Application:
     store: Any = None
     llm: Any = None
     tools: Any = None
+    webhooks: Any = ()
 
     def agent(self, name: str) -> Agent:
         """Return an agent.
@@ -56,6 +57,7 @@ def load_application(where: str, store: str | None) -> Application:
         else getattr(module, "store", None) or sqlite_store("holdfast.db"),
         llm=getattr(module, "llm", None),
         tools=getattr(module, "tools", None) if isinstance(getattr(module, "tools", None), dict) else None,
+        webhooks=getattr(module, "webhooks", ()),
     )
     for value in vars(module).values():
         for item in value if isinstance(value, list | tuple) else (value,):

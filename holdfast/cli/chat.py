@@ -4,8 +4,8 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
@@ -59,13 +59,13 @@ def chat(
     """
     if not output.is_text:
         raise click.UsageError("chat writes for people: leave out --output.")
-    logging.getLogger("holdfast").setLevel(logging.ERROR)
     session = session or f"chat-{uuid4().hex[:8]}"
     output.note(f"Session {session}; --session {session} goes on with it.")
     with suppress(ImportError):
         import readline  # noqa: F401  # lines can be edited, and called back
 
-    with asyncio.Runner() as runner:  # a line is read outside of it: a thread that reads cannot be stopped
+    # A line is read outside of the runner: a thread that reads cannot be stopped.
+    with _quiet(), asyncio.Runner() as runner:
         if app is not None:
             talk: _Talk = _Here(output, load_application(app, store), agent, session, who(by))
         else:
@@ -77,6 +77,18 @@ def chat(
                     asked = runner.run(talk.settle(told)) if (told := talk.ask(asked)) is not None else None
         finally:
             runner.run(talk.close())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave what is logged out of the conversation: people are told of it there."""
+    log = logging.getLogger("holdfast")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 class _Talk(Protocol):

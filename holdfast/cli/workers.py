@@ -29,8 +29,8 @@ async def worker(client: "Client", output: Output, application: str, store: str 
     """Run a worker of an application, until Ctrl-C.
 
     APP is a file (app.py) or a module. Its agents and pipelines are those at the top of the module, which may also
-    have a `store`, an `llm` and `tools`, as HoldfastPlugin takes them. Ctrl-C (or SIGTERM) lets it finish what runs; a
-    second one does not wait.
+    have a `store`, an `llm`, `tools` and `webhooks`, as HoldfastPlugin takes them. Ctrl-C (or SIGTERM) lets it finish
+    what runs; a second one does not wait.
     """
     from temporalio.worker import Worker
 
@@ -39,7 +39,12 @@ async def worker(client: "Client", output: Output, application: str, store: str 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     app = load_application(application, store)
     plugin = HoldfastPlugin(
-        agents=app.agents.values(), pipelines=app.pipelines.values(), store=app.store, llm=app.llm, tools=app.tools
+        agents=app.agents.values(),
+        pipelines=app.pipelines.values(),
+        store=app.store,
+        llm=app.llm,
+        tools=app.tools,
+        webhooks=app.webhooks,
     )
 
     async def serve() -> None:

@@ -5,5 +5,15 @@ from holdfast.temporal.client import HoldfastClient, start_agent, start_pipeline
 from holdfast.temporal.connections import connect
 from holdfast.temporal.plugin import HoldfastPlugin
 from holdfast.temporal.servers import dev_server
+from holdfast.temporal.webhooks import Webhook
 
-__all__ = ["HoldfastClient", "HoldfastPlugin", "approval", "connect", "dev_server", "start_agent", "start_pipeline"]
+__all__ = [
+    "HoldfastClient",
+    "HoldfastPlugin",
+    "Webhook",
+    "approval",
+    "connect",
+    "dev_server",
+    "start_agent",
+    "start_pipeline",
+]

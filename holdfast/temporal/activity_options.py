@@ -74,6 +74,14 @@ def tool_options(tool: ToolFacts) -> dict[str, Any]:
     }
 
 
+NOTIFY_OPTIONS: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(seconds=30),
+    "schedule_to_close_timeout": timedelta(days=1),  # then whoever has not been told looks by themselves
+    "retry_policy": RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=10)),
+    "cancellation_type": ActivityCancellationType.ABANDON,
+}
+
+
 def settle_options(tool: ToolFacts) -> dict[str, Any]:
     """Return the options of settling a call, in which its `verify` may run: again until it is settled."""
     return {

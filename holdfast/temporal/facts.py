@@ -3,7 +3,7 @@
 Here and in the loop's state nothing of the user's is left: no callable, no schema, no text but names.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
@@ -72,6 +72,7 @@ class Facts:
         hooks: which of `HOOKS` the agent has.
         search: the namespace has the search attributes.
         fallbacks: the agent's other models.
+        notices: of the worker's webhooks, the kinds that each wants to know of.
     """
 
     loop: Loop
@@ -81,6 +82,7 @@ class Facts:
     hooks: tuple[str, ...] = ()
     search: bool = False
     fallbacks: tuple[str, ...] = ()
+    notices: tuple[tuple[str, ...], ...] = ()
 
     @classmethod
     def read(
@@ -107,10 +109,13 @@ class Facts:
             hooks=tuple(data.get("hooks", ())),
             search=data.get("search", False),
             fallbacks=tuple(data.get("fallbacks", ())),
+            notices=tuple(map(tuple, data.get("notices", ()))),
         )
 
 
-def write_facts(agent: Agent, tools: Mapping[str, Tool[..., Any]], *, search: bool) -> dict[str, Any]:
+def write_facts(
+    agent: Agent, tools: Mapping[str, Tool[..., Any]], *, search: bool, notices: Sequence[Sequence[str]] = ()
+) -> dict[str, Any]:
     """Return an agent's facts as JSON, without what is as usual."""
     agents = {item.name for item in agent.tools if isinstance(item, Agent)}
     loop = _changed(Loop(), agent.loop)
@@ -140,6 +145,8 @@ def write_facts(agent: Agent, tools: Mapping[str, Tool[..., Any]], *, search: bo
         facts["search"] = True
     if agent.fallback_models:
         facts["fallbacks"] = list(agent.fallback_models)
+    if notices:
+        facts["notices"] = [list(kinds) for kinds in notices]
     return facts
 
 

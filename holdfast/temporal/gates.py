@@ -226,6 +226,8 @@ class Gates(Waits):
                 gate = gate.expired()
             else:
                 workflow.logger.warning("Gate %s still waits for %s", gate.name, ", ".join(rule.users) or "anybody")
+                for item in [item for item in self._waiting if _is_of(item, gate)]:
+                    self._notify(item, int((workflow.now() - gate.since).total_seconds()))
         return gate
 
     async def _judge(self, gate: Gate, arrived: Arrived, problem: str | None = None) -> Gate:

@@ -15,6 +15,7 @@ from holdfast.messages import read_images, size_over
 from holdfast.temporal.wire import PARKED_MESSAGES, Said, check_json, read_fields, said_by_user
 
 NOTED = 10  # refusals that `status` shows
+TOLD = 200  # notices that a run remembers, so that going on as new it does not send them again
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Mailbox:
         answers: by call id; "" for the question of the loop itself. Early ones are kept for the call they name.
         answered: call ids that have had their answer.
         refused: the last messages that changed nothing, and why.
+        told: the last notices that were sent.
     """
 
     messages: list[Said] = field(default_factory=list)
@@ -63,6 +65,7 @@ class Mailbox:
     resumes: list[Resume] = field(default_factory=list)
     resolves: dict[str, Resolve] = field(default_factory=dict)
     refused: list[dict[str, str]] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
 
     def note(self, name: str, reason: str, at: str) -> None:
         """Keep why a message was not used."""
@@ -154,6 +157,7 @@ class Mailbox:
                 for item in self.resolves.values()
             ],
             "refused": self.refused,
+            "told": self.told,
         }  # fmt: skip
         return {name: value for name, value in data.items() if value}
 
@@ -166,6 +170,7 @@ class Mailbox:
             self.resolves.setdefault(item["tool_call_id"], Resolve(**item))
         self.answered = [*data.get("answered", ()), *self.answered]
         self.refused = [*data.get("refused", ()), *self.refused][-NOTED:]
+        self.told = [*data.get("told", ()), *self.told][-TOLD:]
 
 
 def _required(fields: Mapping[str, Any], what: str, name: str) -> Any:

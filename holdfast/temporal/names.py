@@ -18,6 +18,7 @@ OPEN_PIPELINE = "holdfast.open_pipeline"
 STEP = "holdfast.step"
 DECIDE = "holdfast.decide"
 SEARCHABLE = "holdfast.searchable"
+NOTIFY = "holdfast.notify"
 
 # Signals, updates and queries.
 ANSWER = "answer"

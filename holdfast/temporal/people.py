@@ -52,6 +52,10 @@ class People(Handlers):
         return self._facts.search
 
     @property
+    def _notices(self) -> Sequence[Sequence[str]]:  # type: ignore[override]
+        return self._facts.notices
+
+    @property
     def _patience(self) -> float | None:  # type: ignore[override]
         return self._facts.loop.answer_timeout  # type: ignore[return-value]  # seconds, once it is declared
 

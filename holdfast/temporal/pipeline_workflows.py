@@ -122,6 +122,7 @@ class PipelineRun(Gates):
             self._ending("cancelled")
             raise asyncio.CancelledError
         self._learn(opened["search"])
+        self._notices = opened.get("notices", ())
         self._rules = read_gates(opened["gates"])
         for gate in [gate for gate in self._arrived if not self._may_come_to(gate)]:
             for item in self._arrived.pop(gate):

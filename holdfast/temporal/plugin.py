@@ -34,6 +34,7 @@ from holdfast.temporal.pipeline_workflows import PipelineRun
 from holdfast.temporal.runners import AgentWorkflowRunner
 from holdfast.temporal.session_activities import SessionActivities
 from holdfast.temporal.tool_activities import ToolActivities
+from holdfast.temporal.webhooks import NoticeActivities, Webhook, check_webhooks
 from holdfast.temporal.workflow_types import Unknown, workflow_type
 
 _LOG = logging.getLogger("holdfast")
@@ -55,6 +56,7 @@ class HoldfastPlugin(SimplePlugin):
         llm: an adapter, or a function from an agent's `model` to one.
         tools: handlers by tool name, for tools declared without one.
         max_stored_messages: a session is pruned to so many messages when a run has ended.
+        webhooks: where people are told of what waits for them, each a `Webhook`; the same for all workers.
 
     Raises:
         DefinitionError: naming the agent or tool that is missing, or there twice.
@@ -71,10 +73,13 @@ class HoldfastPlugin(SimplePlugin):
         llm: LLM | None = None,
         tools: Mapping[str, Callable[..., Any]] | None = None,
         max_stored_messages: int = 200,
+        webhooks: Iterable[Webhook] = (),
     ) -> None:
+        told = check_webhooks(webhooks)
         self._host = host = AgentHost(agents, pipelines, store, llm, dict(tools or {}), max_stored_messages)
         parts = (ModelActivities, ToolActivities, SessionActivities, PipelineActivities, GateActivities)
-        activities = [activity for part in parts for activity in part(host).all()]
+        activities = [activity for part in parts for activity in part(host).all()] + NoticeActivities(told).all()
+        host.notices = [list(one.kinds) for one in told]
         super().__init__(
             "holdfast.HoldfastPlugin",
             data_converter=_converter,

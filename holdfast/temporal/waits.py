@@ -6,7 +6,7 @@ check and enqueue; the run itself decides.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -18,10 +18,10 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 from holdfast.errors import InputError
 from holdfast.messages import error_text, json_problem
 from holdfast.temporal import names
-from holdfast.temporal.activity_options import OPEN_ELSEWHERE_OPTIONS, OPEN_OPTIONS, summary
+from holdfast.temporal.activity_options import NOTIFY_OPTIONS, OPEN_ELSEWHERE_OPTIONS, OPEN_OPTIONS, summary
 from holdfast.temporal.descriptions import show_ended, show_waiting
 from holdfast.temporal.elsewhere import is_missing, missing
-from holdfast.temporal.mailboxes import Mailbox
+from holdfast.temporal.mailboxes import TOLD, Mailbox
 from holdfast.temporal.running import Running
 from holdfast.temporal.wire import AWAITED_BYTES, INLINE_BYTES, PARKED_BYTES
 
@@ -77,6 +77,7 @@ class Waits:
     _search = False  # the namespace has the search attributes
     _patience: float | None = None  # seconds that a pause waits for a person
     _asks_groups = False
+    _notices: Sequence[Sequence[str]] = ()  # of the webhooks, the kinds that each wants to know of
 
     def __init__(self) -> None:
         self._mailbox = Mailbox()
@@ -154,6 +155,25 @@ class Waits:
     def _wait_for(self, *waiting: Waiting) -> None:
         self._waiting += waiting
         self._show()
+        for item in waiting:
+            self._notify(item)
+
+    def _notify(self, item: Waiting, reminder: int | None = None) -> None:
+        """Have people told of what waits, once, by all webhooks that want to know; the run does not wait for that."""
+        told = f"{item.kind}/{item.name}/{item.since.isoformat()}/{item.digest}/{reminder}"
+        if not self._notices or told in self._mailbox.told:
+            return
+        self._mailbox.told = [*self._mailbox.told[1 - TOLD :], told]
+        reference: dict[str, Any] = {"item": item.plain()} | ({} if reminder is None else {"reminder": reminder})
+        for webhook, kinds in enumerate(self._notices):
+            if item.kind in kinds:
+                task = workflow.start_activity(
+                    names.NOTIFY,
+                    {"webhook": webhook, **reference},
+                    **NOTIFY_OPTIONS,
+                    summary=summary(f"tell of {item.kind} {item.name}"),
+                )
+                task.add_done_callback(_tell_of_failure)
 
     def _end_waiting(self, *ended: Waiting) -> None:
         # By identity: two calls may wait for the same, since the same time.
@@ -306,3 +326,8 @@ def why(error: FailureError) -> str:
     """Return in words why an activity or child failed."""
     cause = error.cause or error
     return cause.message if isinstance(cause, ApplicationError) else error_text(cause)
+
+
+def _tell_of_failure(notice: "asyncio.Task[Any]") -> None:
+    if not notice.cancelled() and (error := notice.exception()) is not None:
+        workflow.logger.warning("Nobody was told: %s", error.__cause__ or error)

@@ -50,6 +50,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "STEP": "holdfast.step",
         "DECIDE": "holdfast.decide",
         "SEARCHABLE": "holdfast.searchable",
+        "NOTIFY": "holdfast.notify",
         "ANSWER": "answer",
         "MESSAGE": "message",
         "RESUME": "resume",

@@ -1,0 +1,196 @@
+"""Webhooks: people are told of what waits for them, wherever they are; signed by the Standard Webhooks specification.
+
+A workflow asks for a notice when something begins to wait; this delivers it, and Temporal tries again.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+from urllib.parse import quote, urlsplit
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from holdfast.errors import DefinitionError
+from holdfast.llm.refusals import TRANSIENT, seconds_to_wait
+from holdfast.temporal import names
+from holdfast.tools import check_choice
+
+KINDS = ("approval", "question", "unknown", "pause", "worker")
+_TIMEOUT = 10.0  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """Where people are told of what waits: one POST each, tried again for a day until it is taken (status 2xx).
+
+    Args:
+        url: of https, or of http on this machine.
+        format: "json" is `{"type": "run.waiting", "timestamp", "data"}`, and data `{"workflow_id", "run_id", "kind",
+            "name", "message", "since", "deadline"?, "approvers"?, "tool"?, "arguments"?, "digest"?, "reminder"?,
+            "url"?}`, where "reminder" is for how many seconds it waits already. "slack" is what Slack shows, and many
+            others.
+        secret: signs it as the Standard Webhooks specification has it, by the headers `webhook-id`, `webhook-timestamp`
+            and `webhook-signature`. With the prefix `whsec_` what follows is base64.
+        kinds: which to tell of; see `pending`.
+        link: of a page where it can be decided, with `{workflow_id}` and `{run_id}`.
+
+    Raises:
+        DefinitionError: nothing could be sent there.
+        ImportError: httpx is not installed.
+    """
+
+    url: str
+    format: Literal["json", "slack"] = "json"
+    secret: str | None = None
+    kinds: Sequence[str] = KINDS
+    link: str | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            import httpx  # noqa: F401  # now, and not when somebody should be told
+        except ImportError as error:
+            raise ImportError("Webhooks need httpx: pip install 'holdfast[httpx]'") from error
+        parts = urlsplit(self.url)
+        local = parts.hostname in ("localhost", "127.0.0.1", "::1")
+        if not parts.hostname or parts.scheme not in (("http", "https") if local else ("https",)):
+            # Not the address, which may be a secret: who has it can post.
+            raise DefinitionError("webhook.url must be like 'https://example.com/hook'")
+        check_choice("webhook.format", self.format, ("json", "slack"))
+        for kind in self.kinds:
+            check_choice("webhook.kinds", kind, KINDS)
+        if self.secret is not None:
+            _key(self.secret)
+
+
+def _key(secret: str) -> bytes:
+    if not secret.startswith("whsec_"):
+        return secret.encode()
+    try:
+        return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+    except ValueError as error:
+        raise DefinitionError("webhook.secret: what follows whsec_ must be base64") from error
+
+
+def check_webhooks(given: Iterable[Webhook]) -> tuple[Webhook, ...]:
+    """Return the webhooks of a worker.
+
+    Raises:
+        DefinitionError: something among them is none.
+    """
+    webhooks = tuple(given)
+    for one in webhooks:
+        if not isinstance(one, Webhook):
+            raise DefinitionError(f"webhooks must be Webhooks, got {type(one).__name__}")
+    return webhooks
+
+
+class NoticeActivities:
+    """Tells people of what waits, for a worker with these webhooks."""
+
+    def __init__(self, webhooks: Sequence[Webhook]) -> None:
+        self._webhooks = webhooks
+
+    def all(self) -> list[Any]:
+        return [self.notify]
+
+    @activity.defn(name=names.NOTIFY)
+    async def notify(self, reference: dict[str, Any]) -> None:
+        """Deliver one notice to one webhook, by its place; a worker that has no such webhook any more tells nobody."""
+        info, at = activity.info(), reference["webhook"]
+        if at < len(self._webhooks):
+            data = {"workflow_id": info.workflow_id, "run_id": info.workflow_run_id, **reference["item"]}
+            if "reminder" in reference:
+                data["reminder"] = reference["reminder"]
+            await _deliver(self._webhooks[at], data, notice_id(info.workflow_id or "", reference))
+
+
+def notice_id(workflow_id: str, reference: Mapping[str, Any]) -> str:
+    """Return what tells a notice from all others, however often it is sent."""
+    item = reference["item"]
+    what = [workflow_id, item["kind"], item["name"], item["since"], item.get("digest"), reference.get("reminder")]
+    return "msg_" + hashlib.blake2b(json.dumps(what).encode(), digest_size=16).hexdigest()
+
+
+def signature(secret: str, notice: str, timestamp: int, body: bytes) -> str:
+    """Return the header `webhook-signature`, by the Standard Webhooks specification."""
+    signed = f"{notice}.{timestamp}.".encode() + body
+    return "v1," + base64.b64encode(hmac.new(_key(secret), signed, hashlib.sha256).digest()).decode()
+
+
+async def _deliver(webhook: Webhook, data: Mapping[str, Any], notice: str) -> None:
+    import httpx
+
+    at = int(time.time())
+    body = json.dumps(_written(webhook, data, at), ensure_ascii=False).encode()
+    headers = {"Content-Type": "application/json", "webhook-id": notice, "webhook-timestamp": str(at)}
+    if webhook.secret is not None:
+        headers["webhook-signature"] = signature(webhook.secret, notice, at, body)
+    host = urlsplit(webhook.url).hostname  # the rest of the address may be a secret
+    try:
+        async with httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False) as client:
+            answer = await client.post(webhook.url, content=body, headers=headers)
+    except httpx.HTTPError as error:
+        raise _failure(f"The webhook at {host} gave no answer: {type(error).__name__}") from None
+    if not answer.is_success:
+        passes = answer.status_code in TRANSIENT or answer.status_code >= 500
+        after = seconds_to_wait(answer.headers.get("Retry-After"), datetime.now(UTC))
+        raise _failure(f"The webhook at {host} answered with status {answer.status_code}", passes, after)
+
+
+def _failure(text: str, passes: bool = True, after: float | None = None) -> ApplicationError:
+    return ApplicationError(
+        text,
+        type="WebhookError",
+        non_retryable=not passes,
+        next_retry_delay=None if after is None else timedelta(seconds=min(after, 3_600)),
+        category=ApplicationErrorCategory.BENIGN,
+    )
+
+
+def _written(webhook: Webhook, data: Mapping[str, Any], at: int) -> dict[str, Any]:
+    link = None
+    if webhook.link is not None:
+        link = webhook.link.replace("{workflow_id}", quote(data["workflow_id"], safe="")).replace(
+            "{run_id}", quote(data["run_id"], safe="")
+        )
+    if webhook.format == "slack":
+        return _for_slack(data, link)
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+    return {"type": "run.waiting", "timestamp": stamp, "data": {**data, **({} if link is None else {"url": link})}}
+
+
+def _for_slack(data: Mapping[str, Any], link: str | None) -> dict[str, Any]:
+    """Return a message in Slack's form: a text for notifications, and blocks for the channel."""
+    run = _mrkdwn(data["workflow_id"])
+    head = f"{'Still waiting' if data.get('reminder') else 'Waiting'} for {data['kind']}: {_mrkdwn(data['message'])}"
+    fields = {
+        "Run": f"<{link}|{run}>" if link else run,
+        "Name": _mrkdwn(data["name"]),
+        "Tool": _mrkdwn(data.get("tool") or ""),
+        "Arguments": _mrkdwn(json.dumps(data["arguments"], ensure_ascii=False)) if "arguments" in data else "",
+        "Approvers": _mrkdwn(", ".join(data.get("approvers") or ())),
+        "Until": _mrkdwn(data.get("deadline") or ""),
+    }
+    lines = [f"*{name}:* {value}" for name, value in fields.items() if value]
+    return {
+        "text": head[:_SLACK],
+        "blocks": [
+            {"type": "section", "text": {"type": "mrkdwn", "text": f"*{head[:_SLACK]}*"}},
+            {"type": "section", "text": {"type": "mrkdwn", "text": "\n".join(lines)[:_SLACK]}},
+        ],
+    }
+
+
+_SLACK = 2_900  # characters; Slack takes 3,000 in a block
+
+
+def _mrkdwn(text: str) -> str:
+    """Escape what Slack would take for its own: a link, or a call of everybody in the channel."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
