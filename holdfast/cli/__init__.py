@@ -10,6 +10,7 @@ from holdfast.cli.dev import dev
 from holdfast.cli.people import answer, approve, export_run, import_run, message, pending, reject, resolve, resume
 from holdfast.cli.runs import cancel, list_runs, show, start, watch
 from holdfast.cli.sessions import sessions
+from holdfast.cli.web import web
 from holdfast.cli.workers import worker
 
 __all__ = ["main"]
@@ -39,6 +40,6 @@ def completion(shell: str) -> None:
 
 for command in (
     dev, worker, start, chat, list_runs, show, watch, pending, approve, reject, answer, message, resume, resolve,
-    cancel, export_run, import_run, sessions, replay, doctor, completion,
+    cancel, export_run, import_run, sessions, web, replay, doctor, completion,
 ):  # fmt: skip
     main.add_command(command)

@@ -18,7 +18,6 @@ from holdfast.cli.commands import client_of, server_options, with_output
 from holdfast.cli.outputs import Output, shown
 from holdfast.cli.people import BY, who
 from holdfast.cli.runs import progress, write_waiting
-from holdfast.cli.seen import watched
 from holdfast.cli.workers import STORE
 from holdfast.errors import HoldfastError, InputError
 from holdfast.local import ModelRetried, TextDelta, ToolEnded, ToolStarted, run_streaming
@@ -223,6 +222,8 @@ class _There:
 
     async def _followed(self) -> dict[str, Any] | None:
         """Follow the run until it ends, or asks something."""
+        from holdfast.temporal.seen import watched
+
         with progress(self._output) as tell:
             async for seen in watched(self._client, self._run):
                 tell(seen)

@@ -10,7 +10,6 @@ import click
 
 from holdfast.cli.commands import INCOMPLETE, on_temporal
 from holdfast.cli.outputs import Output, ago, shown
-from holdfast.cli.seen import DONE, described, listed, looked_at, outcome, watched
 from holdfast.errors import InputError
 from holdfast.messages import Image
 
@@ -148,6 +147,8 @@ def read_json_option(name: str, given: str) -> Any:
 @on_temporal
 async def list_runs(client: "Client", output: Output, limit: int, **wanted: Any) -> None:
     """List runs, the latest first."""
+    from holdfast.temporal.seen import listed
+
     runs = [listed(run) async for run in client.list_workflows(_query(**wanted), limit=limit)]
     output.rows(
         runs,
@@ -190,6 +191,8 @@ def _quoted(value: str) -> str:
 @on_temporal
 async def show(client: "Client", output: Output, run: str) -> None:
     """Show how far a run is, or what it came to."""
+    from holdfast.temporal.seen import looked_at
+
     seen = await looked_at(client, run)
     output.item(seen, lambda: _write(output, seen))
 
@@ -206,6 +209,8 @@ async def watch(client: "Client", output: Output, run: str) -> None:
 
 
 async def _until_ended(client: "Client", output: Output, run: str) -> None:
+    from holdfast.temporal.seen import DONE, outcome, watched
+
     seen: dict[str, Any] = {}
     with progress(output) as tell:
         async for seen in watched(client, run):
@@ -264,6 +269,8 @@ def _running(state: dict[str, Any]) -> str:
 
 
 def _write(output: Output, seen: dict[str, Any]) -> None:
+    from holdfast.temporal.seen import outcome
+
     state, result = seen.get("state") or {}, seen.get("result")
     ended = outcome(seen) if "closed" in seen else str(state.get("status", seen["status"]))
     usage = state.get("usage") or (result.get("usage") if isinstance(result, dict) else None)
@@ -337,6 +344,8 @@ async def cancel(client: "Client", output: Output, run: str, wait: bool) -> None
 
     What has finished is kept, what runs is told, and nothing more begins.
     """
+    from holdfast.temporal.seen import described, watched
+
     if (await described(client, run)).close_time is not None:
         raise InputError(f"Run {run} has ended already")
     await client.get_workflow_handle(run).cancel()

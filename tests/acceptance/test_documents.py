@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-WITH_EXAMPLES = [document for document in DOCUMENTS if document.stem != "commands"]  # those are typed in a terminal
+WITH_EXAMPLES = [document for document in DOCUMENTS if "```python" in document.read_text()]
 
 
 def code_of(document: Path) -> str:
@@ -33,8 +33,8 @@ async def test_the_examples_of_a_document_do_what_it_says(
     program = compile(code_of(document), document, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     names: dict[str, Any] = {"__name__": "example"}
     running = eval(program, names)
-    assert inspect.isawaitable(running)
-    await running
+    if inspect.isawaitable(running):
+        await running
     for store in (value for value in names.values() if hasattr(value, "close") and hasattr(value, "durable")):
         await store.close()
 

@@ -24,7 +24,7 @@ ORDER = [
     ["llm", "stores", "mcp"],
     ["local"],
     ["temporal"],
-    ["testing"],
+    ["testing", "web"],
     ["cli"],
 ]
 NO_IO = {"errors", "messages", "checkpoints", "tools", "agents", "pipelines", "agent_loop", "pipeline_loop"}
@@ -42,6 +42,7 @@ PACKAGES = [
     "holdfast.local",
     "holdfast.temporal",
     "holdfast.testing",
+    "holdfast.web",
     "holdfast.cli",
 ]
 

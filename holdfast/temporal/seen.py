@@ -3,22 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from temporalio.client import Client, WorkflowExecution, WorkflowFailureError, WorkflowQueryFailedError
+from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast.errors import HoldfastError, InputError
-
-if TYPE_CHECKING:
-    from temporalio.client import Client, WorkflowExecution
+from holdfast.temporal import names
 
 _PATIENCE = timedelta(seconds=5)  # for an answer of a worker; there may be none
 _EVERY = 0.3  # seconds between two looks at a run
 DONE = ("complete",)  # what a run ends with that went well
 
 
-def listed(run: "WorkflowExecution") -> dict[str, Any]:
+def listed(run: WorkflowExecution) -> dict[str, Any]:
     """Return what the server lists of a run, as JSON data."""
-    from holdfast.temporal import names
-
     attributes = {pair.key.name: pair.value for pair in run.typed_search_attributes}
     ended = run.status is not None and run.status.name != "RUNNING"
     status = str(attributes.get(names.STATUS_ATTRIBUTE) or "running")
@@ -28,6 +27,7 @@ def listed(run: "WorkflowExecution") -> dict[str, Any]:
     found = {
         "workflow_id": run.id,
         "run_id": run.run_id,
+        "first_run_id": run.raw_info.first_run_id or run.run_id,
         "type": run.workflow_type,
         "status": status,
         "waiting": [] if ended else list(attributes.get(names.WAITING_ATTRIBUTE) or ()),
@@ -44,7 +44,7 @@ def _time(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat(timespec="seconds")
 
 
-async def looked_at(client: "Client", workflow_id: str) -> dict[str, Any]:
+async def looked_at(client: Client, workflow_id: str) -> dict[str, Any]:
     """Return all that is known of a run: what is listed, its `state`, and its `result` or `error` if it has ended.
 
     Raises:
@@ -60,14 +60,12 @@ async def looked_at(client: "Client", workflow_id: str) -> dict[str, Any]:
         return seen | {"unreachable": str(error)}
 
 
-async def described(client: "Client", workflow_id: str) -> "WorkflowExecution":
+async def described(client: Client, workflow_id: str) -> WorkflowExecution:
     """Return what the server knows of a run.
 
     Raises:
         InputError: there is none.
     """
-    from temporalio.service import RPCError, RPCStatusCode
-
     try:
         return await client.get_workflow_handle(workflow_id).describe()
     except RPCError as error:
@@ -78,11 +76,7 @@ async def described(client: "Client", workflow_id: str) -> "WorkflowExecution":
         ) from error
 
 
-async def _state(client: "Client", workflow_id: str) -> dict[str, Any]:
-    from temporalio.client import WorkflowQueryFailedError
-    from temporalio.service import RPCError
-
-    from holdfast.temporal import names
+async def _state(client: Client, workflow_id: str) -> dict[str, Any]:
 
     try:
         handle = client.get_workflow_handle(workflow_id)
@@ -92,8 +86,7 @@ async def _state(client: "Client", workflow_id: str) -> dict[str, Any]:
     return state
 
 
-async def _end(client: "Client", workflow_id: str, run_id: str) -> dict[str, Any]:
-    from temporalio.client import WorkflowFailureError
+async def _end(client: Client, workflow_id: str, run_id: str) -> dict[str, Any]:
 
     try:
         return {"result": await client.get_workflow_handle(workflow_id, run_id=run_id).result()}
@@ -101,7 +94,7 @@ async def _end(client: "Client", workflow_id: str, run_id: str) -> dict[str, Any
         return {"error": str(error.cause)}
 
 
-async def watched(client: "Client", workflow_id: str) -> AsyncIterator[dict[str, Any]]:
+async def watched(client: Client, workflow_id: str) -> AsyncIterator[dict[str, Any]]:
     """Yield a run whenever it looks otherwise than before, the last time when it has ended."""
     before: Mapping[str, Any] | None = None
     while True:

@@ -1,0 +1,140 @@
+"""`holdfast web`: the page on which people decide, answer, and look after runs."""
+
+import asyncio
+import os
+import socket
+import tomllib
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.commands import on_temporal
+from holdfast.cli.outputs import Output
+from holdfast.cli.people import who
+from holdfast.cli.processes import until_stopped
+from holdfast.cli.workers import STORE
+from holdfast.errors import DefinitionError, InputError
+from holdfast.stores import sqlite_store
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from holdfast.web import Access
+
+
+def _check(*, people: str | None, proxy_header: str | None, **_: Any) -> None:
+    if proxy_header is not None and people is None:
+        raise click.UsageError("--proxy-header needs --people: it says who they are, not what they may do.")
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; elsewhere only with --people.")
+@click.option("--port", type=int, default=8234, show_default=True, help="Port; 0 for a free one.")
+@click.option("--name", "names", multiple=True, help="Name under which people ask for it; may be repeated.")
+@click.option("--people", type=click.Path(exists=True, dir_okay=False), metavar="FILE.toml", help="Who may use it.")
+@click.option("--proxy-header", metavar="HEADER", help="Header in which a proxy says who it is, once it has signed in.")
+@click.option(
+    "--proxy", "proxies", multiple=True, metavar="ADDRESS", help="Address of that proxy.  [default: this machine]"
+)
+@click.option("--https", is_flag=True, help="People use https, which a proxy ends: cookies are for that alone.")
+@click.option("--temporal-ui", metavar="URL", help="Address of Temporal Web, for links.")
+@STORE
+@partial(on_temporal, check=_check)
+async def web(
+    client: "Client",
+    output: Output,
+    host: str,
+    port: int,
+    names: tuple[str, ...],
+    people: str | None,
+    proxy_header: str | None,
+    proxies: tuple[str, ...],
+    https: bool,
+    temporal_ui: str | None,
+    store: str | None,
+) -> None:
+    """Serve the page: what waits for people, runs, decisions.
+
+    On this machine whoever sits at it may do everything, by their login name. Elsewhere people sign in, or a proxy says
+    who they are; FILE.toml says what they may do:
+
+    \b
+    [people.ada]
+    role = "approver"            # or "viewer", "operator"
+    token = "at least 20 characters"
+
+    HOLDFAST_SECRET signs cookies; without it everybody signs in again after a restart.
+    """
+    try:
+        import uvicorn
+
+        from holdfast.web import Person, create_app
+    except ImportError as error:
+        raise InputError(f"The page needs more ({error.name}): pip install 'holdfast[web]'") from error
+
+    local = None if people else Person(name=who(None), role="operator")
+    access = _access(people, local, https, proxy_header, proxies)
+    kept = sqlite_store(store) if store is not None else None
+    app = create_app(
+        client, access=access, store=kept, host=host, names=names,
+        temporal_ui=None if temporal_ui is None else temporal_ui.rstrip("/"),
+    )  # fmt: skip
+    with _listening(host, port) as listener:
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            proxy_headers=False,
+            server_header=False,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+        )
+        server = uvicorn.Server(config)
+        server.capture_signals = nullcontext  # type: ignore[method-assign,assignment]  # we take them
+        at = listener.getsockname()
+        output.note(f"The page is at http://{at[0]}:{at[1]}")
+
+        async def serve() -> None:
+            serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+            try:
+                await asyncio.shield(serving)
+            except asyncio.CancelledError:
+                server.should_exit = True
+                await asyncio.wait({serving})
+                raise
+
+        try:
+            await until_stopped(serve())
+        finally:
+            if kept is not None:
+                await kept.close()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise InputError(f"Nothing can listen at {host}:{port}: {error.strerror or error}") from error
+
+
+def _access(
+    people: str | None, local: Any, https: bool, proxy_header: str | None, proxies: tuple[str, ...]
+) -> "Access":
+    from holdfast.web import Access, Person
+
+    given: dict[str, Any] = {"people": [], "local": local, "https": https, "proxy_header": proxy_header}
+    if proxies:
+        given["proxies"] = proxies
+    if secret := os.environ.get("HOLDFAST_SECRET"):
+        given["secret"] = secret
+    if people is not None:
+        try:
+            read = tomllib.loads(Path(people).read_text())["people"]
+            given["people"] = [Person(name=name, **rules) for name, rules in read.items()]
+        except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{people}: must have tables [people.NAME] with role and token: {error}") from error
+        except DefinitionError as error:
+            raise InputError(f"{people}: {error}") from error
+    return Access(**given)

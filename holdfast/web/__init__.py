@@ -1,0 +1,86 @@
+"""The page on which people see what waits for them, decide, answer, and look after runs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from holdfast.errors import HoldfastError
+from holdfast.stores.protocol import AgentStore
+from holdfast.web.access import HEADERS, Access, Person, check_listening, hosts_of
+from holdfast.web.pages import Pages
+
+__all__ = ["Access", "Person", "check_listening", "create_app"]
+
+
+def create_app(
+    client: Client,
+    *,
+    access: Access,
+    store: AgentStore | None = None,
+    host: str = "127.0.0.1",
+    names: Sequence[str] = (),
+    temporal_ui: str | None = None,
+) -> Starlette:
+    """Make the page as an ASGI application.
+
+    Args:
+        access: who may use it.
+        store: of the workers; shows transcripts and the audit trail.
+        host: where it will listen.
+        names: under which people ask for it, such as "runs.example.com"; requests for others are refused.
+        temporal_ui: address of Temporal Web, for links.
+
+    Raises:
+        DefinitionError: it would listen where strangers are, and nobody has to sign in.
+    """
+    check_listening(host, access)
+    pages = Pages(client, access, store, temporal_ui)
+
+    async def failed(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException) and error.status_code == 401:
+            if request.method == "GET" and "Authorization" not in request.headers:
+                return RedirectResponse(f"/login?to={request.url.path}", 303)
+            return PlainTextResponse("Sign in, or send a bearer token.", 401, {"WWW-Authenticate": "Bearer"})
+        status = error.status_code if isinstance(error, HTTPException) else 502
+        if isinstance(error, HoldfastError):
+            status = 404 if "There is no run" in str(error) else 409
+        why = error.detail if isinstance(error, HTTPException) else getattr(error, "message", None) or str(error)
+        return pages.page(request, "refused", status=status, run=None, why=why, changes=None)
+
+    return Starlette(
+        routes=[Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")), *pages.routes()],
+        middleware=[
+            Middleware(_Headers),
+            Middleware(TrustedHostMiddleware, allowed_hosts=hosts_of(host, names), www_redirect=False),
+        ],
+        exception_handlers={HTTPException: failed, HoldfastError: failed, RPCError: failed},
+    )
+
+
+class _Headers:
+    """Says on every answer what a browser may do with it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        await self._app(scope, receive, with_headers if scope["type"] == "http" else send)

@@ -1,0 +1,316 @@
+"""The pages: what waits, which runs there are, one run; and the forms by which people decide, answer and repair.
+
+Every form works without JavaScript. What it does is an update of the run, which says whether it counts; who has sent it
+is who has signed in, whatever the form says.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from jinja2 import Environment, FileSystemLoader
+from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from holdfast.errors import HoldfastError, InputError
+from holdfast.stores.protocol import AgentStore
+from holdfast.temporal import HoldfastClient, names
+from holdfast.temporal.seen import DONE, described, listed, looked_at, outcome
+from holdfast.web.access import Access, Person, Role
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_RUNS = 50  # on a page
+_MESSAGES = 400  # of a transcript, the last
+_EVERY = 2.0  # seconds between two looks, for whoever has a page open
+
+Act = Callable[["Pages", Request, str, FormData, Person], Awaitable[str]]
+
+
+class Pages:
+    """What the page shows and does, with one client and, for transcripts, the workers' store."""
+
+    def __init__(self, client: Client, access: Access, store: AgentStore | None, temporal_ui: str | None) -> None:
+        self._client, self.people = client, HoldfastClient(client)
+        self._access, self._store, self._ui = access, store, temporal_ui
+        self._templates = Environment(
+            loader=FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True,
+            lstrip_blocks=True,
+        )  # fmt: skip
+        self._templates.filters |= {"at": _at, "json": _pretty, "path": _path}
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/", self.inbox),
+            Route("/login", self.login, methods=["GET", "POST"]),
+            Route("/logout", self.logout, methods=["POST"]),
+            Route("/runs", self.runs),
+            Route("/changes", self.changes),
+            *(
+                Route(f"/runs/{{run:path}}/{name}", self._acting(*rule), methods=["POST"])
+                for name, rule in ACTS.items()
+            ),
+            Route("/runs/{run:path}", self.run),
+        ]
+
+    # --- what everybody needs ---
+
+    def _person(self, request: Request, role: Role = "viewer") -> Person:
+        person = self._access.who(request)
+        if person is None:
+            raise HTTPException(401)
+        if not person.may(role):
+            raise HTTPException(403, f"{person.name} is a {person.role}; this is for those who are {role}s.")
+        return person
+
+    def page(self, request: Request, name: str, *, status: int = 200, **values: Any) -> Response:
+        person = self._access.who(request)
+        html = self._templates.get_template(f"{name}.html").render(
+            person=person,
+            csrf=self._access.csrf(request),
+            path=request.url.path,
+            is_local=self._access.local is not None,
+            said=request.query_params.get("said"),
+            **values,
+        )
+        return HTMLResponse(html, status)
+
+    # --- looking ---
+
+    async def inbox(self, request: Request) -> Response:
+        """Everything that waits, the nearest deadline first."""
+        self._person(request)
+        items = await self._waiting()
+        return self.page(request, "inbox", items=items, changes=_changes("inbox", items))
+
+    async def _waiting(self) -> list[dict[str, Any]]:
+        items = await self.people.waiting()
+        return sorted(items, key=lambda item: (item.get("deadline") or "9999", item.get("since") or ""))
+
+    async def runs(self, request: Request) -> Response:
+        """Runs, the latest first, as filters say."""
+        self._person(request)
+        wanted = {name: request.query_params.get(name, "").strip() for name in ("status", "type", "session")}
+        fields = {"status": names.STATUS_ATTRIBUTE, "type": "WorkflowType", "session": names.SESSION_ATTRIBUTE}
+        parts = [f"{fields[name]} = {_quoted(value)}" for name, value in wanted.items() if value]
+        query = " AND ".join([f"{names.STATUS_ATTRIBUTE} IS NOT NULL", *parts])
+        found = [listed(run) async for run in self._client.list_workflows(query, limit=_RUNS)]
+        return self.page(request, "runs", runs=found, wanted=wanted, most=_RUNS, changes=None)
+
+    async def run(self, request: Request) -> Response:
+        """One run: how far it is, what it waits for, what was said, who has decided what."""
+        self._person(request)
+        run = request.path_params["run"]
+        seen = await looked_at(self._client, run)
+        state = seen.get("state") or {}
+        result = seen.get("result") if isinstance(seen.get("result"), dict) else {}
+        waiting = [{"workflow_id": run, **item} for item in state.get("waiting", ())]
+        return self.page(
+            request,
+            "run",
+            seen=seen,
+            state=state,
+            result=result,
+            ended=outcome(seen) if "closed" in seen else None,
+            good=DONE,
+            waiting=waiting,
+            messages=await self._messages(seen),
+            decisions=await self._decisions(state.get("run_key") or seen["first_run_id"]),
+            temporal=self._in_temporal(seen),
+            changes=None if "closed" in seen else _changes(run, seen),
+        )
+
+    async def _messages(self, seen: dict[str, Any]) -> list[Any]:
+        if self._store is None or "session_id" not in seen:
+            return []
+        return (await self._store.load_messages(seen["session_id"]))[-_MESSAGES:]
+
+    async def _decisions(self, run_key: str) -> list[Any]:
+        load = getattr(self._store, "load_decisions", None)
+        return [] if load is None else list(await load(run_key))
+
+    def _in_temporal(self, seen: dict[str, Any]) -> str | None:
+        if self._ui is None:
+            return None
+        space, run = quote(self._client.namespace, safe=""), quote(seen["workflow_id"], safe="")
+        return f"{self._ui}/namespaces/{space}/workflows/{run}/{seen['run_id']}"
+
+    # --- changes ---
+
+    async def changes(self, request: Request) -> Response:
+        """Tell a page that is open when what it shows is no longer so, by server-sent events."""
+        self._person(request)
+        of, shown = request.query_params.get("of", "inbox"), request.query_params.get("shown", "")
+
+        async def events() -> AsyncIterator[str]:
+            nonlocal shown
+            while not await request.is_disconnected():
+                with suppress(HoldfastError, RPCError):
+                    seen: Any = await self._waiting() if of == "inbox" else await looked_at(self._client, of)
+                    if (now := _digest(seen)) != shown:
+                        shown = now
+                        yield "event: changed\ndata: \n\n"
+                yield ": still here\n\n"
+                await asyncio.sleep(_EVERY)
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    # --- acting ---
+
+    def _acting(self, role: Role, act: Act) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            person = self._person(request, role)
+            form = await request.form()
+            self._access.check(request, form.get("csrf"))
+            run = request.path_params["run"]
+            try:
+                said = await act(self, request, run, form, person)
+            except InputError as error:
+                return self.page(request, "refused", status=409, run=run, why=str(error), changes=None)
+            back = "/" if form.get("back") == "inbox" else f"/runs/{_path(run)}"
+            return RedirectResponse(f"{back}?said={quote(said)}", 303)
+
+        return handle
+
+    async def cancel(self, run: str) -> None:
+        if (await described(self._client, run)).close_time is not None:
+            raise InputError("The run has ended already")
+        await self._client.get_workflow_handle(run).cancel()
+
+    # --- signing in ---
+
+    async def login(self, request: Request) -> Response:
+        """Sign in with a token; afterwards a cookie says who it is."""
+        to = _own_path(request.query_params.get("to", "/"))
+        if request.method == "GET":
+            return self.page(request, "login", to=to, wrong=False, changes=None)
+        form = await request.form()
+        self._access.check(request, form.get("csrf"))
+        person = self._access.by_token(str(form.get("token", "")).strip())
+        if person is None:
+            await asyncio.sleep(0.5)  # who tries many waits long
+            return self.page(request, "login", status=401, to=to, wrong=True, changes=None)
+        response = RedirectResponse(_own_path(str(form.get("to", "/"))), 303)
+        self._access.sign_in(response, person)
+        return response
+
+    async def logout(self, request: Request) -> Response:
+        self._access.check(request, (await request.form()).get("csrf"))
+        response = RedirectResponse("/login", 303)
+        response.delete_cookie("holdfast_session", path="/")
+        return response
+
+
+def _changes(of: str, shown: Any) -> str:
+    """Return where an open page hears that it is no longer true."""
+    return f"/changes?of={quote(of, safe='')}&shown={_digest(shown)}"
+
+
+def _digest(shown: Any) -> str:
+    return hashlib.blake2b(json.dumps(shown, default=str).encode(), digest_size=8).hexdigest()
+
+
+def _text(form: FormData, name: str) -> str | None:
+    value = form.get(name)
+    return value.strip() or None if isinstance(value, str) else None
+
+
+def _needed(form: FormData, name: str) -> str:
+    if (value := _text(form, name)) is None:
+        raise InputError(f"{name.capitalize()} is missing")
+    return value
+
+
+async def _decide(pages: Pages, request: Request, run: str, form: FormData, person: Person) -> str:
+    decision, gate, edit = _needed(form, "decision"), _needed(form, "gate"), None
+    if decision not in ("approve", "reject"):
+        raise InputError("Decision must be approve or reject")
+    text, shown = _text(form, "edit"), _text(form, "shown")
+    if decision == "approve" and text is not None:
+        try:
+            edit = json.loads(text)
+        except ValueError as error:
+            raise InputError(f"What was edited is no JSON: {error}") from error
+        if shown is not None and edit == json.loads(shown):
+            edit = None  # nothing was changed
+    await pages.people.decide(
+        run, gate, decision, by=person.name, comment=_text(form, "comment"), digest=_needed(form, "digest"), edit=edit  # type: ignore[arg-type]
+    )  # fmt: skip
+    return f"{'Approved' if decision == 'approve' else 'Rejected'} {gate}"
+
+
+async def _answer(pages: Pages, request: Request, run: str, form: FormData, person: Person) -> str:
+    await pages.people.answer(run, _needed(form, "text"), tool_call_id=_text(form, "call"), by=person.name)
+    return "Answered"
+
+
+async def _resume(pages: Pages, request: Request, run: str, form: FormData, person: Person) -> str:
+    action = _needed(form, "action")
+    await pages.people.resume(run, action, model=_text(form, "model"), by=person.name)  # type: ignore[arg-type]
+    return "Tried again" if action == "retry" else "Given up"
+
+
+async def _resolve(pages: Pages, request: Request, run: str, form: FormData, person: Person) -> str:
+    decision, result = _needed(form, "decision"), _text(form, "result")
+    await pages.people.resolve(
+        run, _needed(form, "call"), decision, result=result, by=person.name, reason=_text(form, "reason")  # type: ignore[arg-type]
+    )  # fmt: skip
+    return "Settled"
+
+
+async def _message(pages: Pages, request: Request, run: str, form: FormData, person: Person) -> str:
+    await pages.people.message(run, _needed(form, "text"))
+    return "Said"
+
+
+async def _cancel(pages: Pages, request: Request, run: str, form: FormData, person: Person) -> str:
+    await pages.cancel(run)
+    return "Cancelled"
+
+
+ACTS: dict[str, tuple[Role, Act]] = {
+    "decide": ("approver", _decide),
+    "answer": ("approver", _answer),
+    "resume": ("operator", _resume),
+    "resolve": ("operator", _resolve),
+    "message": ("operator", _message),
+    "cancel": ("operator", _cancel),
+}
+
+
+def _own_path(to: str) -> str:
+    """Return where somebody goes after signing in: a page of this site, and no other."""
+    parts = urlsplit(to)
+    own = to.startswith("/") and not to.startswith(("//", "/\\")) and not parts.scheme and not parts.netloc
+    return to if own and to.isprintable() else "/"
+
+
+def _path(run: str) -> str:
+    return quote(run, safe="/:@+=~.-")
+
+
+def _quoted(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _pretty(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def _at(value: str | datetime | None) -> str:
+    """Return a time in UTC as people read it."""
+    if value is None:
+        return ""
+    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
