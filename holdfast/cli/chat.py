@@ -70,8 +70,12 @@ def chat(
         else:
             talk = _There(output, runner.run(client_of(server)), agent, session, task_queue, who(by))
         try:
-            while (line := _said()) is not None:
-                asked = runner.run(talk.say(line))
+            asked = runner.run(talk.begin())
+            while True:
+                if not asked:
+                    if (line := _said()) is None:
+                        return
+                    asked = runner.run(talk.say(line))
                 while asked:
                     asked = runner.run(talk.settle(told)) if (told := talk.ask(asked)) is not None else None
         finally:
@@ -93,6 +97,7 @@ def _quiet() -> Iterator[None]:
 class _Talk(Protocol):
     """A conversation: what is said and settled comes to what the agent asks then, if anything."""
 
+    async def begin(self) -> Any: ...
     async def say(self, line: str) -> Any: ...
     def ask(self, asked: Any) -> Any:
         """Ask the person; None if they leave it open."""
@@ -113,8 +118,8 @@ def _said(prompt: str = "> ") -> str | None:
 
 
 def _decision(by: str) -> dict[str, Any] | None:
-    while (line := _said("approve, reject, or edit JSON? ")) is not None:
-        word, _, rest = line.partition(" ")
+    while (line := _said("approve, reject [why], or all arguments as JSON? ")) is not None:
+        word, _, rest = ("edit", "", line) if line.startswith("{") else line.partition(" ")
         if word in ("approve", "y", "yes"):
             return {"decision": "approve", "by": by}
         if word in ("reject", "n", "no"):
@@ -124,6 +129,8 @@ def _decision(by: str) -> dict[str, Any] | None:
                 return {"decision": "approve", "by": by, "edit": json.loads(rest)}
             except ValueError as error:
                 click.echo(f"That is no JSON: {error}", err=True)
+        else:
+            click.echo("Say approve (y), or reject (n) and why, or write all arguments anew.", err=True)
     return None
 
 
@@ -138,6 +145,11 @@ class _Here:
         self._options: dict[str, Any] = {
             "store": app.store, "llm": app.llm, "tools": app.tools, "session_id": session, "user_id": by,
         }  # fmt: skip
+
+    async def begin(self) -> InterruptedResponse | None:
+        """Come back to what the session asks, if it does."""
+        session = await self._options["store"].load_session(self._options["session_id"])
+        return await self.settle({}) if session is not None and session.questions else None
 
     async def say(self, line: str) -> InterruptedResponse | None:
         return await self.settle({"message": line})
@@ -208,7 +220,16 @@ class _There:
 
         self._output, self._client, self._people, self._by = output, client, HoldfastClient(client), by
         self._agent, self._session, self._task_queue = agent, session, task_queue
-        self._run = ""
+        self._run = f"{agent}/{session}"
+
+    async def begin(self) -> dict[str, Any] | None:
+        """Come back to the session's run, if there is one that is in flight."""
+        from holdfast.temporal.seen import described
+
+        with suppress(InputError):
+            if (await described(self._client, self._run)).close_time is None:
+                return await self._followed()
+        return None
 
     async def say(self, line: str) -> dict[str, Any] | None:
         from holdfast.temporal import start_agent

@@ -4,6 +4,8 @@ import asyncio
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,9 +54,33 @@ def dev(
     """
     if app is not None and worker is not None:
         raise click.UsageError("Give APP or --worker, not both.")
+    if app is not None and app.endswith(".py") and not Path(app).is_file():
+        raise click.UsageError(f"There is no file {app!r}.")
     server = {"db_filename": db_filename, "port": port, "ui_port": ui_port, "log_file": log_file}
-    asyncio.run(until_stopped(_serve(server, _program(app, worker), reload=reload), _tell_stopping))
+    with _alone(db_filename):
+        asyncio.run(until_stopped(_serve(server, _program(app, worker), reload=reload), _tell_stopping))
     click.echo("Stopped.")
+
+
+@contextmanager
+def _alone(db_filename: str) -> Iterator[None]:
+    """Keep two servers from one file: each would miss what the other one writes.
+
+    Raises:
+        HoldfastError: another server has it.
+    """
+    with open(f"{db_filename}-lock", "a") as lock:
+        try:
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # not on this system
+            pass
+        except BlockingIOError as error:
+            raise HoldfastError(
+                f"Another `holdfast dev` keeps its workflows in {db_filename}: end that one, or give --db-filename"
+            ) from error
+        yield
 
 
 class _Program(NamedTuple):

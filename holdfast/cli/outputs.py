@@ -2,7 +2,10 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -89,7 +92,12 @@ class Output:
             table.add_column(name, overflow="fold")
         for row in rows:
             table.add_row(*(Text(" ".join(shown(value(row)).split())) for value in columns.values()))
-        self.console.print(table)
+        if self.console.is_terminal:
+            self.console.print(table)
+            return
+        with self.console.capture() as written:
+            self.console.print(table)
+        click.echo("\n".join(line.rstrip() for line in written.get().splitlines()))
 
     def item(self, item: Row, text: Callable[[], None]) -> None:
         """Write one thing: by `text` for people, else as it is."""
@@ -118,6 +126,19 @@ def _json(value: Any, indent: int | None = None) -> str:
     return json.dumps(value, ensure_ascii=False, indent=indent, default=str)
 
 
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Let Ctrl-C end a prompt at once, where asyncio would only remember it."""
+    if threading.current_thread() is not threading.main_thread():  # signals are not for it
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def ago(at: datetime | str | None) -> str:
     """Say how long ago, or in how long, in one unit: "3 min", "in 2 d"."""
     if at is None:
@@ -127,5 +148,5 @@ def ago(at: datetime | str | None) -> str:
     ahead, seconds = seconds < 0, abs(seconds)
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= size:
-            return f"{'in ' if ahead else ''}{int(seconds // size)} {unit}"
+            return f"{'in ' if ahead else ''}{round(seconds / size)} {unit}"
     return f"{'in ' if ahead else ''}{int(seconds)} s"

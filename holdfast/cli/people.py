@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from holdfast.cli.commands import on_temporal
-from holdfast.cli.outputs import Output, ago
+from holdfast.cli.outputs import Output, ago, stoppable
 from holdfast.cli.runs import RUN, image_of, read_json_option, read_text, write_waiting
 from holdfast.errors import InputError
 
@@ -72,7 +72,7 @@ async def pending(client: "Client", output: Output, run: str | None) -> None:
 @BY
 @COMMENT
 @click.option(
-    "--edit", metavar="JSON", help="Put this in place of what is shown, and approve that; @FILE reads a file."
+    "--edit", metavar="JSON", help="Approve this in place of what is shown: all arguments anew; @FILE reads a file."
 )
 @click.option("--digest", help="Of what was looked at, as `pending` shows it: refused if it has changed since.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask in the terminal.")
@@ -90,7 +90,8 @@ async def approve(
         write_waiting(output, {"workflow_id": run, **item})
         if changed is not None:
             output.line(f"  In its place: {edit}")
-        click.confirm("Approve?", abort=True)
+        with stoppable():
+            click.confirm("Approve?", abort=True)
     given["digest"] = given["digest"] or item.get("digest")  # of what was shown here
     await _decide(client, output, run, item["name"], "approve", edit=changed, **given)
 
@@ -155,7 +156,8 @@ async def answer(
         if not asked:
             raise InputError(f"Run {run} asks nothing")
         output.note(next((item["message"] for item in asked if item["name"] == call), asked[0]["message"]))
-        text = click.prompt("Answer", err=True)
+        with stoppable():
+            text = click.prompt("Answer", err=True)
     await _people(client).answer(run, read_text(str(text)), tool_call_id=call, by=who(by))
     output.item({"workflow_id": run, "answered": True}, lambda: output.line(f"Answered {run}"))
 
@@ -243,7 +245,8 @@ async def resolve(
 async def export_run(client: "Client", output: Output, run: str, file: Path | None) -> None:
     """Write a run as a checkpoint, plain JSON.
 
-    `import` or `run(checkpoint=…)` goes on from it. Cancel the run first: two would do later things twice.
+    `import` or `run(checkpoint=…)` goes on from it. Cancel the run in between: two would do later things twice. A run
+    that calls a tool is exported when that is done.
     """
     text = (await _people(client).export(run)).model_dump_json(indent=2)
     if file is None:

@@ -1,6 +1,7 @@
 """Commands about runs: start, look, wait, end."""
 
 import json
+import shlex
 import sys
 from functools import partial
 from pathlib import Path
@@ -65,12 +66,13 @@ async def start(
         handle = await _start_agent(client, name, message, options)
     else:
         handle = await _start_pipeline(client, name, str(given), options)
+    began = "Said to" if options["say"] and handle.first_execution_run_id is None else "Started"
     if not wait:
         data = {"workflow_id": handle.id, "run_id": handle.first_execution_run_id}
-        output.item(data, lambda: output.line(f"Started {handle.id}"))
+        output.item(data, lambda: output.line(f"{began} {handle.id}"))
         return
     if output.is_text:
-        output.note(f"Started {handle.id}")
+        output.note(f"{began} {handle.id}")
     await _until_ended(client, output, handle.id)
 
 
@@ -108,7 +110,18 @@ async def _start_pipeline(client: "Client", name: str, given: str, options: dict
 
 
 def read_text(given: str) -> str:
-    """Return an argument, or standard input for -."""
+    """Return an argument, or standard input for -.
+
+    Raises:
+        InputError: it is empty.
+    """
+    text = sys.stdin.read().removesuffix("\n") if given == "-" else given
+    if not text.strip():
+        raise InputError("There is no text: nothing was sent")
+    return text
+
+
+def _raw(given: str) -> str:
     return sys.stdin.read() if given == "-" else given
 
 
@@ -126,10 +139,14 @@ def image_of(given: str) -> Image:
 
 def read_json_option(name: str, given: str) -> Any:
     """Read an option's JSON: itself, of a file (@FILE), or of standard input (-)."""
-    text = Path(given[1:]).read_text() if given.startswith("@") else read_text(given)
+    text = Path(given[1:]).read_text() if given.startswith("@") else _raw(given)
     try:
         return json.loads(text)
     except ValueError as error:
+        if given == "-" or given.startswith("@"):
+            raise InputError(
+                f"{name}: {'standard input' if given == '-' else given[1:]} is no JSON: {error}"
+            ) from error
         raise InputError(f"{name} is no JSON: {error}. Quote it for the shell, as in {name} '{{\"a\": 1}}'") from error
 
 
@@ -160,7 +177,7 @@ async def list_runs(client: "Client", output: Output, limit: int, **wanted: Any)
             "STARTED": lambda run: ago(run["started"]),
             "ENDED": lambda run: ago(run.get("closed")),
         },
-        nothing="No runs. Start one with `holdfast start`.",
+        nothing="No runs match." if any(wanted.values()) else "No runs. Start one with `holdfast start`.",
     )
 
 
@@ -170,15 +187,19 @@ def _query(
     from holdfast.temporal import names
 
     wanted = [
-        (names.STATUS_ATTRIBUTE, status), ("WorkflowType", kind), (names.SESSION_ATTRIBUTE, session),
+        ("ExecutionStatus" if status in _TEMPORAL else names.STATUS_ATTRIBUTE, _TEMPORAL.get(status or "", status)),
+        ("WorkflowType", kind), (names.SESSION_ATTRIBUTE, session),
         (names.TENANT_ATTRIBUTE, tenant),
     ]  # fmt: skip
     parts = [f"{name} = {_quoted(value)}" for name, value in wanted if value is not None]
     if waiting:
         parts.append(f"{names.WAITING_ATTRIBUTE} IS NOT NULL AND ExecutionStatus = 'Running'")
-    if status is None:
+    if status is None and kind is None and query is None:  # else it is said which, also such as failed at their input
         parts.insert(0, f"{names.STATUS_ATTRIBUTE} IS NOT NULL")
     return " AND ".join([*parts, *([f"({query})"] if query else [])])
+
+
+_TEMPORAL = {"failed": "Failed", "terminated": "Terminated", "timed-out": "TimedOut"}  # how runs end that cannot say
 
 
 def _quoted(value: str) -> str:
@@ -327,7 +348,11 @@ def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True) -> 
             "  Of": item.get("quorum"),
             "  Since": item.get("since") and f"{ago(item['since'])} ago",
             "  Until": item.get("deadline") and f"{item['deadline']} ({ago(item['deadline'])})",
-            "  How": _HOW.get(item["kind"], "").format(run=item["workflow_id"], name=item["name"]) if how else None,
+            "  How": _HOW.get(item["kind"], "").format(
+                run=shlex.quote(item["workflow_id"]), name=shlex.quote(item["name"])
+            )
+            if how and item["workflow_id"].isprintable()
+            else None,
         }
     )
 

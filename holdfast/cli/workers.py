@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.applications import load_application
 from holdfast.cli.commands import on_temporal
-from holdfast.cli.outputs import Output
+from holdfast.cli.outputs import Output, shown
 from holdfast.cli.processes import until_stopped
 
 if TYPE_CHECKING:
@@ -18,6 +18,17 @@ STORE = click.option(
     "--store", metavar="FILE", envvar="HOLDFAST_STORE",
     help="SQLite store of sessions; else the application's own `store`, or holdfast.db.  [env: HOLDFAST_STORE]",
 )  # fmt: skip
+
+
+class _Safe(logging.Formatter):
+    """Writes one line for a message, whatever models and servers have put into it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # so it is called
+        record.message = shown(record.message.replace("\n", "\\n"))
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        return shown(super().formatException(ei))
 
 
 @click.command()
@@ -36,7 +47,9 @@ async def worker(client: "Client", output: Output, application: str, store: str 
 
     from holdfast.temporal import HoldfastPlugin
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Safe("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     app = load_application(application, store)
     plugin = HoldfastPlugin(
         agents=app.agents.values(),

@@ -180,6 +180,19 @@ def test_an_application_is_served_and_served_anew_when_its_file_changes(tmp_path
         assert left_running(environment) == []
 
 
+def test_two_servers_do_not_keep_their_workflows_in_one_file(tmp_path: Path) -> None:
+    environment = marked_environment()
+    with dev(environment, tmp_path) as terminal:
+        terminal.read_until(r"Worker +none")
+        with dev(environment, tmp_path) as second:
+            second.read_until(
+                "Another `holdfast dev` keeps its workflows in temporal.db: end that one, or give --db-filename"
+            )
+            assert second.end() == 1
+        terminal.type(CTRL_C)
+        assert terminal.end() == 0, terminal.shown
+
+
 def test_without_a_worker_there_is_a_server_and_it_dies_with_a_command_that_is_killed(tmp_path: Path) -> None:
     environment = marked_environment()
     with dev(environment, tmp_path) as terminal:

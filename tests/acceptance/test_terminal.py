@@ -40,7 +40,7 @@ def test_a_conversation_with_questions_and_approvals_and_ctrl_c(shop: Path, envi
         terminal.read_until("so: savings")
         terminal.type("charge\n")
         terminal.read_until("Waits for approval")
-        terminal.read_until(r"approve, reject, or edit JSON\? ")
+        terminal.read_until(r"or all arguments as JSON\? ")
         terminal.type("approve\n")
         terminal.read_until("so: charged 5")
         terminal.read_until("> ")
@@ -80,6 +80,13 @@ def test_a_person_sees_what_is_approved_and_is_asked_once_more(
             terminal.read_until(r"Approve\? \[y/N\]")
             terminal.type(typed)
             assert terminal.end() == code, terminal.shown
+    assert say("start", "clerk", "-m", "charge", "-s", "stopped").returncode == 0
+    with Terminal(*COMMAND, "approve", "clerk/stopped", environment=at, cwd=shop) as terminal:
+        terminal.read_until(r"Approve\? \[y/N\]")
+        terminal.type(CTRL_C)
+        assert terminal.end() in (1, 130), terminal.shown
+        assert "Traceback" not in terminal.shown
+    assert json.loads(say("pending", "clerk/stopped", "-o", "json").stdout)[0]["name"] == "c2"  # nothing was sent
     ended = say("watch", "clerk/s", "-o", "json")
     assert "charged 7" in json.loads(ended.stdout)["result"]["response"]
 

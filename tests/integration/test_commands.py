@@ -101,7 +101,34 @@ async def test_runs_are_listed_and_found(temporal: Temporal) -> None:
         assert waits.id in table
         quoted = await data(temporal, "ls", "--session", "it's' OR 1=1")
         assert quoted == []
-        assert "No runs." in (await holdfast(temporal, "ls", "-t", "nobody")).stderr
+        assert (await holdfast(temporal, "ls", "-t", "nobody")).stderr == "No runs match.\n"
+
+
+async def test_a_run_that_failed_at_its_input_is_found(temporal: Temporal) -> None:
+    agent = Agent("clerk")
+    async with temporal.worker(agent, llm=ScriptedModel([])):
+        run = await temporal.start_raw("clerk", {"nonsense": 1})
+
+        async def listed() -> bool:
+            runs = await data(temporal, "ls", "--status", "failed", "--limit", "1000")
+            return run.id in {one["workflow_id"] for one in runs}
+
+        await until(listed)
+        assert "unknown key 'nonsense'" in await done(temporal, "show", run.id)
+
+
+async def test_how_to_decide_is_safe_to_paste(temporal: Temporal) -> None:
+    agent = Agent("clerk", tools=[ask_user])
+    async with temporal.worker(agent, llm=asking(ASKS)):
+        odd = f"clerk/{temporal.session()}; rm -rf $HOME"
+        run = await temporal.start_raw("clerk", {"message": "go", "session_id": temporal.session()}, id=odd)
+        await pending(run)
+        assert f"holdfast answer '{odd}' TEXT" in await done(temporal, "show", odd)
+
+
+async def test_nothing_is_sent_where_there_is_no_text(temporal: Temporal) -> None:
+    for words in (["start", "clerk", "-m", " "], ["message", "r", ""], ["answer", "r", "-"]):
+        assert "There is no text: nothing was sent" in await refused(temporal, *words, stdin="\n")
 
 
 async def test_what_a_model_says_does_not_reach_the_terminal_as_a_command(temporal: Temporal) -> None:

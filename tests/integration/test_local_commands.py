@@ -72,14 +72,24 @@ async def test_a_conversation_in_the_terminal(app: str) -> None:
 
 async def test_a_conversation_that_is_left_at_a_gate_goes_on_there(app: str) -> None:
     await done(None, "chat", "clerk", "--app", app, "--session", "s", stdin="charge\n")
-    told = await holdfast(None, "chat", "clerk", "--app", app, "--session", "s", stdin="hello\n")
-    assert "waits for approval of call" in told.stderr
+    said = await done(None, "chat", "clerk", "--app", app, "--session", "s", stdin="what?\ny\nhello\n")
+    assert said.splitlines()[-3:] == ["<- charge: charged 5", "so: charged 5", "you said hello"]
+
+
+async def test_an_edit_in_a_conversation_may_be_bare_json_and_what_is_wrong_with_it_is_said(app: str) -> None:
+    lines = ["charge", "edit {oops", "perhaps", '{"amount": 8}']
+    result = await holdfast(None, "chat", "clerk", "--app", app, stdin="\n".join(lines))
+    assert "That is no JSON" in result.stderr
+    assert "Say approve (y), or reject (n) and why" in result.stderr
+    assert "charged 8" in result.stdout
 
 
 async def test_an_agent_or_application_that_is_not_there_is_named(app: str, tmp_path: Path) -> None:
     assert "No agent 'clark' here; there is clerk" in await refused(None, "chat", "clark", "--app", app)
     assert "There is neither a file nor a module 'nowhere'" in await refused(None, "chat", "a", "--app", "nowhere")
     assert "There is no file" in await refused(None, "chat", "a", "--app", "nowhere.py")
+    (tmp_path / "app.good").write_text(APP)
+    assert "its name must end with .py" in await refused(None, "chat", "a", "--app", "app.good")
     (tmp_path / "empty.py").write_text("x = 1")
     assert "neither an Agent nor a Pipeline" in await refused(None, "chat", "a", "--app", "empty.py")
 
