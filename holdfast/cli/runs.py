@@ -278,10 +278,15 @@ def _doing(seen: dict[str, Any]) -> list[str]:
     words = [str(state["status"])]
     if state.get("turn"):
         words.append(f"turn {state['turn']}")
+    words += [f"tries again: {_retried(item)}" for item in seen.get("retries", ())]
     if state.get("running"):
         words.append(f"runs {_running(state)}")
     words += [f"waits for {item['kind']} {item['name']}: {item['message']}" for item in state.get("waiting", ())]
     return words
+
+
+def _retried(item: dict[str, Any]) -> str:
+    return f"{item['activity']}, attempt {item['attempt']}: {item['error']}"
 
 
 def _running(state: dict[str, Any]) -> str:
@@ -307,6 +312,7 @@ def _write(output: Output, seen: dict[str, Any]) -> None:
             "Turn": f"{state['turn']} of at most {state['max_iterations']}" if "max_iterations" in state else None,
             "Usage": _usage(usage),
             "Runs": _running(state),
+            "Tries again": ", ".join(map(_retried, seen.get("retries", ()))),
             "Error": seen.get("error") or (isinstance(result, dict) and result.get("error")) or state.get("error"),
             "No worker": seen.get("unreachable"),
         }

@@ -5,7 +5,13 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from temporalio.client import Client, WorkflowExecution, WorkflowFailureError, WorkflowQueryFailedError
+from temporalio.client import (
+    Client,
+    WorkflowExecution,
+    WorkflowExecutionDescription,
+    WorkflowFailureError,
+    WorkflowQueryFailedError,
+)
 from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast.errors import HoldfastError, InputError
@@ -47,6 +53,8 @@ def _time(at: datetime | None) -> str | None:
 async def looked_at(client: Client, workflow_id: str) -> dict[str, Any]:
     """Return all that is known of a run: what is listed, its `state`, and its `result` or `error` if it has ended.
 
+    What is tried again stands in `retries`, with why it failed before.
+
     Raises:
         InputError: there is none.
     """
@@ -54,13 +62,23 @@ async def looked_at(client: Client, workflow_id: str) -> dict[str, Any]:
     seen = listed(run)
     if "closed" in seen:
         return seen | await _end(client, workflow_id, run.run_id)
+    if retries := [_retry(item) for item in run.raw_description.pending_activities if item.attempt > 1]:
+        seen["retries"] = retries
     try:
         return seen | {"state": await _state(client, workflow_id)}
     except HoldfastError as error:
         return seen | {"unreachable": str(error)}
 
 
-async def described(client: Client, workflow_id: str) -> WorkflowExecution:
+def _retry(pending: Any) -> dict[str, Any]:
+    return {
+        "activity": pending.activity_type.name,
+        "attempt": pending.attempt,
+        "error": pending.last_failure.message,
+    }
+
+
+async def described(client: Client, workflow_id: str) -> WorkflowExecutionDescription:
     """Return what the server knows of a run.
 
     Raises:

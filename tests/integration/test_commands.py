@@ -1,6 +1,7 @@
 """The command `holdfast` at a real server: start, look, decide, answer, repair, carry away. In the order of a day."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,16 @@ async def test_a_paused_run_goes_on_with_another_model_or_gives_up(temporal: Tem
             await done(temporal, "resume", run.id, *words, "--reason", "tested")
             assert (await result(run))["status"] == status
         assert "Run" in await refused(temporal, "resume", run.id)
+
+
+async def test_what_is_tried_again_is_shown_with_the_reason(temporal: Temporal) -> None:
+    down = ScriptedModel([ModelError("provider down", transient=True)] * 99)
+    agent = Agent("clerk", loop=Loop(model_retry=RetryPolicy(initial_interval=0.2, maximum_attempts=99)))
+    async with temporal.worker(agent, llm=down):
+        run = await temporal.start(agent)
+        await until(lambda: len(down.calls) > 2)
+        assert re.search(r"Tries again +call_model, attempt \d+: provider down", await done(temporal, "show", run.id))
+        await done(temporal, "cancel", run.id, "--wait")
 
 
 async def test_a_run_is_cancelled(temporal: Temporal) -> None:
