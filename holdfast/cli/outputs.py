@@ -1,7 +1,6 @@
 """What commands write: a text for people, or JSON for programs; never what a terminal would take for a command."""
 
 import json
-import re
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,21 +12,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from holdfast.messages import visible
+
 if TYPE_CHECKING:
     from rich.console import Console
 
 Form = Literal["text", "json", "jsonl"]
 Row = Mapping[str, Any]
 
-# Names, messages and answers come from models and strangers: escape sequences in them must not reach a terminal.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _WIDE = 10_000  # columns where nobody looks: lines of a table are not broken
 
 
 def shown(value: Any) -> str:
     """Return a value as text that is safe in a terminal."""
     text = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
-    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+    return visible(text)
 
 
 @dataclass(frozen=True)

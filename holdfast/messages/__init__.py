@@ -25,6 +25,8 @@ from holdfast.messages.texts import (
     read_object,
     size_over,
     unfenced,
+    visible,
+    visible_json,
 )
 
 __all__ = [
@@ -50,4 +52,6 @@ __all__ = [
     "size_over",
     "unfenced",
     "usage_of",
+    "visible",
+    "visible_json",
 ]

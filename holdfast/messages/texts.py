@@ -68,6 +68,22 @@ def read_json(text: str) -> Any:
     return value
 
 
+# What people are shown comes from models and strangers, too: escape sequences must not reach a terminal, nor marks of
+# direction make a text read otherwise than it is.
+_INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+
+
+def visible(text: str) -> str:
+    """Return a text in which nothing is hidden: what has no shape of its own is shown as a replacement character."""
+    return _INVISIBLE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def visible_json(value: object) -> str:
+    """Return a value as JSON to be read, and perhaps edited, by people: what has no shape of its own is escaped."""
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    return _INVISIBLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 _FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*", re.DOTALL | re.IGNORECASE)
 
 

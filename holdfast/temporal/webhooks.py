@@ -19,6 +19,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from holdfast.errors import DefinitionError
 from holdfast.llm.refusals import TRANSIENT, seconds_to_wait
+from holdfast.messages import visible
 from holdfast.temporal import names
 from holdfast.tools import check_choice
 
@@ -193,4 +194,4 @@ _SLACK = 2_900  # characters; Slack takes 3,000 in a block
 
 def _mrkdwn(text: str) -> str:
     """Escape what Slack would take for its own: a link, or a call of everybody in the channel."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

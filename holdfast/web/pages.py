@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -24,6 +25,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from holdfast.errors import HoldfastError, InputError
+from holdfast.messages import visible, visible_json
 from holdfast.stores.protocol import AgentStore
 from holdfast.temporal import HoldfastClient, names
 from holdfast.temporal.seen import DONE, described, listed, looked_at, outcome
@@ -44,7 +46,7 @@ class Pages:
         self._client, self.people = client, HoldfastClient(client)
         self._access, self._store, self._ui = access, store, temporal_ui
         self._templates = Environment(
-            loader=FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True,
+            loader=FileSystemLoader(_TEMPLATES), autoescape=True, finalize=_finalized, trim_blocks=True,
             lstrip_blocks=True,
         )  # fmt: skip
         self._templates.filters |= {"at": _at, "json": _pretty, "path": _path}
@@ -304,8 +306,13 @@ def _quoted(value: str) -> str:
     return f"'{escaped}'"
 
 
+def _finalized(value: Any) -> Any:
+    """Let nothing that is written hide, or read otherwise than it is."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
 def _pretty(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+    return value if isinstance(value, str) else visible_json(value)
 
 
 def _at(value: str | datetime | None) -> str:

@@ -196,6 +196,30 @@ async def test_what_models_and_strangers_wrote_is_text_on_the_page(temporal: Tem
     assert "&lt;script&gt;" in pages[-1]
 
 
+async def test_nothing_that_is_approved_reads_otherwise_than_it_is(temporal: Temporal) -> None:
+    """Marks of direction are shown, and survive the form: what was not edited is not changed."""
+    sent: list[str] = []
+
+    @tool(approval=Approval(message="Pay \u202eevil\u202c?"))
+    async def pay(to: str) -> str:
+        sent.append(to)
+        return "paid"
+
+    hidden = "ada\u202e\u200bnosilla \x1b[31m"
+    model = ScriptedModel([asks_for(call("pay", "c1", to=hidden)), "done"])
+    async with temporal.worker(agent := Agent("clerk", tools=[pay]), llm=model), browser(temporal) as client:
+        run = await temporal.start(agent)
+        await pending(run)
+        page = (await client.get(f"/runs/{run.id}")).text
+        assert not re.search("[\u200b\u202e\x1b]", page)
+        assert "ada\\u202e\\u200bnosilla \\u001b[31m" in html.unescape(page)
+        shown = html.unescape(re.findall(r"<textarea[^>]*name=.edit.[^>]*>(.*?)</textarea>", page, re.DOTALL)[0])
+        await send(client, f"/runs/{run.id}", run.id, "decide", decision="approve", edit=shown)
+        await result(run)
+    assert sent == [hidden]
+    assert (await temporal.messages())[2].content == "paid"  # without a word of an edit
+
+
 # --- who may ---
 
 
