@@ -4,8 +4,9 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,8 @@ HEALTHY = 10.0  # seconds; a worker that has lived so long is not caught in a lo
 )
 @click.option("--port", type=int, default=7233, show_default=True, help="Port of the server; 0 for a free one.")
 @click.option("--ui-port", type=int, default=8233, show_default=True, help="Port of the Web UI; 0 for a free one.")
+@click.option("--web-port", type=int, default=8234, show_default=True, help="Port of the page; 0 for a free one.")
+@click.option("--web/--no-web", default=True, help="Serve the page, too, on which people decide; needs holdfast[web].")
 @click.option(
     "--log-file",
     type=click.Path(dir_okay=False, writable=True),
@@ -44,9 +47,19 @@ HEALTHY = 10.0  # seconds; a worker that has lived so long is not caught in a lo
 )
 @click.option("--reload/--no-reload", default=True, help="Start the worker anew when a Python file beside it changes.")
 def dev(
-    app: str | None, db_filename: str, port: int, ui_port: int, log_file: str | None, worker: Path | None, reload: bool
+    app: str | None,
+    db_filename: str,
+    port: int,
+    ui_port: int,
+    web_port: int,
+    web: bool,
+    log_file: str | None,
+    worker: Path | None,
+    reload: bool,
 ) -> None:
-    """Run a Temporal server with its Web UI, and a worker, until Ctrl-C.
+    """Run a Temporal server, its Web UI, the page, and a worker.
+
+    All until Ctrl-C.
 
     The worker has the agents and pipelines of APP, a file or a module, as `holdfast worker` has; or it is a program of
     your own. Ctrl-C (or SIGTERM) lets the worker finish what it runs, then stops the server; a second one does not
@@ -58,7 +71,8 @@ def dev(
         raise click.UsageError(f"There is no file {app!r}.")
     server = {"db_filename": db_filename, "port": port, "ui_port": ui_port, "log_file": log_file}
     with _alone(db_filename):
-        asyncio.run(until_stopped(_serve(server, _program(app, worker), reload=reload), _tell_stopping))
+        work = _serve(server, _program(app, worker), reload=reload, web_port=web_port if web else None)
+        asyncio.run(until_stopped(work, _tell_stopping))
     click.echo("Stopped.")
 
 
@@ -100,21 +114,41 @@ def _program(app: str | None, worker: Path | None) -> _Program | None:
     return None if worker is None else _Program(str(worker), (sys.executable, str(worker)), worker.parent)
 
 
-async def _serve(options: dict[str, Any], worker: _Program | None, *, reload: bool) -> None:
+async def _serve(options: dict[str, Any], worker: _Program | None, *, reload: bool, web_port: int | None) -> None:
     from holdfast.temporal import dev_server  # half a second, which `--help` need not wait for
 
     async with dev_server(ui=True, **options) as server:
         click.echo(f"Temporal   {server.address}, kept in {options['db_filename']}")
         click.echo(f"Web UI     {server.ui_url}")
         gone = asyncio.ensure_future(_watch(server.address))
+        environment = local_environment(server.address, server.namespace)
         try:
-            if worker is None:
-                click.echo("Worker     none: no APP was given, there is no ./worker.py, and --worker names no other")
-                await gone
-            else:
-                await _keep_running(worker, local_environment(server.address, server.namespace), gone, reload=reload)
+            async with _page(web_port, server.ui_url, environment):
+                if worker is None:
+                    click.echo(
+                        "Worker     none: no APP was given, there is no ./worker.py, and --worker names no other"
+                    )
+                    await gone
+                else:
+                    await _keep_running(worker, environment, gone, reload=reload)
         finally:
             gone.cancel()
+
+
+@asynccontextmanager
+async def _page(port: int | None, temporal_ui: str | None, environment: dict[str, str]) -> AsyncIterator[None]:
+    """Serve the page beside all else, which goes on if that cannot be."""
+    if port is None:
+        yield
+    elif find_spec("starlette") is None:
+        click.echo("Page       none: pip install 'holdfast[web]'")
+        yield
+    else:
+        store = environment.get("HOLDFAST_STORE") or "holdfast.db"
+        ui = () if temporal_ui is None else ("--temporal-ui", temporal_ui)
+        words = (sys.executable, "-m", "holdfast", "web", "--port", str(port), "--store", store, *ui)
+        async with child(*words, environment=environment):
+            yield
 
 
 def _tell_stopping() -> None:

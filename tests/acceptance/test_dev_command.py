@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def dev(environment: dict[str, str], folder: Path, *options: str | Path, port: str = "0") -> Terminal:
-    ports = ("--port", port, "--ui-port", "0")
+    ports = ("--port", port, "--ui-port", "0", "--web-port", "0")
     return Terminal(*DEV, *ports, *options, environment=environment, cwd=folder)
 
 
@@ -175,6 +177,10 @@ def test_an_application_is_served_and_served_anew_when_its_file_changes(tmp_path
         file.write_text(APP.replace("WORDS", "third"))
         terminal.read_until("Worker of clerk on queue holdfast is ready")
         assert answer() == "third"
+        page = re.search(r"The page is at (http://[\d.:]+)", terminal.shown)
+        assert page is not None, terminal.shown
+        with urllib.request.urlopen(f"{page[1]}/runs") as shown:  # on this machine nobody has to sign in
+            assert "clerk/" in shown.read().decode()
         terminal.type(CTRL_C)
         assert terminal.end() == 0, terminal.shown
         assert left_running(environment) == []

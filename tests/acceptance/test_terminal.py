@@ -51,7 +51,7 @@ def test_a_conversation_with_questions_and_approvals_and_ctrl_c(shop: Path, envi
 
 @pytest.fixture
 def address(shop: Path, environment: dict[str, str]) -> Iterator[str]:
-    ports = ("--port", "0", "--ui-port", "0")
+    ports = ("--port", "0", "--ui-port", "0", "--no-web")
     with Terminal(*COMMAND, "dev", "shop.py", *ports, environment=environment, cwd=shop) as terminal:
         found = terminal.read_until(r"Temporal +(\S+:\d+)").group(1)
         terminal.read_until("Worker of clerk on queue holdfast is ready")
