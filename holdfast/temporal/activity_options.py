@@ -34,6 +34,7 @@ OPEN_OPTIONS: dict[str, Any] = {
 # Of the same on whichever worker has what is missing, as soon as there is one.
 OPEN_ELSEWHERE_OPTIONS: dict[str, Any] = {
     "start_to_close_timeout": timedelta(seconds=30),
+    "heartbeat_timeout": HEARTBEAT,  # a worker that stops may take it along unheard (measured: one time in ten)
     "retry_policy": _STORE_RETRIES,
 }
 ATTACH_OPTIONS: dict[str, Any] = {

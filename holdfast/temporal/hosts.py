@@ -287,7 +287,10 @@ def _durable(store: Any) -> Any:
 
 
 class Heartbeats:
-    """Tell the server from the worker's loop that this activity is alive, whatever its handler does."""
+    """Tell the server from the worker's loop that this activity is alive, whatever its handler does.
+
+    A local activity tells nobody: the server does not know of it.
+    """
 
     __slots__ = ("_timer",)
 
@@ -295,7 +298,8 @@ class Heartbeats:
         self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_EVERY, self._beat)
 
     def _beat(self) -> None:
-        activity.heartbeat()
+        if not activity.info().is_local:
+            activity.heartbeat()
         self.__enter__()
 
     def __exit__(self, *_: object) -> None:

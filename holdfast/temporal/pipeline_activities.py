@@ -53,7 +53,7 @@ class PipelineActivities:
     @activity.defn(name=names.OPEN_PIPELINE)
     async def open(self, reference: dict[str, Any]) -> dict[str, Any]:
         """Record what steers the run: its plan, with its gates."""
-        with TypedErrors():
+        with TypedErrors(), Heartbeats():
             pipeline = self._host.pipeline()
             if "tool" in reference:
                 self._host.tool(reference["tool"])

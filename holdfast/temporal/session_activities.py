@@ -54,7 +54,7 @@ class SessionActivities:
     @activity.defn(name=names.OPEN)
     async def open(self, reference: dict[str, Any]) -> dict[str, Any]:
         """Record what steers the run, and where its session stands. Nothing is written but what orphans need."""
-        with TypedErrors():
+        with TypedErrors(), Heartbeats():
             agent, reference = self._host.agent(), await self._host.located(reference)
             if "tool" in reference:
                 self._host.tool(reference["tool"])
