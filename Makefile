@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
 
-.PHONY: demo test check format bench test-llm test-browser wheel-test clean
+.PHONY: demo test check format bench test-llm test-browser pictures wheel-test clean
 
 demo: .venv/demo                ## a worker is killed in the middle of a post, and an agent asks you
 	.venv/bin/python -m examples.demo
@@ -31,6 +31,10 @@ test-llm: .venv/test            ## the adapter against a small model that runs h
 test-browser: .venv/test        ## the page in Chromium; needs Debian's, at /usr/bin/chromium
 	$(PIP) playwright
 	.venv/bin/python -m pytest tests/browser
+
+pictures: .venv/test            ## the screenshots in the README; needs the same
+	$(PIP) playwright
+	.venv/bin/python docs/pictures/screenshots.py
 
 wheel-test: .venv/test          ## build the wheel and test it, installed, in an environment of its own
 	rm -rf .cache/wheel dist

@@ -1,0 +1,111 @@
+"""Takes the screenshots in the README: the page's inbox, a run on it, and the same run in Temporal Web.
+
+`make pictures` runs it; it needs Debian's Chromium at /usr/bin/chromium.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import quote
+
+import uvicorn
+from playwright.async_api import Browser, async_playwright
+from temporalio.worker import Worker
+
+from holdfast import Agent, Approval, Message, pipeline, sqlite_store, tool
+from holdfast.temporal import HoldfastPlugin, connect, dev_server, start_agent, start_pipeline
+from holdfast.testing import ScriptedModel
+from holdfast.web import Access, Person, create_app
+
+HERE = Path(__file__).parent
+CHROMIUM = "/usr/bin/chromium"
+ADA = Person(name="ada", role="operator")
+LARGE = Approval(message="Refund the customer?", approvers=["ada"], timeout=timedelta(days=2))
+
+
+@tool(safe_to_retry=True)
+async def get_order(order: int) -> dict[str, object]:
+    """Look an order up."""
+    return {"order": order, "total": 129.9, "state": "delivered broken"}
+
+
+@tool(approval=LARGE)
+async def refund(order: int, amount: float, reason: str) -> str:
+    """Pay an order back."""
+    return f"{amount} paid back"
+
+
+clerk = Agent("clerk", tools=[get_order, refund])
+writer = Agent("writer")
+LOOKS_UP = [{"name": "get_order", "arguments": {"order": 42}}]
+REFUNDS = [{"name": "refund", "arguments": {"order": 42, "amount": 129.9, "reason": "arrived broken"}}]
+
+
+def says(messages: Sequence[Message], tools: Sequence[object]) -> object:
+    """Return what the model says of either agent."""
+    if not tools:
+        return "Sessions keep budgets; a call that is cut off never runs."
+    if messages[-1].role == "tool":
+        return {"text": "The lamp arrived broken: I would pay the order back.", "tool_calls": REFUNDS}
+    return {"text": "I look the order up.", "tool_calls": LOOKS_UP}
+
+
+release = (
+    pipeline("release")
+    .step("notes", agent=writer, input=lambda ctx: f"Write notes for {ctx.input}")
+    .step("ok", approval=Approval(message=lambda ctx: f"Publish {ctx.input}? {ctx.prev['notes']['response']}"))
+    .build()
+)
+
+
+@contextlib.asynccontextmanager
+async def served(app: object) -> AsyncIterator[str]:
+    """Serve the page at a free port; yields its address."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)  # type: ignore[arg-type]
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await serving
+
+
+async def take(browser: Browser, name: str, address: str, *shows: str, height: int = 720) -> None:
+    """Open a page, wait until it shows these texts, and keep a picture of it."""
+    page = await browser.new_page(viewport={"width": 960, "height": height}, color_scheme="light")
+    await page.goto(address)
+    for text in shows:
+        await page.get_by_text(text).first.wait_for()
+    await page.wait_for_timeout(1000)  # fonts and icons
+    await page.screenshot(path=HERE / f"{name}.png", animations="disabled")
+    await page.close()
+
+
+async def main() -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        store = sqlite_store(f"{stack.enter_context(TemporaryDirectory())}/holdfast.db")
+        temporal = await stack.enter_async_context(dev_server(ui=True))
+        client = await connect(temporal.address)
+        plugin = HoldfastPlugin(agents=[clerk, writer], pipelines=[release], store=store, llm=ScriptedModel(says))
+        await stack.enter_async_context(Worker(client, task_queue="holdfast", plugins=[plugin]))
+        run = await start_agent(client, "clerk", message="The lamp of order 42 is broken", session_id="order-42")
+        await start_pipeline(client, "release", input="2.0", run_key="2.0")
+        app = create_app(client, access=Access(local=ADA), store=store, temporal_ui=temporal.ui_url)
+        page = await stack.enter_async_context(served(app))
+        playwright = await stack.enter_async_context(async_playwright())
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        await take(browser, "inbox", page, "Refund the customer?", "Publish 2.0?", height=830)
+        await take(browser, "run", f"{page}/runs/{run.id}", "Refund the customer?", height=1000)
+        workflow = f"{temporal.ui_url}/namespaces/default/workflows/{quote(run.id, safe='')}/{run.result_run_id}"
+        await take(browser, "temporal_web", f"{workflow}/user-metadata", "Current Details", height=1130)
+        await browser.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
