@@ -34,6 +34,11 @@ async def charge(amount: int) -> str:
     return f"charged {amount}"
 
 
+@tool(safe_to_retry=True)
+async def count() -> int:
+    return 1
+
+
 CHARGES = asks_for(call("charge", "c1", amount=5), tokens=1_200)
 
 
@@ -153,7 +158,7 @@ async def test_a_paused_run_goes_on_and_another_is_cancelled(temporal: Temporal)
 
 async def test_a_run_shows_how_far_it_is_what_was_said_and_what_it_used(temporal: Temporal) -> None:
     agent = Agent("clerk", tools=[charge])
-    line = pipeline("line").step("say", agent=agent).build()
+    line = pipeline("line").step("first", run=count, input=lambda ctx: {}).step("say", agent=agent).build()
     async with (
         temporal.worker(agent, pipelines=[line], llm=ScriptedModel([CHARGES, "done"])),
         browser(temporal, temporal_ui="http://ui.example") as client,
@@ -165,6 +170,8 @@ async def test_a_run_shows_how_far_it_is_what_was_said_and_what_it_used(temporal
         assert "1,200 tokens in, 0 out" in shown
         assert "Turn</dt><dd>1 of at most 20" in shown
         assert f"http://ui.example/namespaces/default/workflows/{child.replace('/', '%2F')}/" in shown
+        steps = (await client.get(f"/runs/{run.id}")).text
+        assert ("Done</dt><dd><code>first</code>" in steps, "Runs</dt><dd><code>say</code>" in steps) == (True, True)
         listed = (await client.get("/runs", params={"type": "clerk", "session": child.replace("/", ".")})).text
         assert "No runs." in listed or child in listed
         await run.cancel()
