@@ -34,7 +34,7 @@ test-browser: .venv/test        ## the page in Chromium; needs Debian's, at /usr
 
 pictures: .venv/test            ## the screenshots in the README; needs the same
 	$(PIP) playwright
-	.venv/bin/python docs/pictures/screenshots.py
+	PYTHONPATH=tests .venv/bin/python -m browser.screenshots
 
 wheel-test: .venv/test          ## build the wheel and test it, installed, in an environment of its own
 	rm -rf .cache/wheel dist

@@ -4,13 +4,13 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import pytest
 import uvicorn
 from integration.conftest import folder, temporal, temporal_server
 from integration.temporal_runs import Temporal
 from playwright.async_api import Browser, Page, async_playwright
+from starlette.applications import Starlette
 
 from holdfast.web import Access, create_app
 
@@ -30,25 +30,25 @@ async def chromium() -> AsyncIterator[Browser]:
         await browser.close()
 
 
+@contextlib.asynccontextmanager
+async def served(app: Starlette) -> AsyncIterator[str]:
+    """Serve the page at a free port; yields its address."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await serving
+
+
 @pytest.fixture
-def serve(temporal: Temporal) -> Any:
+def serve(temporal: Temporal) -> Serve:
     """Serve the page by these rules; yields its address."""
-
-    @contextlib.asynccontextmanager
-    async def served(access: Access) -> AsyncIterator[str]:
-        app = create_app(temporal.client, access=access, store=temporal.store)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            config = uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
-            server = uvicorn.Server(config)
-            server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
-            serving = asyncio.create_task(server.serve(sockets=[listener]))
-            try:
-                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-            finally:
-                server.should_exit = True
-                await serving
-
-    return served
+    return lambda access: served(create_app(temporal.client, access=access, store=temporal.store))
 
 
 async def faults_of(page: Page) -> list[str]:

@@ -5,24 +5,22 @@
 
 import asyncio
 import contextlib
-import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
-import uvicorn
 from playwright.async_api import Browser, async_playwright
 from temporalio.worker import Worker
 
+from browser.conftest import ARGUMENTS, CHROMIUM, served
 from holdfast import Agent, Approval, Message, pipeline, sqlite_store, tool
 from holdfast.temporal import HoldfastPlugin, connect, dev_server, start_agent, start_pipeline
 from holdfast.testing import ScriptedModel
 from holdfast.web import Access, Person, create_app
 
-HERE = Path(__file__).parent
-CHROMIUM = "/usr/bin/chromium"
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 ADA = Person(name="ada", role="operator")
 LARGE = Approval(message="Refund the customer?", approvers=["ada"], timeout=timedelta(days=2))
 
@@ -62,20 +60,6 @@ release = (
 )
 
 
-@contextlib.asynccontextmanager
-async def served(app: object) -> AsyncIterator[str]:
-    """Serve the page at a free port; yields its address."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)  # type: ignore[arg-type]
-        server = uvicorn.Server(config)
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            await serving
-
-
 async def take(browser: Browser, name: str, address: str, *shows: str, height: int = 720) -> None:
     """Open a page, wait until it shows these texts, and keep a picture of it."""
     page = await browser.new_page(viewport={"width": 960, "height": height}, color_scheme="light")
@@ -83,7 +67,7 @@ async def take(browser: Browser, name: str, address: str, *shows: str, height: i
     for text in shows:
         await page.get_by_text(text).first.wait_for()
     await page.wait_for_timeout(1000)  # fonts and icons
-    await page.screenshot(path=HERE / f"{name}.png", animations="disabled")
+    await page.screenshot(path=PICTURES / f"{name}.png", animations="disabled")
     await page.close()
 
 
@@ -99,7 +83,7 @@ async def main() -> None:
         app = create_app(client, access=Access(local=ADA), store=store, temporal_ui=temporal.ui_url)
         page = await stack.enter_async_context(served(app))
         playwright = await stack.enter_async_context(async_playwright())
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         await take(browser, "inbox", page, "Refund the customer?", "Publish 2.0?", height=830)
         await take(browser, "run", f"{page}/runs/{run.id}", "Refund the customer?", height=1000)
         workflow = f"{temporal.ui_url}/namespaces/default/workflows/{quote(run.id, safe='')}/{run.result_run_id}"
