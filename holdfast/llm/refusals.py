@@ -17,7 +17,7 @@ from holdfast.messages import cut
 from holdfast.tools import RetryPolicy
 
 TOO_LONG = 413
-TRANSIENT = (408, 409, 429)
+_TRANSIENT = (408, 409, 429)
 _LONGEST_WAIT = 86_400.0
 _MOVED = "check base_url: the server sends its callers elsewhere"
 _ADVICE = {
@@ -65,7 +65,7 @@ def refusal(
     return ModelError(
         f"{who} answered with {'an error' if status is None else f'status {status}'}"
         f"{f' ({advice})' if advice else ''}: {cut(masked(text.strip(), secrets), _SHOWN) or 'no text'}",
-        transient=meant in TRANSIENT or meant >= 500,
+        transient=status_may_pass(meant),
         retry_after=seconds_to_wait(retry_after, datetime.now(UTC)),
     )
 
@@ -150,8 +150,13 @@ def may_pass(error: BaseException) -> bool:
         return False
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
-        return status in TRANSIENT or status >= 500
+        return status_may_pass(status)
     return isinstance(error, OSError)
+
+
+def status_may_pass(status: int) -> bool:
+    """Say whether a request that was answered with an HTTP status may be taken later."""
+    return status in _TRANSIENT or status >= 500
 
 
 def seconds_to_wait(retry_after: str | None, now: datetime) -> float | None:

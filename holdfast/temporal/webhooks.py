@@ -18,7 +18,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from holdfast.errors import DefinitionError
-from holdfast.llm.refusals import TRANSIENT, seconds_to_wait
+from holdfast.llm.refusals import seconds_to_wait, status_may_pass
 from holdfast.messages import visible
 from holdfast.temporal import names
 from holdfast.tools import check_choice
@@ -140,9 +140,12 @@ async def _deliver(webhook: Webhook, data: Mapping[str, Any], notice: str) -> No
     except httpx.HTTPError as error:
         raise _failure(f"The webhook at {host} gave no answer: {type(error).__name__}") from None
     if not answer.is_success:
-        passes = answer.status_code in TRANSIENT or answer.status_code >= 500
         after = seconds_to_wait(answer.headers.get("Retry-After"), datetime.now(UTC))
-        raise _failure(f"The webhook at {host} answered with status {answer.status_code}", passes, after)
+        raise _failure(
+            f"The webhook at {host} answered with status {answer.status_code}",
+            status_may_pass(answer.status_code),
+            after,
+        )
 
 
 def _failure(text: str, passes: bool = True, after: float | None = None) -> ApplicationError:
