@@ -164,9 +164,9 @@ def read_json_option(name: str, given: str) -> Any:
 @on_temporal
 async def list_runs(client: "Client", output: Output, limit: int, **wanted: Any) -> None:
     """List runs, the latest first."""
-    from holdfast.temporal.seen import listed
+    from holdfast.temporal.seen import listed, runs_query
 
-    runs = [listed(run) async for run in client.list_workflows(_query(**wanted), limit=limit)]
+    runs = [listed(run) async for run in client.list_workflows(runs_query(**wanted), limit=limit)]
     output.rows(
         runs,
         {
@@ -179,32 +179,6 @@ async def list_runs(client: "Client", output: Output, limit: int, **wanted: Any)
         },
         nothing="No runs match." if any(wanted.values()) else "No runs. Start one with `holdfast start`.",
     )
-
-
-def _query(
-    *, status: str | None, waiting: bool, kind: str | None, session: str | None, tenant: str | None, query: str | None
-) -> str:
-    from holdfast.temporal import names
-
-    wanted = [
-        ("ExecutionStatus" if status in _TEMPORAL else names.STATUS_ATTRIBUTE, _TEMPORAL.get(status or "", status)),
-        ("WorkflowType", kind), (names.SESSION_ATTRIBUTE, session),
-        (names.TENANT_ATTRIBUTE, tenant),
-    ]  # fmt: skip
-    parts = [f"{name} = {_quoted(value)}" for name, value in wanted if value is not None]
-    if waiting:
-        parts.append(f"{names.WAITING_ATTRIBUTE} IS NOT NULL AND ExecutionStatus = 'Running'")
-    if status is None and kind is None and query is None:  # else it is said which, also such as failed at their input
-        parts.insert(0, f"{names.STATUS_ATTRIBUTE} IS NOT NULL")
-    return " AND ".join([*parts, *([f"({query})"] if query else [])])
-
-
-_TEMPORAL = {"failed": "Failed", "terminated": "Terminated", "timed-out": "TimedOut"}  # how runs end that cannot say
-
-
-def _quoted(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 @click.command()
@@ -375,11 +349,9 @@ async def cancel(client: "Client", output: Output, run: str, wait: bool) -> None
 
     What has finished is kept, what runs is told, and nothing more begins.
     """
-    from holdfast.temporal.seen import described, watched
+    from holdfast.temporal.seen import cancel_run, watched
 
-    if (await described(client, run)).close_time is not None:
-        raise InputError(f"Run {run} has ended already")
-    await client.get_workflow_handle(run).cancel()
+    await cancel_run(client, run)
     if wait:
         async for _ in watched(client, run):
             pass

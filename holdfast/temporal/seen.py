@@ -19,7 +19,45 @@ from holdfast.temporal import names
 
 _PATIENCE = timedelta(seconds=5)  # for an answer of a worker; there may be none
 _EVERY = 0.3  # seconds between two looks at a run
+_BY_TEMPORAL = {"failed": "Failed", "terminated": "Terminated", "timed-out": "TimedOut"}  # ends that no run can tell
 DONE = ("complete",)  # what a run ends with that went well
+
+
+def runs_query(
+    *,
+    status: str | None = None,
+    waiting: bool = False,
+    kind: str | None = None,
+    session: str | None = None,
+    tenant: str | None = None,
+    query: str | None = None,
+) -> str:
+    """Return what finds runs, in Temporal's list filter language.
+
+    Args:
+        status: "running", "waiting", "paused", or how runs ended.
+        waiting: for a person or a worker.
+        kind: name of an agent or a pipeline.
+        query: further conditions in that language.
+    """
+    by = "ExecutionStatus" if status in _BY_TEMPORAL else names.STATUS_ATTRIBUTE
+    wanted = {
+        by: _BY_TEMPORAL.get(status or "", status),
+        "WorkflowType": kind,
+        names.SESSION_ATTRIBUTE: session,
+        names.TENANT_ATTRIBUTE: tenant,
+    }
+    parts = [f"{name} = {_quoted(value)}" for name, value in wanted.items() if value is not None]
+    if waiting:
+        parts.append(f"{names.WAITING_ATTRIBUTE} IS NOT NULL AND ExecutionStatus = 'Running'")
+    if status is None and kind is None and query is None:  # else it is said which, also such as failed at their input
+        parts.insert(0, f"{names.STATUS_ATTRIBUTE} IS NOT NULL")
+    return " AND ".join([*parts, *([f"({query})"] if query else [])])
+
+
+def _quoted(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def listed(run: WorkflowExecution) -> dict[str, Any]:
@@ -94,8 +132,18 @@ async def described(client: Client, workflow_id: str) -> WorkflowExecutionDescri
         ) from error
 
 
-async def _state(client: Client, workflow_id: str) -> dict[str, Any]:
+async def cancel_run(client: Client, workflow_id: str) -> None:
+    """Cancel a run.
 
+    Raises:
+        InputError: there is none, or it has ended.
+    """
+    if (await described(client, workflow_id)).close_time is not None:
+        raise InputError(f"Run {workflow_id} has ended already")
+    await client.get_workflow_handle(workflow_id).cancel()
+
+
+async def _state(client: Client, workflow_id: str) -> dict[str, Any]:
     try:
         handle = client.get_workflow_handle(workflow_id)
         state: dict[str, Any] = await handle.query(names.STATUS, rpc_timeout=_PATIENCE)
@@ -105,7 +153,6 @@ async def _state(client: Client, workflow_id: str) -> dict[str, Any]:
 
 
 async def _end(client: Client, workflow_id: str, run_id: str) -> dict[str, Any]:
-
     try:
         return {"result": await client.get_workflow_handle(workflow_id, run_id=run_id).result()}
     except WorkflowFailureError as error:

@@ -27,8 +27,8 @@ from temporalio.service import RPCError
 from holdfast.errors import HoldfastError, InputError
 from holdfast.messages import visible, visible_json
 from holdfast.stores.protocol import AgentStore
-from holdfast.temporal import HoldfastClient, names
-from holdfast.temporal.seen import DONE, described, listed, looked_at, outcome
+from holdfast.temporal import HoldfastClient
+from holdfast.temporal.seen import DONE, cancel_run, listed, looked_at, outcome, runs_query
 from holdfast.web.access import Access, Person, Role
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -43,7 +43,7 @@ class Pages:
     """What the page shows and does, with one client and, for transcripts, the workers' store."""
 
     def __init__(self, client: Client, access: Access, store: AgentStore | None, temporal_ui: str | None) -> None:
-        self._client, self.people = client, HoldfastClient(client)
+        self.client, self.people = client, HoldfastClient(client)
         self._access, self._store, self._ui = access, store, temporal_ui
         self._templates = Environment(
             loader=FileSystemLoader(_TEMPLATES), autoescape=True, finalize=_finalized, trim_blocks=True,
@@ -103,17 +103,17 @@ class Pages:
         """Runs, the latest first, as filters say."""
         self._person(request)
         wanted = {name: request.query_params.get(name, "").strip() for name in ("status", "type", "session")}
-        fields = {"status": names.STATUS_ATTRIBUTE, "type": "WorkflowType", "session": names.SESSION_ATTRIBUTE}
-        parts = [f"{fields[name]} = {_quoted(value)}" for name, value in wanted.items() if value]
-        query = " AND ".join([f"{names.STATUS_ATTRIBUTE} IS NOT NULL", *parts])
-        found = [listed(run) async for run in self._client.list_workflows(query, limit=_RUNS)]
+        query = runs_query(
+            status=wanted["status"] or None, kind=wanted["type"] or None, session=wanted["session"] or None
+        )
+        found = [listed(run) async for run in self.client.list_workflows(query, limit=_RUNS)]
         return self.page(request, "runs", runs=found, wanted=wanted, most=_RUNS, changes=None)
 
     async def run(self, request: Request) -> Response:
         """One run: how far it is, what it waits for, what was said, who has decided what."""
         self._person(request)
         run = request.path_params["run"]
-        seen = await looked_at(self._client, run)
+        seen = await looked_at(self.client, run)
         state = seen.get("state") or {}
         result = seen.get("result") if isinstance(seen.get("result"), dict) else {}
         waiting = [{"workflow_id": run, **item} for item in state.get("waiting", ())]
@@ -144,7 +144,7 @@ class Pages:
     def _in_temporal(self, seen: dict[str, Any]) -> str | None:
         if self._ui is None:
             return None
-        space, run = quote(self._client.namespace, safe=""), quote(seen["workflow_id"], safe="")
+        space, run = quote(self.client.namespace, safe=""), quote(seen["workflow_id"], safe="")
         return f"{self._ui}/namespaces/{space}/workflows/{run}/{seen['run_id']}"
 
     # --- changes ---
@@ -158,7 +158,7 @@ class Pages:
             nonlocal shown
             while not await request.is_disconnected():
                 with suppress(HoldfastError, RPCError):
-                    seen: Any = await self._waiting() if of == "inbox" else await looked_at(self._client, of)
+                    seen: Any = await self._waiting() if of == "inbox" else await looked_at(self.client, of)
                     if (now := _digest(seen)) != shown:
                         shown = now
                         yield "event: changed\ndata: \n\n"
@@ -183,11 +183,6 @@ class Pages:
             return RedirectResponse(f"{back}?said={quote(said)}", 303)
 
         return handle
-
-    async def cancel(self, run: str) -> None:
-        if (await described(self._client, run)).close_time is not None:
-            raise InputError("The run has ended already")
-        await self._client.get_workflow_handle(run).cancel()
 
     # --- signing in ---
 
@@ -276,7 +271,7 @@ async def _message(pages: Pages, request: Request, run: str, form: FormData, per
 
 
 async def _cancel(pages: Pages, request: Request, run: str, form: FormData, person: Person) -> str:
-    await pages.cancel(run)
+    await cancel_run(pages.client, run)
     return "Cancelled"
 
 
@@ -299,11 +294,6 @@ def _own_path(to: str) -> str:
 
 def _path(run: str) -> str:
     return quote(run, safe="/:@+=~.-")
-
-
-def _quoted(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def _finalized(value: Any) -> Any:

@@ -177,6 +177,13 @@ async def test_a_run_shows_how_far_it_is_what_was_said_and_what_it_used(temporal
         await run.cancel()
 
 
+async def test_a_run_that_could_not_say_how_it_ended_is_found_by_that(temporal: Temporal) -> None:
+    async with browser(temporal) as client:
+        run = await temporal.start("clerk")
+        await run.terminate()
+        await until(lambda: _shows(client, "/runs?status=terminated", run.id))
+
+
 async def _shows(client: httpx.AsyncClient, page: str, text: str) -> bool:
     return text in (await client.get(page)).text
 
