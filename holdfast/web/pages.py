@@ -10,6 +10,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -26,10 +27,12 @@ from temporalio.service import RPCError
 
 from holdfast.errors import HoldfastError, InputError
 from holdfast.messages import visible, visible_json
-from holdfast.stores.protocol import AgentStore
+from holdfast.stores.protocol import AgentStore, Ledger
 from holdfast.temporal import HoldfastClient
+from holdfast.temporal.names import child_id
 from holdfast.temporal.seen import DONE, cancel_run, listed, looked_at, outcome, runs_query
 from holdfast.web.access import Access, Person, Role
+from holdfast.web.graphs import Progress, draw, load_progress
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _RUNS = 50  # on a page
@@ -49,7 +52,7 @@ class Pages:
             loader=FileSystemLoader(_TEMPLATES), autoescape=True, finalize=_finalized, trim_blocks=True,
             lstrip_blocks=True,
         )  # fmt: skip
-        self._templates.filters |= {"at": _at, "json": _pretty, "path": _path}
+        self._templates.filters |= {"at": _at, "json": _pretty, "path": _path, "step_link": _step_link}
 
     def routes(self) -> list[Route]:
         return [
@@ -115,8 +118,10 @@ class Pages:
         run = request.path_params["run"]
         seen = await looked_at(self.client, run)
         state = seen.get("state") or {}
-        result = seen.get("result") if isinstance(seen.get("result"), dict) else {}
+        result: dict[str, Any] = seen["result"] if isinstance(seen.get("result"), dict) else {}
         waiting = [{"workflow_id": run, **item} for item in state.get("waiting", ())]
+        run_key = state.get("run_key") or result.get("run_key") or seen["first_run_id"]
+        progress = await self._progress(run_key, seen)
         return self.page(
             request,
             "run",
@@ -127,7 +132,9 @@ class Pages:
             good=DONE,
             waiting=waiting,
             messages=await self._messages(seen),
-            decisions=await self._decisions(state.get("run_key") or seen["first_run_id"]),
+            decisions=await self._decisions(run_key),
+            progress=progress,
+            graph=None if progress is None else draw(progress, ended="closed" in seen, link=partial(_step_link, run)),
             temporal=self._in_temporal(seen),
             changes=None if "closed" in seen else _changes(run, seen),
         )
@@ -137,9 +144,12 @@ class Pages:
             return []
         return (await self._store.load_messages(seen["session_id"]))[-_MESSAGES:]
 
+    async def _progress(self, run_key: str, seen: dict[str, Any]) -> Progress | None:
+        store = self._store
+        return await load_progress(store, run_key, seen) if isinstance(store, Ledger) else None
+
     async def _decisions(self, run_key: str) -> list[Any]:
-        load = getattr(self._store, "load_decisions", None)
-        return [] if load is None else list(await load(run_key))
+        return await self._store.load_decisions(run_key) if isinstance(self._store, Ledger) else []
 
     def _in_temporal(self, seen: dict[str, Any]) -> str | None:
         if self._ui is None:
@@ -290,6 +300,10 @@ def _own_path(to: str) -> str:
     parts = urlsplit(to)
     own = to.startswith("/") and not to.startswith(("//", "/\\")) and not parts.scheme and not parts.netloc
     return to if own and to.isprintable() else "/"
+
+
+def _step_link(run: str, path: str) -> str:
+    return f"/runs/{_path(child_id(run, path))}"
 
 
 def _path(run: str) -> str:

@@ -170,8 +170,6 @@ async def test_a_run_shows_how_far_it_is_what_was_said_and_what_it_used(temporal
         assert "1,200 tokens in, 0 out" in shown
         assert "Turn</dt><dd>1 of at most 20" in shown
         assert f"http://ui.example/namespaces/default/workflows/{child.replace('/', '%2F')}/" in shown
-        steps = (await client.get(f"/runs/{run.id}")).text
-        assert ("Done</dt><dd><code>first</code>" in steps, "Runs</dt><dd><code>say</code>" in steps) == (True, True)
         listed = (await client.get("/runs", params={"type": "clerk", "session": child.replace("/", ".")})).text
         assert "No runs." in listed or child in listed
         await run.cancel()
