@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import Any, NamedTuple
 
 import click
@@ -71,7 +72,7 @@ def dev(
         raise click.UsageError(f"There is no file {app!r}.")
     server = {"db_filename": db_filename, "port": port, "ui_port": ui_port, "log_file": log_file}
     with _alone(db_filename):
-        work = _serve(server, _program(app, worker), reload=reload, web_port=web_port if web else None)
+        work = _serve(server, app, _program(app, worker), reload=reload, web_port=web_port if web else None)
         asyncio.run(until_stopped(work, _tell_stopping))
     click.echo("Stopped.")
 
@@ -114,7 +115,9 @@ def _program(app: str | None, worker: Path | None) -> _Program | None:
     return None if worker is None else _Program(str(worker), (sys.executable, str(worker)), worker.parent)
 
 
-async def _serve(options: dict[str, Any], worker: _Program | None, *, reload: bool, web_port: int | None) -> None:
+async def _serve(
+    options: dict[str, Any], app: str | None, worker: _Program | None, *, reload: bool, web_port: int | None
+) -> None:
     from holdfast.temporal import dev_server  # half a second, which `--help` need not wait for
 
     async with dev_server(ui=True, **options) as server:
@@ -123,7 +126,8 @@ async def _serve(options: dict[str, Any], worker: _Program | None, *, reload: bo
         gone = asyncio.ensure_future(_watch(server.address))
         environment = local_environment(server.address, server.namespace)
         try:
-            async with _page(web_port, server.ui_url, environment):
+            page = _page(app, web_port, server.ui_url, environment)
+            async with _served(page, environment, None if worker is None or not reload else worker.folder):
                 if worker is None:
                     click.echo(
                         "Worker     none: no APP was given, there is no ./worker.py, and --worker names no other"
@@ -135,20 +139,40 @@ async def _serve(options: dict[str, Any], worker: _Program | None, *, reload: bo
             gone.cancel()
 
 
-@asynccontextmanager
-async def _page(port: int | None, temporal_ui: str | None, environment: dict[str, str]) -> AsyncIterator[None]:
-    """Serve the page beside all else, which goes on if that cannot be."""
+def _page(
+    app: str | None, port: int | None, temporal_ui: str | None, environment: dict[str, str]
+) -> tuple[str, ...] | None:
+    """Return the command that serves the page, if it can be."""
     if port is None:
-        yield
-    elif find_spec("starlette") is None:
+        return None
+    if find_spec("starlette") is None:
         click.echo("Page       none: pip install 'holdfast[web]'")
+        return None
+    of = ("--store", environment.get("HOLDFAST_STORE") or "holdfast.db") if app is None else ("--app", app)
+    ui = () if temporal_ui is None else ("--temporal-ui", temporal_ui)
+    return (sys.executable, "-m", "holdfast", "web", "--port", str(port), *of, *ui)
+
+
+@asynccontextmanager
+async def _served(
+    page: tuple[str, ...] | None, environment: dict[str, str], folder: Path | None
+) -> AsyncIterator[None]:
+    """Serve the page beside all else, which goes on if that cannot be; anew when the files of a folder change."""
+
+    async def serve(words: tuple[str, ...]) -> None:
+        # Whoever has a form open can send it to the next process, too.
+        secret = {"HOLDFAST_SECRET": token_urlsafe(32)} | environment
+        while True:
+            async with child(*words, environment=secret):
+                await _changed(folder)
+
+    serving = None if page is None else asyncio.ensure_future(serve(page))
+    try:
         yield
-    else:
-        store = environment.get("HOLDFAST_STORE") or "holdfast.db"
-        ui = () if temporal_ui is None else ("--temporal-ui", temporal_ui)
-        words = (sys.executable, "-m", "holdfast", "web", "--port", str(port), "--store", store, *ui)
-        async with child(*words, environment=environment):
-            yield
+    finally:
+        if serving is not None:
+            serving.cancel()
+            await asyncio.wait({serving})
 
 
 def _tell_stopping() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.applications import Application, load_application
 from holdfast.cli.commands import on_temporal
 from holdfast.cli.outputs import Output
 from holdfast.cli.people import who
@@ -41,6 +42,8 @@ def _check(*, people: str | None, proxy_header: str | None, **_: Any) -> None:
 )
 @click.option("--https", is_flag=True, help="People use https, which a proxy ends: cookies are for that alone.")
 @click.option("--temporal-ui", metavar="URL", help="Address of Temporal Web, for links.")
+@click.option("--app", metavar="APP", help="File or module whose agents and pipelines can be started from the page.")
+@click.option("--task-queue", default="holdfast", show_default=True, help="Queue of the workers that have them.")
 @STORE
 @partial(on_temporal, check=_check)
 async def web(
@@ -54,9 +57,11 @@ async def web(
     proxies: tuple[str, ...],
     https: bool,
     temporal_ui: str | None,
+    app: str | None,
+    task_queue: str,
     store: str | None,
 ) -> None:
-    """Serve the page: what waits for people, runs, decisions.
+    """Serve the page: what waits for people, runs, decisions; with --app also what can be started.
 
     On this machine whoever sits at it may do everything, by their login name. Elsewhere people sign in, or a proxy says
     who they are; FILE.toml says what they may do:
@@ -77,14 +82,16 @@ async def web(
 
     local = None if people else Person(name=who(None), role="operator")
     access = _access(people, local, https, proxy_header, proxies)
-    kept = sqlite_store(store) if store is not None else None
-    app = create_app(
+    loaded = Application() if app is None else load_application(app, store)
+    kept = sqlite_store(store) if app is None and store is not None else loaded.store
+    page = create_app(
         client, access=access, store=kept, host=host, names=names,
         temporal_ui=None if temporal_ui is None else temporal_ui.rstrip("/"),
+        agents=loaded.agents.values(), pipelines=loaded.pipelines.values(), task_queue=task_queue,
     )  # fmt: skip
     with _listening(host, port) as listener:
         config = uvicorn.Config(
-            app,
+            page,
             log_level="warning",
             proxy_headers=False,
             server_header=False,

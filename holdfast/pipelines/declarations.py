@@ -14,7 +14,7 @@ from holdfast.agents import Agent, check_name
 from holdfast.errors import DefinitionError, InputError
 from holdfast.messages import clean_text, error_text, explain, json_problem, read_json
 from holdfast.pipelines.contexts import StepContext
-from holdfast.tools import Approval, Tool, check_choice, check_count, check_function, schema_type
+from holdfast.tools import Approval, Tool, check_choice, check_count, check_function, json_schema, schema_type
 
 T = TypeVar("T", default=dict[str, Any])
 StepInput = Callable[[StepContext], Any]
@@ -239,6 +239,10 @@ class Pipeline:
     @functools.cached_property
     def _input_type(self) -> TypeAdapter[Any] | None:
         return None if self.input is None else schema_type(self.input, f"Pipeline '{self.name}'", "input")
+
+    @functools.cached_property
+    def input_schema(self) -> dict[str, Any] | None:
+        return None if self._input_type is None else json_schema(self._input_type, f"Pipeline '{self.name}'", "input")
 
     def read_input(self, data: Any) -> Any:
         """Read the input by its type: defaults filled in, unknown keys dropped.

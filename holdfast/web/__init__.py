@@ -1,6 +1,6 @@
 """The page on which people see what waits for them, decide, answer, and look after runs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -16,10 +16,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from holdfast.agents import Agent
 from holdfast.errors import HoldfastError
+from holdfast.pipelines import Pipeline
 from holdfast.stores.protocol import AgentStore
+from holdfast.temporal.names import TASK_QUEUE
 from holdfast.web.access import HEADERS, Access, Person, check_listening, hosts_of
 from holdfast.web.pages import Pages
+from holdfast.web.starts import starts_of
 
 __all__ = ["Access", "Person", "check_listening", "create_app"]
 
@@ -32,6 +36,9 @@ def create_app(
     host: str = "127.0.0.1",
     names: Sequence[str] = (),
     temporal_ui: str | None = None,
+    agents: Iterable[Agent] = (),
+    pipelines: Iterable[Pipeline] = (),
+    task_queue: str = TASK_QUEUE,
 ) -> Starlette:
     """Make the page as an ASGI application.
 
@@ -41,12 +48,14 @@ def create_app(
         host: where it will listen.
         names: under which people ask for it, such as "runs.example.com"; requests for others are refused.
         temporal_ui: address of Temporal Web, for links.
+        agents, pipelines: what people may start from the page, with forms made from the types of inputs.
+        task_queue: of the workers that have them.
 
     Raises:
         DefinitionError: it would listen where strangers are, and nobody has to sign in.
     """
     check_listening(host, access)
-    pages = Pages(client, access, store, temporal_ui)
+    pages = Pages(client, access, store, temporal_ui, starts_of(agents, pipelines), task_queue)
 
     async def failed(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException) and error.status_code == 401:

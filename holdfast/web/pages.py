@@ -1,4 +1,4 @@
-"""The pages: what waits, which runs there are, one run; and the forms by which people decide, answer and repair.
+"""The pages: what waits, which runs there are, one run; the forms by which people start, decide, answer and repair.
 
 Every form works without JavaScript. What it does is an update of the run, which says whether it counts; who has sent it
 is who has signed in, whatever the form says.
@@ -7,17 +7,17 @@ is who has signed in, whatever the form says.
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
+from uuid import uuid4
 
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
-from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
@@ -25,29 +25,38 @@ from starlette.routing import Route
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from holdfast.errors import HoldfastError, InputError
+from holdfast.errors import HoldfastError, InputError, SessionConflictError
 from holdfast.messages import visible, visible_json
 from holdfast.stores.protocol import AgentStore, Ledger
 from holdfast.temporal import HoldfastClient
 from holdfast.temporal.names import child_id
-from holdfast.temporal.seen import DONE, cancel_run, listed, looked_at, outcome, runs_query
+from holdfast.temporal.seen import DONE, listed, looked_at, outcome, runs_query
 from holdfast.web.access import Access, Person, Role
+from holdfast.web.acts import ACTS, Act
 from holdfast.web.graphs import Progress, draw, load_progress
+from holdfast.web.starts import Start
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _RUNS = 50  # on a page
 _MESSAGES = 400  # of a transcript, the last
 _EVERY = 2.0  # seconds between two looks, for whoever has a page open
 
-Act = Callable[["Pages", Request, str, FormData, Person], Awaitable[str]]
-
 
 class Pages:
     """What the page shows and does, with one client and, for transcripts, the workers' store."""
 
-    def __init__(self, client: Client, access: Access, store: AgentStore | None, temporal_ui: str | None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        access: Access,
+        store: AgentStore | None,
+        temporal_ui: str | None,
+        starts: Mapping[str, Start],
+        task_queue: str,
+    ) -> None:
         self.client, self.people = client, HoldfastClient(client)
         self._access, self._store, self._ui = access, store, temporal_ui
+        self._starts, self._task_queue = starts, task_queue
         self._templates = Environment(
             loader=FileSystemLoader(_TEMPLATES), autoescape=True, finalize=_finalized, trim_blocks=True,
             lstrip_blocks=True,
@@ -61,6 +70,8 @@ class Pages:
             Route("/logout", self.logout, methods=["POST"]),
             Route("/runs", self.runs),
             Route("/changes", self.changes),
+            Route("/start", self.starts),
+            Route("/start/{name}", self.start, methods=["GET", "POST"]),
             *(
                 Route(f"/runs/{{run:path}}/{name}", self._acting(*rule), methods=["POST"])
                 for name, rule in ACTS.items()
@@ -85,6 +96,7 @@ class Pages:
             csrf=self._access.csrf(request),
             path=request.url.path,
             is_local=self._access.local is not None,
+            has_starts=bool(self._starts),
             said=request.query_params.get("said"),
             **values,
         )
@@ -177,6 +189,31 @@ class Pages:
 
         return StreamingResponse(events(), media_type="text/event-stream")
 
+    # --- starting ---
+
+    async def starts(self, request: Request) -> Response:
+        """What can be started."""
+        self._person(request, "operator")
+        return self.page(request, "starts", starts=self._starts.values(), changes=None)
+
+    async def start(self, request: Request) -> Response:
+        """Start an agent or a pipeline by a form; what was typed stays where it cannot be used."""
+        person = self._person(request, "operator")
+        start = self._starts.get(request.path_params["name"])
+        if start is None:
+            raise HTTPException(404, "There is no agent or pipeline of this name here.")
+        shown: dict[str, Any] = {"start": start, "changes": None}
+        if request.method == "GET":
+            return self.page(request, "start", typed=None, why=None, key=uuid4().hex, **shown)
+        form = await request.form()
+        self._access.check(request, form.get("csrf"))
+        key = str(form.get("key") or uuid4().hex)
+        try:
+            run = await start.run(self.client, form, key=key, user=person.name, task_queue=self._task_queue)
+        except (InputError, SessionConflictError) as error:
+            return self.page(request, "start", status=422, typed=form, why=str(error), key=key, **shown)
+        return RedirectResponse(f"/runs/{_path(run)}?said=Started", 303)
+
     # --- acting ---
 
     def _acting(self, role: Role, act: Act) -> Callable[[Request], Awaitable[Response]]:
@@ -186,7 +223,7 @@ class Pages:
             self._access.check(request, form.get("csrf"))
             run = request.path_params["run"]
             try:
-                said = await act(self, request, run, form, person)
+                said = await act(self.people, run, form, person)
             except InputError as error:
                 return self.page(request, "refused", status=409, run=run, why=str(error), changes=None)
             back = "/" if form.get("back") == "inbox" else f"/runs/{_path(run)}"
@@ -225,74 +262,6 @@ def _changes(of: str, shown: Any) -> str:
 
 def _digest(shown: Any) -> str:
     return hashlib.blake2b(json.dumps(shown, default=str).encode(), digest_size=8).hexdigest()
-
-
-def _text(form: FormData, name: str) -> str | None:
-    value = form.get(name)
-    return value.strip() or None if isinstance(value, str) else None
-
-
-def _needed(form: FormData, name: str) -> str:
-    if (value := _text(form, name)) is None:
-        raise InputError(f"{name.capitalize()} is missing")
-    return value
-
-
-async def _decide(pages: Pages, request: Request, run: str, form: FormData, person: Person) -> str:
-    decision, gate, edit = _needed(form, "decision"), _needed(form, "gate"), None
-    if decision not in ("approve", "reject"):
-        raise InputError("Decision must be approve or reject")
-    text, shown = _text(form, "edit"), _text(form, "shown")
-    if decision == "approve" and text is not None:
-        try:
-            edit = json.loads(text)
-        except ValueError as error:
-            raise InputError(f"What was edited is no JSON: {error}") from error
-        if shown is not None and edit == json.loads(shown):
-            edit = None  # nothing was changed
-    await pages.people.decide(
-        run, gate, decision, by=person.name, comment=_text(form, "comment"), digest=_needed(form, "digest"), edit=edit  # type: ignore[arg-type]
-    )  # fmt: skip
-    return f"{'Approved' if decision == 'approve' else 'Rejected'} {gate}"
-
-
-async def _answer(pages: Pages, request: Request, run: str, form: FormData, person: Person) -> str:
-    await pages.people.answer(run, _needed(form, "text"), tool_call_id=_text(form, "call"), by=person.name)
-    return "Answered"
-
-
-async def _resume(pages: Pages, request: Request, run: str, form: FormData, person: Person) -> str:
-    action = _needed(form, "action")
-    await pages.people.resume(run, action, model=_text(form, "model"), by=person.name)  # type: ignore[arg-type]
-    return "Tried again" if action == "retry" else "Given up"
-
-
-async def _resolve(pages: Pages, request: Request, run: str, form: FormData, person: Person) -> str:
-    decision, result = _needed(form, "decision"), _text(form, "result")
-    await pages.people.resolve(
-        run, _needed(form, "call"), decision, result=result, by=person.name, reason=_text(form, "reason")  # type: ignore[arg-type]
-    )  # fmt: skip
-    return "Settled"
-
-
-async def _message(pages: Pages, request: Request, run: str, form: FormData, person: Person) -> str:
-    await pages.people.message(run, _needed(form, "text"))
-    return "Said"
-
-
-async def _cancel(pages: Pages, request: Request, run: str, form: FormData, person: Person) -> str:
-    await cancel_run(pages.client, run)
-    return "Cancelled"
-
-
-ACTS: dict[str, tuple[Role, Act]] = {
-    "decide": ("approver", _decide),
-    "answer": ("approver", _answer),
-    "resume": ("operator", _resume),
-    "resolve": ("operator", _resolve),
-    "message": ("operator", _message),
-    "cancel": ("operator", _cancel),
-}
 
 
 def _own_path(to: str) -> str:

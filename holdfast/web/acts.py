@@ -1,0 +1,81 @@
+"""What the forms of a run do: decide, answer, repair. Each is an update of the run, which says whether it counts."""
+
+import json
+from collections.abc import Awaitable, Callable
+
+from starlette.datastructures import FormData
+
+from holdfast.errors import InputError
+from holdfast.temporal import HoldfastClient
+from holdfast.temporal.seen import cancel_run
+from holdfast.web.access import Person, Role
+
+Act = Callable[[HoldfastClient, str, FormData, Person], Awaitable[str]]
+
+
+def _text(form: FormData, name: str) -> str | None:
+    value = form.get(name)
+    return value.strip() or None if isinstance(value, str) else None
+
+
+def _needed(form: FormData, name: str) -> str:
+    if (value := _text(form, name)) is None:
+        raise InputError(f"{name.capitalize()} is missing")
+    return value
+
+
+async def _decide(people: HoldfastClient, run: str, form: FormData, person: Person) -> str:
+    decision, gate, edit = _needed(form, "decision"), _needed(form, "gate"), None
+    if decision not in ("approve", "reject"):
+        raise InputError("Decision must be approve or reject")
+    text, shown = _text(form, "edit"), _text(form, "shown")
+    if decision == "approve" and text is not None:
+        try:
+            edit = json.loads(text)
+        except ValueError as error:
+            raise InputError(f"What was edited is no JSON: {error}") from error
+        if shown is not None and edit == json.loads(shown):
+            edit = None  # nothing was changed
+    await people.decide(
+        run, gate, decision, by=person.name, comment=_text(form, "comment"), digest=_needed(form, "digest"), edit=edit  # type: ignore[arg-type]
+    )  # fmt: skip
+    return f"{'Approved' if decision == 'approve' else 'Rejected'} {gate}"
+
+
+async def _answer(people: HoldfastClient, run: str, form: FormData, person: Person) -> str:
+    await people.answer(run, _needed(form, "text"), tool_call_id=_text(form, "call"), by=person.name)
+    return "Answered"
+
+
+async def _resume(people: HoldfastClient, run: str, form: FormData, person: Person) -> str:
+    action = _needed(form, "action")
+    await people.resume(run, action, model=_text(form, "model"), by=person.name)  # type: ignore[arg-type]
+    return "Tried again" if action == "retry" else "Given up"
+
+
+async def _resolve(people: HoldfastClient, run: str, form: FormData, person: Person) -> str:
+    decision, result = _needed(form, "decision"), _text(form, "result")
+    await people.resolve(
+        run, _needed(form, "call"), decision, result=result, by=person.name, reason=_text(form, "reason")  # type: ignore[arg-type]
+    )  # fmt: skip
+    return "Settled"
+
+
+async def _message(people: HoldfastClient, run: str, form: FormData, person: Person) -> str:
+    await people.message(run, _needed(form, "text"))
+    return "Said"
+
+
+async def _cancel(people: HoldfastClient, run: str, form: FormData, person: Person) -> str:
+    await cancel_run(people.client, run)
+    return "Cancelled"
+
+
+ACTS: dict[str, tuple[Role, Act]] = {
+    "decide": ("approver", _decide),
+    "answer": ("approver", _answer),
+    "resume": ("operator", _resume),
+    "resolve": ("operator", _resolve),
+    "message": ("operator", _message),
+    "cancel": ("operator", _cancel),
+}

@@ -1,0 +1,167 @@
+"""Forms made from JSON schemas: what a person fills in, read as the data that the schema describes.
+
+A field is made for what HTML has a control for; all else is typed as JSON. The type itself checks what was typed, so a
+field only has to say no lies about it.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from holdfast.errors import InputError
+from holdfast.messages import read_json
+
+Control = Literal["group", "text", "input", "number", "checkbox", "select", "lines", "json"]
+_INPUTS = {"date": "date", "time": "time", "email": "email", "uri": "url", "password": "password"}
+_SCALARS = {"string", "integer", "number"}
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One control of a form, or a group of them.
+
+    Args:
+        name: of the control: the path to its value, with dots.
+        key: of its value in the object that it is in; None for the whole.
+        label, help: for people.
+        kind: of an "input" or "number": the value of the attribute `type`, or `step`.
+        options: of a "select": the JSON of each value, and its text.
+        value: what it has at first, as text; of a checkbox "on" or nothing.
+        required: must be filled in; else what is left empty is left out, or null if only that is allowed.
+        fields: of a group.
+    """
+
+    name: str
+    key: str | None
+    label: str
+    control: Control
+    help: str = ""
+    kind: str = ""
+    options: Sequence[tuple[str, str]] = ()
+    value: str = ""
+    least: float | None = None
+    most: float | None = None
+    required: bool = True
+    is_null: bool = False
+    fields: "tuple[Field, ...]" = ()
+
+    def read(self, form: Mapping[str, Any]) -> Any:
+        """Return what was filled in.
+
+        Raises:
+            InputError: what should be a number or JSON is none.
+        """
+        found = self._read(form)
+        return None if found is _ABSENT else found
+
+    def _read(self, form: Mapping[str, Any]) -> Any:
+        if self.control == "group":
+            values = {field.key: field._read(form) for field in self.fields}
+            found = {key: value for key, value in values.items() if value is not _ABSENT}
+            return found if found or self.required else _ABSENT
+        if self.control == "checkbox":
+            return self.name in form
+        text = str(form.get(self.name, "")).replace("\r\n", "\n")
+        if not text.strip():
+            return None if self.is_null else _ABSENT
+        match self.control:
+            case "number" | "select" | "json":
+                try:
+                    return read_json(text)
+                except InputError as error:
+                    raise InputError(f"{self.label}: {error}") from error
+            case "lines":
+                return [line for line in text.split("\n") if line.strip()]
+            case _:
+                return text
+
+
+def form_of(schema: Mapping[str, Any] | None, name: str = "input") -> Field:
+    """Return the form for a value; a schema of None takes any."""
+    whole: Mapping[str, Any] = {"title": "Input"} if schema is None else schema
+    return _field(whole, name, None, _Known(whole.get("$defs", {})), required=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What parts of a schema refer to.
+
+    Args:
+        definitions: by name.
+        within: those that the part is in; what contains itself is typed as JSON.
+    """
+
+    definitions: Mapping[str, Any]
+    within: tuple[str, ...] = ()
+
+    def resolve(self, schema: Mapping[str, Any]) -> "tuple[dict[str, Any], _Known]":
+        """Return what a schema refers to, with what it says besides."""
+        name = str(schema["$ref"]).rpartition("/")[2] if "$ref" in schema else None
+        rest = {key: value for key, value in schema.items() if key != "$ref"}
+        if name is None or name in self.within or name not in self.definitions:
+            return rest, self
+        inner = _Known(self.definitions, (*self.within, name))
+        return inner.resolve({**self.definitions[name], **rest})
+
+
+def _field(part: Mapping[str, Any], name: str, key: str | None, known: _Known, *, required: bool) -> Field:
+    """Return the field of a part of a schema."""
+    schema, is_null = _not_null(part)
+    schema, known = known.resolve(schema)
+    has: dict[str, Any] = {
+        "name": name,
+        "key": key,
+        "label": str(schema.get("title", key)),
+        "help": str(schema.get("description", "")),
+        "required": required and not is_null,
+        "is_null": is_null and required,
+    }
+    if schema.get("properties") and schema.get("default") is None and not is_null:
+        has["fields"] = tuple(
+            _field(one, f"{name}.{inner}", inner, known, required=inner in schema.get("required", ()))
+            for inner, one in schema["properties"].items()
+        )
+        return Field(control="group", **has)
+    made = _control(schema, is_optional=is_null or (not required and schema.get("default") is None))
+    made["help"] = f"{has['help']} {made.get('help', '')}".strip()
+    return Field(**has | made)
+
+
+def _control(schema: Mapping[str, Any], *, is_optional: bool) -> dict[str, Any]:
+    """Return what is special of the control for a schema without properties."""
+    default, items = schema.get("default"), schema.get("items")
+    if options := [schema["const"]] if "const" in schema else schema.get("enum"):
+        first = "" if default is None else json.dumps(default)
+        return {"control": "select", "options": [(json.dumps(one), _text(one)) for one in options], "value": first}
+    match schema.get("type"):
+        case "boolean" if is_optional:
+            return {"control": "select", "options": [("true", "yes"), ("false", "no")]}
+        case "boolean":
+            return {"control": "checkbox", "value": "on" if default else ""}
+        case "integer" | "number" as kind:
+            limits = {"least": schema.get("minimum"), "most": schema.get("maximum")}
+            return {"control": "number", "kind": "1" if kind == "integer" else "any", "value": _text(default), **limits}
+        case "string" if kind := _INPUTS.get(schema.get("format", "")):
+            return {"control": "input", "kind": kind, "value": _text(default)}
+        case "array" if items == {"type": "string"} and not default:
+            return {"control": "lines", "help": "One per line."}
+        case "string":
+            return {"control": "text", "value": _text(default)}
+    if {"string"} <= {one.get("type") for one in schema.get("anyOf", ())} <= _SCALARS:  # such as a Decimal
+        return {"control": "text", "value": _text(default)}
+    return {"control": "json", "help": "As JSON.", "value": "" if default is None else json.dumps(default, indent=2)}
+
+
+def _not_null(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+    """Return a schema without its null, and whether it had one."""
+    kinds = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
+    is_null = len(kinds) < len(schema.get("anyOf", ()))
+    if len(kinds) != 1:
+        return ({**schema, "anyOf": kinds} if is_null else schema), is_null
+    return {**kinds[0], **{key: value for key, value in schema.items() if key != "anyOf"}}, is_null
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,76 @@
+"""What people may start from the page: an agent by a message, a pipeline by a form for its input."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from temporalio.client import Client
+
+from holdfast.agents import Agent
+from holdfast.errors import DefinitionError, SessionConflictError
+from holdfast.pipelines import Pipeline
+from holdfast.temporal import start_agent, start_pipeline
+from holdfast.temporal.names import workflow_id
+from holdfast.web.forms import Field, form_of
+
+_MESSAGE = Field("message", "message", "Message", "text")
+_SESSION = Field("session", "session", "Session", "input", "The conversation to go on with; a new one if left empty.",
+                 kind="text", required=False)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """An agent or a pipeline, and the form that starts it."""
+
+    item: Agent | Pipeline
+    fields: tuple[Field, ...]
+
+    @property
+    def name(self) -> str:
+        return self.item.name
+
+    @property
+    def description(self) -> str:
+        return (self.item.description if isinstance(self.item, Agent) else self.fields[0].help) or ""
+
+    async def run(self, client: Client, form: Mapping[str, Any], *, key: str, user: str, task_queue: str) -> str:
+        """Start it as the form says, and return the workflow id.
+
+        Args:
+            key: of the form that was shown: who sends it twice starts one run.
+
+        Raises:
+            InputError: what was typed cannot be used.
+            SessionConflictError: the session that was asked for has a run in flight.
+        """
+        session = None
+        try:
+            if isinstance(self.item, Pipeline):
+                given = self.fields[0].read(form)
+                run = await start_pipeline(
+                    client, self.item, input=given, run_key=key, user_id=user, task_queue=task_queue
+                )
+            else:
+                message, session = (field.read(form) for field in self.fields)
+                run = await start_agent(
+                    client, self.item, message=message, session_id=session or key, user_id=user, task_queue=task_queue
+                )
+        except SessionConflictError:
+            if session is not None:
+                raise
+            return workflow_id(self.name, key)
+        return run.id
+
+
+def starts_of(agents: Iterable[Agent], pipelines: Iterable[Pipeline]) -> dict[str, Start]:
+    """Return what can be started, by name."""
+    found = {agent.name: Start(agent, (_MESSAGE, _SESSION)) for agent in agents}
+    return found | {pipeline.name: Start(pipeline, (_input_of(pipeline),)) for pipeline in pipelines}
+
+
+def _input_of(pipeline: Pipeline) -> Field:
+    try:
+        schema = pipeline.input_schema
+    except DefinitionError:  # its type is read by code alone
+        schema = None
+    return form_of(schema)

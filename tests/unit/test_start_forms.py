@@ -1,0 +1,111 @@
+"""Forms are made from the schemas of inputs, and what is typed into them is read as those types want it."""
+
+from datetime import date
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field, SecretStr
+
+from holdfast import Approval, InputError, pipeline
+from holdfast.web.forms import form_of
+
+
+class Size(Enum):
+    small = "S"
+    large = "L"
+
+
+class Author(BaseModel):
+    name: str
+    born: date | None = None
+
+
+class Node(BaseModel):
+    value: int
+    children: list["Node"] = []
+
+
+class Article(BaseModel):
+    """What is to be written."""
+
+    title: str = Field(description="In one line.")
+    words: Annotated[int, Field(ge=100, le=5_000)] = 800
+    ratio: float | None = None
+    tone: Literal["dry", "warm"] = "dry"
+    size: Size
+    draft: bool = True
+    tags: list[str] = []
+    author: Author
+    price: Decimal | None = None
+    rules: dict[str, int] = {}
+    key: SecretStr | None = None
+    sure: bool | None = None
+    tree: Node | None = None
+
+
+FORM = form_of(pipeline("write", input=Article).step("ok", approval=Approval(message="?")).build().input_schema)
+
+
+def read(**typed: str) -> Any:
+    return FORM.read({f"input.{name.replace('__', '.')}": text for name, text in typed.items()})
+
+
+def test_each_type_has_its_control() -> None:
+    controls = {field.key: field.control for field in FORM.fields}
+    assert controls == {
+        "title": "text", "words": "number", "ratio": "number", "tone": "select", "size": "select", "draft": "checkbox",
+        "tags": "lines", "author": "group", "price": "text", "rules": "json", "key": "input", "sure": "select",
+        "tree": "json",
+    }  # fmt: skip
+
+
+def test_a_form_says_what_the_schema_says() -> None:
+    fields = {field.key: field for field in FORM.fields}
+    assert (FORM.label, FORM.help) == ("Article", "What is to be written.")
+    assert (fields["title"].label, fields["title"].help, fields["title"].required) == ("Title", "In one line.", True)
+    assert (fields["words"].value, fields["words"].least, fields["words"].most) == ("800", 100, 5_000)
+    assert (fields["tone"].value, fields["tone"].options) == ('"dry"', [('"dry"', "dry"), ('"warm"', "warm")])
+    assert (fields["draft"].value, fields["words"].required) == ("on", False)
+    assert [field.kind for field in fields["author"].fields] == ["", "date"]
+
+
+def test_what_is_typed_is_read_by_its_type() -> None:
+    given = read(
+        title="A\r\nB", words="900", ratio="0.5", tone='"warm"', size='"L"', draft="on", tags="a\r\n\r\nb",
+        price="1.20", rules='{"x": 1}', author__name="ada", author__born="1815-12-10", sure="false", key="s3cret",
+    )  # fmt: skip
+    article = Article.model_validate(given)
+    assert (article.title, article.words, article.ratio, article.tone) == ("A\nB", 900, 0.5, "warm")
+    assert (article.size, article.draft, article.tags, article.price) == (Size.large, True, ["a", "b"], Decimal("1.20"))
+    assert (article.rules, article.author) == ({"x": 1}, Author(name="ada", born=date(1815, 12, 10)))
+    assert (article.sure, article.tree) == (False, None)
+
+
+def test_what_is_left_empty_has_its_default_and_a_box_left_open_is_false() -> None:
+    given = read(title="A", words="", size='"S"', author__name="ada", author__born="  ")
+    assert given == {"title": "A", "size": "S", "draft": False, "author": {"name": "ada"}}
+
+
+def test_a_null_that_must_be_said_is_said_by_leaving_it_empty() -> None:
+    class Named(BaseModel):
+        name: str | None
+
+    assert form_of(Named.model_json_schema()).read({}) == {"name": None}
+
+
+@pytest.mark.parametrize(("name", "text"), [("words", "many"), ("rules", "{"), ("tone", "cold")])
+def test_what_is_no_number_or_json_is_refused_by_name(name: str, text: str) -> None:
+    with pytest.raises(InputError, match=name.capitalize()):
+        read(**{name: text})
+
+
+def test_an_input_without_a_type_is_typed_as_json() -> None:
+    form = form_of(None)
+    assert (form.control, form.read({"input": '{"a": [1]}'})) == ("json", {"a": [1]})
+
+
+def test_an_input_that_is_one_value_has_one_control() -> None:
+    form = form_of(pipeline("say", input=str).step("ok", approval=Approval(message="?")).build().input_schema)
+    assert (form.control, form.read({"input": "hello"})) == ("text", "hello")
