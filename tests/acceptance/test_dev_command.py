@@ -177,10 +177,24 @@ def test_an_application_is_served_and_served_anew_when_its_file_changes(tmp_path
         file.write_text(APP.replace("WORDS", "third"))
         terminal.read_until("Worker of clerk on queue holdfast is ready")
         assert answer() == "third"
-        page = re.search(r"The page is at (http://[\d.:]+)", terminal.shown)
-        assert page is not None, terminal.shown
-        with urllib.request.urlopen(f"{page[1]}/runs") as shown:  # on this machine nobody has to sign in
-            assert "clerk/" in shown.read().decode()
+        terminal.type(CTRL_C)
+        assert terminal.end() == 0, terminal.shown
+        assert left_running(environment) == []
+
+
+def test_the_page_starts_what_the_application_defines_and_knows_it_when_its_file_changes(tmp_path: Path) -> None:
+    file, environment = tmp_path / "shop.py", marked_environment()
+    file.write_text(APP)
+    with dev(environment, tmp_path, "shop.py") as terminal:
+
+        def starts() -> list[str]:
+            page = terminal.read_until(r"The page is at (http://[\d.:]+)")[1]
+            with urllib.request.urlopen(f"{page}/start") as shown:  # on this machine nobody has to sign in
+                return re.findall(r'<a href="/start/(\w+)">', shown.read().decode())
+
+        assert starts() == ["clerk"]
+        file.write_text(f'{APP}\nseller = Agent("seller")\n')
+        assert starts() == ["clerk", "seller"]
         terminal.type(CTRL_C)
         assert terminal.end() == 0, terminal.shown
         assert left_running(environment) == []
