@@ -71,7 +71,8 @@ async def web(
     role = "approver"            # or "viewer", "operator"
     token = "at least 20 characters"
 
-    HOLDFAST_SECRET signs cookies; without it everybody signs in again after a restart.
+    HOLDFAST_SECRET signs cookies; without it everybody signs in again after a restart. HOLDFAST_LINK_SECRET is that of
+    workers that send approval links.
     """
     try:
         import uvicorn
@@ -134,8 +135,9 @@ def _access(
     given: dict[str, Any] = {"people": [], "local": local, "https": https, "proxy_header": proxy_header}
     if proxies:
         given["proxies"] = proxies
-    if secret := os.environ.get("HOLDFAST_SECRET"):
-        given["secret"] = secret
+    for name, variable in (("secret", "HOLDFAST_SECRET"), ("link_secret", "HOLDFAST_LINK_SECRET")):
+        if secret := os.environ.get(variable):
+            given[name] = secret
     if people is not None:
         try:
             read = tomllib.loads(Path(people).read_text())["people"]

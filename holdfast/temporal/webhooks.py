@@ -21,6 +21,7 @@ from holdfast.errors import DefinitionError
 from holdfast.llm.refusals import seconds_to_wait, status_may_pass
 from holdfast.messages import visible
 from holdfast.temporal import names
+from holdfast.temporal.links import ApprovalLinks
 from holdfast.tools import check_choice
 
 KINDS = ("approval", "question", "unknown", "pause", "worker")
@@ -35,12 +36,14 @@ class Webhook:
         url: of https, or of http on this machine.
         format: "json" is `{"type": "run.waiting", "timestamp", "data"}`, and data `{"workflow_id", "run_id", "kind",
             "name", "message", "since", "deadline"?, "approvers"?, "tool"?, "arguments"?, "digest"?, "reminder"?,
-            "url"?}`, where "reminder" is for how many seconds it waits already. "slack" is what Slack shows, and many
-            others.
+            "url"?, "decide_url"?}`, where "reminder" is for how many seconds it waits already. "slack" is what Slack
+            shows, and many others.
         secret: signs it as the Standard Webhooks specification has it, by the headers `webhook-id`, `webhook-timestamp`
             and `webhook-signature`. With the prefix `whsec_` what follows is base64.
         kinds: which to tell of; see `pending`.
         link: of a page where it can be decided, with `{workflow_id}` and `{run_id}`.
+        approval_links: for a webhook that reaches one person alone: notices of approvals have a "decide_url" then, by
+            which that person decides without signing in.
 
     Raises:
         DefinitionError: nothing could be sent there.
@@ -52,6 +55,7 @@ class Webhook:
     secret: str | None = None
     kinds: Sequence[str] = KINDS
     link: str | None = None
+    approval_links: ApprovalLinks | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -164,13 +168,16 @@ def _written(webhook: Webhook, data: Mapping[str, Any], at: int) -> dict[str, An
         link = webhook.link.replace("{workflow_id}", quote(data["workflow_id"], safe="")).replace(
             "{run_id}", quote(data["run_id"], safe="")
         )
+    links = webhook.approval_links
+    decide = None if links is None or data["kind"] != "approval" else links.to(data["workflow_id"], data)
     if webhook.format == "slack":
-        return _for_slack(data, link)
+        return _for_slack(data, link, decide)
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
-    return {"type": "run.waiting", "timestamp": stamp, "data": {**data, **({} if link is None else {"url": link})}}
+    urls = {name: url for name, url in (("url", link), ("decide_url", decide)) if url is not None}
+    return {"type": "run.waiting", "timestamp": stamp, "data": {**data, **urls}}
 
 
-def _for_slack(data: Mapping[str, Any], link: str | None) -> dict[str, Any]:
+def _for_slack(data: Mapping[str, Any], link: str | None, decide: str | None) -> dict[str, Any]:
     """Return a message in Slack's form: a text for notifications, and blocks for the channel."""
     run = _mrkdwn(data["workflow_id"])
     head = f"{'Still waiting' if data.get('reminder') else 'Waiting'} for {data['kind']}: {_mrkdwn(data['message'])}"
@@ -181,6 +188,7 @@ def _for_slack(data: Mapping[str, Any], link: str | None) -> dict[str, Any]:
         "Arguments": _mrkdwn(json.dumps(data["arguments"], ensure_ascii=False)) if "arguments" in data else "",
         "Approvers": _mrkdwn(", ".join(data.get("approvers") or ())),
         "Until": _mrkdwn(data.get("deadline") or ""),
+        "Decide": f"<{decide}|approve or reject>" if decide else "",
     }
     lines = [f"*{name}:* {value}" for name, value in fields.items() if value]
     return {

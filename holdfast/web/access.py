@@ -17,13 +17,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from holdfast.errors import DefinitionError
+from holdfast.errors import DefinitionError, InputError
+from holdfast.temporal.links import SHORTEST_SECRET, Link, read_link
 from holdfast.tools import check_choice
 
 Role = Literal["viewer", "approver", "operator"]
 ROLES: tuple[Role, ...] = ("viewer", "approver", "operator")  # each may what those before it may
 COOKIE = "holdfast_session"
 SESSION = 12 * 3_600  # seconds that somebody stays signed in
+_NOT_YOURS = "This form is not of your session. Open the page again, and send it from there."
 _LOCAL = ("127.0.0.1", "::1", "localhost", "testclient")
 
 
@@ -48,8 +50,8 @@ class Person:
         if not self.name or not self.name.isprintable():
             raise DefinitionError(f"person.name must be text, got {self.name!r}")
         check_choice("person.role", self.role, ROLES)
-        if self.token is not None and len(self.token) < 20:
-            raise DefinitionError(f"person {self.name}: a token has at least 20 characters")
+        if self.token is not None and len(self.token) < SHORTEST_SECRET:
+            raise DefinitionError(f"person {self.name}: a token has at least {SHORTEST_SECRET} characters")
 
     def may(self, role: Role) -> bool:
         return ROLES.index(self.role) >= ROLES.index(role)
@@ -62,6 +64,7 @@ class Access:
     Args:
         people: who may use it. Empty: only this machine, as `local`.
         local: who it is who sits at this machine, where nobody has to sign in.
+        link_secret: of the workers that send signed links to approvers; None refuses all links.
         secret: signs cookies; a new one at every start if None, and then everybody signs in again.
         proxy_header: where a proxy says who it is, such as "X-Forwarded-User"; believed only from `proxies`. Somebody
             of that name must be among the people.
@@ -75,6 +78,7 @@ class Access:
     people: Sequence[Person] = ()
     local: Person | None = None
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    link_secret: str | None = None
     proxy_header: str | None = None
     proxies: Sequence[str] = ("127.0.0.1", "::1")
     https: bool = False
@@ -85,8 +89,9 @@ class Access:
             raise DefinitionError("access.people: two have one name")
         if self.people and self.local is not None:
             raise DefinitionError("access.local: where there are people, everybody signs in")
-        if len(self.secret) < 20:
-            raise DefinitionError("access.secret must have at least 20 characters")
+        for name in ("secret", "link_secret"):
+            if len(getattr(self, name) or " " * SHORTEST_SECRET) < SHORTEST_SECRET:
+                raise DefinitionError(f"access.{name} must have at least {SHORTEST_SECRET} characters")
 
     # --- who it is ---
 
@@ -110,6 +115,23 @@ class Access:
             if hmac.compare_digest(given, known) and person.token is not None:
                 found = person
         return found
+
+    def by_link(self, token: str) -> tuple[Link, Person]:
+        """Return what a signed link lets somebody do, and who that is.
+
+        Raises:
+            HTTPException: 403; the link is not good, or its person is no approver here any more.
+        """
+        if self.link_secret is None:
+            raise HTTPException(403, "This page takes no links: sign in.")
+        try:
+            link = read_link(self.link_secret, token)
+        except InputError as error:
+            raise HTTPException(403, f"{error}.") from error
+        person = self._named(link.by)
+        if person is None or not person.may("approver"):
+            raise HTTPException(403, "Whoever this link was made for is no approver here.")
+        return link, person
 
     def _named(self, name: str) -> Person | None:
         return next((person for person in self.people if person.name == name), None)
@@ -146,12 +168,21 @@ class Access:
         """
         if request.headers.get("Authorization", "").lower().startswith("bearer "):
             return
-        site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
-        foreign = site not in (None, "same-origin", "none")
-        foreign = foreign or (origin is not None and urlsplit(origin).netloc != request.headers.get("Host"))
+        self.check_site(request)
         given = csrf.encode() if isinstance(csrf, str) else b""
-        if foreign or not hmac.compare_digest(given, self.csrf(request).encode()):
-            raise HTTPException(403, "This form is not of your session. Open the page again, and send it from there.")
+        if not hmac.compare_digest(given, self.csrf(request).encode()):
+            raise HTTPException(403, _NOT_YOURS)
+
+    def check_site(self, request: Request) -> None:
+        """Refuse what a browser says that another site has sent.
+
+        Raises:
+            HTTPException: 403.
+        """
+        site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
+        foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("Host")
+        if foreign or site not in (None, "same-origin", "none"):
+            raise HTTPException(403, _NOT_YOURS)
 
 
 def check_listening(host: str, access: Access) -> None:

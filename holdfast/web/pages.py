@@ -18,6 +18,7 @@ from uuid import uuid4
 
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
+from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
@@ -70,6 +71,7 @@ class Pages:
             Route("/logout", self.logout, methods=["POST"]),
             Route("/runs", self.runs),
             Route("/changes", self.changes),
+            Route("/link/{token}", self.link, methods=["GET", "POST"]),
             Route("/start", self.starts),
             Route("/start/{name}", self.start, methods=["GET", "POST"]),
             *(
@@ -230,6 +232,24 @@ class Pages:
             return RedirectResponse(f"{back}?said={quote(said)}", 303)
 
         return handle
+
+    async def link(self, request: Request) -> Response:
+        """Show what a signed link is for, and decide on it by the form: who has the link needs no session."""
+        token = request.path_params["token"]
+        link, person = self._access.by_link(token)
+        found = await self.people.pending(link.workflow_id)
+        items = [{"workflow_id": link.workflow_id, **item} for item in found if link.is_for(item)]
+        if request.method == "GET" or not items:
+            status = 200 if request.method == "GET" else 409
+            return self.page(request, "link", status=status, items=items, link=link, token=token, changes=None)
+        self._access.check_site(request)
+        form = await request.form()
+        fields = FormData({**form, "gate": link.gate, "digest": link.digest})  # as it was signed, whatever was sent
+        try:
+            said = await ACTS["decide"][1](self.people, link.workflow_id, fields, person)
+        except InputError as error:
+            return self.page(request, "refused", status=409, run=None, why=str(error), changes=None)
+        return RedirectResponse(f"/link/{token}?said={quote(said)}", 303)
 
     # --- signing in ---
 

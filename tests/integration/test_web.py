@@ -398,6 +398,7 @@ async def test_without_people_it_listens_on_this_machine_alone(temporal: Tempora
         (lambda: Access(people=[PEOPLE[0], PEOPLE[0]]), "two have one name"),
         (lambda: Access(people=PEOPLE, local=PEOPLE[0]), "everybody signs in"),
         (lambda: Access(secret="short"), "access.secret must have"),
+        (lambda: Access(link_secret="short"), "access.link_secret must have"),
     ],
 )
 def test_rules_that_do_not_go_together_are_refused(make: Any, rule: str) -> None:
