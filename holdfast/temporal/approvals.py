@@ -12,6 +12,7 @@ from holdfast.errors import DefinitionError
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import OPEN_OPTIONS
 from holdfast.temporal.descriptions import pipeline_details
+from holdfast.temporal.facts import Surroundings
 from holdfast.temporal.gates import Gates
 from holdfast.tools import Approval
 
@@ -25,13 +26,14 @@ class _WorkflowGates(Gates):
 
     def __init__(self) -> None:
         super().__init__()
-        self._looking: asyncio.Future[bool] | None = None
+        self._looking: asyncio.Future[Surroundings] | None = None
 
     async def look(self) -> None:
-        """Find out, once, whether the run can be searched for. A worker without our activities is asked in vain."""
+        """Find out, once, where the run is. A worker without our activities is asked in vain."""
         if self._looking is None:
-            self._looking = asyncio.ensure_future(_is_searchable())
-        self._search = await asyncio.shield(self._looking)
+            self._looking = asyncio.ensure_future(_look())
+        found = await asyncio.shield(self._looking)
+        self._search, self._notices = found["search"], found.get("notices", ())
 
     def _run_key(self) -> str:
         return workflow.info().original_execution_run_id
@@ -72,11 +74,11 @@ async def approval(name: str, *, requester: str | None = None, **options: Any) -
     return {"status": decided.status, **decided.output}
 
 
-async def _is_searchable() -> bool:
+async def _look() -> Surroundings:
     with contextlib.suppress(ActivityError, ValueError):
-        found: bool = await workflow.execute_local_activity(names.SEARCHABLE, **OPEN_OPTIONS)
-        return found
-    return False
+        found: Surroundings | bool = await workflow.execute_local_activity(names.SEARCHABLE, **OPEN_OPTIONS)
+        return {"search": found} if isinstance(found, bool) else found  # as it once was
+    return {"search": False}
 
 
 def _gates() -> _WorkflowGates:

@@ -7,6 +7,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from holdfast.temporal import names
+from holdfast.temporal.facts import Surroundings
 
 _NOT_REGISTERED = "NotFoundError"  # what the SDK says of an activity type that a worker has not
 
@@ -17,12 +18,12 @@ def is_missing(error: FailureError) -> bool:
     return isinstance(cause, ApplicationError) and cause.type in (names.NOT_HERE, _NOT_REGISTERED)
 
 
-def missing(error: FailureError, tool: str | None) -> tuple[str, str, bool]:
-    """Return what a worker has not, that in words, and whether the namespace has the search attributes."""
+def missing(error: FailureError, tool: str | None) -> tuple[str, str, Surroundings]:
+    """Return what a worker has not, that in words, and where the run is."""
     cause = cast(ApplicationError, error.cause or error)
     if cause.type == _NOT_REGISTERED:
-        return str(tool), f"This worker has no tool '{tool}'", False
-    return cause.details[0]["name"], cause.message, cause.details[0]["search"]
+        return str(tool), f"This worker has no tool '{tool}'", {"search": False}
+    return cause.details[0]["name"], cause.message, cause.details[0]
 
 
 def missing_step(error: FailureError) -> str | None:

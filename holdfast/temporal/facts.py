@@ -3,9 +3,9 @@
 Here and in the loop's state nothing of the user's is left: no callable, no schema, no text but names.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 from holdfast.agent_loop import Finish, LoopState
 from holdfast.agents import Agent, DiminishingReturns, Loop, OnTerminalToolError, TokenBudget
@@ -63,6 +63,16 @@ class Reply:
     stop_reason: StopReason | None = None
 
 
+class Surroundings(TypedDict):
+    """What a run has to know of where it runs.
+
+    search: the namespace has the search attributes. notices: of each webhook of the worker, the kinds that it is for.
+    """
+
+    search: bool
+    notices: NotRequired[list[list[str]]]
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What steers one run.
@@ -70,9 +80,8 @@ class Facts:
     Args:
         model: shown to people; "" if the agent names none.
         hooks: which of `HOOKS` the agent has.
-        search: the namespace has the search attributes.
         fallbacks: the agent's other models.
-        notices: of the worker's webhooks, the kinds that each wants to know of.
+        search, notices: see `Surroundings`.
     """
 
     loop: Loop
@@ -80,8 +89,8 @@ class Facts:
     on_terminal_tool_error: OnTerminalToolError = "message"
     model: str = ""
     hooks: tuple[str, ...] = ()
-    search: bool = False
     fallbacks: tuple[str, ...] = ()
+    search: bool = False
     notices: tuple[tuple[str, ...], ...] = ()
 
     @classmethod
@@ -114,7 +123,7 @@ class Facts:
 
 
 def write_facts(
-    agent: Agent, tools: Mapping[str, Tool[..., Any]], *, search: bool, notices: Sequence[Sequence[str]] = ()
+    agent: Agent, tools: Mapping[str, Tool[..., Any]], *, search: bool, notices: Iterable[Iterable[str]] = ()
 ) -> dict[str, Any]:
     """Return an agent's facts as JSON, without what is as usual."""
     agents = {item.name for item in agent.tools if isinstance(item, Agent)}

@@ -14,6 +14,7 @@ from holdfast.checkpoints import Question
 from holdfast.local.pipeline_results import Kept
 from holdfast.messages import ToolCall
 from holdfast.temporal import names
+from holdfast.temporal.facts import Surroundings
 from holdfast.temporal.hosts import AgentHost, TypedErrors
 from holdfast.temporal.turn_records import TurnRecord
 from holdfast.temporal.wire import GATES_BYTES, INLINE_BYTES, SHOWN_BYTES, edit_digest, shown_arguments
@@ -102,9 +103,9 @@ class GateActivities:
             return refused
 
     @activity.defn(name=names.SEARCHABLE)
-    async def searchable(self) -> bool:
-        """Return whether the namespace has the search attributes."""
-        return self._host.search
+    async def searchable(self) -> Surroundings:
+        """Return whether the namespace has the search attributes, and what the webhooks want to know of."""
+        return self._host.surroundings
 
     async def _edited(self, run: str, call: Sequence[int], decision: Decision) -> str | None:
         """Keep edited arguments, or return why they cannot be used."""

@@ -31,6 +31,7 @@ from holdfast.messages import error_text
 from holdfast.pipelines import Pipeline
 from holdfast.stores.protocol import DurableStore, Ledger, RunningCall
 from holdfast.temporal import names
+from holdfast.temporal.facts import Surroundings
 from holdfast.temporal.handler_threads import HandlerThread
 from holdfast.temporal.transcript_cache import TranscriptCache
 from holdfast.temporal.turn_records import TurnRecord
@@ -95,6 +96,11 @@ class AgentHost:
         self.is_known = False  # the worker holds its name, so that others can tell whether it lives
         self.search = False
         self.notices: list[list[str]] = []  # of the worker's webhooks, the kinds that each wants to know of
+
+    @property
+    def surroundings(self) -> Surroundings:
+        """What a run has to know of where it runs."""
+        return {"search": self.search, "notices": self.notices} if self.notices else {"search": self.search}
 
     def _check_models(self, llm: LLM | None) -> None:
         for agent in self.agents.values():
@@ -196,7 +202,7 @@ class AgentHost:
         info = activity.info()
         return ApplicationError(
             text,
-            {"name": name, "search": self.search, "step": step},
+            {"name": name, "step": step, **self.surroundings},
             type=names.NOT_HERE,
             category=ApplicationErrorCategory.BENIGN,  # not worth a traceback at every attempt
             next_retry_delay=timedelta(seconds=min(0.25 * info.attempt, 5)),

@@ -16,7 +16,7 @@ from holdfast.temporal.activity_options import STORE_OPTIONS
 from holdfast.temporal.calls import Calls
 from holdfast.temporal.descriptions import details, show_started
 from holdfast.temporal.elsewhere import anywhere
-from holdfast.temporal.facts import Call, Facts
+from holdfast.temporal.facts import Call, Facts, Surroundings
 from holdfast.temporal.handlers import Handlers
 from holdfast.temporal.mailboxes import Resolve
 from holdfast.temporal.waits import Waiting, is_long
@@ -247,9 +247,9 @@ class People(Handlers):
     def _resumed(self, model: str | None) -> None:
         self._progress.model = model or self._progress.model
 
-    def _learn(self, search: bool) -> None:
-        self._facts = replace(self._facts, search=search)
-        if search:
+    def _learn(self, found: Surroundings) -> None:
+        self._facts = replace(self._facts, search=found["search"], notices=tuple(map(tuple, found.get("notices", ()))))
+        if found["search"]:
             show_started(self._progress.session, self._given.tenant_id)
 
     async def _around(self, name: str, reference: dict[str, Any]) -> Any:

@@ -83,8 +83,7 @@ class PipelineActivities:
                 value = await self._call("input", lambda: pipeline.write_input(pipeline.read_input(value)))
                 await kept.begin(value, who)
                 opened = await store.save_reply(f"{run}/open", 0, to_json(facts).decode())
-            notices = {"notices": self._host.notices} if self._host.notices else {}
-            return {**json.loads(opened), "search": self._host.search, **notices}
+            return {**json.loads(opened), **self._host.surroundings}
 
     async def _restart(
         self, pipeline: Pipeline, kept: Kept, who: dict[str, str | None], restart: Mapping[str, str]

@@ -22,7 +22,7 @@ from holdfast.temporal.calls import Calls
 from holdfast.temporal.children import agent_result, child_session
 from holdfast.temporal.descriptions import pipeline_details, show_started
 from holdfast.temporal.elsewhere import anywhere
-from holdfast.temporal.facts import Call, ToolFacts, read_tool_facts
+from holdfast.temporal.facts import Call, Surroundings, ToolFacts, read_tool_facts
 from holdfast.temporal.gates import Gates
 from holdfast.temporal.plans import place_of, read_gates, read_plan
 from holdfast.temporal.progress import Progress, Turn
@@ -121,8 +121,7 @@ class PipelineRun(Gates):
         if opened is None:
             self._ending("cancelled")
             raise asyncio.CancelledError
-        self._learn(opened["search"])
-        self._notices = opened.get("notices", ())
+        self._learn(cast(Surroundings, opened))
         self._rules = read_gates(opened["gates"])
         for gate in [gate for gate in self._arrived if not self._may_come_to(gate)]:
             for item in self._arrived.pop(gate):
@@ -134,10 +133,10 @@ class PipelineRun(Gates):
             self._turns = carried["turns"]
         return PipelineState(read_plan(opened["plan"]), done)
 
-    def _learn(self, search: bool) -> None:
-        if search and not self._search:
+    def _learn(self, found: Surroundings) -> None:
+        if found["search"] and not self._search:
             show_started(None, self._given.tenant_id)
-        self._search = search
+        self._search, self._notices = found["search"], found.get("notices", ())
 
     # --- what may run ---
 

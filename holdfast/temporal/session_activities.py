@@ -85,7 +85,7 @@ class SessionActivities:
         given = AgentInput.read(reference["input"])
         opened: dict[str, Any] = {
             "session": reference["session"],
-            "facts": write_facts(agent, agent.tool_map, search=self._host.search, notices=self._host.notices),
+            "facts": write_facts(agent, agent.tool_map, **self._host.surroundings),
             "seq": 0,
         }
         said = await self._message(agent, given)

@@ -21,6 +21,7 @@ from holdfast.temporal import names
 from holdfast.temporal.activity_options import NOTIFY_OPTIONS, OPEN_ELSEWHERE_OPTIONS, OPEN_OPTIONS, summary
 from holdfast.temporal.descriptions import show_ended, show_waiting
 from holdfast.temporal.elsewhere import is_missing, missing
+from holdfast.temporal.facts import Surroundings
 from holdfast.temporal.mailboxes import TOLD, Mailbox
 from holdfast.temporal.running import Running
 from holdfast.temporal.wire import AWAITED_BYTES, INLINE_BYTES, PARKED_BYTES
@@ -247,8 +248,8 @@ class Waits:
             return await self._await_worker(error)
         return opened
 
-    def _learn(self, search: bool) -> None:
-        """Take in, before the run is open, whether it can be searched for."""
+    def _learn(self, found: Surroundings) -> None:
+        """Take in, before the run is open, where it is."""
         raise NotImplementedError
 
     async def _await_worker(
@@ -259,10 +260,10 @@ class Waits:
         Args:
             tool, path: a tool or step that it needs besides the agent or pipeline.
         """
-        name, message, search = missing(error, tool)
+        name, message, found = missing(error, tool)
         activity, reference = self._opening()
         if "input" in reference:
-            self._learn(search)
+            self._learn(found)
         reference |= {key: value for key, value in (("tool", tool), ("path", path)) if value is not None}
         waiting = Waiting("worker", name, message, workflow.now())
         self._wait_for(waiting)

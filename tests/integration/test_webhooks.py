@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from temporalio.worker import Worker
 
 from holdfast import Agent, Approval, DefinitionError, Loop, ModelError, RetryPolicy, pipeline, tool
-from holdfast.temporal import Webhook, agent_workflows, start_pipeline
+from holdfast.temporal import HoldfastPlugin, Webhook, agent_workflows, start_pipeline
 from holdfast.testing import Fault, ModelServer, Reply, ScriptedModel
 from integration.doubles import echo
 from integration.questions import ask_user
 from integration.temporal_runs import Temporal, check_healthy, pending, result, until
+from integration.test_temporal_approvals import Release
 from integration.transcripts import asks_for, call
 
 OK = Reply(b"ok")
@@ -97,6 +99,30 @@ async def test_a_pipeline_tells_of_its_gates_and_each_webhook_of_what_it_wants_t
     assert asked(gates) == [("approval", "ok")]
     assert asked(questions) == [("question", "c1")]
     assert questions.requests[0].body["data"]["workflow_id"] == child.id
+
+
+async def test_a_workflow_of_the_users_tells_of_its_gates(temporal: Temporal) -> None:
+    async with ModelServer(lambda request: OK) as server:
+        plugin = HoldfastPlugin(store=temporal.store, webhooks=[Webhook(url=server.url)])
+        async with Worker(temporal.client, task_queue=temporal.name, workflows=[Release], plugins=[plugin]):
+            run = await temporal.client.start_workflow("Release", id=temporal.session(), task_queue=temporal.name)
+            await until(lambda: asked(server) == [("approval", "test")])
+            await temporal.people.decide(run.id, "test", "approve", by="bob")
+            await until(lambda: asked(server) == [("approval", "test"), ("approval", "ship")])
+            await temporal.people.decide(run.id, "ship", "approve", by="eve")
+            await result(run)
+            await check_healthy(run)
+    assert server.requests[0].body["data"]["approvers"] == ["ada", "bob"]
+
+
+async def test_people_are_told_that_a_run_waits_for_a_worker_before_it_has_begun(temporal: Temporal) -> None:
+    async with ModelServer(lambda request: OK) as server:
+        hooks = [Webhook(url=server.url, kinds=["worker"])]
+        async with temporal.worker(Agent("other"), llm=ScriptedModel([]), webhooks=hooks):
+            run = await temporal.start("clerk")
+            await until(lambda: asked(server) == [("worker", "clerk")])
+            assert "no agent 'clerk'" in server.requests[0].body["data"]["message"]
+            await run.cancel()
 
 
 async def test_of_a_pause_they_are_told_what_could_not_be_done(temporal: Temporal) -> None:
