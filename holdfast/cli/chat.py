@@ -21,6 +21,7 @@ from holdfast.cli.runs import progress, write_waiting
 from holdfast.cli.workers import STORE
 from holdfast.errors import HoldfastError, InputError
 from holdfast.local import ModelRetried, TextDelta, ToolEnded, ToolStarted, run_streaming
+from holdfast.stores import PartialAnswer, SQLiteStore, sqlite_store
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -54,7 +55,8 @@ def chat(
 
     What it asks is answered in place. /quit, Ctrl-D or Ctrl-C leaves.
 
-    With --app it runs here, and its words appear as they come. Else it is a run on Temporal, which goes on without you.
+    With --app it runs here, and its words appear as they come. Else it is a run on Temporal, which goes on without you;
+    its words appear as they come with the --store of a worker that runs with --stream.
     """
     if not output.is_text:
         raise click.UsageError("chat writes for people: leave out --output.")
@@ -68,7 +70,8 @@ def chat(
         if app is not None:
             talk: _Talk = _Here(output, load_application(app, store), agent, session, who(by))
         else:
-            talk = _There(output, runner.run(client_of(server)), agent, session, task_queue, who(by))
+            client, kept = runner.run(client_of(server)), None if store is None else sqlite_store(store)
+            talk = _There(output, client, agent, session, task_queue=task_queue, by=who(by), store=kept)
         try:
             asked = runner.run(talk.begin())
             while True:
@@ -212,15 +215,70 @@ class _Here:
 # --- on Temporal ---
 
 
+class _Words:
+    """Writes what a run's model says while it says it, as its worker tells by the store."""
+
+    def __init__(self, store: SQLiteStore | None) -> None:
+        self._store, self._said = store, ""
+        self._writing: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> Callable[[Mapping[str, Any]], None]:
+        return self._tell
+
+    def _tell(self, seen: Mapping[str, Any]) -> None:
+        if self._writing is None:
+            self._writing = asyncio.ensure_future(self._write(seen["first_run_id"]))
+
+    def __exit__(self, *_: object) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+
+    async def _write(self, run_key: str) -> None:
+        assert self._store is not None
+        heard: PartialAnswer | None = None
+        while True:
+            part = await self._store.load_partial(run_key, after=heard)
+            if part is not None and part.text:
+                if part.offset == 0:  # another turn, or another attempt
+                    self.end()
+                click.echo(shown(part.text), nl=False)
+                self._said, heard = self._said + part.text, part
+            await asyncio.sleep(0.1)
+
+    def end(self) -> None:
+        """Go on in a new line."""
+        if self._said:
+            click.echo()
+        self._said = ""
+
+    def rest_of(self, answer: str) -> str:
+        """Return what of an answer is not written yet."""
+        if answer.startswith(self._said):
+            return answer[len(self._said) :]
+        self.end()
+        return answer
+
+
 class _There:
     """A conversation with runs on Temporal, which go on without anybody."""
 
-    def __init__(self, output: Output, client: "Client", agent: str, session: str, task_queue: str, by: str) -> None:
+    def __init__(
+        self,
+        output: Output,
+        client: "Client",
+        agent: str,
+        session: str,
+        *,
+        task_queue: str,
+        by: str,
+        store: SQLiteStore | None,
+    ) -> None:
         from holdfast.temporal import HoldfastClient
 
         self._output, self._client, self._people, self._by = output, client, HoldfastClient(client), by
         self._agent, self._session, self._task_queue = agent, session, task_queue
         self._run = f"{agent}/{session}"
+        self._store = store
 
     async def begin(self) -> dict[str, Any] | None:
         """Come back to the session's run, if there is one that is in flight."""
@@ -245,16 +303,19 @@ class _There:
         """Follow the run until it ends, or asks something."""
         from holdfast.temporal.seen import watched
 
-        with progress(self._output) as tell:
+        words = _Words(self._store)
+        with words if self._store is not None else progress(self._output) as tell:
             async for seen in watched(self._client, self._run):
                 tell(seen)
                 if asks := (seen.get("state") or {}).get("waiting"):
+                    words.end()
                     item: dict[str, Any] = asks[0]
                     return item
         result = seen.get("result")
         if isinstance(result, dict) and result.get("status") == "complete":
-            self._output.line(str(result.get("response", "")))
+            self._output.line(words.rest_of(str(result.get("response", ""))))
         else:
+            words.end()
             why = result.get("error") or result.get("status") if isinstance(result, dict) else seen.get("error")
             self._output.note(f"Ended with {seen['status']}: {why}")
         return None
@@ -281,3 +342,5 @@ class _There:
 
     async def close(self) -> None:
         """The run goes on."""
+        if self._store is not None:
+            await self._store.close()

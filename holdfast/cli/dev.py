@@ -108,7 +108,7 @@ class _Program(NamedTuple):
 
 def _program(app: str | None, worker: Path | None) -> _Program | None:
     if app is not None:
-        command = (sys.executable, "-m", "holdfast", "worker", app)
+        command = (sys.executable, "-m", "holdfast", "worker", app, "--stream")
         return _Program(app, command, Path(app).parent if Path(app).is_file() else Path())
     if worker is None and Path("worker.py").is_file():
         worker = Path("worker.py")

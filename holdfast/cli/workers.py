@@ -35,8 +35,11 @@ class _Safe(logging.Formatter):
 @click.argument("application", metavar="APP")
 @STORE
 @click.option("--task-queue", default="holdfast", show_default=True, help="Queue that it serves.")
+@click.option("--stream", is_flag=True, help="Ask models to stream, so that the page shows their words as they come.")
 @on_temporal
-async def worker(client: "Client", output: Output, application: str, store: str | None, task_queue: str) -> None:
+async def worker(
+    client: "Client", output: Output, application: str, store: str | None, task_queue: str, stream: bool
+) -> None:
     """Run a worker of an application, until Ctrl-C.
 
     APP is a file (app.py) or a module. Its agents and pipelines are those at the top of the module, which may also
@@ -58,6 +61,7 @@ async def worker(client: "Client", output: Output, application: str, store: str 
         llm=app.llm,
         tools=app.tools,
         webhooks=app.webhooks,
+        stream=stream,
     )
 
     async def serve() -> None:

@@ -85,32 +85,9 @@ class ModelCalls:
 
     async def _call(self, adapter: LLMAdapter, view: list[Message]) -> LLMResponse:
         settings = settings_for(adapter, self._agent)
-        if self._emit is None:
+        if (emit := self._emit) is None:
             return await chat(adapter, view, self._tools, settings)
-        return await self._stream(adapter, view, settings, self._emit)
-
-    async def _stream(
-        self, adapter: LLMAdapter, view: list[Message], settings: dict[str, Any], emit: Callable[[Event], None]
-    ) -> LLMResponse:
-        if not isinstance(adapter, StreamingLLMAdapter):
-            response = await chat(adapter, view, self._tools, settings)
-            if response.text:
-                emit(TextDelta(clean_text(response.text)))
-            return response
-        answer: LLMResponse | Mapping[str, Any] | None = None
-        parts = adapter.stream(view, self._tools, **settings)
-        try:
-            async for part in parts:
-                if isinstance(part, str):
-                    emit(TextDelta(clean_text(part)))
-                else:
-                    answer = part
-        finally:
-            if isinstance(parts, AsyncGenerator):
-                await parts.aclose()
-        if answer is None:
-            raise HoldfastError("The adapter's stream ended without the whole answer as its last value")
-        return LLMResponse.read(answer)
+        return await streamed(adapter, view, self._tools, settings, lambda text: emit(TextDelta(text)))
 
     async def _compress(self) -> None:
         shorter = await compressed(self._agent.loop.context_compression, self._view[1:])
@@ -151,6 +128,35 @@ async def chat(
     if not isinstance(answer, Awaitable):
         raise ModelError(f"{type(adapter).__name__}.chat must be async: write `async def chat`")
     return LLMResponse.read(await answer)
+
+
+async def streamed(
+    adapter: LLMAdapter,
+    view: list[Message],
+    tools: Sequence[ToolDescription],
+    settings: Mapping[str, Any],
+    tell: Callable[[str], None],
+) -> LLMResponse:
+    """Return an adapter's answer as `chat` does, and tell its text as it comes; at its end, if the adapter cannot."""
+    if not isinstance(adapter, StreamingLLMAdapter):
+        response = await chat(adapter, view, tools, settings)
+        if response.text:
+            tell(clean_text(response.text))
+        return response
+    answer: LLMResponse | Mapping[str, Any] | None = None
+    parts = adapter.stream(view, tools, **settings)
+    try:
+        async for part in parts:
+            if isinstance(part, str):
+                tell(clean_text(part))
+            else:
+                answer = part
+    finally:
+        if isinstance(parts, AsyncGenerator):
+            await parts.aclose()
+    if answer is None:
+        raise HoldfastError("The adapter's stream ended without the whole answer as its last value")
+    return LLMResponse.read(answer)
 
 
 async def compressed(rule: ContextCompression | None, messages: Sequence[Message]) -> list[Message] | None:

@@ -8,6 +8,8 @@ from holdfast.stores.protocol import (
     DurableStore,
     Ledger,
     LedgerEntry,
+    PartialAnswer,
+    PartialAnswers,
     RunningCall,
     Session,
 )
@@ -21,6 +23,8 @@ __all__ = [
     "Ledger",
     "LedgerEntry",
     "MemoryStore",
+    "PartialAnswer",
+    "PartialAnswers",
     "RunningCall",
     "SQLiteStore",
     "Session",

@@ -8,18 +8,28 @@ from typing import Literal, Self
 from holdfast.errors import InputError, StoreError
 from holdfast.messages import Message
 from holdfast.stores.locks import SessionLocks
-from holdfast.stores.protocol import Append, DecisionRecord, LedgerEntry, RunningCall, Session, kept_from
+from holdfast.stores.protocol import (
+    Append,
+    DecisionRecord,
+    LedgerEntry,
+    PartialAnswer,
+    RunningCall,
+    Session,
+    kept_from,
+)
 from holdfast.stores.sqlite_rows import (
     DECISION,
     MESSAGE,
     RUNNING,
     SESSION,
+    add_partial,
     append_rows,
     begin_call,
     find_entry,
     insert_messages,
     kept_reply,
     ledger_entry,
+    load_partial,
     message_rows,
     read_decision,
     read_message,
@@ -64,6 +74,11 @@ MIGRATIONS = (
     """,
     "ALTER TABLE agent_messages ADD COLUMN more TEXT;",
     "ALTER TABLE agent_sessions ADD COLUMN usage TEXT;",
+    """
+    CREATE TABLE partial_answers (
+      run_key TEXT PRIMARY KEY, turn INTEGER NOT NULL, attempt TEXT NOT NULL, text TEXT NOT NULL
+    ) STRICT;
+    """,
 )
 """One script per schema version, applied in order and never edited."""
 
@@ -301,6 +316,24 @@ class SQLiteStore:
             writes=False,
         )
         return [read_decision(row) for row in rows]
+
+    # --- what is being said ---
+
+    async def add_partial(self, run_key: str, part: PartialAnswer) -> None:
+        await self._do(lambda db: add_partial(db, run_key, part))
+
+    async def load_partial(self, run_key: str, *, after: PartialAnswer | None = None) -> PartialAnswer | None:
+        return await self._do(lambda db: load_partial(db, run_key, after), writes=False)
+
+    async def drop_partial(self, run_key: str, *, turn: int, attempt: str) -> None:
+        await self._do(
+            lambda db: (
+                db.execute(
+                    "DELETE FROM partial_answers WHERE run_key = ? AND (turn, attempt) <= (?, ?)",
+                    (run_key, turn, attempt),
+                ).rowcount
+            )
+        )
 
 
 def sqlite_store(path: str | os.PathLike[str]) -> SQLiteStore:

@@ -11,7 +11,7 @@ from pydantic_core import to_json
 from holdfast.checkpoints import Question
 from holdfast.errors import InputError, SessionConflictError
 from holdfast.messages import Message, ToolCall, Usage
-from holdfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall, Session
+from holdfast.stores.protocol import DecisionRecord, LedgerEntry, PartialAnswer, RunningCall, Session
 
 SESSION = (
     "id, agent_name, state, user_id, tenant_id, questions, workflow_id, run_key, usage, last_seq, version, created_at,"
@@ -234,3 +234,28 @@ def _created(session: Session) -> str | None:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat()
+
+
+def add_partial(db: sqlite3.Connection, run_key: str, part: PartialAnswer) -> None:
+    """Add to what is said; a later attempt takes the place of an earlier one, if this is its beginning."""
+    added = db.execute(
+        "UPDATE partial_answers SET text = substr(text, 1, ?) || ? WHERE run_key = ? AND turn = ? AND attempt = ?",
+        (part.offset, part.text, run_key, part.turn, part.attempt),
+    ).rowcount
+    if not added and part.offset == 0:
+        db.execute(
+            "INSERT INTO partial_answers (run_key, turn, attempt, text) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (run_key) DO UPDATE SET turn = excluded.turn, attempt = excluded.attempt,"
+            " text = excluded.text WHERE (excluded.turn, excluded.attempt) > (turn, attempt)",
+            (run_key, part.turn, part.attempt, part.text),
+        )
+
+
+def load_partial(db: sqlite3.Connection, run_key: str, after: PartialAnswer | None) -> PartialAnswer | None:
+    turn, attempt, end = (0, "", 0) if after is None else (after.turn, after.attempt, after.end)
+    row = db.execute(
+        "SELECT turn, attempt, at, substr(text, at + 1) FROM"
+        " (SELECT *, iif(turn = ? AND attempt = ?, ?, 0) AS at FROM partial_answers WHERE run_key = ?)",
+        (turn, attempt, end, run_key),
+    ).fetchone()
+    return None if row is None else PartialAnswer(turn=row[0], attempt=row[1], offset=row[2], text=row[3])

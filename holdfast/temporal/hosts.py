@@ -95,6 +95,7 @@ class AgentHost:
         self.worker = f"worker_{socket.gethostname()[:64]}_{os.getpid()}_{self._start[:12]}"
         self.is_known = False  # the worker holds its name, so that others can tell whether it lives
         self.search = False
+        self.stream = False  # models are asked to stream, for whoever looks on
         self.notices: list[list[str]] = []  # of the worker's webhooks, the kinds that each wants to know of
 
     @property

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -19,9 +19,9 @@ from holdfast.agents import Agent, AgentContext
 from holdfast.errors import HoldfastError, ModelError
 from holdfast.llm import LLMAdapter, settings_for, tools_to_descriptions
 from holdfast.llm.refusals import asked_to_wait, may_pass, retry_delay
-from holdfast.local.model_calls import chat, compressed, note_cost, note_failure
+from holdfast.local.model_calls import chat, compressed, note_cost, note_failure, streamed
 from holdfast.messages import LLMResponse, Message, cut, error_text, read_json, size_over, unfenced
-from holdfast.stores.protocol import Append
+from holdfast.stores.protocol import Append, PartialAnswers
 from holdfast.temporal import names
 from holdfast.temporal.gate_activities import asked_of, find_gates, held_by
 from holdfast.temporal.hosts import (
@@ -32,6 +32,7 @@ from holdfast.temporal.hosts import (
     hooked,
     surely,
 )
+from holdfast.temporal.partial_answers import PartialAnswerWriter
 from holdfast.temporal.transcripts import Transcript, session_key
 from holdfast.temporal.turn_records import KeptView, TurnRecord
 from holdfast.temporal.wire import INLINE_BYTES, PREVIEW, Said, shown_arguments, user_message
@@ -68,8 +69,8 @@ class ModelActivities:
                 return await self._write(reference, transcript, kept)
         results = await transcript.take_results(turn=turn - 1)
         try:
-            async with self._known_to_last(transcript, results):
-                record = await self._ask(reference, transcript, view)
+            async with self._known_to_last(transcript, results), self._telling(run, turn) as tell:
+                record = await self._ask(reference, transcript, view, tell)
                 return await self._keep(reference, transcript, results, record)
         except ModelRefusedError as error:
             for append in results:
@@ -108,6 +109,16 @@ class ModelActivities:
                     with contextlib.suppress(Exception):  # the answer is kept, or the error matters more
                         await store.end_call(owner)
 
+    @contextlib.asynccontextmanager
+    async def _telling(self, run: str, turn: int) -> AsyncIterator[Callable[[str], None] | None]:
+        """Yield what takes the words of the answer as they come, if anybody may look on."""
+        store = self._host.store
+        if not self._host.stream or not isinstance(store, PartialAnswers):
+            yield None
+            return
+        async with PartialAnswerWriter(store, run, turn) as writer:
+            yield writer.tell
+
     # --- asking ---
 
     async def _load_view(self, run: str, reference: Mapping[str, Any]) -> KeptView | None:
@@ -115,7 +126,13 @@ class ModelActivities:
             return None
         return KeptView.model_validate_json(await self._host.load_kept(f"{run}/view", reference["view"]))
 
-    async def _ask(self, reference: Mapping[str, Any], transcript: Transcript, view: KeptView | None) -> TurnRecord:
+    async def _ask(
+        self,
+        reference: Mapping[str, Any],
+        transcript: Transcript,
+        view: KeptView | None,
+        tell: Callable[[str], None] | None,
+    ) -> TurnRecord:
         """Ask the model, and return what is to be kept of the turn."""
         agent, context, turn = transcript.agent, transcript.context(), reference["turn"]
         said = [user_message(one) for one in reference.get("say", ())]
@@ -123,7 +140,7 @@ class ModelActivities:
         messages = _noticed(agent, messages, transcript, reference, 0 if view is None else view.seq)
         adapter = self._host.adapter(agent, reference.get("model"))
         try:
-            response, shorter = await self._host.thread.run(_call_adapter(agent, adapter, context, messages))
+            response, shorter = await self._host.thread.run(_call_adapter(agent, adapter, context, messages, tell))
         except Exception as error:
             failure = _failure(error, agent, reference.get("model"))
             if failure is error:
@@ -251,13 +268,20 @@ class ModelRefusedError(Exception):
 
 
 async def _call_adapter(
-    agent: Agent, adapter: LLMAdapter, context: AgentContext, messages: list[Message]
+    agent: Agent,
+    adapter: LLMAdapter,
+    context: AgentContext,
+    messages: list[Message],
+    tell: Callable[[str], None] | None,
 ) -> tuple[LLMResponse, list[Message] | None]:
     """Run what is the user's: instructions, compression, the adapter. Runs on the handlers' loop."""
     prompt = await hooked(agent.system_prompt, context)
     shorter = await compressed(agent.loop.context_compression, messages)
     seen = [Message(role="system", content=prompt), *(messages if shorter is None else shorter)]
-    return await chat(adapter, seen, tools_to_descriptions(agent.tool_map), settings_for(adapter, agent)), shorter
+    tools, settings = tools_to_descriptions(agent.tool_map), settings_for(adapter, agent)
+    if tell is None:
+        return await chat(adapter, seen, tools, settings), shorter
+    return await streamed(adapter, seen, tools, settings, tell), shorter
 
 
 def _failure(error: Exception, agent: Agent, model: str | None) -> Exception:

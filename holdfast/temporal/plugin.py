@@ -19,8 +19,10 @@ from temporalio.worker import ReplayerConfig, Worker, WorkerConfig, WorkflowRunn
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from holdfast.agents import Agent
+from holdfast.errors import DefinitionError
 from holdfast.llm import LLM
 from holdfast.pipelines import Pipeline
+from holdfast.stores.protocol import PartialAnswers
 from holdfast.temporal import names
 from holdfast.temporal.agent_workflows import AgentRun
 from holdfast.temporal.converters import DATA_CONVERTER
@@ -57,6 +59,8 @@ class HoldfastPlugin(SimplePlugin):
         tools: handlers by tool name, for tools declared without one.
         max_stored_messages: a session is pruned to so many messages when a run has ended.
         webhooks: where people are told of what waits for them, each a `Webhook`; the same for all workers.
+        stream: models are asked to stream, and what they say is told by the store while they say it, to whoever looks
+            on: the page does. Histories have none of it.
 
     Raises:
         DefinitionError: naming the agent or tool that is missing, or there twice.
@@ -74,12 +78,14 @@ class HoldfastPlugin(SimplePlugin):
         tools: Mapping[str, Callable[..., Any]] | None = None,
         max_stored_messages: int = 200,
         webhooks: Iterable[Webhook] = (),
+        stream: bool = False,
     ) -> None:
         told = check_webhooks(webhooks)
         self._host = host = AgentHost(agents, pipelines, store, llm, dict(tools or {}), max_stored_messages)
         parts = (ModelActivities, ToolActivities, SessionActivities, PipelineActivities, GateActivities)
         activities = [activity for part in parts for activity in part(host).all()] + NoticeActivities(told).all()
         host.notices = [list(one.kinds) for one in told]
+        host.stream = _checked_stream(stream, store)
         super().__init__(
             "holdfast.HoldfastPlugin",
             data_converter=_converter,
@@ -129,6 +135,12 @@ class HoldfastPlugin(SimplePlugin):
         self._host.search = await _register_search_attributes(client)
         async with self._host.serving(), watch_for_lost_calls(client, self._host):
             await next(worker)
+
+
+def _checked_stream(stream: bool, store: Any) -> bool:
+    if stream and not isinstance(store, PartialAnswers):
+        raise DefinitionError(f"stream: {store!r:.80} cannot keep partial answers; see holdfast.stores.PartialAnswers")
+    return stream
 
 
 def _with_ours(ours: Sequence[type], given: Sequence[type] | None) -> list[type]:

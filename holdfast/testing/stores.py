@@ -17,19 +17,21 @@ from holdfast.messages import Message, ToolCall, Usage
 from holdfast.testing.durable_stores import ATOMIC_WRITES
 from holdfast.testing.expectations import contents, expect, expect_error, say, session
 from holdfast.testing.ledgers import LEDGER
+from holdfast.testing.partial_answers import PARTIAL_ANSWERS
 
 Check = Callable[[Any], Awaitable[None]]
 
 
-def store_suite(*, durable: bool = True, ledger: bool = True) -> list[Check]:
+def store_suite(*, durable: bool = True, ledger: bool = True, partial_answers: bool = False) -> list[Check]:
     """Return the checks for a durable store, or for one that only lives in memory.
 
     Args:
         ledger: False leaves out the ledger and the journal of replies, which runs in one process do not use.
+        partial_answers: for a store that has `PartialAnswers`, too, which workers with `stream=True` need.
     """
     if not durable:
         return [*_ANY_STORE, a_memory_store_refuses_an_atomic_write]
-    return [*_ANY_STORE, *ATOMIC_WRITES, *(LEDGER if ledger else ())]
+    return [*_ANY_STORE, *ATOMIC_WRITES, *(LEDGER if ledger else ()), *(PARTIAL_ANSWERS if partial_answers else ())]
 
 
 async def a_session_is_held_by_one_run_at_a_time(store: Any) -> None:

@@ -5,15 +5,12 @@ is who has signed in, whatever the form says.
 """
 
 import asyncio
-import hashlib
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 from uuid import uuid4
 
 from jinja2 import Environment, FileSystemLoader
@@ -24,23 +21,22 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from temporalio.client import Client
-from temporalio.service import RPCError
 
-from holdfast.errors import HoldfastError, InputError, SessionConflictError
+from holdfast.errors import InputError, SessionConflictError
 from holdfast.messages import visible, visible_json
-from holdfast.stores.protocol import AgentStore, Ledger
+from holdfast.stores.protocol import AgentStore, Ledger, PartialAnswer, PartialAnswers
 from holdfast.temporal import HoldfastClient
 from holdfast.temporal.names import child_id
 from holdfast.temporal.seen import DONE, listed, looked_at, outcome, runs_query
 from holdfast.web.access import Access, Person, Role
 from holdfast.web.acts import ACTS, Act
 from holdfast.web.graphs import Progress, draw, load_progress
+from holdfast.web.looks import Looks, digest, position, read_position
 from holdfast.web.starts import Start
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _RUNS = 50  # on a page
 _MESSAGES = 400  # of a transcript, the last
-_EVERY = 2.0  # seconds between two looks, for whoever has a page open
 
 
 class Pages:
@@ -58,6 +54,7 @@ class Pages:
         self.client, self.people = client, HoldfastClient(client)
         self._access, self._store, self._ui = access, store, temporal_ui
         self._starts, self._task_queue = starts, task_queue
+        self._looks = Looks(self._look, store)
         self._templates = Environment(
             loader=FileSystemLoader(_TEMPLATES), autoescape=True, finalize=_finalized, trim_blocks=True,
             lstrip_blocks=True,
@@ -136,6 +133,8 @@ class Pages:
         waiting = [{"workflow_id": run, **item} for item in state.get("waiting", ())]
         run_key = state.get("run_key") or result.get("run_key") or seen["first_run_id"]
         progress = await self._progress(run_key, seen)
+        speaks = "session_id" in seen and "closed" not in seen
+        said = await self._partial(run_key) if speaks else None
         return self.page(
             request,
             "run",
@@ -150,13 +149,18 @@ class Pages:
             progress=progress,
             graph=None if progress is None else draw(progress, ended="closed" in seen, link=partial(_step_link, run)),
             temporal=self._in_temporal(seen),
-            changes=None if "closed" in seen else _changes(run, seen),
+            speaks=speaks,
+            partial=said,
+            changes=None if "closed" in seen else _changes(run, seen, run_key if speaks else None, said),
         )
 
     async def _messages(self, seen: dict[str, Any]) -> list[Any]:
         if self._store is None or "session_id" not in seen:
             return []
         return (await self._store.load_messages(seen["session_id"]))[-_MESSAGES:]
+
+    async def _partial(self, run_key: str) -> PartialAnswer | None:
+        return await self._store.load_partial(run_key) if isinstance(self._store, PartialAnswers) else None
 
     async def _progress(self, run_key: str, seen: dict[str, Any]) -> Progress | None:
         store = self._store
@@ -174,22 +178,24 @@ class Pages:
     # --- changes ---
 
     async def changes(self, request: Request) -> Response:
-        """Tell a page that is open when what it shows is no longer so, by server-sent events."""
+        """Tell a page that is open when what it shows is no longer so, and what a model says, by server-sent events."""
         self._person(request)
-        of, shown = request.query_params.get("of", "inbox"), request.query_params.get("shown", "")
+        asked = request.query_params
+        # A browser that comes back says itself what it heard last.
+        has = read_position(request.headers.get("Last-Event-ID") or asked.get("has", ""))
+        words = (asked["words"], has) if "words" in asked else None
+        events = self._looks.events(asked.get("of", "inbox"), asked.get("shown", ""), words)
 
-        async def events() -> AsyncIterator[str]:
-            nonlocal shown
-            while not await request.is_disconnected():
-                with suppress(HoldfastError, RPCError):
-                    seen: Any = await self._waiting() if of == "inbox" else await looked_at(self.client, of)
-                    if (now := _digest(seen)) != shown:
-                        shown = now
-                        yield "event: changed\ndata: \n\n"
-                yield ": still here\n\n"
-                await asyncio.sleep(_EVERY)
+        async def until_gone() -> AsyncIterator[str]:
+            async for event in events:
+                if await request.is_disconnected():
+                    return
+                yield event
 
-        return StreamingResponse(events(), media_type="text/event-stream")
+        return StreamingResponse(until_gone(), media_type="text/event-stream")
+
+    async def _look(self, of: str) -> Any:
+        return await self._waiting() if of == "inbox" else await looked_at(self.client, of)
 
     # --- starting ---
 
@@ -275,13 +281,10 @@ class Pages:
         return response
 
 
-def _changes(of: str, shown: Any) -> str:
-    """Return where an open page hears that it is no longer true."""
-    return f"/changes?of={quote(of, safe='')}&shown={_digest(shown)}"
-
-
-def _digest(shown: Any) -> str:
-    return hashlib.blake2b(json.dumps(shown, default=str).encode(), digest_size=8).hexdigest()
+def _changes(of: str, shown: Any, words: str | None = None, has: PartialAnswer | None = None) -> str:
+    """Return where an open page hears that it is no longer true, and the words of a run's model that it has not yet."""
+    hears = {"words": words, "has": position(has)} if words is not None else {}
+    return f"/changes?{urlencode({'of': of, 'shown': digest(shown), **hears})}"
 
 
 def _own_path(to: str) -> str:

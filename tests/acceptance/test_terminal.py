@@ -16,8 +16,8 @@ COMMAND = (sys.executable, "-W", "error", "-m", "holdfast")
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Path:
-    (tmp_path / "shop.py").write_text(APP)
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(getattr(request, "param", APP))
     return tmp_path
 
 
@@ -100,6 +100,47 @@ def test_a_person_sees_what_is_approved_and_is_asked_once_more(
     assert "\x1b[1m" in say("ls", "--color", "always").stdout
     refused = say("approve", "clerk/s")
     assert (refused.returncode, refused.stderr) == (1, "Error: Run clerk/s waits for no approval\n")
+
+
+SLOW = """
+import asyncio
+from pathlib import Path
+
+from holdfast import Agent
+
+
+class Slow:
+    async def chat(self, messages, tools, **settings):
+        raise AssertionError("it is asked to stream")
+
+    async def stream(self, messages, tools, **settings):
+        yield "first "
+        while not Path("go").exists():
+            await asyncio.sleep(0.05)
+        yield "second"
+        yield {"text": "first second"}
+
+
+llm = Slow()
+clerk = Agent("clerk")
+"""
+
+
+@pytest.mark.parametrize("shop", [SLOW], indirect=True, ids=["slow"])
+def test_words_of_a_run_on_temporal_appear_as_they_come_and_once(
+    shop: Path, environment: dict[str, str], address: str
+) -> None:
+    at = {**environment, "TEMPORAL_ADDRESS": address}
+    with Terminal(*COMMAND, "chat", "clerk", "--store", "holdfast.db", environment=at, cwd=shop) as terminal:
+        terminal.read_until("> ")
+        terminal.type("hello\n")
+        terminal.read_until("first ")
+        (shop / "go").touch()
+        terminal.read_until("second\n")
+        terminal.read_until("> ")
+        terminal.type("/quit\n")
+        assert terminal.end() == 0, terminal.shown
+        assert terminal.shown.count("second") == 1, terminal.shown
 
 
 def test_who_reads_only_the_beginning_sees_no_error(shop: Path, environment: dict[str, str]) -> None:

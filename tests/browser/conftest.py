@@ -1,16 +1,13 @@
 """A browser, and the page at a port of its own, beside a real server and worker."""
 
-import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-import uvicorn
 from integration.conftest import folder, temporal, temporal_server
+from integration.pages import served
 from integration.temporal_runs import Temporal
 from playwright.async_api import Browser, Page, async_playwright
-from starlette.applications import Starlette
 
 from holdfast.web import Access, create_app
 
@@ -28,21 +25,6 @@ async def chromium() -> AsyncIterator[Browser]:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield browser
         await browser.close()
-
-
-@contextlib.asynccontextmanager
-async def served(app: Starlette) -> AsyncIterator[str]:
-    """Serve the page at a free port; yields its address."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
-        server = uvicorn.Server(config)
-        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            await serving
 
 
 @pytest.fixture

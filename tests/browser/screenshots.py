@@ -11,10 +11,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
+from integration.pages import served
 from playwright.async_api import Browser, async_playwright
 from temporalio.worker import Worker
 
-from browser.conftest import ARGUMENTS, CHROMIUM, served
+from browser.conftest import ARGUMENTS, CHROMIUM
 from holdfast import Agent, Approval, Message, pipeline, sqlite_store, tool
 from holdfast.temporal import HoldfastPlugin, connect, dev_server, start_agent, start_pipeline
 from holdfast.testing import ScriptedModel

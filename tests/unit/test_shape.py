@@ -146,7 +146,7 @@ def test_the_persisted_names_are_pinned() -> None:
     }
     assert sorted(holdfast.ToolDurabilityError("t", "c").payload()) == ["error", "kind", "toolCallId", "toolName"]
     assert holdfast.ToolDurabilityError.kind == "tool-durability-error"
-    assert len(MIGRATIONS) == 4
+    assert len(MIGRATIONS) == 5
     assert [line.split()[2] for line in "".join(MIGRATIONS).splitlines() if "CREATE TABLE" in line] == [
         "agent_sessions",
         "agent_messages",
@@ -154,6 +154,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "running_calls",
         "model_replies",
         "gate_decisions",
+        "partial_answers",
     ]
 
 

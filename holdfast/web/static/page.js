@@ -1,4 +1,5 @@
-// Keeps an open page true: when what it shows has changed, it is fetched anew, unless somebody is typing into it.
+// Keeps an open page true: when what it shows has changed, it is fetched anew, unless somebody is typing into it. What a
+// model says meanwhile is shown as it comes.
 const main = () => document.getElementById("main");
 const isTouched = () =>
   [...main().querySelectorAll("input:not([type=hidden]), textarea")].some((field) => field.value !== field.defaultValue) ||
@@ -15,6 +16,13 @@ const listen = () => {
     changes.close();
     await htmx.ajax("GET", location.pathname, { source: main(), target: main(), select: "#main", swap: "outerHTML" });
     listen();
+  });
+  changes.addEventListener("words", (event) => {
+    const { offset, text } = JSON.parse(event.data);
+    const says = document.getElementById("says");
+    const words = says.querySelector("[data-words]");
+    words.textContent = offset === 0 ? text : words.textContent + text;
+    says.hidden = false;
   });
 };
 listen();

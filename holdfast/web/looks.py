@@ -1,0 +1,83 @@
+"""What open pages are told by server-sent events: that something has changed, and what a model is saying."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from temporalio.service import RPCError
+
+from holdfast.errors import HoldfastError
+from holdfast.messages import visible
+from holdfast.stores.protocol import AgentStore, PartialAnswer, PartialAnswers
+
+_EVERY = 2.0  # seconds between two looks at what a page shows
+_WORDS_EVERY = 0.25  # seconds between two looks at what a model says
+
+
+class Looks:
+    """Looks that pages share: however many have the same thing open, it is looked at once.
+
+    Args:
+        look: returns what is shown of a run, or of the inbox.
+    """
+
+    def __init__(self, look: Callable[[str], Awaitable[Any]], store: AgentStore | None) -> None:
+        self._look, self._store = look, store
+        self._last: dict[str, tuple[float, asyncio.Future[Any]]] = {}
+
+    async def events(self, of: str, shown: str, words: tuple[str, PartialAnswer | None] | None) -> AsyncIterator[str]:
+        """Yield events: "changed" when what is shown is no longer so, "words" with what was said since.
+
+        Args:
+            shown: `digest` of what the page shows.
+            words: key of the run whose model's words it shows, and which it has; None if none.
+        """
+        clock = asyncio.get_running_loop().time
+        looked = clock() - _EVERY
+        while True:
+            if clock() - looked >= _EVERY:
+                before, looked = looked, clock()
+                with suppress(HoldfastError, RPCError):
+                    if (now := digest(await self._shared(of, before))) != shown:
+                        shown = now
+                        yield "event: changed\ndata: \n\n"
+                yield ": still here\n\n"
+            if words is not None and isinstance(self._store, PartialAnswers):
+                part = await self._store.load_partial(words[0], after=words[1])
+                if part is not None and part.text:
+                    words = (words[0], part)
+                    data = {"offset": part.offset, "text": visible(part.text)}
+                    yield f"event: words\nid: {position(part)}\ndata: {json.dumps(data)}\n\n"
+            await asyncio.sleep(_EVERY if words is None else _WORDS_EVERY)
+
+    async def _shared(self, of: str, since: float) -> Any:
+        """Return what somebody has seen since then, or look."""
+        now = asyncio.get_running_loop().time()
+        self._last = {known: look for known, look in self._last.items() if now - look[0] < _EVERY}
+        at, look = self._last.get(of, (since, None))
+        if look is None or at <= since:
+            look = asyncio.ensure_future(self._look(of))
+            look.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever asked may be gone
+            self._last[of] = (now, look)
+        return await asyncio.shield(look)
+
+
+def digest(shown: Any) -> str:
+    return hashlib.blake2b(json.dumps(shown, default=str).encode(), digest_size=8).hexdigest()
+
+
+def position(part: PartialAnswer | None) -> str:
+    """Return what an open page says it has of an answer."""
+    return "" if part is None else f"{part.turn}/{part.attempt}/{part.end}"
+
+
+def read_position(text: str) -> PartialAnswer | None:
+    """Return what `position` wrote; None for anything else, and then a page is told all."""
+    turn, _, rest = text.partition("/")
+    attempt, _, end = rest.rpartition("/")
+    if not (turn.isascii() and turn.isdecimal() and end.isascii() and end.isdecimal() and len(turn) + len(end) < 30):
+        return None
+    return PartialAnswer(turn=int(turn), attempt=attempt, offset=int(end), text="")
