@@ -9,14 +9,14 @@ from integration.pages import served
 from integration.temporal_runs import Temporal
 from playwright.async_api import Browser, Page, async_playwright
 
-from holdfast.web import Access, create_app
+from holdfast.web import create_app
 
 __all__ = ["folder", "temporal", "temporal_server"]  # fixtures
 
 CHROMIUM = "/usr/bin/chromium"  # Debian's
 ARGUMENTS = ["--no-sandbox", "--disable-quic", "--disable-background-networking"]
 
-Serve = Callable[[Access], "contextlib.AbstractAsyncContextManager[str]"]
+Serve = Callable[..., "contextlib.AbstractAsyncContextManager[str]"]
 
 
 @pytest.fixture
@@ -30,7 +30,9 @@ async def chromium() -> AsyncIterator[Browser]:
 @pytest.fixture
 def serve(temporal: Temporal) -> Serve:
     """Serve the page by these rules; yields its address."""
-    return lambda access: served(create_app(temporal.client, access=access, store=temporal.store))
+    return lambda access, **options: served(
+        create_app(temporal.client, access=access, store=temporal.store, task_queue=temporal.name, **options)
+    )
 
 
 async def faults_of(page: Page) -> list[str]:

@@ -1,0 +1,113 @@
+"""Starting runs in a real browser, and seeing how far they are: forms, pictures, words as they come, links."""
+
+from typing import Any, Literal
+
+import pytest
+from integration.temporal_runs import Temporal, pending, result
+from integration.test_partial_answers import Speaker, talker
+from playwright.async_api import Browser, expect
+from pydantic import BaseModel, Field
+
+from browser.conftest import faults_of
+from holdfast import Approval, pipeline, tool
+from holdfast.temporal import ApprovalLinks, start_pipeline
+from holdfast.web import Access, Person
+
+SECRET = "a secret of workers and the page"
+ADA = Person(name="ada", role="operator", token="ada's token, which is long enough")
+LOCAL = Access(local=Person(name="ada", role="operator"))
+
+
+class Article(BaseModel):
+    title: str
+    words: int = Field(default=800, ge=100)
+    tone: Literal["dry", "warm"] = "dry"
+    draft: bool = True
+
+
+@tool(safe_to_retry=True)
+async def write(title: str, words: int, tone: str, draft: bool) -> str:
+    return f"{title}, {words} words, {tone}{', a draft' if draft else ''}"
+
+
+article = (
+    pipeline("article", input=Article)
+    .step("write", run=write, input=lambda ctx: ctx.input.model_dump())
+    .step("publish", approval=Approval(message=lambda ctx: f"Publish {ctx.prev['write']}?"))
+    .build()
+)
+
+
+@pytest.mark.parametrize("script", [True, False], ids=["with JavaScript", "without"])
+async def test_a_person_starts_a_pipeline_by_its_form_and_sees_how_far_it_is(
+    temporal: Temporal, chromium: Browser, serve: Any, script: bool
+) -> None:
+    async with temporal.worker(pipelines=[article]), serve(LOCAL, pipelines=[article]) as address:
+        page = await chromium.new_page(java_script_enabled=script)
+        faults = await faults_of(page)
+        await page.goto(address)
+        await page.get_by_role("link", name="Start").click()
+        await page.get_by_role("link", name="article").click()
+        await page.get_by_role("button", name="Start").click()
+        await expect(page.get_by_label("Title")).to_be_focused()  # the browser asks for what must be there
+        await page.get_by_label("Title").fill("Tea")
+        await page.get_by_label("Words").fill("200")
+        await page.get_by_label("Tone").select_option(label="warm")
+        await page.get_by_label("Draft").uncheck()
+        await page.get_by_role("button", name="Start").click()
+        await expect(page.get_by_role("status").filter(has_text="Started.")).to_be_visible()
+        run = await page.locator("h1").evaluate("title => title.firstChild.textContent.trim()")
+        await pending(temporal.client.get_workflow_handle(run))
+        await page.goto(f"{address}/runs/{run}")
+        await expect(page.locator("svg .step.done")).to_contain_text("write")
+        await expect(page.locator("svg .step.waits")).to_contain_text("publish")
+        await expect(page.locator("article.card h2")).to_contain_text("Publish Tea, 200 words, warm?")
+        await page.get_by_role("button", name="Approve").click()
+        await result(temporal.client.get_workflow_handle(run))
+        if not script:
+            await page.reload()
+        await expect(page.locator("svg .step.done")).to_have_count(2, timeout=20_000)
+        assert faults == []
+
+
+async def test_words_appear_on_the_page_as_they_come(temporal: Temporal, chromium: Browser, serve: Any) -> None:
+    model = Speaker("<b>Hel", "lo", " you")
+    async with temporal.worker(agent := talker(), llm=model, stream=True), serve(LOCAL) as address:
+        run = await temporal.start(agent)
+        page = await chromium.new_page()
+        faults = await faults_of(page)
+        await page.goto(f"{address}/runs/{run.id}")
+        says = page.locator("[data-words]")
+        await expect(says).to_have_text("<b>Hel", timeout=20_000)
+        await page.evaluate("() => { window.sameDocument = true }")
+        model.go_on()
+        await expect(says).to_have_text("<b>Hello", timeout=20_000)
+        model.go_on()
+        await expect(says).to_have_text("<b>Hello you", timeout=20_000)
+        model.go_on()
+        await result(run)
+        await expect(page.locator("h1 .status")).to_have_text("complete", timeout=20_000)
+        await expect(page.locator("#answer + p")).to_have_text("<b>Hello you")
+        assert await page.evaluate("() => window.sameDocument")
+        assert faults == []
+
+
+async def test_an_approver_decides_by_a_link_without_signing_in(
+    temporal: Temporal, chromium: Browser, serve: Any
+) -> None:
+    access = Access(people=[ADA], link_secret=SECRET)
+    async with temporal.worker(pipelines=[article]), serve(access) as address:
+        run = await start_pipeline(
+            temporal.client, article, input={"title": "Tea"}, task_queue=temporal.name, run_key=temporal.session()
+        )
+        (item,) = await pending(run)
+        page = await chromium.new_page(java_script_enabled=False)
+        await page.goto(ApprovalLinks(page=address, secret=SECRET, by="ada").to(run.id, item))
+        await expect(page.locator("h1")).to_have_text("Decide as ada")
+        await page.get_by_label("Comment").fill("by mail")
+        await page.get_by_role("button", name="Approve").click()
+        await expect(page.get_by_role("status")).to_have_text("Approved publish.")
+        await expect(page.locator("main")).to_contain_text("This waits no longer")
+        assert (await result(run))["outputs"]["publish"]["by"] == ["ada"]
+        await page.goto(f"{address}/runs/{run.id}")
+        await expect(page.locator("h1")).to_have_text("Sign in")  # the link was for that one thing
