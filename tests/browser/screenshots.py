@@ -16,7 +16,7 @@ from playwright.async_api import Browser, async_playwright
 from temporalio.worker import Worker
 
 from browser.conftest import ARGUMENTS, CHROMIUM
-from holdfast import Agent, Approval, Message, pipeline, sqlite_store, tool
+from holdfast import Agent, Approval, Message, Step, pipeline, sqlite_store, tool
 from holdfast.temporal import HoldfastPlugin, connect, dev_server, start_agent, start_pipeline
 from holdfast.testing import ScriptedModel
 from holdfast.web import Access, Person, create_app
@@ -53,10 +53,29 @@ def says(messages: Sequence[Message], tools: Sequence[object]) -> object:
     return {"text": "I look the order up.", "tool_calls": LOOKS_UP}
 
 
+@tool(safe_to_retry=True)
+async def look(name: str) -> str:
+    """Look something up."""
+    return f"{name} is ready"
+
+
+@tool
+async def publish(version: str) -> str:
+    """Publish a version."""
+    return f"{version} is out"
+
+
 release = (
     pipeline("release")
-    .step("notes", agent=writer, input=lambda ctx: f"Write notes for {ctx.input}")
+    .parallel(
+        "gather",
+        Step("notes", agent=writer, input=lambda ctx: f"Write notes for {ctx.input}"),
+        Step("build", run=look, input=lambda ctx: {"name": "build"}),
+        Step("tests", run=look, input=lambda ctx: {"name": "tests"}),
+    )
+    .map("translate", Step("translation", agent=writer), over=lambda ctx: ["de", "fr", "ja"])
     .step("ok", approval=Approval(message=lambda ctx: f"Publish {ctx.input}? {ctx.prev['notes']['response']}"))
+    .step("publish", run=publish, input=lambda ctx: {"version": ctx.input})
     .build()
 )
 
@@ -80,13 +99,14 @@ async def main() -> None:
         plugin = HoldfastPlugin(agents=[clerk, writer], pipelines=[release], store=store, llm=ScriptedModel(says))
         await stack.enter_async_context(Worker(client, task_queue="holdfast", plugins=[plugin]))
         run = await start_agent(client, "clerk", message="The lamp of order 42 is broken", session_id="order-42")
-        await start_pipeline(client, "release", input="2.0", run_key="2.0")
+        going = await start_pipeline(client, "release", input="2.0", run_key="2.0")
         app = create_app(client, access=Access(local=ADA), store=store, temporal_ui=temporal.ui_url)
         page = await stack.enter_async_context(served(app))
         playwright = await stack.enter_async_context(async_playwright())
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         await take(browser, "inbox", page, "Refund the customer?", "Publish 2.0?", height=830)
         await take(browser, "run", f"{page}/runs/{run.id}", "Refund the customer?", height=1000)
+        await take(browser, "pipeline", f"{page}/runs/{going.id}", "approval · waits", height=700)
         workflow = f"{temporal.ui_url}/namespaces/default/workflows/{quote(run.id, safe='')}/{run.result_run_id}"
         await take(browser, "temporal_web", f"{workflow}/user-metadata", "Current Details", height=1130)
         await browser.close()
