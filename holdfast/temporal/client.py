@@ -26,11 +26,13 @@ from holdfast.messages import read_images
 from holdfast.pipelines import Pipeline
 from holdfast.stores.protocol import check_session_id
 from holdfast.temporal import names
+from holdfast.temporal.seen import runs_query
 from holdfast.temporal.wire import CHECKPOINT_BYTES, AgentInput, PipelineInput, check_json
 
 T = TypeVar("T")
 Run = WorkflowHandle[Any, dict[str, Any]]
 _PATIENCE = timedelta(seconds=2)
+_AT_ONCE = 32  # runs that are asked; more would wait for each other longer than anybody waits for an answer
 
 
 async def start_agent(
@@ -179,17 +181,23 @@ class HoldfastClient:
         pending: list[dict[str, Any]] = await _of_a_run(workflow_id, self.run(workflow_id).query(names.PENDING))
         return pending
 
-    async def waiting(self) -> list[dict[str, Any]]:
-        """Return what waits in the whole namespace, as `pending` with the workflow's id; needs search attributes."""
-        query = f"{names.WAITING_ATTRIBUTE} IS NOT NULL AND ExecutionStatus = 'Running'"
-        runs = [run.id async for run in self.client.list_workflows(query)]
-        pending = await asyncio.gather(*(self._pending_soon(run) for run in runs))
+    async def waiting(self, *, group: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
+        """Return what waits in the whole namespace, as `pending` with the workflow's id; needs search attributes.
+
+        Args:
+            group: of approvers, whom it is for; anybody if None.
+            limit: of runs that are asked, the last started first; all if None.
+        """
+        query, few = runs_query(waiting=True, group=group), asyncio.Semaphore(_AT_ONCE)
+        runs = [run.id async for run in self.client.list_workflows(query, limit=limit)]
+        pending = await asyncio.gather(*(self._pending_soon(run, few) for run in runs))
         return [{"workflow_id": run, **item} for run, items in zip(runs, pending, strict=True) for item in items]
 
-    async def _pending_soon(self, workflow_id: str) -> list[dict[str, Any]]:
+    async def _pending_soon(self, workflow_id: str, few: asyncio.Semaphore) -> list[dict[str, Any]]:
         """Ask a run, but not for long: a queue without a worker must not hide what waits in others."""
         try:
-            found: list[dict[str, Any]] = await self.run(workflow_id).query(names.PENDING, rpc_timeout=_PATIENCE)
+            async with few:
+                found: list[dict[str, Any]] = await self.run(workflow_id).query(names.PENDING, rpc_timeout=_PATIENCE)
         except (RPCError, WorkflowQueryFailedError) as error:
             return [{"kind": "unreachable", "name": "", "message": f"no worker answers for this run: {error}"}]
         return found

@@ -30,6 +30,7 @@ def runs_query(
     kind: str | None = None,
     session: str | None = None,
     tenant: str | None = None,
+    group: str | None = None,
     query: str | None = None,
 ) -> str:
     """Return what finds runs, in Temporal's list filter language.
@@ -38,6 +39,7 @@ def runs_query(
         status: "running", "waiting", "paused", or how runs ended.
         waiting: for a person or a worker.
         kind: name of an agent or a pipeline.
+        group: of approvers, whom they ask now.
         query: further conditions in that language.
     """
     by = "ExecutionStatus" if status in _BY_TEMPORAL else names.STATUS_ATTRIBUTE
@@ -46,6 +48,7 @@ def runs_query(
         "WorkflowType": kind,
         names.SESSION_ATTRIBUTE: session,
         names.TENANT_ATTRIBUTE: tenant,
+        names.GROUP_ATTRIBUTE: group,
     }
     parts = [f"{name} = {_quoted(value)}" for name, value in wanted.items() if value is not None]
     if waiting:

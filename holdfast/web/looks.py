@@ -13,7 +13,8 @@ from holdfast.errors import HoldfastError
 from holdfast.messages import visible
 from holdfast.stores.protocol import AgentStore, PartialAnswer, PartialAnswers
 
-_EVERY = 2.0  # seconds between two looks at what a page shows
+_EVERY, _AT_LEAST_EVERY = 2.0, 10.0  # seconds between two looks at what a page shows; more if looking takes long
+_SHARE = 0.1  # of the time is spent on looking at one thing
 _WORDS_EVERY = 0.25  # seconds between two looks at what a model says
 
 
@@ -36,14 +37,15 @@ class Looks:
             words: key of the run whose model's words it shows, and which it has; None if none.
         """
         clock = asyncio.get_running_loop().time
-        looked = clock() - _EVERY
+        looked, again = clock(), clock() + _EVERY
         while True:
-            if clock() - looked >= _EVERY:
+            if clock() >= again:
                 before, looked = looked, clock()
                 with suppress(HoldfastError, RPCError):
                     if (now := digest(await self._shared(of, before))) != shown:
                         shown = now
                         yield "event: changed\ndata: \n\n"
+                again = looked + min(max(_EVERY, (clock() - looked) / _SHARE), _AT_LEAST_EVERY)
                 yield ": still here\n\n"
             if words is not None and isinstance(self._store, PartialAnswers):
                 part = await self._store.load_partial(words[0], after=words[1])
@@ -56,7 +58,9 @@ class Looks:
     async def _shared(self, of: str, since: float) -> Any:
         """Return what somebody has seen since then, or look."""
         now = asyncio.get_running_loop().time()
-        self._last = {known: look for known, look in self._last.items() if now - look[0] < _EVERY}
+        self._last = {
+            known: (at, look) for known, (at, look) in self._last.items() if now - at < _EVERY or not look.done()
+        }
         at, look = self._last.get(of, (since, None))
         if look is None or at <= since:
             look = asyncio.ensure_future(self._look(of))

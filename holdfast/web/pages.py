@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlencode, urlsplit
 from uuid import uuid4
 
 from jinja2 import Environment, FileSystemLoader
@@ -36,6 +36,7 @@ from holdfast.web.starts import Start
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _RUNS = 50  # on a page
+_WAITING = 100  # runs in the inbox
 _MESSAGES = 400  # of a transcript, the last
 
 
@@ -104,13 +105,15 @@ class Pages:
     # --- looking ---
 
     async def inbox(self, request: Request) -> Response:
-        """Everything that waits, the nearest deadline first."""
+        """Everything that waits, or what waits for a group, the nearest deadline first."""
         self._person(request)
-        items = await self._waiting()
-        return self.page(request, "inbox", items=items, changes=_changes("inbox", items))
+        group = request.query_params.get("group", "").strip()
+        items = await self._waiting(group)
+        changes = _changes(f"/?group={quote(group)}", items)
+        return self.page(request, "inbox", items=items, group=group, most=_WAITING, changes=changes)
 
-    async def _waiting(self) -> list[dict[str, Any]]:
-        items = await self.people.waiting()
+    async def _waiting(self, group: str) -> list[dict[str, Any]]:
+        items = await self.people.waiting(group=group or None, limit=_WAITING)
         return sorted(items, key=lambda item: (item.get("deadline") or "9999", item.get("since") or ""))
 
     async def runs(self, request: Request) -> Response:
@@ -151,7 +154,7 @@ class Pages:
             temporal=self._in_temporal(seen),
             speaks=speaks,
             partial=said,
-            changes=None if "closed" in seen else _changes(run, seen, run_key if speaks else None, said),
+            changes=None if "closed" in seen else _changes(f"/runs/{run}", seen, run_key if speaks else None, said),
         )
 
     async def _messages(self, seen: dict[str, Any]) -> list[Any]:
@@ -184,7 +187,7 @@ class Pages:
         # A browser that comes back says itself what it heard last.
         has = read_position(request.headers.get("Last-Event-ID") or asked.get("has", ""))
         words = (asked["words"], has) if "words" in asked else None
-        events = self._looks.events(asked.get("of", "inbox"), asked.get("shown", ""), words)
+        events = self._looks.events(asked.get("of", "/"), asked.get("shown", ""), words)
 
         async def until_gone() -> AsyncIterator[str]:
             async for event in events:
@@ -195,7 +198,10 @@ class Pages:
         return StreamingResponse(until_gone(), media_type="text/event-stream")
 
     async def _look(self, of: str) -> Any:
-        return await self._waiting() if of == "inbox" else await looked_at(self.client, of)
+        """Return what is shown by the page at a path."""
+        if of.startswith("/runs/"):
+            return await looked_at(self.client, of.removeprefix("/runs/"))
+        return await self._waiting(unquote(of.removeprefix("/?group=")))
 
     # --- starting ---
 

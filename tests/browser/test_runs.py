@@ -46,7 +46,7 @@ async def test_a_person_starts_a_pipeline_by_its_form_and_sees_how_far_it_is(
         page = await chromium.new_page(java_script_enabled=script)
         faults = await faults_of(page)
         await page.goto(address)
-        await page.get_by_role("link", name="Start").click()
+        await page.get_by_role("link", name="Start", exact=True).click()
         await page.get_by_role("link", name="article").click()
         await page.get_by_role("button", name="Start").click()
         await expect(page.get_by_label("Title")).to_be_focused()  # the browser asks for what must be there

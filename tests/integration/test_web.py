@@ -175,6 +175,17 @@ async def test_a_run_shows_how_far_it_is_what_was_said_and_what_it_used(temporal
         await run.cancel()
 
 
+async def test_the_inbox_shows_what_waits_for_a_group_of_approvers(temporal: Temporal) -> None:
+    editors = Approval(message="Publish?", approvers=["editors"], groups={"editors": ["ada"]})
+    line = pipeline("line").step("ok", approval=editors).build()
+    async with temporal.worker(pipelines=[line]), browser(temporal) as client:
+        run = await start_pipeline(temporal.client, "line", task_queue=temporal.name, run_key=temporal.session())
+        await until(lambda: _shows(client, "/?group=editors", run.id))
+        others = (await client.get("/?group=lawyers' OR 'a' = 'a")).text
+        assert (run.id in others, "Nothing waits for this group." in others) == (False, True)
+        await run.cancel()
+
+
 async def test_a_run_that_could_not_say_how_it_ended_is_found_by_that(temporal: Temporal) -> None:
     async with browser(temporal) as client:
         run = await temporal.start("clerk")
@@ -240,7 +251,7 @@ async def test_strangers_see_nothing(temporal: Temporal) -> None:
         for page in ("/", "/runs", "/runs/clerk/s"):
             answer = await client.get(page)
             assert (answer.status_code, answer.headers["Location"]) == (303, f"/login?to={page}")
-        assert (await client.get("/changes?of=inbox")).status_code == 303
+        assert (await client.get("/changes?of=/")).status_code == 303
         assert (await client.post("/runs/clerk/s/cancel")).status_code == 401
         for token in ("", "wrong", TOKENS["ada"][:-1]):
             wrong = await client.get("/", headers={"Authorization": f"Bearer {token}"})
