@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from holdfast.temporal.servers import temporal_binary
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 
 DEV = (sys.executable, "-W", "error", "-c", "from holdfast.cli import main; main(prog_name='holdfast')", "dev")
+README = (ROOT / "README.md").read_text()
 READY = "Worker of triage, researcher, writer, editor, reviewer on queue holdfast is ready"
 
 
@@ -198,6 +200,28 @@ def test_the_page_starts_what_the_application_defines_and_knows_it_when_its_file
         terminal.type(CTRL_C)
         assert terminal.end() == 0, terminal.shown
         assert left_running(environment) == []
+
+
+def test_the_first_approval_is_as_the_readme_says(tmp_path: Path) -> None:
+    environment = marked_environment(HOLDFAST_USER="ada")
+    with dev(environment, tmp_path, ROOT / "examples" / "shop.py") as terminal:
+        at = {**environment, "TEMPORAL_ADDRESS": terminal.read_until(r"Temporal +(\S+:\d+)").group(1)}
+        terminal.read_until("Worker of clerk, returns on queue holdfast is ready")
+        commands = re.findall(r"^\.venv/bin/holdfast ((?:start|approve|show) .*?)(?:  +#.*)?$", README, re.MULTILINE)
+        assert [command.split()[0] for command in commands] == ["start", "approve", "show"]
+        for command in commands:
+            with Terminal(*DEV[:-1], *shlex.split(command), environment=at, cwd=tmp_path) as one:
+                if command.startswith("approve"):
+                    one.read_until(r'Arguments +\{"order": 42, "amount": 129.9, "reason": "broken"\}')
+                    one.read_until(r"Approve\? \[y/N\]")
+                    one.type("y\n")
+                assert one.end() == 0, one.shown
+            if command.startswith("approve"):
+                waiting = [*DEV[:-1], "watch", "clerk/order-42"]
+                subprocess.run(waiting, check=True, timeout=60, env=at, cwd=tmp_path, capture_output=True)
+        assert "129.9 paid back for order 42" in one.shown
+        terminal.type(CTRL_C)
+        assert terminal.end() == 0, terminal.shown
 
 
 def test_two_servers_do_not_keep_their_workflows_in_one_file(tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""A shop: its clerk looks orders up by itself, and pays one back only when somebody has approved that.
+
+    holdfast dev examples/shop.py
+
+The model is a script, so that this runs without a key: leave `llm` out, and name one with `Agent(model=…)`.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from holdfast import Agent, Approval, Message, Step, pipeline, tool
+from holdfast.testing import ScriptedModel
+
+
+@tool(safe_to_retry=True)
+async def get_order(order: int) -> dict[str, Any]:
+    """Look an order up."""
+    return {"order": order, "total": 129.9, "state": "delivered broken"}
+
+
+@tool(approval=Approval(message="Pay this order back?", timeout="2d"))
+async def refund(order: int, amount: float, reason: str) -> str:
+    """Pay an order back."""
+    return f"{amount} paid back for order {order}"
+
+
+def say(messages: Sequence[Message], tools: Sequence[object]) -> Any:
+    """Return what the model says: it looks up the order that it is asked about, and asks to pay it back."""
+    last = messages[-1]
+    if last.role == "tool" and last.tool_name == "get_order":
+        order = int(re.findall(r'"order": ?(\d+)', last.content)[0])
+        return {"tool_calls": [{"name": "refund", "arguments": {"order": order, "amount": 129.9, "reason": "broken"}}]}
+    if last.role == "tool":
+        return f"I am done: {last.content}"
+    if (number := re.search(r"\d+", last.content)) is None:
+        return "Which order? Give me its number."
+    return {"text": "I look it up.", "tool_calls": [{"name": "get_order", "arguments": {"order": int(number[0])}}]}
+
+
+class Return(BaseModel):
+    """A parcel that came back."""
+
+    order: int = Field(ge=1, description="Its number.")
+    reason: str = "broken"
+
+
+clerk = Agent("clerk", description="Answers questions about orders, and pays them back.", tools=[get_order, refund])
+returns = (
+    pipeline("returns", input=Return)
+    .parallel(
+        "look",
+        Step("order", run=get_order, input=lambda ctx: {"order": ctx.input.order}),
+        Step("stock", run=get_order, input=lambda ctx: {"order": ctx.input.order}),
+    )
+    .step("agree", approval=Approval(message=lambda ctx: f"Take order {ctx.input.order} back ({ctx.input.reason})?"))
+    .step("clerk", agent=clerk, input=lambda ctx: f"Refund order {ctx.input.order}")
+    .build()
+)
+llm = ScriptedModel(say)
