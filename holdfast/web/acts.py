@@ -1,7 +1,8 @@
 """What the forms of a run do: decide, answer, repair. Each is an update of the run, which says whether it counts."""
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from starlette.datastructures import FormData
 
@@ -69,6 +70,16 @@ async def _message(people: HoldfastClient, run: str, form: FormData, person: Per
 async def _cancel(people: HoldfastClient, run: str, form: FormData, person: Person) -> str:
     await cancel_run(people.client, run)
     return "Cancelled"
+
+
+_ACT_OF = {"approval": "decide", "question": "answer", "unknown": "resolve", "pause": "resume"}
+
+
+def may_act(person: Person, item: Mapping[str, Any]) -> bool:
+    """Whether somebody can do what an item waits for; the run itself has the last word."""
+    act = _ACT_OF.get(item["kind"])
+    allowed = item.get("approvers") or [person.name]
+    return act is not None and person.may(ACTS[act][0]) and person.name in allowed
 
 
 ACTS: dict[str, tuple[Role, Act]] = {

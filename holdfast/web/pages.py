@@ -29,7 +29,7 @@ from holdfast.temporal import HoldfastClient
 from holdfast.temporal.names import child_id
 from holdfast.temporal.seen import DONE, listed, looked_at, outcome, runs_query
 from holdfast.web.access import Access, Person, Role
-from holdfast.web.acts import ACTS, Act
+from holdfast.web.acts import ACTS, Act, may_act
 from holdfast.web.graphs import Progress, draw, load_progress
 from holdfast.web.looks import Looks, digest, position, read_position
 from holdfast.web.starts import Start
@@ -61,6 +61,7 @@ class Pages:
             lstrip_blocks=True,
         )  # fmt: skip
         self._templates.filters |= {"at": _at, "json": _pretty, "path": _path, "step_link": _step_link}
+        self._templates.globals["may_act"] = may_act
 
     def routes(self) -> list[Route]:
         return [
@@ -89,10 +90,14 @@ class Pages:
             raise HTTPException(403, f"{person.name} is a {person.role}; this is for those who are {role}s.")
         return person
 
-    def page(self, request: Request, name: str, *, status: int = 200, **values: Any) -> Response:
+    def page(
+        self, request: Request, name: str, *, status: int = 200, decider: Person | None = None, **values: Any
+    ) -> Response:
+        """Return a page; `decider` is who acts on it, if that is not who has signed in."""
         person = self._access.who(request)
         html = self._templates.get_template(f"{name}.html").render(
             person=person,
+            decider=decider or person,
             csrf=self._access.csrf(request),
             path=request.url.path,
             is_local=self._access.local is not None,
@@ -106,11 +111,13 @@ class Pages:
 
     async def inbox(self, request: Request) -> Response:
         """Everything that waits, or what waits for a group, the nearest deadline first."""
-        self._person(request)
+        person = self._person(request)
         group = request.query_params.get("group", "").strip()
         items = await self._waiting(group)
         changes = _changes(f"/?group={quote(group)}", items)
-        return self.page(request, "inbox", items=items, group=group, most=_WAITING, changes=changes)
+        mine = [item for item in items if may_act(person, item)]
+        others = [item for item in items if item not in mine]
+        return self.page(request, "inbox", mine=mine, others=others, group=group, most=_WAITING, changes=changes)
 
     async def _waiting(self, group: str) -> list[dict[str, Any]]:
         items = await self.people.waiting(group=group or None, limit=_WAITING)
@@ -253,7 +260,8 @@ class Pages:
         items = [{"workflow_id": link.workflow_id, **item} for item in found if link.is_for(item)]
         if request.method == "GET" or not items:
             status = 200 if request.method == "GET" else 409
-            return self.page(request, "link", status=status, items=items, link=link, token=token, changes=None)
+            shown = {"items": items, "link": link, "token": token, "decider": person}
+            return self.page(request, "link", status=status, changes=None, **shown)
         self._access.check_site(request)
         form = await request.form()
         fields = FormData({**form, "gate": link.gate, "digest": link.digest})  # as it was signed, whatever was sent

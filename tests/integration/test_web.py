@@ -26,6 +26,7 @@ PEOPLE = [
     Person(name="ada", role="approver", token=TOKENS["ada"]),
     Person(name="olga", role="operator", token=TOKENS["olga"]),
 ]
+BOB = Person(name="bob", role="operator", token="bob-token-that-is-long-enough")
 LOCAL = Access(local=Person(name="ada", role="operator"))
 
 
@@ -182,7 +183,31 @@ async def test_the_inbox_shows_what_waits_for_a_group_of_approvers(temporal: Tem
         run = await start_pipeline(temporal.client, "line", task_queue=temporal.name, run_key=temporal.session())
         await until(lambda: _shows(client, "/?group=editors", run.id))
         others = (await client.get("/?group=lawyers' OR 'a' = 'a")).text
-        assert (run.id in others, "Nothing waits for this group." in others) == (False, True)
+        assert (run.id in others, "Nothing waits for you in this group." in others) == (False, True)
+        await run.cancel()
+
+
+async def test_forms_are_for_those_who_may_and_the_others_see_what_waits(temporal: Temporal) -> None:
+    agent = Agent("clerk", tools=[charge])
+    async with (
+        temporal.worker(agent, llm=ScriptedModel([CHARGES])),
+        browser(temporal, Access(people=[*PEOPLE, BOB])) as client,
+    ):
+        run = await temporal.start(agent)
+        await pending(run)
+        for name, token, may in (
+            ("ada", TOKENS["ada"], True),
+            ("vera", TOKENS["vera"], False),
+            ("bob", BOB.token, False),
+        ):
+            client.headers["Authorization"] = f"Bearer {token}"
+            for page in (f"/runs/{run.id}", "/"):
+                shown = (await client.get(page)).text
+                card = shown.split(f'aria-labelledby="{run.id}-c1-title"')[1].split("</article>")[0]
+                assert ("Charge the customer?" in card, "&#34;amount&#34;: 5" in card) == (True, True)
+                assert ("<form" in card, f"You are {name}" in card) == (may, not may)
+            before, _, _ = (await client.get("/")).text.partition(card)
+            assert ("Waits for others" in before) == (not may)
         await run.cancel()
 
 
