@@ -172,23 +172,19 @@ async def _replayed(what: tuple[str, ...], app: str | None, server: dict[str, An
     from temporalio.worker import Replayer
 
     from holdfast.temporal import HoldfastPlugin
+    from holdfast.testing import ScriptedModel
 
     histories = [await _history(one, server) for one in what]
     rows = []
     for one, history in zip(what, histories, strict=True):
         agents, pipelines = _definitions(history, app)
         plugin = HoldfastPlugin(
-            agents=agents, pipelines=pipelines, store=sqlite_store(":memory:"), llm=_NoModel()
+            agents=agents, pipelines=pipelines, store=sqlite_store(":memory:"), llm=ScriptedModel([])
         )  # nothing is asked or written in a replay
         result = await Replayer(workflows=[], plugins=[plugin]).replay_workflow(history, raise_on_replay_failure=False)
         failure = result.replay_failure
         rows.append({"history": one, "ok": failure is None} | ({} if failure is None else {"error": str(failure)}))
     return rows
-
-
-class _NoModel:
-    async def chat(self, *_: object, **__: object) -> Any:
-        raise NotImplementedError
 
 
 async def _history(what: str, server: dict[str, Any]) -> "WorkflowHistory":
