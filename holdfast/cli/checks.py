@@ -138,9 +138,10 @@ async def _workers(client: "Client", task_queue: str) -> tuple[bool, str]:
         )
     )
     names = sorted({poller.identity for poller in found.pollers})
+    lately = f"polled queue {task_queue!r} in the last 5 minutes"  # so long the server remembers them, also dead ones
     if not names:
-        return False, f"none polls queue {task_queue!r}: start one, with `holdfast worker APP`"
-    return True, f"{len(names)} on queue {task_queue}: {', '.join(names)}"
+        return False, f"none {lately}: start one, with `holdfast worker APP`"
+    return True, f"{len(names)} {lately}, counting those that have died since: {', '.join(names)}"
 
 
 # --- replay ---

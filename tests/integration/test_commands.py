@@ -288,12 +288,15 @@ async def test_the_doctor_says_what_is_wrong_and_what_to_do(temporal: Temporal, 
     async with temporal.worker(Agent("clerk"), llm=ScriptedModel([])):
         rows = await data(temporal, "doctor", "--task-queue", temporal.name)
         assert all(row["ok"] for row in rows), rows
+        workers = next(row["found"] for row in rows if row["check"] == "workers")
+        lately = f"1 polled queue '{temporal.name}' in the last 5 minutes, counting those that have died since: "
+        assert workers.startswith(lately)
     store = str(tmp_path / "none.db")
     ill = await holdfast(temporal, "doctor", "--task-queue", "nobody", "--store", store, "-o", "json")
     wrong = {row["check"]: row["found"] for row in json.loads(ill.stdout) if not row["ok"]}
     assert ill.exit_code == 1
     assert wrong == {
-        "workers": "none polls queue 'nobody': start one, with `holdfast worker APP`",
+        "workers": "none polled queue 'nobody' in the last 5 minutes: start one, with `holdfast worker APP`",
         "store": f"there is no file {store}",
     }
     ill = await holdfast(None, "doctor", "--address", "127.0.0.1:9", "-o", "json")
