@@ -21,6 +21,8 @@ Form = Literal["text", "json", "jsonl"]
 Row = Mapping[str, Any]
 
 _WIDE = 10_000  # columns where nobody looks: lines of a table are not broken
+_FOLDED = 12  # columns in which a longer text is still read when it is folded
+_IDS = ("RUN", "NAME", "SESSION")  # columns that are copied into other commands
 
 
 def shown(value: Any) -> str:
@@ -83,16 +85,25 @@ class Output:
             self._table(found, columns)
 
     def _table(self, rows: Sequence[Row], columns: Mapping[str, Callable[[Row], Any]]) -> None:
+        """Write a table in which ids stay whole: where there is no room, other columns fold, then go, from the end."""
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in columns:
-            table.add_column(name, overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(" ".join(shown(value(row)).split())) for value in columns.values()))
+        cells = {name: [Text(" ".join(shown(value(row)).split())) for row in rows] for name, value in columns.items()}
+        widths = {name: max(len(name), *(cell.cell_len for cell in cells[name])) for name in columns}
+        least = {name: width if name in _IDS else min(width, _FOLDED) for name, width in widths.items()}
+        for name in reversed(list(columns)):
+            if _table_width(least) > self.console.width and name not in _IDS:
+                del least[name]
+        needed = _table_width(least)
+        wider = needed if needed > self.console.width else None  # than the terminal, whose own breaks are not copied
+        table = Table(box=None, pad_edge=False, header_style="bold", width=wider)
+        for name in least:
+            table.add_column(name, overflow="fold", no_wrap=widths[name] == least[name])
+        for row in zip(*(cells[name] for name in least), strict=True):
+            table.add_row(*row)
         if self.console.is_terminal:
-            self.console.print(table)
+            self.console.print(table, crop=False)
             return
         with self.console.capture() as written:
             self.console.print(table)
@@ -119,6 +130,10 @@ class Output:
     def note(self, text: str) -> None:
         """Say something beside the output."""
         self.errors.print(shown(text), style="dim", soft_wrap=True)
+
+
+def _table_width(columns: Mapping[str, int]) -> int:
+    return sum(columns.values()) + 2 * (len(columns) - 1)
 
 
 def _json(value: Any, indent: int | None = None) -> str:

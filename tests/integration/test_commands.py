@@ -105,6 +105,28 @@ async def test_runs_are_listed_and_found(temporal: Temporal) -> None:
         assert (await holdfast(temporal, "ls", "-t", "nobody")).stderr == "No runs match.\n"
 
 
+@pytest.mark.parametrize("columns", ["200", "60", "40", "20"])
+async def test_what_is_copied_from_a_table_is_whole_however_narrow_the_terminal(
+    temporal: Temporal, columns: str
+) -> None:
+    agent, call_id = Agent("clerk", tools=[ask_user]), "toolu_0123456789"
+    asks = asks_for(call("ask_user", call_id, question="Which of the accounts that are to be seen here?"))
+    async with temporal.worker(agent, llm=ScriptedModel([asks, asks])):
+        for session in ("another", "s"):
+            run = await temporal.start(agent, session=session)
+            await pending(run)
+
+        async def line_of(*words: str) -> str:
+            table = await done(temporal, *words, "--color", "always", COLUMNS=columns)
+            lines = re.sub(r"\x1b\[[\d;]*m", "", table).splitlines()
+            return next((line for line in lines if run.id in line), "")
+
+        assert await until(lambda: line_of("ls", "--session", temporal.session(), "--waiting"))
+        waits = await line_of("pending")
+        assert call_id in waits
+        assert ("Which" in waits) == (columns == "200")  # what is no id gives way
+
+
 async def test_a_run_that_failed_at_its_input_is_found(temporal: Temporal) -> None:
     agent = Agent("clerk")
     async with temporal.worker(agent, llm=ScriptedModel([])):
