@@ -11,6 +11,7 @@ import click
 
 from holdfast.cli.commands import INCOMPLETE, on_temporal
 from holdfast.cli.outputs import Output, ago, shown
+from holdfast.cli.sessions import STORED, transcript, write_message
 from holdfast.errors import InputError
 from holdfast.messages import Image
 
@@ -183,13 +184,29 @@ async def list_runs(client: "Client", output: Output, limit: int, **wanted: Any)
 
 @click.command()
 @RUN
+@click.option("--messages", type=click.IntRange(min=0), is_flag=False, flag_value=0, metavar="[N]",
+              help="With what was said in its session, from the store: the last N messages, or all.")  # fmt: skip
+@STORED
 @on_temporal
-async def show(client: "Client", output: Output, run: str) -> None:
+async def show(client: "Client", output: Output, run: str, messages: int | None, store: str) -> None:
     """Show how far a run is, or what it came to."""
     from holdfast.temporal.seen import looked_at
 
     seen = await looked_at(client, run)
-    output.item(seen, lambda: _write(output, seen))
+    if messages is None:
+        output.item(seen, lambda: _write(output, seen))
+        return
+    if "session_id" not in seen:
+        raise InputError(f"Run {run} has no session of its own; the agents that it runs have")
+    said = (await transcript(store, seen["session_id"]))[1][-messages:]  # -0 leaves all
+
+    def write() -> None:
+        _write(output, seen)
+        output.line("")
+        for message in said:
+            write_message(output, message)
+
+    output.item(seen | {"messages": [message.model_dump(mode="json") for message in said]}, write)
 
 
 @click.command()

@@ -9,28 +9,28 @@ import click
 
 from holdfast.cli.commands import with_output
 from holdfast.cli.outputs import Output, ago
-from holdfast.errors import InputError, SessionNotFoundError
+from holdfast.errors import InputError
 from holdfast.messages import Message, Usage
-from holdfast.stores import sqlite_store
+from holdfast.stores import Session, SQLiteStore, sqlite_store
+
+STORED = click.option("--store", metavar="FILE", envvar="HOLDFAST_STORE", default="holdfast.db",
+                      show_default=True, help="SQLite store.  [env: HOLDFAST_STORE]")  # fmt: skip
 
 
 @click.command()
 @click.argument("session", required=False)
-@click.option("--store", metavar="FILE", envvar="HOLDFAST_STORE", default="holdfast.db",
-              show_default=True, help="SQLite store.  [env: HOLDFAST_STORE]")  # fmt: skip
+@STORED
 @click.option("--agent", help="Those of an agent.")
 @click.option("--user", help="Those of a user.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
 @with_output
 def sessions(output: Output, session: str | None, store: str, **wanted: Any) -> None:
     """List sessions in a store, or show the messages of one."""
-    if not Path(store).is_file():
-        raise InputError(f"There is no store {store!r}; --store or HOLDFAST_STORE names another")
     asyncio.run(_list(output, store, **wanted) if session is None else _show(output, store, session))
 
 
 async def _list(output: Output, path: str, agent: str | None, user: str | None, limit: int) -> None:
-    async with sqlite_store(path) as store:
+    async with _opened(path) as store:
         found = await store.list_sessions(agent_name=agent, user_id=user, limit=limit)
     output.rows(
         [one.model_dump(mode="json", exclude={"state", "questions"}) | {"waits": bool(one.questions)} for one in found],
@@ -48,11 +48,7 @@ async def _list(output: Output, path: str, agent: str | None, user: str | None, 
 
 
 async def _show(output: Output, path: str, session_id: str) -> None:
-    async with sqlite_store(path) as store:
-        session = await store.load_session(session_id)
-        if session is None:
-            raise SessionNotFoundError(session_id)
-        messages = await store.load_messages(session_id)
+    session, messages = await transcript(path, session_id)
     if output.is_text:
         for message in messages:
             write_message(output, message)
@@ -64,6 +60,28 @@ async def _show(output: Output, path: str, session_id: str) -> None:
         output.item(session.model_dump(mode="json") | {"messages": plain}, lambda: None)
     else:
         output.rows(plain, {}, nothing="")
+
+
+async def transcript(path: str, session_id: str) -> tuple[Session, list[Message]]:
+    """Return a session of a store, and its messages.
+
+    Raises:
+        InputError: there is no such store, or no such session in it.
+    """
+    async with _opened(path) as store:
+        session = await store.load_session(session_id)
+        if session is None:
+            raise InputError(f"There is no session {session_id!r} in store {path!r}; {_ANOTHER}")
+        return session, await store.load_messages(session_id)
+
+
+_ANOTHER = "--store or HOLDFAST_STORE names another"
+
+
+def _opened(path: str) -> SQLiteStore:
+    if not Path(path).is_file():  # it would be made
+        raise InputError(f"There is no store {path!r}; {_ANOTHER}")
+    return sqlite_store(path)
 
 
 _STYLES = {"user": "bold", "tool": "dim", "assistant": None, "system": "dim"}

@@ -165,6 +165,31 @@ async def test_what_a_model_says_does_not_reach_the_terminal_as_a_command(tempor
             assert "\x1b" not in shown
 
 
+async def test_what_was_said_in_a_run_is_shown_with_it(temporal: Temporal, tmp_path: Path) -> None:
+    """It comes from the store; what could be hidden in it is made visible."""
+    agent, store = Agent("clerk", tools=[echo]), ("--store", str(tmp_path / "holdfast.db"))
+    line = pipeline("line").step("say", agent=agent, input=lambda ctx: "hear").build()
+    odd = asks_for(call("echo", "c1", text="\x1b[2Jodd"))
+    async with temporal.worker(agent, pipelines=[line], llm=ScriptedModel([odd, "done", "said"])):
+        run = await temporal.start(agent)
+        await result(run)
+        shown = await done(temporal, "show", run.id, *store, "--messages")
+        assert shown.splitlines()[-4:] == [
+            "user: go",
+            'assistant: -> echo({"text": "\\u001b[2Jodd"})',
+            "echo: \N{REPLACEMENT CHARACTER}[2Jodd",
+            "assistant: done",
+        ]
+        assert (await data(temporal, "show", run.id, *store, "--messages", "1"))["messages"][0]["content"] == "done"
+        assert "messages" not in await data(temporal, "show", run.id, *store)
+        (tmp_path / "empty.db").touch()
+        empty = ("--messages", "--store", str(tmp_path / "empty.db"))
+        assert f"There is no session '{temporal.session()}' in store" in await refused(temporal, "show", run.id, *empty)
+        key = ("--run-key", temporal.session(), "--task-queue", temporal.name, "--wait")
+        steps = (await data(temporal, "start", "line", "-i", "null", *key))["workflow_id"]
+        assert "has no session of its own" in await refused(temporal, "show", steps, *empty)
+
+
 # --- deciding and answering ---
 
 

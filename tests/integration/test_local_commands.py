@@ -121,7 +121,7 @@ async def test_a_store_or_session_that_is_not_there_is_an_error(tmp_path: Path) 
     assert "There is no store" in await refused(None, "sessions", "--store", str(tmp_path / "none.db"))
     async with sqlite_store(tmp_path / "a.db") as store:
         assert await store.list_sessions() == []
-    assert "Session not found" in await refused(None, "sessions", "s", "--store", str(tmp_path / "a.db"))
+    assert "There is no session 's' in store" in await refused(None, "sessions", "s", "--store", str(tmp_path / "a.db"))
     (tmp_path / "text.db").write_text("no database, but a text that is long enough to look like one" * 20)
     assert "is not a SQLite database" in await refused(None, "sessions", "--store", str(tmp_path / "text.db"))
 
