@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.outputs import Output
+from holdfast.cli.outputs import Output, shown
 from holdfast.errors import HoldfastError, InputError
 
 if TYPE_CHECKING:
@@ -19,6 +19,19 @@ INCOMPLETE = 3  # it did, and the run that it waited for did not complete
 STOPPED = 130  # by Ctrl-C, as shells have it
 
 _DEBUG = "holdfast.debug"
+_OPTIONS = {  # what errors for users of the library say, as it is called here
+    'if_running="message"': "--say",
+    "session_id": "--session",
+    "user_id": "--user",
+    "tenant_id": "--tenant",
+    "run_key": "--run-key",
+    "restart_of=": "--restart-of",
+    "restart_from=": "--restart-from",
+    "max_iterations": "--max-iterations",
+    "db_filename": "--db-filename",
+    "send `decide`": "`holdfast approve` decides",
+    "pass llm=": "define llm in the application",
+}
 
 
 class Commands(click.Group):
@@ -52,6 +65,10 @@ def _words(error: Exception) -> str:
     text = str(error) or type(error).__name__
     if type(error).__name__ == "RPCError":
         text = f"The Temporal server says: {text}"
+    if isinstance(error, HoldfastError):
+        for known, here in _OPTIONS.items():
+            text = text.replace(known, here)
+    text = shown(text)
     return f"{text}\n(--debug shows the traceback)" if isinstance(error, OSError) else text
 
 

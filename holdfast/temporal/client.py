@@ -132,8 +132,10 @@ async def start_pipeline(
     name, plain = pipeline if isinstance(pipeline, str) else pipeline.name, input
     if isinstance(pipeline, Pipeline) and (input is not None or restart_of is None):
         plain = pipeline.write_input(pipeline.read_input(input))
+    if (restart_of is None) != (restart_from is None):
+        raise InputError("restart_of= and restart_from= go together")
     key = uuid4().hex if run_key is None else check_run_key(run_key)
-    again = None if restart_of is None and restart_from is None else {"run": restart_of, "from": restart_from}
+    again = None if restart_of is None else {"run": restart_of, "from": restart_from}
     data = {"input": plain, "user_id": user_id, "tenant_id": tenant_id, "restart": again}
     given = PipelineInput.read(data).plain()
     options.setdefault("id", names.workflow_id(name, key))

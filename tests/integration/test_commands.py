@@ -68,7 +68,8 @@ WRONG_STARTS: list[tuple[list[str], str, int]] = [
     (["-m", "x", "--run-key", "k"], "--run-key is of a pipeline", 2),
     (["-i", "1", "--session", "s"], "--session is of an agent", 2),
     (["-i", "{oops"], "--input is no JSON: Expecting property name", 1),
-    (["-m", "x", "--session", "a/b"], "session_id must be 1 to 200 characters", 1),
+    (["-m", "x", "--session", "a/b"], "--session must be 1 to 200 characters", 1),
+    (["-i", "1", "--restart-of", "k"], "--restart-of and --restart-from go together", 1),
     (["-m", "x", "--image", "cat.txt"], "--image cat.txt: neither a URL nor a file", 1),
     (["-m", "x", "--image", "nowhere.png"], "No such file or directory: 'nowhere.png'", 1),
 ]
@@ -79,6 +80,24 @@ async def test_a_start_that_cannot_be_is_refused_with_the_reason(
     temporal: Temporal, words: list[str], says: str, code: int
 ) -> None:
     assert says in await refused(temporal, "start", "clerk", *words, code=code)
+
+
+async def test_an_error_names_options_where_the_library_names_parameters(temporal: Temporal, tmp_path: Path) -> None:
+    agent = Agent("clerk", tools=[charge])
+    (tmp_path / "bare.py").write_text("from holdfast import Agent\nclerk = Agent('clerk')")
+    line = pipeline("line").step("say", agent=agent).build()
+    async with temporal.worker(agent, pipelines=[line], llm=asking(CHARGES)):
+        session = ("--session", temporal.session(), "--task-queue", temporal.name)
+        run = (await data(temporal, "start", "clerk", "-m", "go", *session))["workflow_id"]
+        again = await refused(temporal, "start", "clerk", "-m", "more", *session)
+        assert "wait for its result, or say the message to it with --say" in again
+        await pending(temporal.people.run(run))
+        assert "`holdfast approve` decides" in await refused(temporal, "answer", run, "yes")
+        key = ("--run-key", temporal.session(), "--task-queue", temporal.name)
+        await done(temporal, "start", "line", "-i", "1", *key)
+        again = await refused(temporal, "start", "line", "-i", "1", *key)
+        assert "give another --run-key, and --restart-of to use" in again
+    assert "or define llm in the application" in await refused(temporal, "worker", str(tmp_path / "bare.py"))
 
 
 async def test_runs_are_listed_and_found(temporal: Temporal) -> None:
