@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
 FAILED = 1  # the command could not do it
-INCOMPLETE = 3  # it did, and the run that it waited for did not complete
+INCOMPLETE = 3  # it did, and the run that it waited for did not complete, or failed at once
 STOPPED = 130  # by Ctrl-C, as shells have it
 
 _DEBUG = "holdfast.debug"
@@ -32,6 +32,12 @@ _OPTIONS = {  # what errors for users of the library say, as it is called here
     "send `decide`": "`holdfast approve` decides",
     "pass llm=": "define llm in the application",
 }
+
+
+class IncompleteError(click.ClickException):
+    """A run failed that a command has started."""
+
+    exit_code = INCOMPLETE
 
 
 class Commands(click.Group):

@@ -11,7 +11,7 @@ import click
 
 from holdfast.cli.commands import on_temporal
 from holdfast.cli.outputs import Output, ago, stoppable
-from holdfast.cli.runs import RUN, image_of, read_json_option, read_text, write_waiting
+from holdfast.cli.runs import RUN, image_of, read_json_option, read_text, tell_if_failed, write_waiting
 from holdfast.errors import InputError
 
 if TYPE_CHECKING:
@@ -286,4 +286,5 @@ async def import_run(
     handle = await start_agent(
         client, agent, checkpoint=data, session_id=session, user_id=user, tenant_id=tenant, task_queue=task_queue
     )
+    await tell_if_failed(client, output, handle.id)
     output.item({"workflow_id": handle.id}, lambda: output.line(f"Started {handle.id}"))

@@ -3,13 +3,14 @@
 import json
 import shlex
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.commands import INCOMPLETE, on_temporal
+from holdfast.cli.commands import INCOMPLETE, IncompleteError, on_temporal
 from holdfast.cli.outputs import Output, ago, shown
 from holdfast.cli.sessions import STORED, transcript, write_message
 from holdfast.errors import InputError
@@ -69,6 +70,7 @@ async def start(
         handle = await _start_pipeline(client, name, str(given), options)
     began = "Said to" if options["say"] and handle.first_execution_run_id is None else "Started"
     if not wait:
+        await tell_if_failed(client, output, handle.id)
         data = {"workflow_id": handle.id, "run_id": handle.first_execution_run_id}
         output.item(data, lambda: output.line(f"{began} {handle.id}"))
         return
@@ -108,6 +110,25 @@ async def _start_pipeline(client: "Client", name: str, given: str, options: dict
         tenant_id=options["tenant"],
         task_queue=options["task_queue"],
     )
+
+
+async def tell_if_failed(client: "Client", output: Output, run: str) -> None:
+    """Look how a run begins that was just started: it may fail at once, as with an input that it refuses.
+
+    Raises:
+        IncompleteError: it did; for programs, what is known of it is written before.
+    """
+    from temporalio.service import RPCError
+
+    from holdfast.temporal.seen import failed_at_once
+
+    try:
+        with suppress(RPCError):  # it was started, whatever cannot be seen of it
+            if (seen := await failed_at_once(client, run)) is not None:
+                output.item(seen, lambda: None)
+                raise IncompleteError(shown(f"Run {run} failed at once: {seen.get('error')}"))
+    except TimeoutError:
+        output.note("No worker has begun it yet: is there one on its queue? `holdfast doctor` tells.")
 
 
 def read_text(given: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import (
     Client,
     WorkflowExecution,
@@ -18,6 +19,7 @@ from holdfast.errors import HoldfastError, InputError
 from holdfast.temporal import names
 
 _PATIENCE = timedelta(seconds=5)  # for an answer of a worker; there may be none
+_BEGINS = 1.0  # seconds that a worker has to begin a run, where somebody waits to see it begin
 _EVERY = 0.3  # seconds between two looks at a run
 _BY_TEMPORAL = {"failed": "Failed", "terminated": "Terminated", "timed-out": "TimedOut"}  # ends that no run can tell
 DONE = ("complete",)  # what a run ends with that went well
@@ -133,6 +135,26 @@ async def described(client: Client, workflow_id: str) -> WorkflowExecutionDescri
         raise InputError(
             f"There is no run {workflow_id!r} in namespace {client.namespace}; `holdfast ls` lists those that are"
         ) from error
+
+
+async def failed_at_once(client: Client, workflow_id: str) -> dict[str, Any] | None:
+    """Return a new run, as `looked_at` does, if its first workflow task failed it; None if it goes on.
+
+    That task reads the input, so that a wrong one fails there, some 10 ms after the start. What a task comes to stands
+    in the history at once.
+
+    Raises:
+        TimeoutError: no worker has begun the run within a second.
+    """
+    events = client.get_workflow_handle(workflow_id).fetch_history_events(wait_new_event=True)
+    async with asyncio.timeout(_BEGINS):
+        while True:
+            await events.fetch_next_page()
+            kinds = {event.event_type for event in events.current_page or ()}
+            if EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED in kinds or events.next_page_token is None:
+                break
+    failed = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED in kinds
+    return await looked_at(client, workflow_id) if failed else None
 
 
 async def cancel_run(client: Client, workflow_id: str) -> None:

@@ -62,6 +62,25 @@ async def test_a_pipeline_is_started_with_json(temporal: Temporal, tmp_path: Pat
             assert seen["result"]["status"] == "complete"
 
 
+async def test_a_run_that_fails_at_once_is_told_at_its_start(temporal: Temporal) -> None:
+    clerk = Agent("clerk")
+    line = pipeline("line", input=int).step("say", agent=clerk).build()
+    queue = ("--task-queue", temporal.name)
+    async with temporal.worker(clerk, pipelines=[line], llm=ScriptedModel([])):
+        says = await refused(temporal, "start", "line", "-i", '"one"', *queue, code=3)
+        assert re.fullmatch(r"Error: Run line/\w+ failed at once: InputError: .* validation failed.*\n", says)
+        ended = await holdfast(temporal, "start", "line", "-m", "hello", "-o", "json", *queue)
+        told = json.loads(ended.stdout)
+        assert (ended.exit_code, told["status"], told["error"] in ended.stderr) == (3, "failed", True)
+        assert told["run_id"] == (await data(temporal, "show", told["workflow_id"]))["run_id"]
+
+
+async def test_a_start_that_no_worker_takes_is_a_start_and_says_so(temporal: Temporal) -> None:
+    started = await holdfast(temporal, "start", "clerk", "-m", "hello", "--task-queue", temporal.name, "-o", "json")
+    assert (started.exit_code, json.loads(started.stdout)["workflow_id"][:6]) == (0, "clerk/")
+    assert started.stderr.startswith("No worker has begun it yet")
+
+
 WRONG_STARTS: list[tuple[list[str], str, int]] = [
     ([], "Give --message for an agent, or --input for a pipeline", 2),
     (["-m", "x", "-i", "1"], "Give --message for an agent, or --input for a pipeline", 2),
