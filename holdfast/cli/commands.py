@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import logging
 import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 FAILED = 1  # the command could not do it
 INCOMPLETE = 3  # it did, and the run that it waited for did not complete, or failed at once
 STOPPED = 130  # by Ctrl-C, as shells have it
+SDK_LOG = "temporalio.core"  # what the SDK's Rust core logs
 
 _DEBUG = "holdfast.debug"
 _OPTIONS = {  # what errors for users of the library say, as it is called here
@@ -69,8 +71,9 @@ def _expected() -> tuple[type[Exception], ...]:
 
 def _words(error: Exception) -> str:
     text = str(error) or type(error).__name__
-    if type(error).__name__ == "RPCError":
-        text = f"The Temporal server says: {text}"
+    if status := getattr(error, "status", None):  # of an RPCError
+        says = "does not answer" if status.name == "UNAVAILABLE" else "says"
+        text = f"The Temporal server {says}: {text}"
     if isinstance(error, HoldfastError):
         for known, here in _OPTIONS.items():
             text = text.replace(known, here)
@@ -188,7 +191,23 @@ async def client_of(server: dict[str, Any]) -> "Client":
         more["tls"] = server["tls"]
     if server["api_key"] is not None:
         more["api_key"] = server["api_key"]
+    _log_as_python_does()
     return await connect(server["address"], namespace=server["namespace"], profile=server["profile"], **more)
+
+
+@functools.cache  # once a process
+def _log_as_python_does() -> None:
+    """Keep the SDK's Rust core from writing to standard output, where a program reads JSON; only workers show its log.
+
+    Of a server that is lost it tells for every call and attempt; here the command that needs the server tells once.
+    """
+    from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
+
+    log = logging.getLogger(SDK_LOG)
+    log.addHandler(logging.NullHandler())
+    plain = LogForwardingConfig(log, append_target_to_name=False, prepend_target_on_message=False)
+    telemetry = TelemetryConfig(logging=LoggingConfig(LoggingConfig.default.filter, plain))
+    Runtime.set_default(Runtime(telemetry=telemetry), error_if_already_set=False)
 
 
 def _read(path: str) -> bytes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.applications import load_application
-from holdfast.cli.commands import on_temporal
+from holdfast.cli.commands import SDK_LOG, on_temporal
 from holdfast.cli.outputs import Output, shown
 from holdfast.cli.processes import until_stopped
 
@@ -31,6 +31,23 @@ class _Safe(logging.Formatter):
         return shown(super().formatException(ei))
 
 
+class _Outages(logging.Filter):
+    """Says once a minute that the server does not answer, where the SDK does for each poller and attempt."""
+
+    _told = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        from holdfast.temporal.connections import reason_of
+
+        if record.name != SDK_LOG or " retried " not in record.msg:
+            return True
+        if record.created < self._told + 60:
+            return False
+        self._told = record.created
+        record.msg = f"The Temporal server does not answer: {reason_of(record.msg)}. It is asked until it does"
+        return True
+
+
 @click.command()
 @click.argument("application", metavar="APP")
 @STORE
@@ -52,6 +69,7 @@ async def worker(
 
     handler = logging.StreamHandler()
     handler.setFormatter(_Safe("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(_Outages())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     app = load_application(application, store)
     plugin = HoldfastPlugin(

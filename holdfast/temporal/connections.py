@@ -59,7 +59,7 @@ async def connect(
         raise InputError(f"Cannot connect to {where}: {error}") from error
     except RuntimeError as error:
         raise HoldfastError(
-            f"No Temporal server could be reached at {where}: {_reason(error)}. "
+            f"No Temporal server could be reached at {where}: {reason_of(str(error))}. "
             "Start one with `holdfast dev`, or set TEMPORAL_ADDRESS to the address of yours."
         ) from error
 
@@ -99,7 +99,7 @@ def _origin(target: str | None, configured: ClientConnectConfig) -> str:
     return "from the profile" if "target_host" in configured else "the default"
 
 
-def _reason(error: RuntimeError) -> str:
+def reason_of(error: str) -> str:
     """Return the innermost message of an error that Rust wrote as nested structures, or all of it."""
-    found: list[str] = re.findall(r'(?:message|error): "([^"]+)"', str(error))
-    return found[-1] if found else str(error)
+    found: list[str] = re.findall(r'(?:message|error): "([^"]+)"', error)
+    return found[-1] if found else error

@@ -11,6 +11,7 @@ import pytest
 from integration.test_local_commands import APP
 
 from acceptance.programs import CTRL_C, Terminal, marked_environment
+from holdfast.testing import DevServer, dev_server
 
 COMMAND = (sys.executable, "-W", "error", "-m", "holdfast")
 
@@ -155,3 +156,30 @@ def test_who_reads_only_the_beginning_sees_no_error(shop: Path, environment: dic
     assert json.loads(shown.stdout)["content"] == "hello"
     assert "Error" not in shown.stderr
     assert os.path.exists(shop / "holdfast.db")
+
+
+async def test_a_server_that_is_lost_is_one_line_which_programs_do_not_read(
+    shop: Path, environment: dict[str, str]
+) -> None:
+    async with dev_server() as server:
+        _lose(server, shop, environment)
+
+
+def _lose(server: DevServer, shop: Path, environment: dict[str, str]) -> None:
+    at = {**environment, "TEMPORAL_ADDRESS": server.address}
+    with Terminal(*COMMAND, "worker", "shop.py", environment=at, cwd=shop) as worker:
+        worker.read_until("Worker of clerk on queue holdfast is ready")
+        subprocess.run([*COMMAND, "start", "clerk", "-m", "charge", "-s", "s"], check=True, env=at, cwd=shop)
+        words = [*COMMAND, "watch", "clerk/s", "-o", "jsonl"]
+        watch = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=at, cwd=shop)
+        assert watch.stdout is not None
+        assert json.loads(watch.stdout.readline())["workflow_id"] == "clerk/s"
+        server.kill()
+        more, says = watch.communicate(timeout=60)
+        assert {json.loads(line)["workflow_id"] for line in more.splitlines()} <= {"clerk/s"}
+        assert (watch.returncode, says.count("\n")) == (1, 1)
+        assert says.startswith("Error: The Temporal server does not answer: ")
+        worker.read_until("The Temporal server does not answer: Connection refused. It is asked until it does")
+        worker.type(CTRL_C)
+        assert worker.end() == 0, worker.shown
+        assert (worker.shown.count("does not answer"), worker.shown.count("gRPC")) == (1, 0), worker.shown
