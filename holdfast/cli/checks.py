@@ -13,7 +13,7 @@ import click
 
 from holdfast.agents import Agent
 from holdfast.cli.applications import load_application
-from holdfast.cli.commands import FAILED, client_of, server_options, with_output
+from holdfast.cli.commands import FAILED, client_of, log_as_python_does, server_options, with_output
 from holdfast.cli.outputs import Output
 from holdfast.errors import HoldfastError, InputError
 from holdfast.pipelines import pipeline
@@ -173,8 +173,10 @@ async def _replayed(what: tuple[str, ...], app: str | None, server: dict[str, An
     from temporalio.worker import Replayer
 
     from holdfast.temporal import HoldfastPlugin
+    from holdfast.temporal.connections import reason_of
     from holdfast.testing import ScriptedModel
 
+    log_as_python_does()
     histories = [await _history(one, server) for one in what]
     rows = []
     for one, history in zip(what, histories, strict=True):
@@ -184,7 +186,9 @@ async def _replayed(what: tuple[str, ...], app: str | None, server: dict[str, An
         )  # nothing is asked or written in a replay
         result = await Replayer(workflows=[], plugins=[plugin]).replay_workflow(history, raise_on_replay_failure=False)
         failure = result.replay_failure
-        rows.append({"history": one, "ok": failure is None} | ({} if failure is None else {"error": str(failure)}))
+        rows.append(
+            {"history": one, "ok": failure is None} | ({} if failure is None else {"error": reason_of(str(failure))})
+        )
     return rows
 
 

@@ -191,12 +191,12 @@ async def client_of(server: dict[str, Any]) -> "Client":
         more["tls"] = server["tls"]
     if server["api_key"] is not None:
         more["api_key"] = server["api_key"]
-    _log_as_python_does()
+    log_as_python_does()
     return await connect(server["address"], namespace=server["namespace"], profile=server["profile"], **more)
 
 
 @functools.cache  # once a process
-def _log_as_python_does() -> None:
+def log_as_python_does() -> None:
     """Keep the SDK's Rust core from writing to standard output, where a program reads JSON; only workers show its log.
 
     Of a server that is lost it tells for every call and attempt; here the command that needs the server tells once.

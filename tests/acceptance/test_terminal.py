@@ -158,6 +158,20 @@ def test_who_reads_only_the_beginning_sees_no_error(shop: Path, environment: dic
     assert os.path.exists(shop / "holdfast.db")
 
 
+def test_what_differs_in_a_replay_is_one_sentence_and_the_output_is_json(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    history = json.loads((Path(__file__).parents[1] / "histories" / "gates.json").read_text())["history"]
+    scheduled = "activityTaskScheduledEventAttributes"
+    next(event[scheduled] for event in history["events"] if scheduled in event)["activityType"]["name"] = "other"
+    (tmp_path / "changed.json").write_text(json.dumps(history))
+    words = [*COMMAND, "replay", "changed.json", "-o", "json"]
+    shown = subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment, cwd=tmp_path)
+    (row,) = json.loads(shown.stdout)
+    assert (shown.returncode, shown.stderr, row["ok"]) == (1, "", False)
+    assert row["error"].startswith("[TMPRL1100] Nondeterminism error: Activity type of scheduled event 'other' does")
+
+
 async def test_a_server_that_is_lost_is_one_line_which_programs_do_not_read(
     shop: Path, environment: dict[str, str]
 ) -> None:
