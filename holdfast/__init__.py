@@ -1,95 +1,17 @@
 """holdfast: durable agents and pipelines. A tool with effects runs at most once, whatever dies."""
 
-from holdfast.agent_loop import Decision
-from holdfast.agents import (
-    Agent,
-    AgentContext,
-    ContextCompression,
-    DiminishingReturns,
-    Loop,
-    TokenBudget,
-)
-from holdfast.checkpoints import (
-    Checkpoint,
-    InterruptedResponse,
-    PipelineResult,
-    Question,
-    RunResult,
-    StepResult,
-    assert_complete,
-    is_interrupted,
-)
-from holdfast.errors import (
-    DefinitionError,
-    HoldfastError,
-    InputError,
-    InterruptError,
-    MemoryStoreNotDurableError,
-    ModelError,
-    RetryableError,
-    SessionAccessDeniedError,
-    SessionConflictError,
-    SessionNotFoundError,
-    StoreError,
-    TerminalError,
-    ToolDurabilityError,
-)
-from holdfast.local import resume, run, run_pipeline, run_streaming
-from holdfast.messages import Image, LLMResponse, Message, ToolCall, Usage
-from holdfast.pipelines import Pipeline, Step, StepContext, pipeline
-from holdfast.stores import AgentStore, memory_store, sqlite_store
-from holdfast.tools import Approval, Happened, NotHappened, RetryPolicy, Tool, ToolContext, tool
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Agent",
-    "AgentContext",
-    "AgentStore",
-    "Approval",
-    "Checkpoint",
-    "ContextCompression",
-    "Decision",
-    "DefinitionError",
-    "DiminishingReturns",
-    "Happened",
-    "HoldfastError",
-    "Image",
-    "InputError",
-    "InterruptError",
-    "InterruptedResponse",
-    "LLMResponse",
-    "Loop",
-    "MemoryStoreNotDurableError",
-    "Message",
-    "ModelError",
-    "NotHappened",
-    "Pipeline",
-    "PipelineResult",
-    "Question",
-    "RetryPolicy",
-    "RetryableError",
-    "RunResult",
-    "SessionAccessDeniedError",
-    "SessionConflictError",
-    "SessionNotFoundError",
-    "Step",
-    "StepContext",
-    "StepResult",
-    "StoreError",
-    "TerminalError",
-    "TokenBudget",
-    "Tool",
-    "ToolCall",
-    "ToolContext",
-    "ToolDurabilityError",
-    "Usage",
-    "assert_complete",
-    "is_interrupted",
-    "memory_store",
-    "pipeline",
-    "resume",
-    "run",
-    "run_pipeline",
-    "run_streaming",
-    "sqlite_store",
-    "tool",
-]
+if TYPE_CHECKING:
+    from holdfast.exports import *  # noqa: F403
+else:  # they take 0.3 s to load, which who imports a part of the library need not wait for
+
+    def __getattr__(name: str) -> Any:
+        exports = import_module("holdfast.exports")
+        if name == "__all__" or name in exports.__all__:
+            return getattr(exports, name)
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return import_module("holdfast.exports").__all__

@@ -11,6 +11,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -76,8 +77,9 @@ def exit_cleanly() -> None:
 
 
 def _let_go() -> None:
-    gc.collect()
-    time.sleep(0.05)
+    with suppress(KeyboardInterrupt):  # it ends anyway
+        gc.collect()
+        time.sleep(0.05)
 
 
 def _configured(profile: str | None) -> ClientConnectConfig:

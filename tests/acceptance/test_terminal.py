@@ -144,6 +144,12 @@ def test_words_of_a_run_on_temporal_appear_as_they_come_and_once(
         assert terminal.shown.count("second") == 1, terminal.shown
 
 
+def test_ctrl_c_while_the_command_is_loaded_is_quiet(tmp_path: Path, environment: dict[str, str]) -> None:
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)")
+    ended = subprocess.run([*COMMAND, "ls"], capture_output=True, text=True, timeout=60, env=environment, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
 def test_who_reads_only_the_beginning_sees_no_error(shop: Path, environment: dict[str, str]) -> None:
     subprocess.run(
         [*COMMAND, "chat", "clerk", "--app", "shop.py", "-s", "s"],

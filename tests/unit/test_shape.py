@@ -23,6 +23,7 @@ ORDER = [
     ["pipeline_loop"],
     ["llm", "stores", "mcp"],
     ["local"],
+    ["exports"],
     ["temporal"],
     ["testing", "web"],
     ["cli"],
@@ -107,13 +108,20 @@ def test_what_the_library_exports_is_a_decision() -> None:
 
 
 def test_importing_holdfast_loads_no_sdk_and_no_test_tool() -> None:
-    code = "import sys, holdfast; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    code = "import sys; from holdfast import *; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not set(loaded) & {"anthropic", "openai", "mcp", "temporalio", "httpx", "httpx2", "pytest", "click"}
     code = "import sys, holdfast.testing; print('temporalio' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
-    code = "import sys, holdfast; print('holdfast.testing' in sys.modules)"
+    code = "import sys; from holdfast import *; print('holdfast.testing' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_the_names_of_daily_use_are_loaded_when_they_are_asked_for() -> None:
+    code = "import sys, holdfast; print('pydantic' in sys.modules, dir(holdfast) == sorted(holdfast.__all__))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False True\n"
+    with pytest.raises(AttributeError, match="module 'holdfast' has no attribute 'agent'"):
+        holdfast.agent  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_the_persisted_names_are_pinned() -> None:
