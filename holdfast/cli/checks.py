@@ -22,6 +22,7 @@ from holdfast.stores import sqlite_store
 if TYPE_CHECKING:
     from temporalio.client import Client, WorkflowHistory
 
+_RUNS = 100  # in flight, that are looked at
 Check = tuple[str, bool, str]  # what, whether it is well, what was found or what to do
 
 
@@ -31,7 +32,10 @@ Check = tuple[str, bool, str]  # what, whether it is well, what was found or wha
 @click.command()
 @click.option("--task-queue", default="holdfast", show_default=True, help="Queue that workers should serve.")
 @click.option(
-    "--store", metavar="FILE", envvar="HOLDFAST_STORE", help="SQLite store to look at.  [env: HOLDFAST_STORE]"
+    "--store",
+    metavar="FILE",
+    envvar="HOLDFAST_STORE",
+    help="SQLite store to look at; the sessions of runs in flight should be in it.  [env: HOLDFAST_STORE]",
 )
 @server_options
 @with_output
@@ -80,6 +84,8 @@ async def _surroundings(server: dict[str, Any], task_queue: str, store: str | No
     if checks[-1][1]:
         checks.append(await _tried("search attributes", lambda: _attributes(client)))
         checks.append(await _tried("workers", lambda: _workers(client, task_queue)))
+        if store is not None and checks[0][1]:
+            checks.append(await _tried("sessions", lambda: _sessions(client, task_queue, store)))
     return checks
 
 
@@ -142,6 +148,24 @@ async def _workers(client: "Client", task_queue: str) -> tuple[bool, str]:
     if not names:
         return False, f"none {lately}: start one, with `holdfast worker APP`"
     return True, f"{len(names)} {lately}, counting those that have died since: {', '.join(names)}"
+
+
+async def _sessions(client: "Client", task_queue: str, path: str) -> tuple[bool, str]:
+    """Look whether the sessions of runs are in the store: a worker with another one would not find them, either."""
+    from holdfast.temporal import names
+    from holdfast.temporal.seen import listed
+
+    query, lost, count = f"ExecutionStatus = 'Running' AND {names.SESSION_ATTRIBUTE} IS NOT NULL", [], 0
+    async with sqlite_store(path) as store:
+        async for run in client.list_workflows(query, limit=_RUNS):
+            seen = listed(run)
+            if run.task_queue == task_queue and "worker" not in seen["waiting"]:  # which would be the first to write
+                count += 1
+                if await store.load_session(seen["session_id"]) is None:
+                    lost.append(run.id)
+    if not lost:
+        return True, f"those of {count} runs in flight are in {path}"
+    return False, f"{path} has none of {', '.join(lost)}, in flight: is it the store of the workers, of all of them?"
 
 
 # --- replay ---

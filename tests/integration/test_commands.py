@@ -2,12 +2,13 @@
 
 import json
 import re
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import Agent, Approval, Loop, ModelError, RetryPolicy, pipeline, tool
+from holdfast import Agent, Approval, Loop, ModelError, RetryPolicy, pipeline, sqlite_store, tool
 from holdfast.testing import ScriptedModel
 from integration.commands import data, done, holdfast, refused
 from integration.doubles import echo
@@ -371,8 +372,12 @@ async def test_a_server_that_is_not_there_is_an_error() -> None:
 
 async def test_the_doctor_says_what_is_wrong_and_what_to_do(temporal: Temporal, tmp_path: Path) -> None:
     async with temporal.worker(Agent("clerk"), llm=ScriptedModel([])):
-        rows = await data(temporal, "doctor", "--task-queue", temporal.name)
-        assert all(row["ok"] for row in rows), rows
+
+        async def well() -> list[dict[str, Any]]:  # as soon as the worker has polled
+            said = await holdfast(temporal, "doctor", "--task-queue", temporal.name, "-o", "json")
+            return json.loads(said.stdout) if said.exit_code == 0 else []
+
+        rows = await until(well)
         workers = next(row["found"] for row in rows if row["check"] == "workers")
         lately = f"1 polled queue '{temporal.name}' in the last 5 minutes, counting those that have died since: "
         assert workers.startswith(lately)
@@ -386,6 +391,33 @@ async def test_the_doctor_says_what_is_wrong_and_what_to_do(temporal: Temporal, 
     }
     ill = await holdfast(None, "doctor", "--address", "127.0.0.1:9", "-o", "json")
     assert [row["check"] for row in json.loads(ill.stdout) if not row["ok"]] == ["server"]
+
+
+async def test_the_doctor_finds_runs_whose_sessions_are_in_another_store(temporal: Temporal, tmp_path: Path) -> None:
+    agent, words = Agent("clerk", tools=[ask_user]), ("doctor", "--task-queue", temporal.name, "-o", "json", "--store")
+    async with temporal.worker(agent, llm=asking(ASKS)):
+        run = await temporal.start(agent)
+        await pending(run)
+        await pending(await temporal.start("nobody"))  # has begun no session yet
+
+        async def found(store: str) -> dict[str, Any]:
+            rows = json.loads((await holdfast(temporal, *words, str(tmp_path / store))).stdout)
+            return next(row for row in rows if row["check"] == "sessions")
+
+        async with sqlite_store(tmp_path / "other.db") as other:
+            await other.list_sessions()  # makes it
+        wrong = await until(lambda: _wrong(found("other.db")))
+        assert run.id in wrong
+        assert "is it the store of the workers" in wrong
+        assert "nobody" not in wrong
+        assert await found("holdfast.db") == {
+            "check": "sessions", "ok": True, "found": f"those of 1 runs in flight are in {tmp_path / 'holdfast.db'}"
+        }  # fmt: skip
+
+
+async def _wrong(row: Awaitable[dict[str, Any]]) -> str:
+    found = await row
+    return "" if found["ok"] else str(found["found"])
 
 
 HISTORIES = sorted((Path(__file__).parents[1] / "histories").glob("*.json"))
