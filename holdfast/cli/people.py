@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from holdfast.cli.commands import on_temporal
+from holdfast.cli.inputs import image_of, read_json_option, read_text
 from holdfast.cli.outputs import Output, ago, stoppable
-from holdfast.cli.runs import RUN, image_of, read_json_option, read_text, tell_if_failed, write_waiting
+from holdfast.cli.runs import RUN, tell_if_failed, write_waiting
 from holdfast.errors import InputError
 
 if TYPE_CHECKING:
