@@ -81,6 +81,17 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._file, text.encode())
 
+    def interrupt(self) -> int:
+        """Press Ctrl-C until the program ends, and return its exit code.
+
+        Python's readline loses a signal that comes between its prompt and its reading, faster than any person is.
+        """
+        for _ in range(10):
+            self.type(CTRL_C)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self.end(2)
+        raise AssertionError(f"it does not end:\n{self.shown}")
+
     def end(self, seconds: float = 60) -> int:
         """Wait for the program's end, and return its exit code."""
         end = time.monotonic() + seconds

@@ -45,8 +45,7 @@ def test_a_conversation_with_questions_and_approvals_and_ctrl_c(shop: Path, envi
         terminal.type("approve\n")
         terminal.read_until("so: charged 5")
         terminal.read_until("> ")
-        terminal.type(CTRL_C)
-        assert terminal.end() == 130, terminal.shown
+        assert terminal.interrupt() == 130, terminal.shown
         assert "Traceback" not in terminal.shown
 
 
