@@ -11,6 +11,7 @@ caller should branch on is a result; neither is an exception.
     ├── SessionConflictError         another run writes, or wrote, to the session
     ├── MemoryStoreNotDurableError   a memory store was asked for what only a durable store keeps
     ├── StoreError                   the database refused: locked, full, read-only, not ours, newer
+    ├── NotConfirmedError            a run was sent something, and no worker has said in time whether it counts
     ├── ModelError                   the model could not be called (`transient`: calling again may help)
     ├── ToolDurabilityError          a call with effects whose outcome nobody knows
     ├── RetryableError               raised by a tool: try again later
@@ -92,6 +93,12 @@ class StoreError(HoldfastError):
     """The database behind a store refused. What was acknowledged before is still there; nothing was overwritten."""
 
     code = "STORE_ERROR"
+
+
+class NotConfirmedError(HoldfastError):
+    """Something was sent to a run, and no worker has said in time whether it counts: it may count later."""
+
+    code = "NOT_CONFIRMED"
 
 
 class ModelError(HoldfastError):

@@ -142,7 +142,7 @@ def _access(
         try:
             read = tomllib.loads(Path(people).read_text())["people"]
             given["people"] = [Person(name=name, **rules) for name, rules in read.items()]
-        except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{people}: must have tables [people.NAME] with role and token: {error}") from error
         except DefinitionError as error:
             raise InputError(f"{people}: {error}") from error

@@ -76,7 +76,8 @@ MIGRATIONS = (
     "ALTER TABLE agent_sessions ADD COLUMN usage TEXT;",
     """
     CREATE TABLE partial_answers (
-      run_key TEXT PRIMARY KEY, turn INTEGER NOT NULL, attempt TEXT NOT NULL, text TEXT NOT NULL
+      run_key TEXT PRIMARY KEY, turn INTEGER NOT NULL, attempt TEXT NOT NULL, text TEXT NOT NULL,
+      begun_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
     ) STRICT;
     """,
 )
@@ -194,7 +195,12 @@ class SQLiteStore:
         await self._do(work)
 
     async def delete_session(self, session_id: str) -> None:
-        await self._do(lambda db: db.execute("DELETE FROM agent_sessions WHERE id = ?", (session_id,)).rowcount)
+        def work(db: sqlite3.Connection) -> None:
+            of = "SELECT run_key FROM agent_sessions WHERE id = ?"
+            db.execute(f"DELETE FROM partial_answers WHERE run_key = ({of})", (session_id,))
+            db.execute("DELETE FROM agent_sessions WHERE id = ?", (session_id,))
+
+        await self._do(work)
 
     async def list_sessions(
         self, *, agent_name: str | None = None, user_id: str | None = None, limit: int | None = None

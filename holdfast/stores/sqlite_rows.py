@@ -243,10 +243,13 @@ def add_partial(db: sqlite3.Connection, run_key: str, part: PartialAnswer) -> No
         (part.offset, part.text, run_key, part.turn, part.attempt),
     ).rowcount
     if not added and part.offset == 0:
+        # Those whose workers have died, and whose runs have ended before there was another one.
+        db.execute("DELETE FROM partial_answers WHERE begun_at < datetime('now', '-1 day')")
         db.execute(
             "INSERT INTO partial_answers (run_key, turn, attempt, text) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (run_key) DO UPDATE SET turn = excluded.turn, attempt = excluded.attempt,"
-            " text = excluded.text WHERE (excluded.turn, excluded.attempt) > (turn, attempt)",
+            " text = excluded.text, begun_at = excluded.begun_at"
+            " WHERE (excluded.turn, excluded.attempt) > (turn, attempt)",
             (run_key, part.turn, part.attempt, part.text),
         )
 

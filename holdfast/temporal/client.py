@@ -19,7 +19,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast.agents import Agent
 from holdfast.checkpoints import Checkpoint
-from holdfast.errors import HoldfastError, InputError, SessionConflictError
+from holdfast.errors import HoldfastError, InputError, NotConfirmedError, SessionConflictError
 from holdfast.local.inputs import Images
 from holdfast.local.pipelines import check_run_key
 from holdfast.messages import read_images
@@ -32,6 +32,7 @@ from holdfast.temporal.wire import CHECKPOINT_BYTES, AgentInput, PipelineInput, 
 T = TypeVar("T")
 Run = WorkflowHandle[Any, dict[str, Any]]
 _PATIENCE = timedelta(seconds=2)
+_CONFIRMED = 10.0  # seconds in which a worker says whether something counts
 _AT_ONCE = 32  # runs that are asked; more would wait for each other longer than anybody waits for an answer
 
 
@@ -152,7 +153,8 @@ async def start_pipeline(
 class HoldfastClient:
     """Speaks to runs by their workflow ids; `HoldfastClient(await connect())`.
 
-    Every method that changes something is an update: it raises `InputError`, saying why, if it does not count.
+    Every method that changes something is an update: it raises `InputError`, saying why, if it does not count, and
+    `NotConfirmedError` if no worker has said within ten seconds whether it does.
     """
 
     def __init__(self, client: Client) -> None:
@@ -175,13 +177,17 @@ class HoldfastClient:
 
     async def status(self, workflow_id: str) -> dict[str, Any]:
         """Return how far a run is, what it waits for, and what messages it could not use."""
-        status: dict[str, Any] = await _of_a_run(workflow_id, self.run(workflow_id).query(names.STATUS))
+        status: dict[str, Any] = await self._query(workflow_id, names.STATUS)
         return status
 
     async def pending(self, workflow_id: str) -> list[dict[str, Any]]:
         """Return what of a run waits for a person: kind, name, message, since, deadline."""
-        pending: list[dict[str, Any]] = await _of_a_run(workflow_id, self.run(workflow_id).query(names.PENDING))
+        pending: list[dict[str, Any]] = await self._query(workflow_id, names.PENDING)
         return pending
+
+    async def _query(self, workflow_id: str, name: str) -> Any:
+        asked = self.run(workflow_id).query(name, rpc_timeout=timedelta(seconds=_CONFIRMED))
+        return await _of_a_run(workflow_id, asked)
 
     async def waiting(self, *, group: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
         """Return what waits in the whole namespace, as `pending` with the workflow's id; needs search attributes.
@@ -263,8 +269,16 @@ class HoldfastClient:
         self, workflow_id: str, name: str, data: dict[str, Any], also: dict[str, Any] | None = None
     ) -> Any:
         plain = {key: value for key, value in data.items() if value is not None} | (also or {})
+        # An export waits until the run is between two actions, for as long as that takes.
+        patience = None if name == names.EXPORT_UPDATE else _CONFIRMED
         try:
-            return await _of_a_run(workflow_id, self.run(workflow_id).execute_update(name, plain))
+            async with asyncio.timeout(patience):
+                return await _of_a_run(workflow_id, self.run(workflow_id).execute_update(name, plain))
+        except TimeoutError as error:
+            raise NotConfirmedError(
+                f"Run {workflow_id}: no worker has taken `{name}` within {patience:g} s. It was sent, and may count as "
+                "soon as one is there: look at the run before you send it again"
+            ) from error
         except WorkflowUpdateFailedError as error:
             cause = error.cause
             raise InputError(cause.message if isinstance(cause, ApplicationError) else str(cause)) from error

@@ -6,7 +6,7 @@ The page that a link opens only shows and asks: mail scanners follow links. What
 import hashlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -33,7 +33,7 @@ class ApprovalLinks:
     """
 
     page: str
-    secret: str
+    secret: str = field(repr=False)
     by: str
     valid: timedelta = timedelta(days=7)
 

@@ -138,11 +138,11 @@ class PipelineActivities:
 
     # --- what users declare ---
 
-    async def _call(self, what: str, function: Callable[[], T]) -> T:
+    async def _call(self, what: str, function: Callable[[], T], *, step: str | None = None) -> T:
         """Call what a user declared, where users' code runs.
 
         Raises:
-            ApplicationError: what it raised, which ends the run.
+            ApplicationError: what it raised, which ends the run; its detail is the path of the step.
         """
 
         async def work() -> T:
@@ -158,7 +158,8 @@ class PipelineActivities:
         except Exception as error:
             _LOG.warning("%s raised", what, exc_info=error)  # the server keeps 4 KB of a failure, no tracebacks
             text = f"{what} raised {type(error).__name__}: {cut(error_text(error), 2_000)}"
-            raise ApplicationError(text, type=type(error).__name__, non_retryable=True) from None
+            details = () if step is None else ({"failed_step": step},)
+            raise ApplicationError(text, *details, type=type(error).__name__, non_retryable=True) from None
 
     def stage(self, pipeline: Pipeline, state: PipelineState, path: str) -> Any:
         """Return the step or stage at a path, if this worker has it, and it still is what was planned."""
@@ -223,7 +224,7 @@ class Work:
                 at = last_answer(messages)
                 response = "" if at is None else messages[at].content
             result = StepResult.model_validate({"status": status, "response": response, "iterations": iterations})
-        done, output = await self._activities._call(f"Step '{path}': output", lambda: read_result(step, result))
+        done, output = await self._call(path, "output", lambda: read_result(step, result))
         if done.reason is not None:
             await self._kept.keep(f"{path}?failure", result.model_dump())
             return [done.reason, cut(done.error or "", 2_000)]
@@ -251,7 +252,7 @@ class Work:
         return action.done(self._kept[action.key]).value
 
     async def _call(self, path: str, what: str, function: Callable[[], T]) -> T:
-        return await self._activities._call(f"Step '{path}': {what}", function)
+        return await self._activities._call(f"Step '{path}': {what}", function, step=path)
 
     async def _with(self, path: str, step: Step[Any], turn: int) -> Any:
         key = f"{path}?with"

@@ -94,7 +94,8 @@ def _time(at: datetime | None) -> str | None:
 
 
 async def looked_at(client: Client, workflow_id: str) -> dict[str, Any]:
-    """Return all that is known of a run: what is listed, its `state`, and its `result` or `error` if it has ended.
+    """Return all that is known of a run: what is listed, its `state`, and its `result` or `error` if it has ended;
+    the `failed_step` of a pipeline that failed with an error.
 
     What is tried again stands in `retries`, with why it failed before.
 
@@ -181,7 +182,9 @@ async def _end(client: Client, workflow_id: str, run_id: str) -> dict[str, Any]:
     try:
         return {"result": await client.get_workflow_handle(workflow_id, run_id=run_id).result()}
     except WorkflowFailureError as error:
-        return {"error": str(error.cause)}
+        details = getattr(error.cause, "details", ())
+        step = details[0].get("failed_step") if details and isinstance(details[0], dict) else None
+        return {"error": str(error.cause)} | ({} if step is None else {"failed_step": step})
 
 
 async def watched(client: Client, workflow_id: str) -> AsyncIterator[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from urllib.parse import urlencode
 
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -17,13 +18,15 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from holdfast.agents import Agent
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, NotConfirmedError
 from holdfast.pipelines import Pipeline
 from holdfast.stores.protocol import AgentStore
 from holdfast.temporal.names import TASK_QUEUE
 from holdfast.web.access import HEADERS, Access, Person, check_listening, hosts_of
 from holdfast.web.pages import Pages
 from holdfast.web.starts import starts_of
+
+_MOST_BYTES = 1_048_576  # of a form
 
 __all__ = ["Access", "Person", "check_listening", "create_app"]
 
@@ -54,28 +57,53 @@ def create_app(
     Raises:
         DefinitionError: it would listen where strangers are, and nobody has to sign in.
     """
-    check_listening(host, access)
+    check_listening(host, access, names)
     pages = Pages(client, access, store, temporal_ui, starts_of(agents, pipelines), task_queue)
 
     async def failed(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException) and error.status_code == 401:
-            if request.method == "GET" and "Authorization" not in request.headers:
-                return RedirectResponse(f"/login?to={request.url.path}", 303)
-            return PlainTextResponse("Sign in, or send a bearer token.", 401, {"WWW-Authenticate": "Bearer"})
+            if "Authorization" in request.headers or "text/html" not in request.headers.get("Accept", ""):
+                return PlainTextResponse("Sign in, or send a bearer token.", 401, {"WWW-Authenticate": "Bearer"})
+            to = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+            return RedirectResponse(f"/login?{urlencode({'to': to if request.method == 'GET' else '/'})}", 303)
         status = error.status_code if isinstance(error, HTTPException) else 502
         if isinstance(error, HoldfastError):
-            status = 404 if "There is no run" in str(error) else 409
+            status = 404 if "There is no run" in str(error) else 504 if isinstance(error, NotConfirmedError) else 409
         why = error.detail if isinstance(error, HTTPException) else getattr(error, "message", None) or str(error)
-        return pages.page(request, "refused", status=status, run=None, why=why, changes=None)
+        return pages.refused(request, status, why)
+
+    async def broken(request: Request, error: Exception) -> Response:
+        return pages.refused(request, 500, "Something is wrong with the page itself; its log says what.")
 
     return Starlette(
         routes=[Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")), *pages.routes()],
         middleware=[
             Middleware(_Headers),
+            Middleware(_Limit),
             Middleware(TrustedHostMiddleware, allowed_hosts=hosts_of(host, names), www_redirect=False),
         ],
-        exception_handlers={HTTPException: failed, HoldfastError: failed, RPCError: failed},
+        exception_handlers={HTTPException: failed, HoldfastError: failed, RPCError: failed, Exception: broken},
     )
+
+
+class _Limit:
+    """Refuses more than people type."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        size = 0
+
+        async def counted() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > _MOST_BYTES:
+                raise HTTPException(413, f"That is more than {_MOST_BYTES:,} bytes.")
+            return message
+
+        await self._app(scope, counted, send)
 
 
 class _Headers:

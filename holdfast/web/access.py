@@ -4,11 +4,15 @@ Nobody is trusted for where a request comes from: whatever changes something is 
 session (`csrf`), and browsers say by `Sec-Fetch-Site` whether another site has sent it.
 """
 
+import base64
+import contextlib
 import hashlib
 import hmac
+import os
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -44,12 +48,12 @@ class Person:
 
     name: str
     role: Role = "viewer"
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.name or not self.name.isprintable():
             raise DefinitionError(f"person.name must be text, got {self.name!r}")
-        check_choice("person.role", self.role, ROLES)
+        check_choice(f"person {self.name}: role", self.role, ROLES)
         if self.token is not None and len(self.token) < SHORTEST_SECRET:
             raise DefinitionError(f"person {self.name}: a token has at least {SHORTEST_SECRET} characters")
 
@@ -77,16 +81,20 @@ class Access:
 
     people: Sequence[Person] = ()
     local: Person | None = None
-    secret: str = field(default_factory=lambda: secrets.token_urlsafe(32))
-    link_secret: str | None = None
+    secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    link_secret: str | None = field(default=None, repr=False)
     proxy_header: str | None = None
     proxies: Sequence[str] = ("127.0.0.1", "::1")
     https: bool = False
+    _ended: set[str] = field(default_factory=set, init=False, repr=False)  # cookies of those who have signed out
 
     def __post_init__(self) -> None:
         names = [person.name for person in self.people]
         if len(names) != len(set(names)):
             raise DefinitionError("access.people: two have one name")
+        tokens = [person.token for person in self.people if person.token is not None]
+        if len(tokens) != len(set(tokens)):
+            raise DefinitionError("access.people: two have one token")
         if self.people and self.local is not None:
             raise DefinitionError("access.local: where there are people, everybody signs in")
         for name in ("secret", "link_secret"):
@@ -102,10 +110,11 @@ class Access:
             return self.by_token(token.strip())
         host = request.client.host if request.client else ""
         if self.proxy_header is not None and host in self.proxies:
-            return self._named(request.headers.get(self.proxy_header, ""))
+            names = request.headers.getlist(self.proxy_header)
+            return self._named(names[0]) if len(names) == 1 else None  # a second one is of whom the proxy has let in
         if self.local is not None:
-            return self.local if host in _LOCAL else None
-        return self._named(self._read(request.cookies.get(COOKIE, "")).partition(" ")[2])
+            return self.local if host in _LOCAL and is_ours(request) else None
+        return self._in_session(request.cookies.get(COOKIE, ""))
 
     def by_token(self, token: str) -> Person | None:
         """Return whose token it is; takes as long for a wrong one as for a right one."""
@@ -138,20 +147,30 @@ class Access:
 
     # --- sessions ---
 
-    def _read(self, cookie: str) -> str:
+    def _in_session(self, cookie: str) -> Person | None:
         try:
-            return self._signer.unsign(cookie, max_age=SESSION).decode()
-        except BadSignature:
-            return ""
+            _, name, token = self._signer.unsign(cookie, max_age=SESSION).decode().split(".")
+        except (BadSignature, ValueError):
+            return None
+        person = next((one for one in self.people if _ascii(one.name) == name), None)
+        return person if person is not None and cookie not in self._ended and _digest(person) == token else None
 
     @property
     def _signer(self) -> TimestampSigner:
         return TimestampSigner(self.secret, salt="holdfast.session", digest_method=hashlib.sha256)
 
     def sign_in(self, response: Response, person: Person) -> None:
-        value = self._signer.sign(f"{secrets.token_urlsafe(16)} {person.name}").decode()
+        # With a digest of the token: who has another one now signs in again.
+        session = f"{secrets.token_urlsafe(16)}.{_ascii(person.name)}.{_digest(person)}"
+        value = self._signer.sign(session).decode()
         # Lax: a link in a message opens the page for who has signed in; every act needs `csrf` besides.
         response.set_cookie(COOKIE, value, max_age=SESSION, httponly=True, samesite="lax", secure=self.https)
+
+    def sign_out(self, request: Request, response: Response) -> None:
+        """End a session: its cookie is good for nothing any more, while this process lives."""
+        if cookie := request.cookies.get(COOKIE):
+            self._ended.add(cookie)
+        response.delete_cookie(COOKIE, path="/")
 
     def csrf(self, request: Request) -> str:
         """Return the token that a form of this session carries."""
@@ -185,16 +204,46 @@ class Access:
             raise HTTPException(403, _NOT_YOURS)
 
 
-def check_listening(host: str, access: Access) -> None:
+def _ascii(name: str) -> str:
+    return base64.urlsafe_b64encode(name.encode()).decode()
+
+
+def _digest(person: Person) -> str:
+    return hashlib.sha256((person.token or "").encode()).hexdigest()[:16]
+
+
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+_TCP = ("/proc/net/tcp", "/proc/net/tcp6")
+
+
+def is_ours(request: Request) -> bool:
+    """Whether a request from this machine is of who runs the page, and not passed on for somebody else.
+
+    On Linux the kernel says whose a connection is. Elsewhere anybody at this machine is taken for who sits at it.
+    """
+    if any(name in request.headers for name in _FORWARDED):
+        return False
+    assert request.client is not None
+    ends = [f":{port:04X}" for port in (request.client.port, (request.scope.get("server") or ("", 0))[1] or 0)]
+    for table in _TCP:
+        with contextlib.suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                words = line.split()  # number, local address, remote address, state (1 is connected), ..., user
+                if [words[1][-5:], words[2][-5:]] == ends and words[3] == "01":
+                    return int(words[7]) in (os.getuid(), 0)
+    return True
+
+
+def check_listening(host: str, access: Access, names: Iterable[str]) -> None:
     """Refuse to listen where strangers are, without knowing who somebody is.
 
     Raises:
-        DefinitionError: the host is not of this machine, and nobody has to sign in.
+        DefinitionError: it would not be for this machine alone, and nobody has to sign in.
     """
-    if host not in _LOCAL and not access.people:
+    if (host not in _LOCAL or [*names]) and not access.people:
         raise DefinitionError(
-            f"The page would listen at {host}, where others are, and anybody could decide: say who may "
-            "(--people FILE), or listen at 127.0.0.1"
+            f"The page would listen at {', '.join([host, *names])}, where others are, and anybody could decide: say "
+            "who may (--people FILE), or leave it to this machine, at 127.0.0.1"
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from starlette.datastructures import FormData
 
 from holdfast.errors import InputError
+from holdfast.messages import read_object
 from holdfast.temporal import HoldfastClient
 from holdfast.temporal.seen import cancel_run
 from holdfast.web.access import Person, Role
@@ -16,7 +17,7 @@ Act = Callable[[HoldfastClient, str, FormData, Person], Awaitable[str]]
 
 def _text(form: FormData, name: str) -> str | None:
     value = form.get(name)
-    return value.strip() or None if isinstance(value, str) else None
+    return value.replace("\r\n", "\n").strip() or None if isinstance(value, str) else None
 
 
 def _needed(form: FormData, name: str) -> str:
@@ -29,29 +30,44 @@ async def _decide(people: HoldfastClient, run: str, form: FormData, person: Pers
     decision, gate, edit = _needed(form, "decision"), _needed(form, "gate"), None
     if decision not in ("approve", "reject"):
         raise InputError("Decision must be approve or reject")
-    text, shown = _text(form, "edit"), _text(form, "shown")
-    if decision == "approve" and text is not None:
-        try:
-            edit = json.loads(text)
-        except ValueError as error:
-            raise InputError(f"What was edited is no JSON: {error}") from error
-        if shown is not None and edit == json.loads(shown):
-            edit = None  # nothing was changed
+    if decision == "approve" and "edit" in form:
+        edit = _edited(_text(form, "edit") or "", _text(form, "shown"))
     await people.decide(
         run, gate, decision, by=person.name, comment=_text(form, "comment"), digest=_needed(form, "digest"), edit=edit  # type: ignore[arg-type]
     )  # fmt: skip
-    return f"{'Approved' if decision == 'approve' else 'Rejected'} {gate}"
+    return decision
+
+
+def _edited(text: str, shown: str | None) -> dict[str, Any] | None:
+    """Return the arguments that were typed in the place of those that were shown; None if nothing was changed."""
+    try:
+        edit = read_object(text)
+        json.loads(text, object_pairs_hook=_once)
+    except InputError as error:
+        raise InputError(f"Arguments: {error}. Nothing was approved.") from error
+    return None if shown is not None and _same(edit) == _same(read_object(shown)) else edit
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse an object that has a key twice: who reads it sees one value, and another one would be used."""
+    if len(pairs) > len(found := dict(pairs)):
+        raise InputError("an object has a key twice")
+    return found
+
+
+def _same(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)  # in which true, 1 and 1.0 are three things
 
 
 async def _answer(people: HoldfastClient, run: str, form: FormData, person: Person) -> str:
     await people.answer(run, _needed(form, "text"), tool_call_id=_text(form, "call"), by=person.name)
-    return "Answered"
+    return "answer"
 
 
 async def _resume(people: HoldfastClient, run: str, form: FormData, person: Person) -> str:
     action = _needed(form, "action")
     await people.resume(run, action, model=_text(form, "model"), by=person.name)  # type: ignore[arg-type]
-    return "Tried again" if action == "retry" else "Given up"
+    return action
 
 
 async def _resolve(people: HoldfastClient, run: str, form: FormData, person: Person) -> str:
@@ -59,18 +75,32 @@ async def _resolve(people: HoldfastClient, run: str, form: FormData, person: Per
     await people.resolve(
         run, _needed(form, "call"), decision, result=result, by=person.name, reason=_text(form, "reason")  # type: ignore[arg-type]
     )  # fmt: skip
-    return "Settled"
+    return "resolve"
 
 
 async def _message(people: HoldfastClient, run: str, form: FormData, person: Person) -> str:
     await people.message(run, _needed(form, "text"))
-    return "Said"
+    return "message"
 
 
 async def _cancel(people: HoldfastClient, run: str, form: FormData, person: Person) -> str:
     await cancel_run(people.client, run)
-    return "Cancelled"
+    return "cancel"
 
+
+# What is said when it is done, by the word in the address; nothing else can be put there.
+SAID = {
+    "approve": "Approved",
+    "reject": "Rejected",
+    "answer": "Answered",
+    "retry": "Tried again",
+    "abort": "Given up",
+    "resolve": "Settled",
+    "message": "Said",
+    "cancel": "Cancelled",
+    "start": "Started",
+    "started": "It was started before: nothing more has begun",
+}
 
 _ACT_OF = {"approval": "decide", "question": "answer", "unknown": "resolve", "pause": "resume"}
 

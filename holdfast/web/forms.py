@@ -5,9 +5,11 @@ field only has to say no lies about it.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import quote
 
 from holdfast.errors import InputError
 from holdfast.messages import read_json
@@ -63,25 +65,37 @@ class Field:
             return found if found or self.required else _ABSENT
         if self.control == "checkbox":
             return self.name in form
-        text = str(form.get(self.name, "")).replace("\r\n", "\n")
+        text = form.get(self.name, "")
+        if not isinstance(text, str):
+            raise InputError(f"{self.label}: a text is wanted, not a file")
+        text = text.replace("\r\n", "\n")
+        if self.control == "lines" and (text.strip() or self.required):
+            return [line for line in text.split("\n") if line.strip()]
         if not text.strip():
-            return None if self.is_null else _ABSENT
-        match self.control:
-            case "number" | "select" | "json":
-                try:
+            return self._emptied() if self.name in form or self.required or self.is_null else _ABSENT
+        try:
+            match self.control:
+                case "number":
+                    return _number(text)
+                case "select" | "json":
                     return read_json(text)
-                except InputError as error:
-                    raise InputError(f"{self.label}: {error}") from error
-            case "lines":
-                return [line for line in text.split("\n") if line.strip()]
-            case _:
-                return text
+                case _:
+                    return text
+        except (InputError, ValueError) as error:
+            raise InputError(f"{self.label}: {error}") from error
+
+    def _emptied(self) -> Any:
+        """Return what it means that a field was left empty, or was emptied of its first value."""
+        if self.is_null:
+            return None
+        return "" if self.control == "text" and self.value else _ABSENT
 
 
 def form_of(schema: Mapping[str, Any] | None, name: str = "input") -> Field:
     """Return the form for a value; a schema of None takes any."""
-    whole: Mapping[str, Any] = {"title": "Input"} if schema is None else schema
-    return _field(whole, name, None, _Known(whole.get("$defs", {})), required=True)
+    if schema is None:
+        return Field(name, None, "Input", "json", help="As JSON; it may be left empty.", required=False)
+    return _field(schema, name, None, _Known(schema.get("$defs", {})), required=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +127,16 @@ def _field(part: Mapping[str, Any], name: str, key: str | None, known: _Known, *
     has: dict[str, Any] = {
         "name": name,
         "key": key,
-        "label": str(schema.get("title", key)),
+        "label": str(schema.get("title", "Input" if key is None else key)),
         "help": str(schema.get("description", "")),
         "required": required and not is_null,
-        "is_null": is_null and required,
+        "is_null": is_null and (required or schema.get("default") is not None),
     }
-    if schema.get("properties") and schema.get("default") is None and not is_null:
+    # What may be left out is typed as JSON as a whole: the boxes of a group would always say something.
+    if schema.get("type") == "object" and not schema.get("additionalProperties") and required and not is_null:
         has["fields"] = tuple(
-            _field(one, f"{name}.{inner}", inner, known, required=inner in schema.get("required", ()))
-            for inner, one in schema["properties"].items()
+            _field(one, f"{name}.{_escaped(inner)}", inner, known, required=inner in schema.get("required", ()))
+            for inner, one in schema.get("properties", {}).items()
         )
         return Field(control="group", **has)
     made = _control(schema, is_optional=is_null or (not required and schema.get("default") is None))
@@ -134,7 +149,10 @@ def _control(schema: Mapping[str, Any], *, is_optional: bool) -> dict[str, Any]:
     default, items = schema.get("default"), schema.get("items")
     if options := [schema["const"]] if "const" in schema else schema.get("enum"):
         first = "" if default is None else json.dumps(default)
-        return {"control": "select", "options": [(json.dumps(one), _text(one)) for one in options], "value": first}
+        texts = [_text(one) for one in options]
+        data = [json.dumps(one) for one in options]
+        shown = [(one, text if text and texts.count(text) == 1 else one) for one, text in zip(data, texts, strict=True)]
+        return {"control": "select", "options": shown, "value": first}
     match schema.get("type"):
         case "boolean" if is_optional:
             return {"control": "select", "options": [("true", "yes"), ("false", "no")]}
@@ -161,6 +179,20 @@ def _not_null(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
     if len(kinds) != 1:
         return ({**schema, "anyOf": kinds} if is_null else schema), is_null
     return {**kinds[0], **{key: value for key, value in schema.items() if key != "anyOf"}}, is_null
+
+
+def _escaped(key: str) -> str:
+    """Return a key as a part of a control's name and id, without dots and blanks."""
+    return quote(key, safe="").replace(".", "%2E")
+
+
+def _number(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        if not math.isfinite(number := float(text)):
+            raise
+        return number
 
 
 def _text(value: Any) -> str:

@@ -17,7 +17,16 @@ from holdfast.pipeline_loop import Done, PipelineState, Planned, Todo
 from holdfast.stores.protocol import DurableStore
 from holdfast.temporal.plans import place_of, read_plan
 
-STATES = ("failed", "waits", "runs", "done", "not run", "to come")  # what counts for a step of several, first to last
+_STEPS = ("agent", "tool", "approval")
+STATES = (
+    "failed",
+    "waits",
+    "runs",
+    "done",
+    "not run",
+    "to come",
+    "not looked up",
+)  # what counts for a step of several, first to last
 _MOST = 1_000  # steps that are looked up
 _LETTER, _SMALL = 8.0, 6.4  # pixels that a letter takes at most
 _GAP, _PAD, _BOX, _TITLE = 30.0, 12.0, 46.0, 22.0
@@ -33,11 +42,15 @@ class Progress:
         plan: its stages.
         states: of its steps, by path, in the order in which they come; one of `STATES`.
         counts: of maps, how many items they have, by path.
+        failed: the path of the stage that failed, if it is none of its steps that did.
+        is_cut: there are more steps than were looked up.
     """
 
     plan: tuple[Planned, ...]
     states: Mapping[str, str]
     counts: Mapping[str, int]
+    failed: str | None = None
+    is_cut: bool = False
 
     def is_agent(self, path: str) -> bool:
         """Whether a step is an agent's, which has a run of its own."""
@@ -57,31 +70,34 @@ async def load_progress(store: DurableStore, run_key: str, seen: Mapping[str, An
     if not isinstance(facts, dict) or "plan" not in facts:
         return None
     plan = read_plan(facts["plan"])
-    done = await _load_done(Kept(run_key, store), plan)
+    done, is_cut = await _load_done(Kept(run_key, store), plan)
     state, result = seen.get("state") or {}, seen.get("result")
     states = dict.fromkeys((key for key in done if "?" not in key), "done")
-    states |= dict.fromkeys(state.get("running", ()), "runs")
-    states |= {item["name"]: "waits" for item in state.get("waiting", ()) if item["name"] in states}
-    if isinstance(result, dict) and result.get("failed_step"):
-        states[result["failed_step"]] = "failed"
-    if "closed" in seen:
-        states = {path: "not run" if how == "runs" else how for path, how in states.items()}
+    if "closed" not in seen:
+        states |= dict.fromkeys(state.get("running", ()), "runs")
+        waiting = [item["name"] for item in state.get("waiting", ()) if item["name"] in states]
+        states |= dict.fromkeys([*waiting, *seen.get("steps", ())], "waits")
+    failed = result.get("failed_step") if isinstance(result, dict) else seen.get("failed_step")
+    if failed is not None and PipelineState(plan).planned(failed).kind in _STEPS:
+        states[failed], failed = "failed", None
     counts = {key.removesuffix("?over"): came.value for key, came in done.items() if key.endswith("?over")}
-    return Progress(plan, states, counts)
+    return Progress(plan, states, counts, failed, is_cut)
 
 
-async def _load_done(kept: Kept, plan: tuple[Planned, ...]) -> Mapping[str, Done]:
-    """Return what is done by key: the plan says what to look for."""
+async def _load_done(kept: Kept, plan: tuple[Planned, ...]) -> tuple[Mapping[str, Done], bool]:
+    """Return what is done by key, and whether that is not all: the plan says what to look for."""
     state, tried = PipelineState(plan), set[str]()
     while isinstance(todo := state.next_actions(), Todo):
         new = [action for action in todo.actions if action.key not in tried]
-        if not new or len(tried) >= _MOST:
+        if not new:
             break
+        if len(tried) >= _MOST:
+            return state.done, True
         for action in new:
             tried.add(action.key)
             if await kept.find(action.key):
                 state = state.ended(action.key, action.done(kept[action.key]))
-    return state.done
+    return state.done, False
 
 
 # --- drawing ---
@@ -110,7 +126,8 @@ def draw(progress: Progress, *, ended: bool, link: Callable[[str], str]) -> Mark
     by_place: dict[str, dict[str, str]] = {}
     for path, how in progress.states.items():
         by_place.setdefault(place_of(path), {})[path] = how
-    whole = _Picture(by_place, progress.counts, "not run" if ended else "to come", link).rows(progress.plan)
+    otherwise = "not looked up" if progress.is_cut else "not run" if ended else "to come"
+    whole = _Picture(by_place, progress.counts, progress.failed, otherwise, link).rows(progress.plan)
     width, height = whole.width + 2 * _PAD, whole.height + 2 * _PAD
     return Markup('<svg class="steps" role="group" aria-label="Steps" width="{0}" height="{1}" viewBox="0 0 {0} {1}">'
                   "{2}</svg>").format(round(width), round(height), _joined(whole.at(_PAD, _PAD)))  # fmt: skip
@@ -122,6 +139,7 @@ class _Picture:
 
     by_place: Mapping[str, Mapping[str, str]]
     counts: Mapping[str, int]
+    failed: str | None
     otherwise: str
     link: Callable[[str], str]
 
@@ -138,18 +156,21 @@ class _Picture:
         return _row([self.part(step, f"{above}{step.name}") for step in steps])
 
     def part(self, step: Planned, place: str) -> _Drawing:
+        has_failed = self.failed is not None and place_of(self.failed) == place
         match step.kind:
             case "parallel":
                 return _fork([self.part(one, f"{place}/{one.name}") for one in step.steps])
             case "branch":
                 chosen = any(at.startswith(f"{place}/") for at in self.by_place)
-                rest = replace(self, otherwise="not run") if chosen else self
+                rest = replace(self, otherwise="not run") if chosen or has_failed else self
                 keys = ["otherwise" if key is None else key for key in step.keys]
-                return _fork([rest.part(one, f"{place}/{one.name}") for one in step.steps], keys)
+                fork = _fork([rest.part(one, f"{place}/{one.name}") for one in step.steps], keys)
+                return _framed(f"{step.name}: failed", fork, has_failed) if has_failed else fork
             case "map" | "loop":
-                return _framed(f"{step.name}: {self._counted(step, place)}", self.part(step.steps[0], place))
+                title = f"{step.name}: {self._counted(step, place)}"
+                return _framed(title, self.part(step.steps[0], place), has_failed)
             case "pipeline":
-                return _framed(step.name, self.row(step.steps, f"{place}/"))
+                return _framed(step.name, self.row(step.steps, f"{place}/"), has_failed)
             case _:
                 return self._step(step, place)
 
@@ -168,6 +189,8 @@ class _Picture:
                 for path, how in runs.items():
                     item = tuple(path.split("/")[: place.count("/") + 2])
                     begun[item] = min(how, begun.get(item, how), key=STATES.index)
+        if self.failed is not None and place_of(self.failed) == place:
+            return f"failed after {len(begun)} of at most {step.max} rounds" if step.kind == "loop" else "failed"
         if step.kind == "loop":
             return f"round {len(begun)} of at most {step.max}" if begun else f"at most {step.max} rounds"
         states = Counter(begun.values())
@@ -190,7 +213,7 @@ def _box(name: str, below: str, how: str, href: str | None) -> _Drawing:
     def at(x: float, y: float) -> Iterator[Markup]:
         box = Markup('<g class="step {}"><title>{}</title><rect x="{}" y="{}" width="{}" height="{}" rx="6"/>'
                      '<text x="{}" y="{}">{}</text><text class="below" x="{}" y="{}">{}</text></g>').format(
-            how.replace(" ", "-"), visible(name), x, y, width, _BOX,
+            "to-come" if how == "not looked up" else how.replace(" ", "-"), visible(name), x, y, width, _BOX,
             x + width / 2, y + 19, shown, x + width / 2, y + 36, below)  # fmt: skip
         yield box if href is None else Markup('<a href="{}">{}</a>').format(href, box)
 
@@ -253,15 +276,15 @@ def _fork(parts: Sequence[_Drawing], keys: Sequence[str] = ()) -> _Drawing:
     return _Drawing(before + inner + _GAP, height, at)
 
 
-def _framed(title: str, part: _Drawing) -> _Drawing:
+def _framed(title: str, part: _Drawing, has_failed: bool) -> _Drawing:
     title = _short(title, 3 * _LONGEST)
     width = max(part.width, len(title) * _SMALL) + 2 * _PAD
     height = part.height + 2 * _TITLE  # as much below as above, so that its middle is that of the part
 
     def at(x: float, y: float) -> Iterator[Markup]:
-        yield Markup('<rect class="frame" x="{}" y="{}" width="{}" height="{}" rx="8"/>'
-                     '<text class="title" x="{}" y="{}">{}</text>').format(
-            x, y, width, height - _TITLE / 2, x + _PAD, y + 15, title)  # fmt: skip
+        yield Markup('<g class="{}"><rect class="frame" x="{}" y="{}" width="{}" height="{}" rx="8"/>'
+                     '<text class="title" x="{}" y="{}">{}</text></g>').format(
+            "failed" if has_failed else "", x, y, width, height - _TITLE / 2, x + _PAD, y + 15, title)  # fmt: skip
         middle, left = y + height / 2, x + (width - part.width) / 2
         yield _line(x, middle, left, middle)
         yield _line(left + part.width, middle, x + width, middle)

@@ -6,6 +6,7 @@ is who has signed in, whatever the form says.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -14,22 +15,23 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 from uuid import uuid4
 
 from jinja2 import Environment, FileSystemLoader
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowQueryFailedError
+from temporalio.service import RPCError
 
-from holdfast.errors import InputError, SessionConflictError
+from holdfast.errors import HoldfastError, InputError, SessionConflictError
 from holdfast.messages import visible, visible_json
 from holdfast.stores.protocol import AgentStore, Ledger, PartialAnswer, PartialAnswers
 from holdfast.temporal import HoldfastClient
 from holdfast.temporal.names import child_id
 from holdfast.temporal.seen import DONE, listed, looked_at, outcome, runs_query
 from holdfast.web.access import Access, Person, Role
-from holdfast.web.acts import ACTS, Act, may_act
+from holdfast.web.acts import ACTS, SAID, Act, may_act
 from holdfast.web.graphs import Progress, draw, load_progress
 from holdfast.web.looks import Looks, digest, position, read_position
 from holdfast.web.starts import Start
@@ -37,7 +39,11 @@ from holdfast.web.starts import Start
 _TEMPLATES = Path(__file__).parent / "templates"
 _RUNS = 50  # on a page
 _WAITING = 100  # runs in the inbox
-_MESSAGES = 400  # of a transcript, the last
+_MESSAGES, _LONG = 400, 20_000  # of a transcript, the last; characters of one
+_STEPS = 20  # of a pipeline, that run, are asked what they wait for
+_TITLES = {403: "That is not for you", 404: "There is no such page", 500: "That did not work", 504: "Not confirmed"}
+_OF_OURS = {"waiting", "iterations", "step_results"}  # one of these is in what a run of ours says of itself
+_TYPED = ("edit", "comment", "text", "result", "reason", "model")  # fields of forms
 
 
 class Pages:
@@ -60,7 +66,14 @@ class Pages:
             loader=FileSystemLoader(_TEMPLATES), autoescape=True, finalize=_finalized, trim_blocks=True,
             lstrip_blocks=True,
         )  # fmt: skip
-        self._templates.filters |= {"at": _at, "json": _pretty, "path": _path, "step_link": _step_link}
+        self._templates.filters |= {
+            "at": _at,
+            "json": _pretty,
+            "path": _path,
+            "step_link": _step_link,
+            "typed": _typed,
+            "long": _long,
+        }
         self._templates.globals["may_act"] = may_act
 
     def routes(self) -> list[Route]:
@@ -102,10 +115,16 @@ class Pages:
             path=request.url.path,
             is_local=self._access.local is not None,
             has_starts=bool(self._starts),
-            said=request.query_params.get("said"),
+            said=SAID.get(request.query_params.get("said", "")),
             **values,
         )
         return HTMLResponse(html, status)
+
+    def refused(self, request: Request, status: int, why: str, *, run: str | None = None, form: Any = None) -> Response:
+        """Say why something was not done, with what was typed, which is nowhere else."""
+        title = _TITLES.get(status, "That was not done")
+        typed = {name: form[name] for name in _TYPED if isinstance(form.get(name), str)} if form is not None else {}
+        return self.page(request, "refused", status=status, title=title, run=run, why=why, typed=typed, changes=None)
 
     # --- looking ---
 
@@ -127,6 +146,8 @@ class Pages:
         """Runs, the latest first, as filters say."""
         self._person(request)
         wanted = {name: request.query_params.get(name, "").strip() for name in ("status", "type", "session")}
+        if not all(text.isprintable() for text in wanted.values()):
+            raise InputError("A filter is a line of text")
         query = runs_query(
             status=wanted["status"] or None, kind=wanted["type"] or None, session=wanted["session"] or None
         )
@@ -137,10 +158,10 @@ class Pages:
         """One run: how far it is, what it waits for, what was said, who has decided what."""
         self._person(request)
         run = request.path_params["run"]
-        seen = await looked_at(self.client, run)
-        state = seen.get("state") or {}
-        result: dict[str, Any] = seen["result"] if isinstance(seen.get("result"), dict) else {}
+        seen = await self._seen(run)
+        state, result = _ours(seen, "state"), _ours(seen, "result")
         waiting = [{"workflow_id": run, **item} for item in state.get("waiting", ())]
+        waiting += [item for items in seen.get("steps", {}).values() for item in items]
         run_key = state.get("run_key") or result.get("run_key") or seen["first_run_id"]
         progress = await self._progress(run_key, seen)
         speaks = "session_id" in seen and "closed" not in seen
@@ -164,10 +185,27 @@ class Pages:
             changes=None if "closed" in seen else _changes(f"/runs/{run}", seen, run_key if speaks else None, said),
         )
 
+    async def _seen(self, run: str) -> dict[str, Any]:
+        """Return what is known of a run; of a pipeline's also what the agents wait for that its steps run."""
+        seen = await looked_at(self.client, run)
+        paths = [path for path in _ours(seen, "state").get("running", ()) if isinstance(path, str)][:_STEPS]
+        found = await asyncio.gather(*(self._pending(child_id(run, path)) for path in paths))
+        if steps := {path: items for path, items in zip(paths, found, strict=True) if items}:
+            seen["steps"] = steps
+        return seen
+
+    async def _pending(self, run: str) -> list[dict[str, Any]]:
+        with suppress(HoldfastError, RPCError, WorkflowQueryFailedError):  # a tool's step has no run of its own
+            return [{"workflow_id": run, **item} for item in await self.people.pending(run)]
+        return []
+
     async def _messages(self, seen: dict[str, Any]) -> list[Any]:
+        """Return the last messages of a run's session."""
         if self._store is None or "session_id" not in seen:
             return []
-        return (await self._store.load_messages(seen["session_id"]))[-_MESSAGES:]
+        session = await self._store.load_session(seen["session_id"])
+        after = 0 if session is None else max(0, session.last_seq - _MESSAGES)
+        return await self._store.load_messages(seen["session_id"], after=after)
 
     async def _partial(self, run_key: str) -> PartialAnswer | None:
         return await self._store.load_partial(run_key) if isinstance(self._store, PartialAnswers) else None
@@ -198,7 +236,7 @@ class Pages:
 
         async def until_gone() -> AsyncIterator[str]:
             async for event in events:
-                if await request.is_disconnected():
+                if await request.is_disconnected() or self._access.who(request) is None:  # or signed out
                     return
                 yield event
 
@@ -207,7 +245,7 @@ class Pages:
     async def _look(self, of: str) -> Any:
         """Return what is shown by the page at a path."""
         if of.startswith("/runs/"):
-            return await looked_at(self.client, of.removeprefix("/runs/"))
+            return await self._seen(of.removeprefix("/runs/"))
         return await self._waiting(unquote(of.removeprefix("/?group=")))
 
     # --- starting ---
@@ -230,10 +268,10 @@ class Pages:
         self._access.check(request, form.get("csrf"))
         key = str(form.get("key") or uuid4().hex)
         try:
-            run = await start.run(self.client, form, key=key, user=person.name, task_queue=self._task_queue)
+            run, is_new = await start.run(self.client, form, key=key, user=person.name, task_queue=self._task_queue)
         except (InputError, SessionConflictError) as error:
             return self.page(request, "start", status=422, typed=form, why=str(error), key=key, **shown)
-        return RedirectResponse(f"/runs/{_path(run)}?said=Started", 303)
+        return RedirectResponse(f"/runs/{_path(run)}?said={'start' if is_new else 'started'}", 303)
 
     # --- acting ---
 
@@ -246,9 +284,9 @@ class Pages:
             try:
                 said = await act(self.people, run, form, person)
             except InputError as error:
-                return self.page(request, "refused", status=409, run=run, why=str(error), changes=None)
+                return self.refused(request, 409, str(error), run=run, form=form)
             back = "/" if form.get("back") == "inbox" else f"/runs/{_path(run)}"
-            return RedirectResponse(f"{back}?said={quote(said)}", 303)
+            return RedirectResponse(f"{back}?said={said}", 303)
 
         return handle
 
@@ -268,8 +306,8 @@ class Pages:
         try:
             said = await ACTS["decide"][1](self.people, link.workflow_id, fields, person)
         except InputError as error:
-            return self.page(request, "refused", status=409, run=None, why=str(error), changes=None)
-        return RedirectResponse(f"/link/{token}?said={quote(said)}", 303)
+            return self.refused(request, 409, str(error), form=form)
+        return RedirectResponse(f"/link/{token}?said={said}", 303)
 
     # --- signing in ---
 
@@ -291,8 +329,14 @@ class Pages:
     async def logout(self, request: Request) -> Response:
         self._access.check(request, (await request.form()).get("csrf"))
         response = RedirectResponse("/login", 303)
-        response.delete_cookie("holdfast_session", path="/")
+        self._access.sign_out(request, response)
         return response
+
+
+def _ours(seen: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return what a run says of itself, if it is one of ours; other workflows say what they like."""
+    found = seen.get(name)
+    return found if isinstance(found, dict) and _OF_OURS & found.keys() else {}
 
 
 def _changes(of: str, shown: Any, words: str | None = None, has: PartialAnswer | None = None) -> str:
@@ -319,6 +363,16 @@ def _path(run: str) -> str:
 def _finalized(value: Any) -> Any:
     """Let nothing that is written hide, or read otherwise than it is."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _typed(text: str) -> Markup:
+    """Return what somebody has typed, as it was."""
+    return escape(text.replace("\r\n", "\n"))
+
+
+def _long(text: str) -> str:
+    """Return the beginning of a text that is long for a page."""
+    return text if len(text) <= _LONG else f"{text[:_LONG]}\n[{len(text) - _LONG:,} more characters]"
 
 
 def _pretty(value: Any) -> str:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from temporalio.client import Client
+from temporalio.common import WorkflowIDReusePolicy
 
 from holdfast.agents import Agent
-from holdfast.errors import DefinitionError, SessionConflictError
+from holdfast.errors import DefinitionError, InputError, SessionConflictError
 from holdfast.pipelines import Pipeline
 from holdfast.temporal import start_agent, start_pipeline
 from holdfast.temporal.names import workflow_id
@@ -33,8 +34,10 @@ class Start:
     def description(self) -> str:
         return (self.item.description if isinstance(self.item, Agent) else self.fields[0].help) or ""
 
-    async def run(self, client: Client, form: Mapping[str, Any], *, key: str, user: str, task_queue: str) -> str:
-        """Start it as the form says, and return the workflow id.
+    async def run(
+        self, client: Client, form: Mapping[str, Any], *, key: str, user: str, task_queue: str
+    ) -> tuple[str, bool]:
+        """Start it as the form says, and return the workflow id, and whether this has started it.
 
         Args:
             key: of the form that was shown: who sends it twice starts one run.
@@ -52,14 +55,19 @@ class Start:
                 )
             else:
                 message, session = (field.read(form) for field in self.fields)
+                if message is None:
+                    raise InputError("Message: there is none")
+                # A session that somebody has named may have had runs; that of the form has this one alone.
+                once: dict[str, Any] = {} if session else {"id_reuse_policy": WorkflowIDReusePolicy.REJECT_DUPLICATE}
                 run = await start_agent(
-                    client, self.item, message=message, session_id=session or key, user_id=user, task_queue=task_queue
-                )
+                    client, self.item, message=message, session_id=session or key, user_id=user, task_queue=task_queue,
+                    **once,
+                )  # fmt: skip
         except SessionConflictError:
             if session is not None:
                 raise
-            return workflow_id(self.name, key)
-        return run.id
+            return workflow_id(self.name, key), False
+        return run.id, True
 
 
 def starts_of(agents: Iterable[Agent], pipelines: Iterable[Pipeline]) -> dict[str, Start]:

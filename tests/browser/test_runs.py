@@ -106,7 +106,7 @@ async def test_an_approver_decides_by_a_link_without_signing_in(
         await expect(page.locator("h1")).to_have_text("Decide as ada")
         await page.get_by_label("Comment").fill("by mail")
         await page.get_by_role("button", name="Approve").click()
-        await expect(page.get_by_role("status")).to_have_text("Approved publish.")
+        await expect(page.get_by_role("status")).to_have_text("Approved.")
         await expect(page.locator("main")).to_contain_text("This waits no longer")
         assert (await result(run))["outputs"]["publish"]["by"] == ["ada"]
         await page.goto(f"{address}/runs/{run.id}")

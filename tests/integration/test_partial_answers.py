@@ -126,7 +126,7 @@ async def test_a_page_that_is_open_is_told_the_words_and_goes_on_where_it_was(te
         await said(temporal, run, "<Hel")
         async with httpx.AsyncClient(base_url=address) as client:
             page = (await client.get(f"/runs/{run.id}")).text
-            assert "data-words>&lt;Hel</p>" in page
+            assert ">&lt;Hel</p>" in page
             words = f"/changes?of=/runs/{run.id}&words={run.first_execution_run_id}"
             heard = await first_words(client, words)
             assert heard["data"] == {"offset": 0, "text": "<Hel"}

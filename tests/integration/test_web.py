@@ -1,19 +1,27 @@
 """The page: what people see and do on it, who they are, and what strangers and other sites cannot do."""
 
+import asyncio
 import html
+import os
 import re
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
+from temporalio import workflow
+from temporalio.worker import Worker
 
 from holdfast import Agent, Approval, DefinitionError, Loop, ModelError, RetryPolicy, pipeline, tool
 from holdfast.temporal import start_pipeline
 from holdfast.testing import ScriptedModel
 from holdfast.web import Access, Person, create_app
 from holdfast.web.access import COOKIE
+from integration.pages import served
 from integration.questions import ask_user
 from integration.temporal_runs import Temporal, pending, result, until
 from integration.transcripts import asks_for, call
@@ -47,7 +55,8 @@ CHARGES = asks_for(call("charge", "c1", amount=5), tokens=1_200)
 async def browser(temporal: Temporal, access: Access = LOCAL, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(temporal.client, access=access, store=temporal.store, **options)
     transport = httpx.ASGITransport(app=app, client=(HOST, 4711))
-    async with httpx.AsyncClient(transport=transport, base_url=f"http://{HOST}") as client:
+    headers = {"Accept": "text/html"}  # as a browser asks for pages
+    async with httpx.AsyncClient(transport=transport, base_url=f"http://{HOST}", headers=headers) as client:
         yield client
 
 
@@ -73,10 +82,10 @@ async def test_a_call_is_approved_with_what_was_edited(temporal: Temporal) -> No
     async with temporal.worker(agent, llm=ScriptedModel([CHARGES, "done"])), browser(temporal) as client:
         run = await temporal.start(agent)
         await pending(run)
-        await until(lambda: _shows(client, "/", run.id))
+        await until(lambda: shows(client, "/", run.id))
         page = await send(client, "/", run.id, "decide", decision="approve", edit='{"amount": 7}', comment="less")
         assert page.status_code == 200
-        assert "Approved c1." in page.text
+        assert "Approved." in page.text
         await result(run)
         shown = (await client.get(f"/runs/{run.id}")).text
     assert "charged 7" in (await temporal.messages())[2].content
@@ -108,13 +117,18 @@ async def test_a_call_is_rejected(temporal: Temporal) -> None:
 @pytest.mark.parametrize(
     ("typed", "says"),
     [
-        ({"decision": "approve", "edit": "{oops"}, "What was edited is no JSON"),
+        ({"decision": "approve", "edit": "{oops"}, "Arguments: not valid JSON"),
         ({"decision": "approve", "digest": "another"}, "shows something else now"),
         ({"decision": "perhaps"}, "Decision must be approve or reject"),
         ({"decision": "approve", "gate": "c9"}, "no gate c9 is open"),
         ({"decision": "approve", "edit": '{"amount": "x"}'}, "amount"),
+        ({"decision": "approve", "edit": " "}, "Arguments: not valid JSON"),
+        ({"decision": "approve", "edit": "null"}, "Arguments: a JSON null instead of an object"),
+        ({"decision": "approve", "edit": '{"amount": 5, "amount": 5000}'}, "an object has a key twice"),
+        ({"decision": "approve", "edit": "[" * 100_000}, "Arguments: not valid JSON"),
+        ({"decision": "approve", "edit": '{"amount": "\\ud800"}'}, "Arguments: "),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:60],
 )
 async def test_a_decision_that_does_not_count_says_why(temporal: Temporal, typed: dict[str, str], says: str) -> None:
     agent = Agent("clerk", tools=[charge])
@@ -125,6 +139,56 @@ async def test_a_decision_that_does_not_count_says_why(temporal: Temporal, typed
         assert page.status_code == 409
         assert says in html.unescape(page.text)
         assert len(await pending(run)) == 1
+
+
+@pytest.mark.parametrize("edit", ["true", "1.0"])
+async def test_an_edit_that_python_takes_for_the_same_is_an_edit(temporal: Temporal, edit: str) -> None:
+    """`1 == True == 1.0`; a tool may make a difference."""
+
+    @tool(approval=Approval(message="Really?"))
+    async def press(value: bool | int | float) -> str:
+        return f"pressed {value}"
+
+    agent = Agent("clerk", tools=[press])
+    model = ScriptedModel([asks_for(call("press", "c1", value=1)), "done"])
+    async with temporal.worker(agent, llm=model), browser(temporal) as client:
+        run = await temporal.start(agent)
+        await pending(run)
+        page = f"/runs/{run.id}"
+        assert (await send(client, page, run.id, "decide", decision="approve", edit=f'{{"value": {edit}}}')).is_success
+        await result(run)
+    assert 'pressed 1"' not in (await temporal.messages())[2].content
+
+
+async def test_what_is_refused_is_not_lost(temporal: Temporal) -> None:
+    agent = Agent("clerk", tools=[charge])
+    async with temporal.worker(agent, llm=ScriptedModel([CHARGES, "done"])), browser(temporal) as client:
+        run = await temporal.start(agent)
+        await pending(run)
+        typed = {"decision": "approve", "edit": '{"amount": 6,}', "comment": "one\r\ntwo 👨\u200d👩"}
+        page = await send(client, f"/runs/{run.id}", run.id, "decide", **typed)
+        assert '{"amount": 6,}' in html.unescape(page.text)
+        assert "one\ntwo 👨\u200d👩" in page.text
+        await run.cancel()
+
+
+async def test_nothing_that_is_approved_is_hidden(temporal: Temporal) -> None:
+    @tool(approval=Approval(message="Send?"))
+    async def mail(text: str) -> str:
+        return text
+
+    agent = Agent("clerk", tools=[mail])
+    hidden = "a\U000e0041\u3164\u00ad\u061c\u2028b"
+    model = ScriptedModel([asks_for(call("mail", "c1", text=hidden)), "done"])
+    async with temporal.worker(agent, llm=model), browser(temporal) as client:
+        run = await temporal.start(agent)
+        await pending(run)
+        page = html.unescape((await client.get(f"/runs/{run.id}")).text)
+        assert r"a\udb40\udc41\u3164\u00ad\u061c\u2028b" in page
+        shown = await send(client, f"/runs/{run.id}", run.id, "decide", decision="approve")
+        assert shown.is_success
+        await result(run)
+    assert hidden in (await temporal.messages())[2].content
 
 
 async def test_a_question_is_answered_and_the_run_told_something(temporal: Temporal) -> None:
@@ -152,7 +216,7 @@ async def test_a_paused_run_goes_on_and_another_is_cancelled(temporal: Temporal)
         other = await temporal.start(agent, session="other")
         await pending(other)
         await send(client, f"/runs/{other.id}", other.id, "cancel")
-        await until(lambda: _shows(client, f"/runs/{other.id}", 'class="status cancelled"'))
+        await until(lambda: shows(client, f"/runs/{other.id}", 'class="status cancelled"'))
         late = await client.post(f"/runs/{other.id}/cancel", data={"csrf": await _csrf(client)})
         assert (late.status_code, "has ended already" in late.text) == (409, True)
 
@@ -166,7 +230,7 @@ async def test_a_run_shows_how_far_it_is_what_was_said_and_what_it_used(temporal
     ):
         run = await start_pipeline(temporal.client, "line", task_queue=temporal.name, run_key=temporal.session())
         child = f"{run.id}/say"
-        await until(lambda: _shows(client, f"/runs/{child}", "Charge the customer?"))
+        await until(lambda: shows(client, f"/runs/{child}", "Charge the customer?"))
         shown = (await client.get(f"/runs/{child}")).text
         assert "1,200 tokens in, 0 out" in shown
         assert "Turn</dt><dd>1 of at most 20" in shown
@@ -181,7 +245,7 @@ async def test_the_inbox_shows_what_waits_for_a_group_of_approvers(temporal: Tem
     line = pipeline("line").step("ok", approval=editors).build()
     async with temporal.worker(pipelines=[line]), browser(temporal) as client:
         run = await start_pipeline(temporal.client, "line", task_queue=temporal.name, run_key=temporal.session())
-        await until(lambda: _shows(client, "/?group=editors", run.id))
+        await until(lambda: shows(client, "/?group=editors", run.id))
         others = (await client.get("/?group=lawyers' OR 'a' = 'a")).text
         assert (run.id in others, "Nothing waits for you in this group." in others) == (False, True)
         await run.cancel()
@@ -215,10 +279,10 @@ async def test_a_run_that_could_not_say_how_it_ended_is_found_by_that(temporal: 
     async with browser(temporal) as client:
         run = await temporal.start("clerk")
         await run.terminate()
-        await until(lambda: _shows(client, "/runs?status=terminated", run.id))
+        await until(lambda: shows(client, "/runs?status=terminated", run.id))
 
 
-async def _shows(client: httpx.AsyncClient, page: str, text: str) -> bool:
+async def shows(client: httpx.AsyncClient, page: str, text: str) -> bool:
     return text in (await client.get(page)).text
 
 
@@ -275,12 +339,97 @@ async def test_strangers_see_nothing(temporal: Temporal) -> None:
     async with browser(temporal, Access(people=PEOPLE)) as client:
         for page in ("/", "/runs", "/runs/clerk/s"):
             answer = await client.get(page)
-            assert (answer.status_code, answer.headers["Location"]) == (303, f"/login?to={page}")
-        assert (await client.get("/changes?of=/")).status_code == 303
-        assert (await client.post("/runs/clerk/s/cancel")).status_code == 401
+            assert (answer.status_code, answer.headers["Location"]) == (303, f"/login?to={quote(page, safe='')}")
+        sought = await client.get("/runs?session=a%26b")
+        assert sought.headers["Location"] == "/login?to=%2Fruns%3Fsession%3Da%2526b"  # all of it is there afterwards
+        assert (await client.get("/changes?of=/", headers={"Accept": "text/event-stream"})).status_code == 401
+        assert (await client.post("/runs/clerk/s/cancel")).headers["Location"] == "/login?to=%2F"
+        assert (await client.post("/runs/clerk/s/cancel", headers={"Accept": "*/*"})).status_code == 401
         for token in ("", "wrong", TOKENS["ada"][:-1]):
             wrong = await client.get("/", headers={"Authorization": f"Bearer {token}"})
             assert (wrong.status_code, wrong.headers["WWW-Authenticate"]) == (401, "Bearer")
+
+
+async def test_what_is_said_on_the_page_is_ours(temporal: Temporal) -> None:
+    async with browser(temporal, Access(people=PEOPLE)) as client:
+        assert "evil.example" not in (await client.get("/login?said=Send+your+token+to+evil.example")).text
+
+
+async def test_people_of_any_name_sign_in_and_are_out_when_they_say_so(temporal: Temporal) -> None:
+    people = [Person(name="李雷", role="operator", token="a token of Li Lei's own")]
+    async with browser(temporal, Access(people=people)) as client:
+        signed = await client.post("/login", data={"csrf": await _csrf(client), "token": people[0].token})
+        assert signed.status_code == 303
+        assert "李雷 · operator" in (await client.get("/runs")).text
+        cookie = client.cookies[COOKIE]
+        csrf = re.findall(r'name="csrf" value="(\w+)"', (await client.get("/runs")).text)[0]
+        await client.post("/logout", data={"csrf": csrf})
+        client.cookies.set(COOKIE, cookie)  # somebody has kept it
+        assert (await client.get("/runs")).status_code == 303
+
+
+async def test_a_session_ends_with_the_token_that_began_it(temporal: Temporal) -> None:
+    secret = "of the page, over its restarts"
+    old, new = (Person(name="ada", token=f"the {age} token of ada's") for age in ("old", "new"))
+    async with browser(temporal, Access(people=[old], secret=secret)) as client:
+        await client.post("/login", data={"csrf": await _csrf(client), "token": old.token})
+        cookie = client.cookies[COOKIE]
+    async with browser(temporal, Access(people=[new], secret=secret)) as client:
+        client.cookies.set(COOKIE, cookie)
+        assert (await client.get("/runs")).status_code == 303
+
+
+async def test_a_name_that_stands_beside_the_proxys_own_is_not_believed(temporal: Temporal) -> None:
+    async with browser(temporal, Access(people=PEOPLE, proxy_header="X-Forwarded-User")) as client:
+        both = [("X-Forwarded-User", "olga"), ("X-Forwarded-User", "vera")]
+        assert (await client.get("/runs", headers=both)).status_code == 303
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="needs another user of this machine")
+async def test_another_user_of_this_machine_is_a_stranger(temporal: Temporal) -> None:
+    asks = f"GET /runs HTTP/1.0\\r\\nHost: {HOST}\\r\\n\\r\\n"
+    async with served(create_app(temporal.client, access=LOCAL)) as address:
+        shell = f"exec 3<>/dev/tcp/{HOST}/{address.rpartition(':')[2]}; printf '{asks}' >&3; head -1 <&3"
+        run = partial(subprocess.run, ["bash", "-c", shell], capture_output=True, text=True, timeout=30)
+        answers = [await asyncio.to_thread(run, user=user) for user in (65_534, 0)]
+        assert [answer.stdout.split()[1] for answer in answers] == ["401", "200"]
+
+
+async def test_more_than_people_type_is_refused(temporal: Temporal) -> None:
+    async with browser(temporal, Access(people=PEOPLE)) as client:
+        assert (await client.post("/login", data={"token": "x" * 2_000_000})).status_code == 413
+
+
+async def test_the_runs_of_others_and_odd_filters_are_no_trouble(temporal: Temporal) -> None:
+    async with browser(temporal) as client:
+        async with Worker(temporal.client, task_queue=temporal.name, workflows=[Foreign]):
+            run = await temporal.client.start_workflow("Foreign", id=temporal.session(), task_queue=temporal.name)
+            assert (await client.get(f"/runs/{run.id}")).status_code == 200
+            await run.signal("stop")
+            await run.result()
+            assert (await client.get(f"/runs/{run.id}")).status_code == 200
+        assert (await client.get("/runs?status=%00")).status_code == 409
+
+
+@workflow.defn(sandboxed=False)
+class Foreign:
+    """A workflow that says of itself what it likes."""
+
+    def __init__(self) -> None:
+        self._stopped = False
+
+    @workflow.run
+    async def run(self) -> Any:
+        await workflow.wait_condition(lambda: self._stopped)
+        return {"usage": 5, "status": ["odd"]}
+
+    @workflow.query
+    def status(self) -> Any:
+        return "fine"
+
+    @workflow.signal
+    def stop(self) -> None:
+        self._stopped = True
 
 
 async def test_people_sign_in_with_their_token_and_out_again(temporal: Temporal) -> None:
@@ -419,19 +568,24 @@ async def test_every_answer_says_what_a_browser_may_do_with_it(temporal: Tempora
 async def test_without_people_it_listens_on_this_machine_alone(temporal: Temporal) -> None:
     with pytest.raises(DefinitionError, match="anybody could decide: say who may"):
         create_app(temporal.client, access=LOCAL, host="0.0.0.0")
+    with pytest.raises(DefinitionError, match=r"would listen at 127.0.0.1, runs"):
+        create_app(temporal.client, access=LOCAL, names=["runs.example.com"])
     app = create_app(temporal.client, access=LOCAL)
     transport = httpx.ASGITransport(app=app, client=("10.0.0.7", 4711))
     async with httpx.AsyncClient(transport=transport, base_url=f"http://{HOST}") as client:
-        assert (await client.get("/")).status_code == 303
+        assert (await client.get("/")).status_code == 401
+    async with browser(temporal) as client:  # on this machine, but passed on for somebody else
+        assert (await client.get("/", headers={"X-Forwarded-For": "203.0.113.9"})).status_code == 303
 
 
 @pytest.mark.parametrize(
     ("make", "rule"),
     [
         (lambda: Person(name=""), "person.name must be text"),
-        (lambda: Person(name="a", role="boss"), "person.role must be"),  # type: ignore[arg-type]
+        (lambda: Person(name="a", role="boss"), "person a: role must be"),  # type: ignore[arg-type]
         (lambda: Person(name="a", token="short"), "a token has at least 20 characters"),
         (lambda: Access(people=[PEOPLE[0], PEOPLE[0]]), "two have one name"),
+        (lambda: Access(people=[PEOPLE[0], Person(name="x", token=PEOPLE[0].token)]), "two have one token"),
         (lambda: Access(people=PEOPLE, local=PEOPLE[0]), "everybody signs in"),
         (lambda: Access(secret="short"), "access.secret must have"),
         (lambda: Access(link_secret="short"), "access.link_secret must have"),

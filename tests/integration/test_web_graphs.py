@@ -1,13 +1,17 @@
 """A pipeline's picture on the page: each step, and how far it is."""
 
+import contextlib
 import re
 from typing import Any
 
-from holdfast import Agent, Approval, Step, pipeline, tool
+import pytest
+from temporalio.client import WorkflowFailureError
+
+from holdfast import Agent, Approval, Step, StepContext, pipeline, tool
 from holdfast.temporal import start_pipeline
 from holdfast.testing import ScriptedModel
-from integration.temporal_runs import Temporal, pending, result
-from integration.test_web import browser
+from integration.temporal_runs import Temporal, pending, result, until
+from integration.test_web import CHARGES, browser, charge, fields, shows
 
 writer = Agent("writer")
 EVIL = "<b>it's</b> & \u202e"
@@ -74,6 +78,75 @@ async def test_a_pipeline_that_has_ended_shows_where_and_what_never_ran(temporal
         await result(run)
         page = (await client.get(f"/runs/{run.id}")).text
         assert drawn(page) == {"first": "done", "second": "failed", "third": "not-run"}
+
+
+def no(ctx: StepContext) -> Any:
+    raise ValueError("no")
+
+
+@pytest.mark.parametrize(
+    ("stage", "drawn_as", "says"),
+    [
+        (lambda line: line.step("here", run=fetch, input=no), {"here": "failed"}, "fetch · failed"),
+        (
+            lambda line: line.branch("here", on=lambda ctx: "x", cases={"y": fetching("way")}),
+            {"way": "not-run"},
+            "here: failed",
+        ),
+        (
+            lambda line: line.loop("here", fetching("again"), until=lambda ctx: False, max=2),
+            {"again": "done"},
+            "here: failed after 2 of at most 2 rounds",
+        ),
+        (
+            lambda line: line.map("here", fetching("one", "nowhere"), over=lambda ctx: [1, 2]),
+            {"one": "failed"},
+            "here: 1 failed of 2",
+        ),
+    ],
+    ids=["input", "branch", "loop", "map"],
+)
+async def test_what_failed_is_drawn_so_whatever_it_was(
+    temporal: Temporal, stage: Any, drawn_as: dict[str, str], says: str
+) -> None:
+    line = stage(pipeline("line").step(fetching("first"))).step(fetching("last")).build()
+    async with temporal.worker(pipelines=[line]), browser(temporal) as client:
+        run = await start_pipeline(temporal.client, line, task_queue=temporal.name, run_key=temporal.session())
+        with contextlib.suppress(WorkflowFailureError):
+            await result(run)
+        page = (await client.get(f"/runs/{run.id}")).text
+        assert drawn(page) == {"first": "done", "last": "not-run"} | drawn_as
+        assert says in texts(page)
+
+
+async def test_a_pipeline_shows_that_the_agent_of_a_step_waits_for_a_person(temporal: Temporal) -> None:
+    clerk = Agent("clerk", tools=[charge])
+    line = pipeline("line").step("say", agent=clerk).build()
+    async with (
+        temporal.worker(clerk, pipelines=[line], llm=ScriptedModel([CHARGES, "done"])),
+        browser(temporal) as client,
+    ):
+        run = await start_pipeline(temporal.client, line, task_queue=temporal.name, run_key=temporal.session())
+        await until(lambda: shows(client, f"/runs/{run.id}", "Charge the customer?"))
+        page = (await client.get(f"/runs/{run.id}")).text
+        assert drawn(page) == {"say": "waits"}
+        assert f'action="/runs/{run.id}/say/decide"' in page
+        form = fields(page, f"/runs/{run.id}/say/decide")
+        await client.post(f"/runs/{run.id}/say/decide", data=form | {"decision": "approve"})
+        assert (await result(run))["status"] == "complete"
+
+
+async def test_a_pipeline_of_very_many_steps_says_what_it_has_not_looked_up(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.web.graphs._MOST", 4)
+    line = pipeline("line").map("all", fetching("one"), over=lambda ctx: [*range(9)]).step(fetching("last")).build()
+    async with temporal.worker(pipelines=[line]), browser(temporal) as client:
+        run = await start_pipeline(temporal.client, line, task_queue=temporal.name, run_key=temporal.session())
+        await result(run)
+        page = (await client.get(f"/runs/{run.id}")).text
+        assert "more steps than are looked up" in page
+        assert "fetch · not looked up" in texts(page)
 
 
 async def test_a_pipeline_whose_worker_is_gone_still_shows_what_is_done(temporal: Temporal) -> None:

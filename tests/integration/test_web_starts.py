@@ -48,7 +48,7 @@ async def test_a_pipeline_is_started_with_a_form_for_its_input(temporal: Tempora
         page = (await client.get("/start/article")).text
         typed = {"input.title": "Tea", "input.words": "200"}
         started = await client.post("/start/article", data=fields_of(page) | typed)
-        run = started.headers["Location"].removeprefix("/runs/").removesuffix("?said=Started")
+        run = started.headers["Location"].removeprefix("/runs/").removesuffix("?said=start")
         assert (started.status_code, run) == (303, f"article/{key_of(page)}")
         ended = await result(temporal.client.get_workflow_handle(run))
         assert ended["outputs"]["write"] == "Tea: 200 words"
@@ -62,7 +62,17 @@ async def test_a_form_that_is_sent_twice_starts_one_run(temporal: Temporal) -> N
     ):
         page = (await client.get("/start/article")).text
         both = [await client.post("/start/article", data=fields_of(page) | {"input.title": "Tea"}) for _ in range(2)]
-        assert both[0].headers["Location"] == both[1].headers["Location"]
+        run = f"article/{key_of(page)}"
+        assert [answer.headers["Location"] for answer in both] == [
+            f"/runs/{run}?said=start",
+            f"/runs/{run}?said=started",
+        ]
+        page = (await client.get("/start/writer")).text
+        for said in ("start", "started"):  # also when the first run has ended
+            started = await client.post("/start/writer", data=fields_of(page) | {"message": "Hi"})
+            run = f"writer/{key_of(page)}"
+            assert started.headers["Location"] == f"/runs/{run}?said={said}"
+            await result(temporal.client.get_workflow_handle(run))
 
 
 async def test_what_cannot_be_used_is_said_and_what_was_typed_stays(temporal: Temporal) -> None:
@@ -84,7 +94,7 @@ async def test_an_agent_is_started_with_a_message_and_belongs_to_who_started_it(
         client.headers["Authorization"] = f"Bearer {TOKENS['olga']}"
         session = temporal.session("talk")
         started = await client.post("/start/writer", data={"message": "Hi", "session": session})
-        assert started.headers["Location"] == f"/runs/writer/{session}?said=Started"
+        assert started.headers["Location"] == f"/runs/writer/{session}?said=start"
         ended = await result(temporal.client.get_workflow_handle(f"writer/{session}"))
         assert ended["response"] == "hello"
         kept = await temporal.store.load_session(session)

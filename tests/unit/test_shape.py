@@ -177,6 +177,7 @@ def test_the_error_codes_are_pinned() -> None:
         "InputError": "INPUT_ERROR",
         "InterruptError": "INTERRUPT",
         "MemoryStoreNotDurableError": "MEMORY_STORE_NOT_DURABLE",
+        "NotConfirmedError": "NOT_CONFIRMED",
         "ModelError": "MODEL_ERROR",
         "RetryableError": "RETRYABLE",
         "SessionAccessDeniedError": "SESSION_ACCESS_DENIED",

@@ -1,20 +1,60 @@
-// Keeps an open page true: when what it shows has changed, it is fetched anew, unless somebody is typing into it. What a
-// model says meanwhile is shown as it comes.
+// Keeps an open page true: when what it shows has changed, it is fetched anew; but not under somebody's hands, who is
+// typing, or about to press a button that another one would take the place of. What a model says is shown as it comes.
 const main = () => document.getElementById("main");
+const wait = (seconds) => new Promise((done) => setTimeout(done, 1000 * seconds));
 const isTouched = () =>
+  main().querySelector("article:hover") ||
   [...main().querySelectorAll("input:not([type=hidden]), textarea")].some((field) => field.value !== field.defaultValue) ||
   main().contains(document.activeElement.closest("form, details[open]"));
 
-const listen = () => {
-  if (!main().dataset.changes) return;
-  const changes = new EventSource(main().dataset.changes);
-  changes.addEventListener("changed", async () => {
-    if (isTouched()) {
-      main().querySelector(".changed").hidden = false;
-      return;
+const offer = () => {
+  main().querySelector(".changed").hidden = false;
+};
+
+// Whoever was about to press a button sees first what it has become.
+const settle = async () => {
+  const buttons = [...main().querySelectorAll("article button:not([disabled])")];
+  buttons.forEach((button) => (button.disabled = true));
+  await wait(0.7);
+  buttons.forEach((button) => (button.disabled = false));
+};
+
+const refresh = async () => {
+  if (isTouched()) return offer();
+  const focused = document.activeElement.id;
+  const stop = (event) => {
+    if (event.detail.target === main() && isTouched()) {
+      event.detail.shouldSwap = false;
+      offer();
     }
+  };
+  document.body.addEventListener("htmx:beforeSwap", stop);
+  try {
+    await htmx.ajax("GET", location.pathname + location.search, { source: main(), target: main(), select: "#main", swap: "outerHTML" });
+    settle();
+    if (focused) document.getElementById(focused)?.focus();
+  } catch {
+    offer(); // the server is away, and comes back, or does not
+  } finally {
+    document.body.removeEventListener("htmx:beforeSwap", stop);
+  }
+};
+
+let changes;
+const listen = () => {
+  changes?.close();
+  if (!main().dataset.changes || document.hidden) return; // a browser has six connections for all pages that are open
+  changes = new EventSource(main().dataset.changes);
+  changes.addEventListener("open", () => (main().querySelector(".lost").hidden = true));
+  changes.addEventListener("error", () => {
+    main().querySelector(".lost").hidden = false;
+    if (changes.readyState === EventSource.CLOSED) wait(5).then(listen);
+  });
+  changes.addEventListener("changed", async () => {
+    if (isTouched()) return offer();
     changes.close();
-    await htmx.ajax("GET", location.pathname, { source: main(), target: main(), select: "#main", swap: "outerHTML" });
+    await refresh();
+    await wait(1); // however often it changes
     listen();
   });
   changes.addEventListener("words", (event) => {
@@ -25,4 +65,5 @@ const listen = () => {
     says.hidden = false;
   });
 };
+document.addEventListener("visibilitychange", listen);
 listen();
