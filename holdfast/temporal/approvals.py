@@ -42,7 +42,7 @@ class _WorkflowGates(Gates):
         return {"status": self._status()} | self._seen()
 
     def _details(self) -> str:
-        return pipeline_details(self._status(), {}, (), self._waiting)
+        return pipeline_details(self._status(), {}, (), self._waiting, self._mailbox.refused)
 
 
 async def approval(name: str, *, requester: str | None = None, **options: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """How a run shows itself to people: search attributes, and the details that Temporal Web renders as Markdown."""
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -8,6 +9,7 @@ from temporalio import workflow
 from temporalio.common import SearchAttributeKey
 
 from holdfast.agent_loop import LoopState
+from holdfast.messages import cut, visible, visible_json
 from holdfast.temporal import names
 
 if TYPE_CHECKING:
@@ -15,7 +17,20 @@ if TYPE_CHECKING:
     from holdfast.temporal.waits import Waiting
 
 _GROUP_BYTES = 1_800  # a server takes 2,048
+# Temporal Web sends what it shows through an address, which may not be too long.
 _ROWS = 40  # of a pipeline's steps, the last
+_ITEMS = 10  # of what waits, the first
+_MESSAGE_BYTES = 2_000
+_ARGUMENTS_BYTES = 4_000
+_WHAT = {
+    "approval": "the approval of",
+    "question": "an answer to",
+    "unknown": "what became of",
+    "pause": "somebody who resumes it:",
+    "worker": "a worker that has",
+}
+_MARKUP = re.compile(r"[\\`*_~<>&|:.#!\[\]]")  # these can be escaped in Web's Markdown, other marks can not
+Refused = Sequence[Mapping[str, str]]  # messages that changed nothing, and why
 STATUS = SearchAttributeKey.for_keyword(names.STATUS_ATTRIBUTE)
 WAITING = SearchAttributeKey.for_keyword_list(names.WAITING_ATTRIBUTE)
 DEADLINE = SearchAttributeKey.for_datetime(names.DEADLINE_ATTRIBUTE)
@@ -67,31 +82,22 @@ def show_ended(status: str) -> None:
     workflow.upsert_search_attributes([STATUS.value_set(status)])
 
 
-def details(*, status: str, session: str, state: LoopState | None, waiting: "Sequence[Waiting]") -> str:
+def details(
+    *, status: str, session: str, state: LoopState | None, waiting: "Sequence[Waiting]", refused: Refused
+) -> str:
     """Return the Markdown that stands on a run's page."""
-    return "\n".join([" · ".join([f"**{status}**", *_turns(state), f"session `{session}`"]), *_waits(waiting)])
+    first = " · ".join([f"**{status}**", *_turns(state), f"session {_code(session)}"])
+    return "\n".join([first, *_waits(waiting), *_last(refused)])
 
 
 def pipeline_details(
-    status: str, done: "Mapping[str, Done]", running: Sequence[str], waiting: "Sequence[Waiting]"
+    status: str, done: "Mapping[str, Done]", running: Sequence[str], waiting: "Sequence[Waiting]", refused: Refused
 ) -> str:
     """Return the Markdown that stands on the page of a pipeline's run."""
     steps = {key: "failed" if came.reason else "done" for key, came in done.items()} | dict.fromkeys(running, "runs")
-    rows = [f"| {_cell(key)} | {state} |" for key, state in steps.items() if "?" not in key]
-    table = ["", "| step | |", "|---|---|", *rows[-_ROWS:]] if rows else []
-    return "\n".join([f"**{status}**", *table, *_waits(waiting)])
-
-
-def _waits(waiting: "Sequence[Waiting]") -> list[str]:
-    lines = []
-    if waiting:
-        lines += ["", "| waits for | | since | until |", "|---|---|---|---|"]
-        lines += [
-            f"| {item.kind} `{item.name}` | {_cell(item.message)} | {_time(item.since)} | {_time(item.deadline)} |"
-            for item in waiting
-        ]
-        lines += ["", *(_how(item) for item in waiting)]
-    return lines
+    steps |= {item.name: "waits" for item in waiting if item.name in steps}
+    rows = [f"- {_code(key)} {state}" for key, state in steps.items() if "?" not in key]
+    return "\n".join([f"**{status}**", "", *rows[-_ROWS:], *_waits(waiting), *_last(refused)])
 
 
 def _turns(state: LoopState | None) -> list[str]:
@@ -101,30 +107,90 @@ def _turns(state: LoopState | None) -> list[str]:
     return [turns] if usage is None else [turns, f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"]
 
 
-def _how(item: "Waiting") -> str:
+def _waits(waiting: "Sequence[Waiting]") -> list[str]:
+    lines = [line for item in waiting[:_ITEMS] for line in ("", *_shown(item))]
+    more = len(waiting) - _ITEMS
+    return lines if more <= 0 else [*lines, "", f"{more:,} more wait; the query `pending` has all."]
+
+
+def _shown(item: "Waiting") -> list[str]:
+    """Return what waits, all that a person should see who ends it, and how it is ended."""
+    lines = [f"#### Waits for {_WHAT[item.kind]}{f' {_code(item.name)}' if item.name else ''}", *_quote(item.message)]
+    if item.tool is not None:
+        text = visible(item.arguments) if isinstance(item.arguments, str) else visible_json(item.arguments)
+        lines += [f"The tool {_code(item.tool)} with", *_block(cut(text, _ARGUMENTS_BYTES))]
+    until = "no deadline" if item.deadline is None else f"until {_time(item.deadline)}"
+    lines += [" · ".join([f"since {_time(item.since)}", until, *_who(item)]), ""]
+    return [*lines, *_how(item)]
+
+
+def _who(item: "Waiting") -> list[str]:
+    asked, given = (_plain(", ".join(users)) for users in (item.approvers, item.approved_by))
+    said = {f"asks {asked}": asked, f"{item.quorum} must approve": item.quorum > 1, f"approved by {given}": given}
+    return [text for text, holds in said.items() if holds]
+
+
+def _how(item: "Waiting") -> list[str]:
     match item.kind:
         case "question":
-            key = f', "tool_call_id": "{item.name}"' if item.name else ""
-            return f'Send the signal or update `answer` with `{{"text": "…"{key}}}`.'
+            named = {"tool_call_id": item.name} if item.name else {}
+            return ["Send the signal or update `answer` with", *_json({"text": "your answer", **named})]
         case "unknown":
-            return (
-                f'Send the update `resolve` with `{{"tool_call_id": "{item.name}", "decision": "happened", '
-                '"result": "…"}`, or "not-happened" (it is run), or "leave" (the model is told).'
-            )
+            happened = {"tool_call_id": item.name, "decision": "happened", "result": "what it returned"}
+            return [
+                "Send the update `resolve` with",
+                *_json(happened),
+                'or with `"not-happened"`: it is run; or `"leave"`: the model is told.',
+            ]
         case "approval":
-            return (
-                f'Send the update `decide` with `{{"gate": "{item.name}", "decision": "approve", "by": "…"}}`, or '
-                '"reject"; or the signal `approve` or `reject` without the decision.'
-            )
+            left = [user for user in item.approvers if user not in item.approved_by]
+            by = {"by": left[0] if len(left) == 1 else "your name"}
+            return [
+                "Send the update `decide`, which says whether it counts, with",
+                *_json({"gate": item.name, "decision": "approve", **by}),
+                'or `"reject"`; or the signal `approve` or `reject` with',
+                *_json({"gate": item.name, **by}),
+            ]
         case "worker":
-            return "Start a worker that has it, and the run goes on; or cancel the run."
+            return ["Start a worker that has it, and the run goes on; or cancel the run."]
         case _:
-            return 'Send the signal or update `resume` with `{"action": "retry"}` or `{"action": "abort"}`.'
+            return ["Send the signal or update `resume` with", *_json({"action": "retry"}), 'or `"abort"`.']
 
 
-def _cell(text: str) -> str:
-    return " ".join(text.split())[:200].replace("|", "\\|").replace("<", "&lt;")
+def _last(refused: Refused) -> list[str]:
+    """Return why the last message changed nothing: whoever sent a signal is not told otherwise."""
+    if not refused:
+        return []
+    last = refused[-1]
+    at = _time(datetime.fromisoformat(last["at"]))
+    return ["", f"Last refused, {at}: {_plain(last['reason'])}"]
 
 
-def _time(at: datetime | None) -> str:
-    return "no deadline" if at is None else f"{at:%Y-%m-%d %H:%M} UTC"
+# --- words of people and models: what Temporal Web shows of them is what they are, and no markup ---
+
+
+def _plain(text: str) -> str:
+    return _MARKUP.sub(r"\\\g<0>", visible(" ".join(text.split())))
+
+
+def _quote(text: str) -> list[str]:
+    lines = [_plain(line) for line in cut(text, _MESSAGE_BYTES).splitlines() if line.strip()]
+    return ["", "> " + "\n>\n> ".join(lines), ""]
+
+
+def _code(text: str) -> str:
+    return f"`{visible(' '.join(text.split())).replace('`', chr(39))[:200]}`"
+
+
+def _json(value: object) -> list[str]:
+    # As Web's own editor lays it out: what grows when it is left moves the button away that is being clicked.
+    return _block(visible_json(value))
+
+
+def _block(text: str) -> list[str]:
+    # Indented: out of a fence of backticks a text could break.
+    return ["", *(f"    {line}" for line in text.split("\n")), ""]
+
+
+def _time(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M} UTC"

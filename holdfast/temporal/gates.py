@@ -247,7 +247,7 @@ class Gates(Waits):
         if arrived.verdict is not None:
             arrived.verdict.set_result(refused)
         elif refused is not None:
-            self._mailbox.note(decision.decision, refused, workflow.now().isoformat())
+            self._refuse(decision.decision, refused)
         return gate if refused is not None else gate.decided(self._as_kept(decision))
 
 

@@ -61,7 +61,11 @@ class People(Handlers):
 
     def _details(self) -> str:
         return details(
-            status=self._status(), session=self._progress.session, state=self._loop_state, waiting=self._waiting
+            status=self._ended or self._status(),
+            session=self._progress.session,
+            state=self._loop_state,
+            waiting=self._waiting,
+            refused=self._mailbox.refused,
         )
 
     def _opening(self) -> tuple[str, dict[str, Any]]:

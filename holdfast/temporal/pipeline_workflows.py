@@ -125,7 +125,7 @@ class PipelineRun(Gates):
         self._rules = read_gates(opened["gates"])
         for gate in [gate for gate in self._arrived if not self._may_come_to(gate)]:
             for item in self._arrived.pop(gate):
-                self._mailbox.note(item.decision.decision, f"there is no gate {gate}", workflow.now().isoformat())
+                self._refuse(item.decision.decision, f"there is no gate {gate}")
         self._tools = {name: read_tool_facts(facts) for name, facts in opened["tools"].items()}
         done = {key: Done(value) for key, value in opened.get("done", {}).items()}
         if carried:
@@ -343,7 +343,9 @@ class PipelineRun(Gates):
         return self._rules is None or place_of(gate) in self._rules
 
     def _details(self) -> str:
-        return pipeline_details(self._ended or self._status(), self._done(), list(self._tasks), self._waiting)
+        return pipeline_details(
+            self._ended or self._status(), self._done(), list(self._tasks), self._waiting, self._mailbox.refused
+        )
 
     @workflow.query(name=names.STATUS, description="How far the run is, what it waits for, what it refused")
     def status(self, *ignored: Any) -> dict[str, Any]:

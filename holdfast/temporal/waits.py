@@ -118,6 +118,7 @@ class Waits:
 
     def _ending(self, status: str) -> None:
         self._ended = status
+        self._tell()
         if self._search:
             show_ended(status)
 
@@ -149,7 +150,12 @@ class Waits:
         try:
             keep(read())
         except InputError as error:
-            self._mailbox.note(name, str(error), workflow.now().isoformat())
+            self._refuse(name, str(error))
+
+    def _refuse(self, name: str, reason: str) -> None:
+        """Note why something changes nothing: the sender of a signal can only look it up."""
+        self._mailbox.note(name, reason, workflow.now().isoformat())
+        self._tell()
 
     # --- what waits ---
 

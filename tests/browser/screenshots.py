@@ -80,9 +80,9 @@ release = (
 )
 
 
-async def take(browser: Browser, name: str, address: str, *shows: str, height: int = 720) -> None:
+async def take(browser: Browser, name: str, address: str, *shows: str, width: int = 960, height: int) -> None:
     """Open a page, wait until it shows these texts, and keep a picture of it."""
-    page = await browser.new_page(viewport={"width": 960, "height": height}, color_scheme="light")
+    page = await browser.new_page(viewport={"width": width, "height": height}, color_scheme="light")
     await page.goto(address)
     for text in shows:
         await page.get_by_text(text).first.wait_for()
@@ -108,7 +108,7 @@ async def main() -> None:
         await take(browser, "run", f"{page}/runs/{run.id}", "Refund the customer?", height=1000)
         await take(browser, "pipeline", f"{page}/runs/{going.id}", "approval · waits", height=700)
         workflow = f"{temporal.ui_url}/namespaces/default/workflows/{quote(run.id, safe='')}/{run.result_run_id}"
-        await take(browser, "temporal_web", f"{workflow}/user-metadata", "Current Details", height=1130)
+        await take(browser, "temporal_web", f"{workflow}/user-metadata", "Current Details", width=1280, height=1240)
         await browser.close()
 
 

@@ -1,0 +1,111 @@
+"""What a run says of itself on its page in Temporal Web: Markdown in which nothing but our own words is markup."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from holdfast.pipeline_loop import Done
+from holdfast.temporal.descriptions import details, pipeline_details
+from holdfast.temporal.waits import Waiting
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def waits(kind: str = "approval", name: str = "c1", message: str = "Pay?", **more: Any) -> Waiting:
+    return Waiting(kind, name, message, NOON, **more)
+
+
+def shown(*waiting: Waiting, refused: Any = ()) -> str:
+    return details(status="waiting", session="s", state=None, waiting=waiting, refused=refused)
+
+
+def test_an_approval_shows_what_is_approved_who_is_asked_and_what_to_send() -> None:
+    arguments = {"amount": 5, "note": "```\n# paid"}
+    assert shown(waits(tool="charge", arguments=arguments, approvers=("ada",), deadline=NOON)) == (
+        """**waiting** · session `s`
+
+#### Waits for the approval of `c1`
+
+> Pay?
+
+The tool `charge` with
+
+    {
+      "amount": 5,
+      "note": "```\\n# paid"
+    }
+
+since 2026-11-21 12:00 UTC · until 2026-11-21 12:00 UTC · asks ada
+
+Send the update `decide`, which says whether it counts, with
+
+    {
+      "gate": "c1",
+      "decision": "approve",
+      "by": "ada"
+    }
+
+or `"reject"`; or the signal `approve` or `reject` with
+
+    {
+      "gate": "c1",
+      "by": "ada"
+    }
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "who"),
+    [
+        ({}, "no deadline\n"),
+        ({"approvers": ("ada", "bob")}, "no deadline · asks ada, bob\n"),
+        ({"quorum": 2}, "no deadline · 2 must approve\n"),
+        (
+            {"approvers": ("ada", "bob"), "quorum": 2, "approved_by": ("ada",)},
+            "no deadline · asks ada, bob · 2 must approve · approved by ada\n",
+        ),
+    ],
+)
+def test_an_approval_says_whom_it_asks_how_many_must_and_who_has(more: dict[str, Any], who: str) -> None:
+    assert who in shown(waits(**more))
+
+
+def test_a_name_to_send_is_filled_in_where_only_one_is_left_to_approve() -> None:
+    assert '"by": "your name"' in shown(waits(approvers=("ada", "bob"), quorum=2))
+    assert '"by": "bob"' in shown(waits(approvers=("ada", "bob"), quorum=2, approved_by=("ada",)))
+
+
+def test_words_of_a_model_are_no_markup_and_hide_nothing() -> None:
+    said = "# *now* [here](https://x.example) <b>|\n\n    `code`\n```\n\u202eevil"
+    quoted = [
+        r"\# \*now\* \[here\](https\://x\.example) \<b\>\|",
+        r"\`code\`",
+        r"\`\`\`",
+        "\N{REPLACEMENT CHARACTER}evil",
+    ]
+    assert "\n\n> " + "\n>\n> ".join(quoted) + "\n\n" in shown(waits("question", message=said))
+
+
+def test_a_name_stays_in_its_code_and_what_is_cut_says_so() -> None:
+    assert "Waits for an answer to `a' **b**`\n" in shown(waits("question", "a`\n**b**"))
+    assert r"> \[cut\: 2,000 of 9,000 bytes\]" in shown(waits(message="x" * 9000))
+    assert "    [cut: 4,000 of" in shown(waits(tool="charge", arguments={"note": "x" * 9000}))
+
+
+def test_the_first_ten_of_what_waits_are_shown_and_the_others_counted() -> None:
+    text = shown(*(waits(name=f"c{number}") for number in range(1234)))
+    assert text.count("Waits for") == 10
+    assert text.endswith("1,224 more wait; the query `pending` has all.")
+
+
+def test_why_the_last_message_did_not_count_is_said() -> None:
+    refused = [{"name": "approve", "reason": reason, "at": NOON.isoformat()} for reason in ("first", "no gate *x*")]
+    assert shown(refused=refused).endswith("Last refused, 2026-11-21 12:00 UTC: no gate \\*x\\*")
+
+
+def test_a_pipeline_lists_its_steps_and_which_of_them_wait_for_people() -> None:
+    done = {"notes": Done("x"), "check": Done(None, "step-failed", "down"), "notes?": Done(True)}
+    text = pipeline_details("waiting", done, ["ok", "more"], [waits(name="ok")], ())
+    assert text.startswith("**waiting**\n\n- `notes` done\n- `check` failed\n- `ok` waits\n- `more` runs\n\n#### Waits")
