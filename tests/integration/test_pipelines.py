@@ -329,7 +329,7 @@ async def test_a_map_over_nothing_is_an_empty_list(pipelines: PipelineDriver) ->
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"), [(5, "must give a list"), ([object()], "no JSON"), ([0] * 1_001, "1,001 items")], ids=str
+    ("given", "problem"), [(5, "must give a list"), ([object], "no JSON"), ([0] * 1_001, "1,001 items")], ids=str
 )
 async def test_a_map_over_something_else_is_refused(pipelines: PipelineDriver, given: Any, problem: str) -> None:
     flow = pipeline("w").map("each", Step("one", agent=writer), over=lambda ctx: given).build()

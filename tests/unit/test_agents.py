@@ -135,7 +135,6 @@ def test_an_unknown_option_is_refused() -> None:
         ({"tools": [look, look_again]}, "tools: two are named 'look'"),
         ({"tools": [Agent("child"), Agent("child")]}, "tools: two are named 'child'"),
     ],
-    ids=str,
 )
 def test_a_wrong_declaration_names_the_agent_the_field_and_the_rule(options: dict[str, Any], rule: str) -> None:
     with pytest.raises(DefinitionError) as caught:

@@ -125,7 +125,7 @@ def test_tool_calls_that_are_junk_are_still_calls() -> None:
 
 @pytest.mark.parametrize(
     "junk",
-    [None, 5, "text", [], object(), {"text": 5}, {"tool_calls": "x"}, {"tool_calls": {}}, {1: 2}, {"stop_reason": 5}],
+    [None, 5, "text", [], object, {"text": 5}, {"tool_calls": "x"}, {"tool_calls": {}}, {1: 2}, {"stop_reason": 5}],
     ids=repr,
 )
 def test_an_answer_that_is_none_is_a_model_error(junk: Any) -> None:
