@@ -1,5 +1,6 @@
 """What all tests share: a durable store on a real file, new for every test."""
 
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +12,11 @@ from holdfast.stores import SQLiteStore
 
 # The application beside the library, behind it: the wheel's tests must find the installed holdfast first.
 sys.path.append(str(Path(__file__).parent.parent))
+
+# A shell without job control starts what is to run in its background with Ctrl-C ignored. Programs of the tests would
+# inherit that, and never end by it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
