@@ -5,6 +5,7 @@
 The model is a script, so that this runs without a key: leave `llm` out, and name one with `Agent(model=…)`.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -34,7 +35,8 @@ def say(messages: Sequence[Message], tools: Sequence[object]) -> Any:
         order = int(re.findall(r'"order": ?(\d+)', last.content)[0])
         return {"tool_calls": [{"name": "refund", "arguments": {"order": order, "amount": 129.9, "reason": "broken"}}]}
     if last.role == "tool":
-        return f"I am done: {last.content}"
+        came_to = json.loads(last.content) if last.content.startswith("{") else {"result": last.content}
+        return f"I could not pay it back. {came_to['error']}" if "error" in came_to else f"Done: {came_to['result']}."
     if (number := re.search(r"\d+", last.content)) is None:
         return "Which order? Give me its number."
     return {"text": "I look it up.", "tool_calls": [{"name": "get_order", "arguments": {"order": int(number[0])}}]}

@@ -130,7 +130,10 @@ class Agent:
 
     def _check_models(self) -> None:
         if self.model is not None and not isinstance(self.model, str):
-            raise self._fault(f"model must be text like 'anthropic:claude-sonnet-4-6', got {self.model!r}")
+            raise self._fault(
+                f"model must be text like 'anthropic:claude-sonnet-4-6', got {self.model!r:.80}; "
+                "give an adapter as llm= to what runs the agent"
+            )
         others = self.fallback_models
         if (
             isinstance(others, str)

@@ -5,6 +5,7 @@ import importlib.util
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from traceback import StackSummary, TracebackException
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +13,8 @@ from holdfast.agents import Agent
 from holdfast.errors import InputError
 from holdfast.pipelines import Pipeline
 from holdfast.stores import sqlite_store
+
+_OTHERS = ("<frozen", "<string>", str(Path(__file__).parents[1]))  # files whose frames say nothing to users
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,10 @@ class Application:
         return self.agents[name]
 
 
+class BrokenApplicationError(InputError):
+    """A file or module raised an error when it was loaded; its last line says which."""
+
+
 def load_application(where: str, store: str | None) -> Application:
     """Load a file (`app.py`) or a module (`package.module`).
 
@@ -49,8 +56,14 @@ def load_application(where: str, store: str | None) -> Application:
 
     Raises:
         InputError: there is no such thing, or nothing of ours in it.
+        BrokenApplicationError: it raises.
     """
-    module = _load(where)
+    try:
+        module = _load(where)
+    except InputError:
+        raise
+    except Exception as error:
+        raise _broken(where, error) from error
     found = Application(
         store=sqlite_store(store)
         if store is not None
@@ -65,6 +78,14 @@ def load_application(where: str, store: str | None) -> Application:
     if not found.agents and not found.pipelines:
         raise InputError(f"{where} has neither an Agent nor a Pipeline at its top level")
     return found
+
+
+def _broken(where: str, error: Exception) -> BrokenApplicationError:
+    """Say where a file is wrong, in the files that are the user's."""
+    told = TracebackException.from_exception(error, compact=True)
+    told.stack = StackSummary.from_list(frame for frame in told.stack if not frame.filename.startswith(_OTHERS))
+    lines = [line for line in told.format(chain=False) if not line.startswith("Traceback")]
+    return BrokenApplicationError(f"{where} cannot be loaded:\n{''.join(lines).rstrip()}")
 
 
 def _take(found: Application, item: Any) -> None:

@@ -16,6 +16,7 @@ import click
 from holdfast.cli.processes import child, local_environment, until_stopped
 from holdfast.errors import HoldfastError
 
+_HOLDFAST = (sys.executable, "-P", "-m", "holdfast")  # -P: this one, and not what is called so in the current folder
 DRAIN = 120.0  # seconds for a worker that is told to stop; a tool that takes longer is cut off
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # seconds before a worker that has ended is started again
 HEALTHY = 10.0  # seconds; a worker that has lived so long is not caught in a loop of ending
@@ -108,7 +109,7 @@ class _Program(NamedTuple):
 
 def _program(app: str | None, worker: Path | None) -> _Program | None:
     if app is not None:
-        command = (sys.executable, "-m", "holdfast", "worker", app, "--stream")
+        command = (*_HOLDFAST, "worker", app, "--stream")
         return _Program(app, command, Path(app).parent if Path(app).is_file() else Path())
     if worker is None and Path("worker.py").is_file():
         worker = Path("worker.py")
@@ -150,7 +151,7 @@ def _page(
         return None
     of = ("--store", environment.get("HOLDFAST_STORE") or "holdfast.db") if app is None else ("--app", app)
     ui = () if temporal_ui is None else ("--temporal-ui", temporal_ui)
-    return (sys.executable, "-m", "holdfast", "web", "--port", str(port), *of, *ui)
+    return (*_HOLDFAST, "web", "--port", str(port), *of, *ui)
 
 
 @asynccontextmanager

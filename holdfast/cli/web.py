@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.applications import Application, load_application
+from holdfast.cli.applications import Application, BrokenApplicationError, load_application
 from holdfast.cli.commands import on_temporal
 from holdfast.cli.outputs import Output
 from holdfast.cli.people import who
@@ -83,10 +83,9 @@ async def web(
 
     local = None if people else Person(name=who(None), role="operator")
     access = _access(people, local, https, proxy_header, proxies)
-    loaded = Application() if app is None else load_application(app, store)
-    kept = sqlite_store(store) if app is None and store is not None else loaded.store
+    loaded = _loaded(output, app, store)
     page = create_app(
-        client, access=access, store=kept, host=host, names=names,
+        client, access=access, store=loaded.store, host=host, names=names,
         temporal_ui=None if temporal_ui is None else temporal_ui.rstrip("/"),
         agents=loaded.agents.values(), pipelines=loaded.pipelines.values(), task_queue=task_queue,
     )  # fmt: skip
@@ -109,6 +108,7 @@ async def web(
             try:
                 await asyncio.shield(serving)
             except asyncio.CancelledError:
+                page.state.close()
                 server.should_exit = True
                 await asyncio.wait({serving})
                 raise
@@ -116,8 +116,22 @@ async def web(
         try:
             await until_stopped(serve())
         finally:
-            if kept is not None:
-                await kept.close()
+            if loaded.store is not None:
+                await loaded.store.close()
+
+
+def _loaded(output: Output, app: str | None, store: str | None) -> Application:
+    """Return what can be started, and the store; a file that is broken keeps nobody from deciding."""
+    if app is not None:
+        try:
+            return load_application(app, store)
+        except BrokenApplicationError as error:
+            why = str(error).splitlines()[-1]
+            output.note(f"{app} cannot be loaded, so nothing can be started from the page: {why}")
+    path = store or ("holdfast.db" if Path("holdfast.db").is_file() else None)
+    if path is None:
+        output.note("No store: --store FILE shows transcripts, decisions and pictures of pipelines, too.")
+    return Application(store=None if path is None else sqlite_store(path))
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -81,6 +81,7 @@ def listed(run: WorkflowExecution) -> dict[str, Any]:
         "status": status,
         "waiting": [] if ended else list(attributes.get(names.WAITING_ATTRIBUTE) or ()),
         "session_id": attributes.get(names.SESSION_ATTRIBUTE),
+        "parent": run.parent_id,
         "tenant_id": attributes.get(names.TENANT_ATTRIBUTE),
         "deadline": _time(deadline if isinstance(deadline, datetime) else None),
         "started": _time(run.start_time),

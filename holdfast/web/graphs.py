@@ -44,6 +44,7 @@ class Progress:
         counts: of maps, how many items they have, by path.
         failed: the path of the stage that failed, if it is none of its steps that did.
         is_cut: there are more steps than were looked up.
+        input: of the pipeline, as JSON data.
     """
 
     plan: tuple[Planned, ...]
@@ -51,6 +52,7 @@ class Progress:
     counts: Mapping[str, int]
     failed: str | None = None
     is_cut: bool = False
+    input: Any = None
 
     def is_agent(self, path: str) -> bool:
         """Whether a step is an agent's, which has a run of its own."""
@@ -70,7 +72,9 @@ async def load_progress(store: DurableStore, run_key: str, seen: Mapping[str, An
     if not isinstance(facts, dict) or "plan" not in facts:
         return None
     plan = read_plan(facts["plan"])
-    done, is_cut = await _load_done(Kept(run_key, store), plan)
+    kept = Kept(run_key, store)
+    given = kept["?input"] if await kept.find("?input") else None
+    done, is_cut = await _load_done(kept, plan)
     state, result = seen.get("state") or {}, seen.get("result")
     states = dict.fromkeys((key for key in done if "?" not in key), "done")
     if "closed" not in seen:
@@ -81,7 +85,7 @@ async def load_progress(store: DurableStore, run_key: str, seen: Mapping[str, An
     if failed is not None and PipelineState(plan).planned(failed).kind in _STEPS:
         states[failed], failed = "failed", None
     counts = {key.removesuffix("?over"): came.value for key, came in done.items() if key.endswith("?over")}
-    return Progress(plan, states, counts, failed, is_cut)
+    return Progress(plan, states, counts, failed, is_cut, given)
 
 
 async def _load_done(kept: Kept, plan: tuple[Planned, ...]) -> tuple[Mapping[str, Done], bool]:

@@ -27,7 +27,12 @@ class Looks:
 
     def __init__(self, look: Callable[[str], Awaitable[Any]], store: AgentStore | None) -> None:
         self._look, self._store = look, store
+        self._closing = asyncio.Event()
         self._last: dict[str, tuple[float, asyncio.Future[Any]]] = {}
+
+    def close(self) -> None:
+        """End what open pages are told: a server that is to stop would wait for them."""
+        self._closing.set()
 
     async def events(self, of: str, shown: str, words: tuple[str, PartialAnswer | None] | None) -> AsyncIterator[str]:
         """Yield events: "changed" when what is shown is no longer so, "words" with what was said since.
@@ -38,7 +43,7 @@ class Looks:
         """
         clock = asyncio.get_running_loop().time
         looked, again = clock(), clock() + _EVERY
-        while True:
+        while not self._closing.is_set():
             if clock() >= again:
                 before, looked = looked, clock()
                 with suppress(HoldfastError, RPCError):
@@ -53,7 +58,8 @@ class Looks:
                     words = (words[0], part)
                     data = {"offset": part.offset, "text": visible(part.text)}
                     yield f"event: words\nid: {position(part)}\ndata: {json.dumps(data)}\n\n"
-            await asyncio.sleep(_EVERY if words is None else _WORDS_EVERY)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), _EVERY if words is None else _WORDS_EVERY)
 
     async def _shared(self, of: str, since: float) -> Any:
         """Return what somebody has seen since then, or look."""

@@ -61,7 +61,7 @@ class Pages:
         self.client, self.people = client, HoldfastClient(client)
         self._access, self._store, self._ui = access, store, temporal_ui
         self._starts, self._task_queue = starts, task_queue
-        self._looks = Looks(self._look, store)
+        self.looks = Looks(self._look, store)
         self._templates = Environment(
             loader=FileSystemLoader(_TEMPLATES), autoescape=True, finalize=_finalized, trim_blocks=True,
             lstrip_blocks=True,
@@ -100,7 +100,7 @@ class Pages:
         if person is None:
             raise HTTPException(401)
         if not person.may(role):
-            raise HTTPException(403, f"{person.name} is a {person.role}; this is for those who are {role}s.")
+            raise HTTPException(403, f"This is for the role {role}; {person.name} has the role {person.role}.")
         return person
 
     def page(
@@ -116,6 +116,7 @@ class Pages:
             is_local=self._access.local is not None,
             has_starts=bool(self._starts),
             said=SAID.get(request.query_params.get("said", "")),
+            acted_on=request.query_params.get("run"),
             **values,
         )
         return HTMLResponse(html, status)
@@ -232,7 +233,7 @@ class Pages:
         # A browser that comes back says itself what it heard last.
         has = read_position(request.headers.get("Last-Event-ID") or asked.get("has", ""))
         words = (asked["words"], has) if "words" in asked else None
-        events = self._looks.events(asked.get("of", "/"), asked.get("shown", ""), words)
+        events = self.looks.events(asked.get("of", "/"), asked.get("shown", ""), words)
 
         async def until_gone() -> AsyncIterator[str]:
             async for event in events:
@@ -285,8 +286,9 @@ class Pages:
                 said = await act(self.people, run, form, person)
             except InputError as error:
                 return self.refused(request, 409, str(error), run=run, form=form)
-            back = "/" if form.get("back") == "inbox" else f"/runs/{_path(run)}"
-            return RedirectResponse(f"{back}?said={said}", 303)
+            if form.get("back") == "inbox":
+                return RedirectResponse(f"/?{urlencode({'said': said, 'run': run})}", 303)
+            return RedirectResponse(f"/runs/{_path(run)}?said={said}", 303)
 
         return handle
 

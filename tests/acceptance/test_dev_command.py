@@ -197,8 +197,13 @@ def test_the_page_starts_what_the_application_defines_and_knows_it_when_its_file
         assert starts() == ["clerk"]
         file.write_text(f'{APP}\nseller = Agent("seller")\n')
         assert starts() == ["clerk", "seller"]
-        terminal.type(CTRL_C)
-        assert terminal.end() == 0, terminal.shown
+        file.write_text("def (:")
+        terminal.read_until(r"shop.py cannot be loaded, so nothing can be started from the page: SyntaxError")
+        page = terminal.read_until(r"The page is at (http://[\d.:]+)")[1]
+        with urllib.request.urlopen(f"{page}/changes?of=/"):  # as an open page has it
+            terminal.type(CTRL_C)
+            assert terminal.end() == 0, terminal.shown
+        assert "Traceback" not in terminal.shown
         assert left_running(environment) == []
 
 

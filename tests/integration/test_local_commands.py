@@ -84,6 +84,15 @@ async def test_an_edit_in_a_conversation_may_be_bare_json_and_what_is_wrong_with
     assert "charged 8" in result.stdout
 
 
+async def test_a_file_that_raises_is_told_by_its_own_lines(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("from holdfast import Agent\n\nclerk = Agent('no such name')\n")
+    told = await refused(None, "chat", "clerk", "--app", str(tmp_path / "shop.py"))
+    lines = [line.strip() for line in told.splitlines()]
+    assert "clerk = Agent('no such name')" in lines
+    assert lines[-1].startswith("holdfast.errors.DefinitionError: Agent name must match")
+    assert told.count("File ") == 1
+
+
 async def test_an_agent_or_application_that_is_not_there_is_named(app: str, tmp_path: Path) -> None:
     assert "No agent 'clark' here; there is clerk" in await refused(None, "chat", "clark", "--app", app)
     assert "There is neither a file nor a module 'nowhere'" in await refused(None, "chat", "a", "--app", "nowhere")
