@@ -12,6 +12,7 @@ from temporalio.client import (
     WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
@@ -270,14 +271,15 @@ class HoldfastClient:
     ) -> Any:
         plain = {key: value for key, value in data.items() if value is not None} | (also or {})
         # An export waits until the run is between two actions, for as long as that takes.
-        patience = None if name == names.EXPORT_UPDATE else _CONFIRMED
+        patience = None if name == names.EXPORT_UPDATE else timedelta(seconds=_CONFIRMED)
         try:
-            async with asyncio.timeout(patience):
-                return await _of_a_run(workflow_id, self.run(workflow_id).execute_update(name, plain))
-        except TimeoutError as error:
+            return await _of_a_run(workflow_id, self.run(workflow_id).execute_update(name, plain, rpc_timeout=patience))
+        except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise asyncio.CancelledError from error
             raise NotConfirmedError(
-                f"Run {workflow_id}: no worker has taken `{name}` within {patience:g} s. It was sent, and may count as "
-                "soon as one is there: look at the run before you send it again"
+                f"Run {workflow_id}: no worker has taken `{name}` within {_CONFIRMED:g} s. It was sent, and may count "
+                "as soon as one is there: look at the run before you send it again"
             ) from error
         except WorkflowUpdateFailedError as error:
             cause = error.cause

@@ -8,6 +8,7 @@ from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
 from holdfast import Agent, InputError, InterruptError, Loop, SessionConflictError, ToolDurabilityError, tool
+from holdfast.errors import NotConfirmedError
 from holdfast.temporal import start_agent
 from holdfast.testing import ScriptedModel
 from integration.temporal_runs import (
@@ -386,3 +387,14 @@ async def test_a_call_that_is_run_again_may_ask_a_question(temporal: Temporal) -
         await result(run)
         await check_healthy(run)
     assert result_of(await temporal.messages(), "p1") == "yes"
+
+
+async def test_what_no_worker_takes_in_time_is_not_confirmed(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may count when there is one again: who hears nothing must look before doing it twice."""
+    monkeypatch.setattr("holdfast.temporal.client._CONFIRMED", 0.5)
+    run = await temporal.start("unattended")
+    with pytest.raises(NotConfirmedError, match=r"no worker has taken `message` within 0.5 s"):
+        await temporal.people.message(run.id, "hello")
+    await run.terminate()
