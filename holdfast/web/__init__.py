@@ -62,6 +62,9 @@ def create_app(
 
     async def failed(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException) and error.status_code == 401:
+            if (name := access.stranger(request)) is not None:
+                why = f"The proxy says that you are {name}, who is not among those who may use this page."
+                return pages.refused(request, 403, why)
             if "Authorization" in request.headers or "text/html" not in request.headers.get("Accept", ""):
                 return PlainTextResponse("Sign in, or send a bearer token.", 401, {"WWW-Authenticate": "Bearer"})
             to = request.url.path + (f"?{request.url.query}" if request.url.query else "")

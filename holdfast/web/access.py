@@ -116,6 +116,13 @@ class Access:
             return self.local if host in _LOCAL and is_ours(request) else None
         return self._in_session(request.cookies.get(COOKIE, ""))
 
+    def stranger(self, request: Request) -> str | None:
+        """Return whom the proxy has let in, if that is nobody who may use the page."""
+        host = request.client.host if request.client else ""
+        if self.proxy_header is None or host not in self.proxies or self.who(request) is not None:
+            return None
+        return ", ".join(request.headers.getlist(self.proxy_header)) or "nobody"
+
     def by_token(self, token: str) -> Person | None:
         """Return whose token it is; takes as long for a wrong one as for a right one."""
         given, found = hashlib.sha256(token.encode()).digest(), None
