@@ -30,7 +30,7 @@ test-llm: .venv/test            ## the adapter against a small model that runs h
 	.venv/bin/python -m pytest tests/llm
 
 test-browser: $(CHROMIUM) .venv/test  ## the page, and Temporal Web, in Debian's Chromium
-	$(PIP) playwright
+	$(PIP) playwright axe-playwright-python
 	.venv/bin/python -m pytest tests/browser
 
 pictures: $(CHROMIUM) .venv/test  ## the screenshots in the README; needs the same
