@@ -6,43 +6,33 @@ is who has signed in, whatever the form says.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
-from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
 from uuid import uuid4
 
-from jinja2 import Environment, FileSystemLoader
-from markupsafe import Markup, escape
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
-from temporalio.client import Client, WorkflowQueryFailedError
-from temporalio.service import RPCError
+from temporalio.client import Client
 
-from holdfast.errors import HoldfastError, InputError, SessionConflictError
-from holdfast.messages import visible, visible_json
-from holdfast.stores.protocol import AgentStore, Ledger, PartialAnswer, PartialAnswers
+from holdfast.errors import InputError, SessionConflictError
+from holdfast.stores.protocol import AgentStore, PartialAnswer
 from holdfast.temporal import HoldfastClient
-from holdfast.temporal.names import child_id
-from holdfast.temporal.seen import DONE, listed, looked_at, outcome, runs_query
+from holdfast.temporal.seen import DONE, listed, outcome, runs_query
 from holdfast.web.access import Access, Person, Role
 from holdfast.web.acts import ACTS, SAID, Act, may_act
-from holdfast.web.graphs import Progress, draw, load_progress
+from holdfast.web.graphs import draw
 from holdfast.web.looks import Looks, digest, position, read_position
+from holdfast.web.rendering import run_path, step_link, templates
+from holdfast.web.runs import Runs, ours
 from holdfast.web.starts import Start
 
-_TEMPLATES = Path(__file__).parent / "templates"
 _RUNS = 50  # on a page
 _WAITING = 100  # runs in the inbox
-_MESSAGES, _LONG = 400, 20_000  # of a transcript, the last; characters of one
-_STEPS = 20  # of a pipeline, that run, are asked what they wait for
 _TITLES = {403: "That is not for you", 404: "There is no such page", 500: "That did not work", 504: "Not confirmed"}
-_OF_OURS = {"waiting", "iterations", "step_results"}  # one of these is in what a run of ours says of itself
 _TYPED = ("edit", "comment", "text", "result", "reason", "model")  # fields of forms
 
 
@@ -59,22 +49,10 @@ class Pages:
         task_queue: str,
     ) -> None:
         self.client, self.people = client, HoldfastClient(client)
-        self._access, self._store, self._ui = access, store, temporal_ui
+        self._access, self._ui, self._runs = access, temporal_ui, Runs(self.people, store)
         self._starts, self._task_queue = starts, task_queue
         self.looks = Looks(self._look, store)
-        self._templates = Environment(
-            loader=FileSystemLoader(_TEMPLATES), autoescape=True, finalize=_finalized, trim_blocks=True,
-            lstrip_blocks=True,
-        )  # fmt: skip
-        self._templates.filters |= {
-            "at": _at,
-            "json": _pretty,
-            "path": _path,
-            "step_link": _step_link,
-            "typed": _typed,
-            "long": _long,
-        }
-        self._templates.globals["may_act"] = may_act
+        self._templates = templates()
 
     def routes(self) -> list[Route]:
         return [
@@ -159,14 +137,14 @@ class Pages:
         """One run: how far it is, what it waits for, what was said, who has decided what."""
         self._person(request)
         run = request.path_params["run"]
-        seen = await self._seen(run)
-        state, result = _ours(seen, "state"), _ours(seen, "result")
+        seen = await self._runs.seen(run)
+        state, result = ours(seen, "state"), ours(seen, "result")
         waiting = [{"workflow_id": run, **item} for item in state.get("waiting", ())]
         waiting += [item for items in seen.get("steps", {}).values() for item in items]
         run_key = state.get("run_key") or result.get("run_key") or seen["first_run_id"]
-        progress = await self._progress(run_key, seen)
+        progress = await self._runs.progress(run_key, seen)
         speaks = "session_id" in seen and "closed" not in seen
-        said = await self._partial(run_key) if speaks else None
+        said = await self._runs.partial(run_key) if speaks else None
         return self.page(
             request,
             "run",
@@ -176,47 +154,15 @@ class Pages:
             ended=outcome(seen) if "closed" in seen else None,
             good=DONE,
             waiting=waiting,
-            messages=await self._messages(seen),
-            decisions=await self._decisions(run_key),
+            messages=await self._runs.messages(seen),
+            decisions=await self._runs.decisions(run_key),
             progress=progress,
-            graph=None if progress is None else draw(progress, ended="closed" in seen, link=partial(_step_link, run)),
+            graph=None if progress is None else draw(progress, ended="closed" in seen, link=partial(step_link, run)),
             temporal=self._in_temporal(seen),
             speaks=speaks,
             partial=said,
             changes=None if "closed" in seen else _changes(f"/runs/{run}", seen, run_key if speaks else None, said),
         )
-
-    async def _seen(self, run: str) -> dict[str, Any]:
-        """Return what is known of a run; of a pipeline's also what the agents wait for that its steps run."""
-        seen = await looked_at(self.client, run)
-        paths = [path for path in _ours(seen, "state").get("running", ()) if isinstance(path, str)][:_STEPS]
-        found = await asyncio.gather(*(self._pending(child_id(run, path)) for path in paths))
-        if steps := {path: items for path, items in zip(paths, found, strict=True) if items}:
-            seen["steps"] = steps
-        return seen
-
-    async def _pending(self, run: str) -> list[dict[str, Any]]:
-        with suppress(HoldfastError, RPCError, WorkflowQueryFailedError):  # a tool's step has no run of its own
-            return [{"workflow_id": run, **item} for item in await self.people.pending(run)]
-        return []
-
-    async def _messages(self, seen: dict[str, Any]) -> list[Any]:
-        """Return the last messages of a run's session."""
-        if self._store is None or "session_id" not in seen:
-            return []
-        session = await self._store.load_session(seen["session_id"])
-        after = 0 if session is None else max(0, session.last_seq - _MESSAGES)
-        return await self._store.load_messages(seen["session_id"], after=after)
-
-    async def _partial(self, run_key: str) -> PartialAnswer | None:
-        return await self._store.load_partial(run_key) if isinstance(self._store, PartialAnswers) else None
-
-    async def _progress(self, run_key: str, seen: dict[str, Any]) -> Progress | None:
-        store = self._store
-        return await load_progress(store, run_key, seen) if isinstance(store, Ledger) else None
-
-    async def _decisions(self, run_key: str) -> list[Any]:
-        return await self._store.load_decisions(run_key) if isinstance(self._store, Ledger) else []
 
     def _in_temporal(self, seen: dict[str, Any]) -> str | None:
         if self._ui is None:
@@ -246,7 +192,7 @@ class Pages:
     async def _look(self, of: str) -> Any:
         """Return what is shown by the page at a path."""
         if of.startswith("/runs/"):
-            return await self._seen(of.removeprefix("/runs/"))
+            return await self._runs.seen(of.removeprefix("/runs/"))
         return await self._waiting(unquote(of.removeprefix("/?group=")))
 
     # --- starting ---
@@ -272,7 +218,7 @@ class Pages:
             run, is_new = await start.run(self.client, form, key=key, user=person.name, task_queue=self._task_queue)
         except (InputError, SessionConflictError) as error:
             return self.page(request, "start", status=422, typed=form, why=str(error), key=key, **shown)
-        return RedirectResponse(f"/runs/{_path(run)}?said={'start' if is_new else 'started'}", 303)
+        return RedirectResponse(f"/runs/{run_path(run)}?said={'start' if is_new else 'started'}", 303)
 
     # --- acting ---
 
@@ -288,7 +234,7 @@ class Pages:
                 return self.refused(request, 409, str(error), run=run, form=form)
             if form.get("back") == "inbox":
                 return RedirectResponse(f"/?{urlencode({'said': said, 'run': run})}", 303)
-            return RedirectResponse(f"/runs/{_path(run)}?said={said}", 303)
+            return RedirectResponse(f"/runs/{run_path(run)}?said={said}", 303)
 
         return handle
 
@@ -335,12 +281,6 @@ class Pages:
         return response
 
 
-def _ours(seen: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return what a run says of itself, if it is one of ours; other workflows say what they like."""
-    found = seen.get(name)
-    return found if isinstance(found, dict) and _OF_OURS & found.keys() else {}
-
-
 def _changes(of: str, shown: Any, words: str | None = None, has: PartialAnswer | None = None) -> str:
     """Return where an open page hears that it is no longer true, and the words of a run's model that it has not yet."""
     hears = {"words": words, "has": position(has)} if words is not None else {}
@@ -352,38 +292,3 @@ def _own_path(to: str) -> str:
     parts = urlsplit(to)
     own = to.startswith("/") and not to.startswith(("//", "/\\")) and not parts.scheme and not parts.netloc
     return to if own and to.isprintable() else "/"
-
-
-def _step_link(run: str, path: str) -> str:
-    return f"/runs/{_path(child_id(run, path))}"
-
-
-def _path(run: str) -> str:
-    return quote(run, safe="/:@+=~.-")
-
-
-def _finalized(value: Any) -> Any:
-    """Let nothing that is written hide, or read otherwise than it is."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _typed(text: str) -> Markup:
-    """Return what somebody has typed, as it was."""
-    return escape(text.replace("\r\n", "\n"))
-
-
-def _long(text: str) -> str:
-    """Return the beginning of a text that is long for a page."""
-    return text if len(text) <= _LONG else f"{text[:_LONG]}\n[{len(text) - _LONG:,} more characters]"
-
-
-def _pretty(value: Any) -> str:
-    return value if isinstance(value, str) else visible_json(value)
-
-
-def _at(value: str | datetime | None) -> str:
-    """Return a time in UTC as people read it."""
-    if value is None:
-        return ""
-    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
-    return f"{moment:%Y-%m-%d %H:%M} UTC"

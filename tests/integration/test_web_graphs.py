@@ -139,7 +139,7 @@ async def test_a_pipeline_shows_that_the_agent_of_a_step_waits_for_a_person(temp
 async def test_a_pipeline_of_very_many_steps_says_what_it_has_not_looked_up(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.web.graphs._MOST", 4)
+    monkeypatch.setattr("holdfast.web.progress._MOST", 4)
     line = pipeline("line").map("all", fetching("one"), over=lambda ctx: [*range(9)]).step(fetching("last")).build()
     async with temporal.worker(pipelines=[line]), browser(temporal) as client:
         run = await start_pipeline(temporal.client, line, task_queue=temporal.name, run_key=temporal.session())

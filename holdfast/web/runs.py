@@ -1,0 +1,65 @@
+"""What is known of one run: from the server, from its worker, and from the store."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any, cast
+
+from temporalio.client import WorkflowQueryFailedError
+from temporalio.service import RPCError
+
+from holdfast.errors import HoldfastError
+from holdfast.messages import Message
+from holdfast.stores.protocol import AgentStore, DecisionRecord, DurableStore, Ledger, PartialAnswer, PartialAnswers
+from holdfast.temporal import HoldfastClient
+from holdfast.temporal.names import child_id
+from holdfast.temporal.seen import looked_at
+from holdfast.web.progress import Progress, load_progress
+
+_MESSAGES = 400  # of a transcript, the last
+_STEPS = 20  # of a pipeline, that run, are asked what they wait for
+_OF_OURS = {"waiting", "iterations", "step_results"}  # one of these is in what a run of ours says of itself
+
+
+class Runs:
+    """Looks at runs; what only a store has is missing where there is none."""
+
+    def __init__(self, people: HoldfastClient, store: AgentStore | None) -> None:
+        self._people, self._store = people, store
+
+    async def seen(self, run: str) -> dict[str, Any]:
+        """Return what is known of a run; of a pipeline's also what the agents wait for that its steps run."""
+        seen = await looked_at(self._people.client, run)
+        paths = [path for path in ours(seen, "state").get("running", ()) if isinstance(path, str)][:_STEPS]
+        found = await asyncio.gather(*(self._pending(child_id(run, path)) for path in paths))
+        if steps := {path: items for path, items in zip(paths, found, strict=True) if items}:
+            seen["steps"] = steps
+        return seen
+
+    async def _pending(self, run: str) -> list[dict[str, Any]]:
+        with suppress(HoldfastError, RPCError, WorkflowQueryFailedError):  # a tool's step has no run of its own
+            return [{"workflow_id": run, **item} for item in await self._people.pending(run)]
+        return []
+
+    async def messages(self, seen: dict[str, Any]) -> list[Message]:
+        """Return the last messages of a run's session."""
+        if self._store is None or "session_id" not in seen:
+            return []
+        session = await self._store.load_session(seen["session_id"])
+        after = 0 if session is None else max(0, session.last_seq - _MESSAGES)
+        return await self._store.load_messages(seen["session_id"], after=after)
+
+    async def partial(self, run_key: str) -> PartialAnswer | None:
+        return await self._store.load_partial(run_key) if isinstance(self._store, PartialAnswers) else None
+
+    async def progress(self, run_key: str, seen: dict[str, Any]) -> Progress | None:
+        store = self._store
+        return await load_progress(cast(DurableStore, store), run_key, seen) if isinstance(store, Ledger) else None
+
+    async def decisions(self, run_key: str) -> list[DecisionRecord]:
+        return await self._store.load_decisions(run_key) if isinstance(self._store, Ledger) else []
+
+
+def ours(seen: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return what a run says of itself, if it is one of ours; other workflows say what they like."""
+    found = seen.get(name)
+    return found if isinstance(found, dict) and _OF_OURS & found.keys() else {}
