@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 from itsdangerous import BadSignature, TimestampSigner
@@ -29,6 +29,7 @@ Role = Literal["viewer", "approver", "operator"]
 ROLES: tuple[Role, ...] = ("viewer", "approver", "operator")  # each may what those before it may
 COOKIE = "holdfast_session"
 SESSION = 12 * 3_600  # seconds that somebody stays signed in
+_MOST_FIELDS = 500  # of a form
 _NOT_YOURS = "This form is not of your session. Open the page again, and send it from there."
 _LOCAL = ("127.0.0.1", "::1", "localhost", "testclient")
 
@@ -186,29 +187,26 @@ class Access:
 
     # --- forged requests ---
 
-    def check(self, request: Request, csrf: Any) -> None:
-        """Refuse what another site has sent in somebody's name. A bearer token is no browser's.
+    async def form(self, request: Request, *, in_session: bool = True) -> dict[str, str]:
+        """Return what somebody has sent by a form of ours. A bearer token is no browser's, and needs no `csrf`.
+
+        Args:
+            in_session: False for a form that is opened by a link, which is itself the proof.
 
         Raises:
-            HTTPException: 403.
+            HTTPException: 403, another site has sent it in somebody's name; 400 or 413, it is more than a form has.
         """
-        if request.headers.get("Authorization", "").lower().startswith("bearer "):
-            return
-        self.check_site(request)
-        given = csrf.encode() if isinstance(csrf, str) else b""
-        if not hmac.compare_digest(given, self.csrf(request).encode()):
-            raise HTTPException(403, _NOT_YOURS)
-
-    def check_site(self, request: Request) -> None:
-        """Refuse what a browser says that another site has sent.
-
-        Raises:
-            HTTPException: 403.
-        """
+        is_bearer = request.headers.get("Authorization", "").lower().startswith("bearer ")
         site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
         foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("Host")
-        if foreign or site not in (None, "same-origin", "none"):
+        if not is_bearer and (foreign or site not in (None, "same-origin", "none")):
             raise HTTPException(403, _NOT_YOURS)
+        sent = await request.form(max_files=0, max_fields=_MOST_FIELDS)
+        form = {name: text for name, text in sent.items() if isinstance(text, str)}
+        given = form.get("csrf", "").encode()
+        if in_session and not is_bearer and not hmac.compare_digest(given, self.csrf(request).encode()):
+            raise HTTPException(403, _NOT_YOURS)
+        return form
 
 
 def _ascii(name: str) -> str:

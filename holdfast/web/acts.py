@@ -4,29 +4,27 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from starlette.datastructures import FormData
-
 from holdfast.errors import InputError
 from holdfast.messages import read_object
 from holdfast.temporal import HoldfastClient
 from holdfast.temporal.seen import cancel_run
 from holdfast.web.access import Person, Role
 
-Act = Callable[[HoldfastClient, str, FormData, Person], Awaitable[str]]
+Form = Mapping[str, str]
+Act = Callable[[HoldfastClient, str, Form, Person], Awaitable[str]]
 
 
-def _text(form: FormData, name: str) -> str | None:
-    value = form.get(name)
-    return value.replace("\r\n", "\n").strip() or None if isinstance(value, str) else None
+def _text(form: Form, name: str) -> str | None:
+    return form.get(name, "").replace("\r\n", "\n").strip() or None
 
 
-def _needed(form: FormData, name: str) -> str:
+def _needed(form: Form, name: str) -> str:
     if (value := _text(form, name)) is None:
         raise InputError(f"{name.capitalize()} is missing")
     return value
 
 
-async def _decide(people: HoldfastClient, run: str, form: FormData, person: Person) -> str:
+async def _decide(people: HoldfastClient, run: str, form: Form, person: Person) -> str:
     decision, gate, edit = _needed(form, "decision"), _needed(form, "gate"), None
     if decision not in ("approve", "reject"):
         raise InputError("Decision must be approve or reject")
@@ -59,18 +57,18 @@ def _same(value: Any) -> str:
     return json.dumps(value, sort_keys=True)  # in which true, 1 and 1.0 are three things
 
 
-async def _answer(people: HoldfastClient, run: str, form: FormData, person: Person) -> str:
+async def _answer(people: HoldfastClient, run: str, form: Form, person: Person) -> str:
     await people.answer(run, _needed(form, "text"), tool_call_id=_text(form, "call"), by=person.name)
     return "answer"
 
 
-async def _resume(people: HoldfastClient, run: str, form: FormData, person: Person) -> str:
+async def _resume(people: HoldfastClient, run: str, form: Form, person: Person) -> str:
     action = _needed(form, "action")
     await people.resume(run, action, model=_text(form, "model"), by=person.name)  # type: ignore[arg-type]
     return action
 
 
-async def _resolve(people: HoldfastClient, run: str, form: FormData, person: Person) -> str:
+async def _resolve(people: HoldfastClient, run: str, form: Form, person: Person) -> str:
     decision, result = _needed(form, "decision"), _text(form, "result")
     await people.resolve(
         run, _needed(form, "call"), decision, result=result, by=person.name, reason=_text(form, "reason")  # type: ignore[arg-type]
@@ -78,12 +76,12 @@ async def _resolve(people: HoldfastClient, run: str, form: FormData, person: Per
     return "resolve"
 
 
-async def _message(people: HoldfastClient, run: str, form: FormData, person: Person) -> str:
+async def _message(people: HoldfastClient, run: str, form: Form, person: Person) -> str:
     await people.message(run, _needed(form, "text"))
     return "message"
 
 
-async def _cancel(people: HoldfastClient, run: str, form: FormData, person: Person) -> str:
+async def _cancel(people: HoldfastClient, run: str, form: Form, person: Person) -> str:
     await cancel_run(people.client, run)
     return "cancel"
 

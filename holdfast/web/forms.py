@@ -4,6 +4,7 @@ A field is made for what HTML has a control for; all else is typed as JSON. The 
 field only has to say no lies about it.
 """
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from holdfast.errors import InputError
-from holdfast.messages import read_json
+from holdfast.messages import cut, read_json
 
 Control = Literal["group", "text", "input", "number", "checkbox", "select", "lines", "json"]
 _INPUTS = {"date": "date", "time": "time", "email": "email", "uri": "url", "password": "password"}
@@ -49,7 +50,7 @@ class Field:
     is_null: bool = False
     fields: "tuple[Field, ...]" = ()
 
-    def read(self, form: Mapping[str, Any]) -> Any:
+    def read(self, form: Mapping[str, str]) -> Any:
         """Return what was filled in.
 
         Raises:
@@ -58,21 +59,18 @@ class Field:
         found = self._read(form)
         return None if found is _ABSENT else found
 
-    def _read(self, form: Mapping[str, Any]) -> Any:
+    def _read(self, form: Mapping[str, str]) -> Any:
         if self.control == "group":
             values = {field.key: field._read(form) for field in self.fields}
             found = {key: value for key, value in values.items() if value is not _ABSENT}
             return found if found or self.required else _ABSENT
         if self.control == "checkbox":
             return self.name in form
-        text = form.get(self.name, "")
-        if not isinstance(text, str):
-            raise InputError(f"{self.label}: a text is wanted, not a file")
-        text = text.replace("\r\n", "\n")
+        text = form.get(self.name, "").replace("\r\n", "\n")
         if self.control == "lines" and (text.strip() or self.required):
             return [line for line in text.split("\n") if line.strip()]
         if not text.strip():
-            return self._emptied() if self.name in form or self.required or self.is_null else _ABSENT
+            return self._emptied() if self.name in form or not self.value else _ABSENT
         try:
             match self.control:
                 case "number":
@@ -81,7 +79,7 @@ class Field:
                     return read_json(text)
                 case _:
                     return text
-        except (InputError, ValueError) as error:
+        except InputError as error:
             raise InputError(f"{self.label}: {error}") from error
 
     def _emptied(self) -> Any:
@@ -190,9 +188,10 @@ def _number(text: str) -> int | float:
     try:
         return int(text)
     except ValueError:
-        if not math.isfinite(number := float(text)):
-            raise
-        return number
+        with contextlib.suppress(ValueError):
+            if math.isfinite(number := float(text)):
+                return number
+        raise InputError(f"{cut(text, 40)!r} is no number") from None
 
 
 def _text(value: Any) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
 from uuid import uuid4
 
-from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
@@ -23,7 +22,7 @@ from holdfast.stores.protocol import AgentStore, PartialAnswer
 from holdfast.temporal import HoldfastClient
 from holdfast.temporal.seen import DONE, listed, outcome, runs_query
 from holdfast.web.access import Access, Person, Role
-from holdfast.web.acts import ACTS, SAID, Act, may_act
+from holdfast.web.acts import ACTS, SAID, Act, Form, may_act
 from holdfast.web.graphs import draw
 from holdfast.web.looks import Looks, digest, position, read_position
 from holdfast.web.rendering import run_path, step_link, templates
@@ -99,10 +98,12 @@ class Pages:
         )
         return HTMLResponse(html, status)
 
-    def refused(self, request: Request, status: int, why: str, *, run: str | None = None, form: Any = None) -> Response:
+    def refused(
+        self, request: Request, status: int, why: str, *, run: str | None = None, form: Form | None = None
+    ) -> Response:
         """Say why something was not done, with what was typed, which is nowhere else."""
         title = _TITLES.get(status, "That was not done")
-        typed = {name: form[name] for name in _TYPED if isinstance(form.get(name), str)} if form is not None else {}
+        typed = {name: form[name] for name in _TYPED if form is not None and name in form}
         return self.page(request, "refused", status=status, title=title, run=run, why=why, typed=typed, changes=None)
 
     # --- looking ---
@@ -211,9 +212,8 @@ class Pages:
         shown: dict[str, Any] = {"start": start, "changes": None}
         if request.method == "GET":
             return self.page(request, "start", typed=None, why=None, key=uuid4().hex, **shown)
-        form = await request.form()
-        self._access.check(request, form.get("csrf"))
-        key = str(form.get("key") or uuid4().hex)
+        form = await self._access.form(request)
+        key = form.get("key") or uuid4().hex
         try:
             run, is_new = await start.run(self.client, form, key=key, user=person.name, task_queue=self._task_queue)
         except (InputError, SessionConflictError) as error:
@@ -225,8 +225,7 @@ class Pages:
     def _acting(self, role: Role, act: Act) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             person = self._person(request, role)
-            form = await request.form()
-            self._access.check(request, form.get("csrf"))
+            form = await self._access.form(request)
             run = request.path_params["run"]
             try:
                 said = await act(self.people, run, form, person)
@@ -248,11 +247,10 @@ class Pages:
             status = 200 if request.method == "GET" else 409
             shown = {"items": items, "link": link, "token": token, "decider": person}
             return self.page(request, "link", status=status, changes=None, **shown)
-        self._access.check_site(request)
-        form = await request.form()
-        fields = FormData({**form, "gate": link.gate, "digest": link.digest})  # as it was signed, whatever was sent
+        form = await self._access.form(request, in_session=False)
+        form |= {"gate": link.gate, "digest": link.digest}  # as it was signed, whatever was sent
         try:
-            said = await ACTS["decide"][1](self.people, link.workflow_id, fields, person)
+            said = await ACTS["decide"][1](self.people, link.workflow_id, form, person)
         except InputError as error:
             return self.refused(request, 409, str(error), form=form)
         return RedirectResponse(f"/link/{token}?said={said}", 303)
@@ -264,18 +262,17 @@ class Pages:
         to = _own_path(request.query_params.get("to", "/"))
         if request.method == "GET":
             return self.page(request, "login", to=to, wrong=False, changes=None)
-        form = await request.form()
-        self._access.check(request, form.get("csrf"))
-        person = self._access.by_token(str(form.get("token", "")).strip())
+        form = await self._access.form(request)
+        person = self._access.by_token(form.get("token", "").strip())
         if person is None:
             await asyncio.sleep(0.5)  # who tries many waits long
             return self.page(request, "login", status=401, to=to, wrong=True, changes=None)
-        response = RedirectResponse(_own_path(str(form.get("to", "/"))), 303)
+        response = RedirectResponse(_own_path(form.get("to", "/")), 303)
         self._access.sign_in(response, person)
         return response
 
     async def logout(self, request: Request) -> Response:
-        self._access.check(request, (await request.form()).get("csrf"))
+        await self._access.form(request)
         response = RedirectResponse("/login", 303)
         self._access.sign_out(request, response)
         return response

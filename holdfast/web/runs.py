@@ -62,4 +62,11 @@ class Runs:
 def ours(seen: dict[str, Any], name: str) -> dict[str, Any]:
     """Return what a run says of itself, if it is one of ours; other workflows say what they like."""
     found = seen.get(name)
-    return found if isinstance(found, dict) and _OF_OURS & found.keys() else {}
+    if not isinstance(found, dict) or not _OF_OURS & found.keys():
+        return {}
+    items = found.get("waiting", [])
+    return found if isinstance(items, list) and all(_is_item(item) for item in items) else {}
+
+
+def _is_item(item: Any) -> bool:
+    return isinstance(item, dict) and {"kind", "name", "message"} <= item.keys()

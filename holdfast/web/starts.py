@@ -10,6 +10,7 @@ from temporalio.common import WorkflowIDReusePolicy
 from holdfast.agents import Agent
 from holdfast.errors import DefinitionError, InputError, SessionConflictError
 from holdfast.pipelines import Pipeline
+from holdfast.stores.protocol import check_session_id
 from holdfast.temporal import start_agent, start_pipeline
 from holdfast.temporal.names import workflow_id
 from holdfast.web.forms import Field, form_of
@@ -35,7 +36,7 @@ class Start:
         return (self.item.description if isinstance(self.item, Agent) else self.fields[0].help) or ""
 
     async def run(
-        self, client: Client, form: Mapping[str, Any], *, key: str, user: str, task_queue: str
+        self, client: Client, form: Mapping[str, str], *, key: str, user: str, task_queue: str
     ) -> tuple[str, bool]:
         """Start it as the form says, and return the workflow id, and whether this has started it.
 
@@ -57,6 +58,8 @@ class Start:
                 message, session = (field.read(form) for field in self.fields)
                 if message is None:
                     raise InputError("Message: there is none")
+                if session is not None:
+                    check_session_id(session, "Session")
                 # A session that somebody has named may have had runs; that of the form has this one alone.
                 once: dict[str, Any] = {} if session else {"id_reuse_policy": WorkflowIDReusePolicy.REJECT_DUPLICATE}
                 run = await start_agent(

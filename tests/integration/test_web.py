@@ -425,7 +425,7 @@ class Foreign:
 
     @workflow.query
     def status(self) -> Any:
-        return "fine"
+        return {"waiting": [{"kind": "approval"}], "usage": 5}
 
     @workflow.signal
     def stop(self) -> None:

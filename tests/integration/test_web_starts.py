@@ -86,6 +86,19 @@ async def test_what_cannot_be_used_is_said_and_what_was_typed_stays(temporal: Te
         assert key_of(refused.text) == key_of(page)
 
 
+async def test_what_a_browser_would_not_send_is_refused(temporal: Temporal) -> None:
+    async with browser(temporal, agents=[writer], pipelines=[article_pipeline()], task_queue=temporal.name) as client:
+        page = (await client.get("/start/article")).text
+        file = await client.post("/start/article", data=fields_of(page), files={"input.title": ("a.txt", b"text")})
+        assert file.status_code == 400
+        word = await client.post("/start/article", data=fields_of(page) | {"input.title": "Tea", "input.words": "many"})
+        assert (word.status_code, "Words: 'many' is no number" in html.unescape(word.text)) == (422, True)
+        for typed, says in (({"message": " "}, "Message: there is none"), ({"session": "a b"}, "Session must be")):
+            sent = fields_of((await client.get("/start/writer")).text) | {"message": "Hi"} | typed
+            refused = await client.post("/start/writer", data=sent)
+            assert (refused.status_code, says in refused.text) == (422, True)
+
+
 async def test_an_agent_is_started_with_a_message_and_belongs_to_who_started_it(temporal: Temporal) -> None:
     async with (
         temporal.worker(writer, llm=ScriptedModel(["hello"])),

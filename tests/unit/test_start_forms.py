@@ -109,3 +109,49 @@ def test_an_input_without_a_type_is_typed_as_json() -> None:
 def test_an_input_that_is_one_value_has_one_control() -> None:
     form = form_of(pipeline("say", input=str).step("ok", approval=Approval(message="?")).build().input_schema)
     assert (form.control, form.read({"input": "hello"})) == ("text", "hello")
+
+
+def test_numbers_are_read_as_people_write_them() -> None:
+    form = form_of({"type": "number"})
+    assert [form.read({"input": text}) for text in (".5", "05", "1e3", "7")] == [0.5, 5, 1_000.0, 7]
+    for text in ("nan", "inf", "x"):
+        with pytest.raises(InputError, match="is no number"):
+            form.read({"input": text})
+
+
+def test_what_is_emptied_is_empty_and_null_is_said_by_that() -> None:
+    class Text(BaseModel):
+        tone: str = "dry"
+        limit: int | None = 5
+
+    form = form_of(Text.model_json_schema())
+    assert form.read({"input.tone": "", "input.limit": ""}) == {"tone": "", "limit": None}
+    assert form.read({}) == {}
+
+
+def test_an_object_that_may_be_left_out_is_left_out() -> None:
+    class Inner(BaseModel):
+        flag: bool = False
+
+    class Outer(BaseModel):
+        inner: Inner = Field(default_factory=lambda: Inner(flag=True))
+        none: Inner | None = None
+
+    form = form_of(Outer.model_json_schema())
+    assert [field.control for field in form.fields] == ["json", "json"]
+    assert Outer.model_validate(form.read({"input.inner": ""})).inner.flag
+
+
+def test_controls_of_odd_names_are_told_apart() -> None:
+    class Odd(BaseModel):
+        a: dict[str, int]
+        dotted: int = Field(alias="a.b")
+        spaced: int = Field(alias="two words")
+
+    names = [field.name for field in form_of(Odd.model_json_schema()).fields]
+    assert names == ["input.a", "input.a%2Eb", "input.two%20words"]
+
+
+def test_choices_that_look_alike_are_told_apart() -> None:
+    form = form_of({"enum": [1, "1", None, ""]})
+    assert form.options == [("1", "1"), ('"1"', '"1"'), ("null", "null"), ('""', '""')]
