@@ -26,7 +26,7 @@ class Field:
     """One control of a form, or a group of them.
 
     Args:
-        name: of the control: the path to its value, with dots.
+        name: of the control: the path to its value, with dots between keys, which are percent-encoded.
         key: of its value in the object that it is in; None for the whole.
         label, help: for people.
         kind: of an "input" or "number": the value of the attribute `type`, or `step`.

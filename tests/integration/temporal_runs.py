@@ -24,7 +24,7 @@ from holdfast.testing import ScriptedModel
 from integration.questions import ask
 from integration.transcripts import asks_for, call
 
-SECONDS = 20  # after which a test that waits has failed
+SECONDS = 60  # after which a test that waits has failed; several run at once, on few cores
 Run = WorkflowHandle[Any, dict[str, Any]]
 
 
