@@ -314,14 +314,15 @@ _HOW = {
 def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True) -> None:
     """Write what waits: all that is decided on, who may, until when, and how."""
     name = f" {item['name']}" if item["name"] else ""
+    given = item.get("approved_by") or ()
+    of = f"{len(given)} of {item['quorum']}" if "quorum" in item else ""
     output.line(f"Waits for {item['kind']}{name}: {item['message']}", style="bold")
     output.fields(
         {
             "  Tool": item.get("tool"),
             "  Arguments": item.get("arguments"),
             "  Approvers": ", ".join(item.get("approvers") or ()),
-            "  Approved by": ", ".join(item.get("approved_by") or ()),
-            "  Of": item.get("quorum"),
+            "  Approved": ": ".join(filter(None, [of, ", ".join(given)])),
             "  Since": item.get("since") and f"{ago(item['since'])} ago",
             "  Until": item.get("deadline") and f"{item['deadline']} ({ago(item['deadline'])})",
             "  How": _HOW.get(item["kind"], "").format(

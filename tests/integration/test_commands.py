@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, Approval, Loop, ModelError, RetryPolicy, pipeline, sqlite_store, tool
+from holdfast.temporal import start_pipeline
 from holdfast.testing import ScriptedModel
 from integration.commands import data, done, holdfast, refused
 from integration.doubles import echo
@@ -447,3 +448,17 @@ async def test_histories_replay_from_files_and_from_the_server(temporal: Tempora
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 async def test_shells_complete_its_commands(shell: str) -> None:
     assert "_HOLDFAST_COMPLETE" in await done(None, "completion", shell)
+
+
+async def test_a_gate_says_how_many_of_those_it_needs_have_approved(temporal: Temporal) -> None:
+    both = Approval(message="Publish?", approvers=["ada", "bob"], quorum=2)
+    line = pipeline("line").step("ok", approval=both).build()
+    async with temporal.worker(pipelines=[line]):
+        run = await start_pipeline(temporal.client, line, task_queue=temporal.name, run_key=temporal.session())
+        await pending(run)
+        for by, says in ((None, "0 of 2"), ("ada", "1 of 2: ada")):
+            if by is not None:
+                await done(temporal, "approve", run.id, "ok", "--by", by, "--yes")
+            shown = " ".join((await done(temporal, "pending", run.id)).split())
+            assert f"Approved {says} Since" in shown
+        await run.cancel()
