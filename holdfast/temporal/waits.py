@@ -24,8 +24,9 @@ from holdfast.temporal.elsewhere import is_missing, missing
 from holdfast.temporal.facts import Surroundings
 from holdfast.temporal.mailboxes import TOLD, Mailbox
 from holdfast.temporal.running import Running
-from holdfast.temporal.wire import AWAITED_BYTES, INLINE_BYTES, PARKED_BYTES
+from holdfast.temporal.wire import AWAITED_BYTES, INLINE_BYTES, PARKED_BYTES, user_message
 
+_SHOWN = 500  # characters of what was said and is not heard yet
 T = TypeVar("T")
 
 EVENTS = 4_000  # of a history, after which a run continues as new while it waits: replay stays short
@@ -205,6 +206,8 @@ class Waits:
         seen: dict[str, Any] = {
             "waiting": [item.plain() for item in self._waiting], "refused": self._mailbox.refused
         }  # fmt: skip
+        if unheard := [user_message(said).content[:_SHOWN] for said in self._mailbox.messages]:
+            seen["unheard"] = unheard
         return seen if self._error is None else {**seen, "error": self._error}
 
     async def _until(self, condition: Callable[[], bool], deadline: datetime | None, summary: str) -> bool:

@@ -160,6 +160,20 @@ async def test_an_edit_that_python_takes_for_the_same_is_an_edit(temporal: Tempo
     assert 'pressed 1"' not in (await temporal.messages())[2].content
 
 
+async def test_what_is_said_is_seen_until_it_is_heard(temporal: Temporal) -> None:
+    agent = Agent("clerk", tools=[charge])
+    async with temporal.worker(agent, llm=ScriptedModel([CHARGES, "done"])), browser(temporal) as client:
+        run = await temporal.start(agent)
+        await pending(run)
+        page = await send(client, f"/runs/{run.id}", run.id, "message", text="Wait, <b>not</b> that one")
+        assert "not heard yet" in page.text
+        assert "Wait, &lt;b&gt;not&lt;/b&gt; that one" in page.text
+        await temporal.people.decide(run.id, "c1", "approve", by="ada")
+        await result(run)
+        page = await client.get(f"/runs/{run.id}")
+        assert "not heard yet" not in page.text
+
+
 async def test_what_is_refused_is_not_lost(temporal: Temporal) -> None:
     agent = Agent("clerk", tools=[charge])
     async with temporal.worker(agent, llm=ScriptedModel([CHARGES, "done"])), browser(temporal) as client:
