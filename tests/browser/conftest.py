@@ -14,7 +14,7 @@ from holdfast.web import create_app
 __all__ = ["folder", "temporal", "temporal_server"]  # fixtures
 
 CHROMIUM = "/usr/bin/chromium"  # Debian's
-ARGUMENTS = ["--no-sandbox", "--disable-quic", "--disable-background-networking"]
+ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-quic", "--disable-background-networking"]
 
 Serve = Callable[..., "contextlib.AbstractAsyncContextManager[str]"]
 
