@@ -188,7 +188,12 @@ class HoldfastClient:
 
     async def _query(self, workflow_id: str, name: str) -> Any:
         asked = self.run(workflow_id).query(name, rpc_timeout=timedelta(seconds=_CONFIRMED))
-        return await _of_a_run(workflow_id, asked)
+        try:
+            return await _of_a_run(workflow_id, asked)
+        except RPCError as error:
+            if error.status not in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
+                raise
+            raise HoldfastError(f"Run {workflow_id}: no worker has answered within {_CONFIRMED:g} s") from error
 
     async def waiting(self, *, group: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
         """Return what waits in the whole namespace, as `pending` with the workflow's id; needs search attributes.
@@ -272,10 +277,12 @@ class HoldfastClient:
         plain = {key: value for key, value in data.items() if value is not None} | (also or {})
         # An export waits until the run is between two actions, for as long as that takes.
         patience = None if name == names.EXPORT_UPDATE else timedelta(seconds=_CONFIRMED)
+        task = asyncio.current_task()
+        cancelled = 0 if task is None else task.cancelling()
         try:
             return await _of_a_run(workflow_id, self.run(workflow_id).execute_update(name, plain, rpc_timeout=patience))
         except WorkflowUpdateRPCTimeoutOrCancelledError as error:
-            if (task := asyncio.current_task()) is not None and task.cancelling():
+            if task is not None and task.cancelling() > cancelled:
                 raise asyncio.CancelledError from error
             raise NotConfirmedError(
                 f"Run {workflow_id}: no worker has taken `{name}` within {_CONFIRMED:g} s. It was sent, and may count "

@@ -18,12 +18,12 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from holdfast.agents import Agent
-from holdfast.errors import HoldfastError, NotConfirmedError
+from holdfast.errors import HoldfastError
 from holdfast.pipelines import Pipeline
 from holdfast.stores.protocol import AgentStore
 from holdfast.temporal.names import TASK_QUEUE
 from holdfast.web.access import HEADERS, Access, Person, check_listening, hosts_of
-from holdfast.web.pages import Pages
+from holdfast.web.pages import Pages, status_of
 from holdfast.web.starts import starts_of
 
 _MOST_BYTES = 1_048_576  # of a form
@@ -69,11 +69,10 @@ def create_app(
                 return PlainTextResponse("Sign in, or send a bearer token.", 401, {"WWW-Authenticate": "Bearer"})
             to = request.url.path + (f"?{request.url.query}" if request.url.query else "")
             return RedirectResponse(f"/login?{urlencode({'to': to if request.method == 'GET' else '/'})}", 303)
-        status = error.status_code if isinstance(error, HTTPException) else 502
-        if isinstance(error, HoldfastError):
-            status = 404 if "There is no run" in str(error) else 504 if isinstance(error, NotConfirmedError) else 409
-        why = error.detail if isinstance(error, HTTPException) else getattr(error, "message", None) or str(error)
-        return pages.refused(request, status, why)
+        if isinstance(error, HTTPException):
+            return pages.refused(request, error.status_code, error.detail)
+        assert isinstance(error, HoldfastError | RPCError)
+        return pages.refused(request, status_of(error), str(error))
 
     async def broken(request: Request, error: Exception) -> Response:
         return pages.refused(request, 500, "Something is wrong with the page itself; its log says what.")

@@ -10,10 +10,12 @@ import hashlib
 import hmac
 import os
 import secrets
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from itsdangerous import BadSignature, TimestampSigner
@@ -87,7 +89,7 @@ class Access:
     proxy_header: str | None = None
     proxies: Sequence[str] = ("127.0.0.1", "::1")
     https: bool = False
-    _ended: set[str] = field(default_factory=set, init=False, repr=False)  # cookies of those who have signed out
+    _ended: dict[str, float] = field(default_factory=dict, init=False, repr=False)  # sessions, and when they ended
 
     def __post_init__(self) -> None:
         names = [person.name for person in self.people]
@@ -115,7 +117,7 @@ class Access:
             return self._named(names[0]) if len(names) == 1 else None  # a second one is of whom the proxy has let in
         if self.local is not None:
             return self.local if host in _LOCAL and is_ours(request) else None
-        return self._in_session(request.cookies.get(COOKIE, ""))
+        return self._read(request.cookies.get(COOKIE, ""))[1]
 
     def stranger(self, request: Request) -> str | None:
         """Return whom the proxy has let in, if that is nobody who may use the page."""
@@ -155,13 +157,15 @@ class Access:
 
     # --- sessions ---
 
-    def _in_session(self, cookie: str) -> Person | None:
+    def _read(self, cookie: str) -> tuple[str, Person | None]:
+        """Return which session a cookie is of, and whose that is."""
         try:
-            _, name, token = self._signer.unsign(cookie, max_age=SESSION).decode().split(".")
+            session, name, token = self._signer.unsign(cookie, max_age=SESSION).decode().split(".")
         except (BadSignature, ValueError):
-            return None
+            return "", None
         person = next((one for one in self.people if _ascii(one.name) == name), None)
-        return person if person is not None and cookie not in self._ended and _digest(person) == token else None
+        is_good = person is not None and session not in self._ended and _digest(person) == token
+        return session, person if is_good else None
 
     @property
     def _signer(self) -> TimestampSigner:
@@ -176,8 +180,12 @@ class Access:
 
     def sign_out(self, request: Request, response: Response) -> None:
         """End a session: its cookie is good for nothing any more, while this process lives."""
-        if cookie := request.cookies.get(COOKIE):
-            self._ended.add(cookie)
+        session, person = self._read(request.cookies.get(COOKIE, ""))
+        if person is not None:
+            now = time.time()
+            for old in [old for old, at in self._ended.items() if now - at > SESSION]:
+                del self._ended[old]
+            self._ended[session] = now
         response.delete_cookie(COOKIE, path="/")
 
     def csrf(self, request: Request) -> str:
@@ -219,6 +227,7 @@ def _digest(person: Person) -> str:
 
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 _TCP = ("/proc/net/tcp", "/proc/net/tcp6")
+_CONNECTED = "01"
 
 
 def is_ours(request: Request) -> bool:
@@ -228,15 +237,28 @@ def is_ours(request: Request) -> bool:
     """
     if any(name in request.headers for name in _FORWARDED):
         return False
-    assert request.client is not None
-    ends = [f":{port:04X}" for port in (request.client.port, (request.scope.get("server") or ("", 0))[1] or 0)]
+    client, server = request.scope.get("client"), request.scope.get("server")
+    return _user_of(client, server) in (os.getuid(), 0) if Path(_TCP[0]).exists() else True
+
+
+def _user_of(client: Any, server: Any) -> int | None:
+    """Return the user who has this end of a connection open, by the kernel's tables; None if nobody has."""
+    ends = [(ip_address(host), port) for host, port in (client, server)]
     for table in _TCP:
         with contextlib.suppress(OSError):
             for line in Path(table).read_text().splitlines()[1:]:
-                words = line.split()  # number, local address, remote address, state (1 is connected), ..., user
-                if [words[1][-5:], words[2][-5:]] == ends and words[3] == "01":
-                    return int(words[7]) in (os.getuid(), 0)
-    return True
+                words = line.split()  # number, local address, remote address, state, ..., user
+                if words[3] == _CONNECTED and [_address(words[1]), _address(words[2])] == ends:
+                    return int(words[7])
+    return None
+
+
+def _address(shown: str) -> tuple[Any, int]:
+    """Read an address as the kernel shows it: words of four bytes in hexadecimal, each of them backwards."""
+    host, _, port = shown.partition(":")
+    words = [bytes.fromhex(host[at : at + 8])[::-1] for at in range(0, len(host), 8)]
+    found = ip_address(b"".join(words))
+    return getattr(found, "ipv4_mapped", None) or found, int(port, 16)
 
 
 def check_listening(host: str, access: Access, names: Iterable[str]) -> None:

@@ -69,7 +69,7 @@ class Field:
         text = form.get(self.name, "").replace("\r\n", "\n")
         if self.control == "lines" and (text.strip() or self.required):
             return [line for line in text.split("\n") if line.strip()]
-        if not text.strip():
+        if not (text if self.control == "text" else text.strip()):
             return self._emptied() if self.name in form or not self.value else _ABSENT
         try:
             match self.control:
@@ -153,19 +153,21 @@ def _control(schema: Mapping[str, Any], *, is_optional: bool) -> dict[str, Any]:
         return {"control": "select", "options": shown, "value": first}
     match schema.get("type"):
         case "boolean" if is_optional:
-            return {"control": "select", "options": [("true", "yes"), ("false", "no")]}
+            first = "" if default is None else json.dumps(default)
+            return {"control": "select", "options": [("true", "yes"), ("false", "no")], "value": first}
         case "boolean":
             return {"control": "checkbox", "value": "on" if default else ""}
         case "integer" | "number" as kind:
             limits = {"least": schema.get("minimum"), "most": schema.get("maximum")}
             return {"control": "number", "kind": "1" if kind == "integer" else "any", "value": _text(default), **limits}
         case "string" if kind := _INPUTS.get(schema.get("format", "")):
-            return {"control": "input", "kind": kind, "value": _text(default)}
+            # What stands for a secret in a schema is not the secret.
+            return {"control": "input", "kind": kind, "value": "" if kind == "password" else _text(default)}
         case "array" if items == {"type": "string"} and not default:
             return {"control": "lines", "help": "One per line."}
         case "string":
             return {"control": "text", "value": _text(default)}
-    if {"string"} <= {one.get("type") for one in schema.get("anyOf", ())} <= _SCALARS:  # such as a Decimal
+    if {"string"} <= {str(one.get("type")) for one in schema.get("anyOf", ())} <= _SCALARS:  # such as a Decimal
         return {"control": "text", "value": _text(default)}
     return {"control": "json", "help": "As JSON.", "value": "" if default is None else json.dumps(default, indent=2)}
 

@@ -17,6 +17,7 @@ from holdfast.web.progress import STATES, Progress
 
 _LETTER, _SMALL = 8.0, 6.4  # pixels that a letter takes at most
 _GAP, _PAD, _BOX, _TITLE = 30.0, 12.0, 46.0, 22.0
+_CLASSES = {"not run": "not-run", "to come": "to-come", "not looked up": "to-come", "not known": "to-come"}
 _WIDEST = 930.0  # pixels of a row
 _LONGEST = 26  # letters of a name that are shown
 
@@ -105,15 +106,23 @@ class _Picture:
         for at, runs in self.by_place.items():
             if at == place or at.startswith(f"{place}/"):
                 for path, how in runs.items():
-                    item = tuple(path.split("/")[: place.count("/") + 2])
+                    item = _item(path, place)
                     begun[item] = min(how, begun.get(item, how), key=STATES.index)
         if self.failed is not None and place_of(self.failed) == place:
             return f"failed after {len(begun)} of at most {step.max} rounds" if step.kind == "loop" else "failed"
         if step.kind == "loop":
             return f"round {len(begun)} of at most {step.max}" if begun else f"at most {step.max} rounds"
-        states = Counter(begun.values())
+        states, counts = Counter(begun.values()), [n for path, n in self.counts.items() if place_of(path) == place]
         told = ", ".join(f"{number} {how}" for how in STATES if (number := states[how])) or "each"
-        return f"{told} of {self.counts[place]}" if place in self.counts else told
+        return f"{told} of {sum(counts)}" if counts else told
+
+
+def _item(path: str, place: str) -> tuple[str, ...]:
+    """Return the part of a path that tells an item or round of the stage at a place, with those that it is in."""
+    parts, at = path.split("/"), 0
+    for name in place.split("/"):
+        at = parts.index(name, at) + 1
+    return tuple(parts[: at + 1])
 
 
 def _short(text: str, most: int) -> str:
@@ -131,7 +140,7 @@ def _box(name: str, below: str, how: str, href: str | None) -> _Drawing:
     def at(x: float, y: float) -> Iterator[Markup]:
         box = Markup('<g class="step {}"><title>{}</title><rect x="{}" y="{}" width="{}" height="{}" rx="6"/>'
                      '<text x="{}" y="{}">{}</text><text class="below" x="{}" y="{}">{}</text></g>').format(
-            "to-come" if how == "not looked up" else how.replace(" ", "-"), visible(name), x, y, width, _BOX,
+            _CLASSES.get(how, how), visible(name), x, y, width, _BOX,
             x + width / 2, y + 19, shown, x + width / 2, y + 36, below)  # fmt: skip
         yield box if href is None else Markup('<a href="{}">{}</a>').format(href, box)
 

@@ -16,8 +16,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from temporalio.client import Client
+from temporalio.service import RPCError
 
-from holdfast.errors import InputError, SessionConflictError
+from holdfast.errors import HoldfastError, InputError, NotConfirmedError, SessionConflictError
 from holdfast.stores.protocol import AgentStore, PartialAnswer
 from holdfast.temporal import HoldfastClient
 from holdfast.temporal.seen import DONE, listed, outcome, runs_query
@@ -229,8 +230,8 @@ class Pages:
             run = request.path_params["run"]
             try:
                 said = await act(self.people, run, form, person)
-            except InputError as error:
-                return self.refused(request, 409, str(error), run=run, form=form)
+            except (HoldfastError, RPCError) as error:
+                return self.refused(request, status_of(error), str(error), run=run, form=form)
             if form.get("back") == "inbox":
                 return RedirectResponse(f"/?{urlencode({'said': said, 'run': run})}", 303)
             return RedirectResponse(f"/runs/{run_path(run)}?said={said}", 303)
@@ -251,8 +252,8 @@ class Pages:
         form |= {"gate": link.gate, "digest": link.digest}  # as it was signed, whatever was sent
         try:
             said = await ACTS["decide"][1](self.people, link.workflow_id, form, person)
-        except InputError as error:
-            return self.refused(request, 409, str(error), form=form)
+        except (HoldfastError, RPCError) as error:
+            return self.refused(request, status_of(error), str(error), form=form)
         return RedirectResponse(f"/link/{token}?said={said}", 303)
 
     # --- signing in ---
@@ -276,6 +277,13 @@ class Pages:
         response = RedirectResponse("/login", 303)
         self._access.sign_out(request, response)
         return response
+
+
+def status_of(error: HoldfastError | RPCError) -> int:
+    """Return the HTTP status for what could not be done."""
+    if isinstance(error, RPCError):
+        return 502
+    return 404 if "There is no run" in str(error) else 504 if isinstance(error, NotConfirmedError) else 409
 
 
 def _changes(of: str, shown: Any, words: str | None = None, has: PartialAnswer | None = None) -> str:

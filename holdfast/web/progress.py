@@ -6,12 +6,12 @@ from typing import Any
 
 from holdfast.local.pipeline_results import Kept
 from holdfast.messages import read_json
-from holdfast.pipeline_loop import Done, PipelineState, Planned, Todo
+from holdfast.pipeline_loop import Done, PipelineState, Planned, RunStep, Todo
 from holdfast.stores.protocol import DurableStore
 from holdfast.temporal.plans import read_plan
 
 # What counts for a step of several, first to last.
-STATES = ("failed", "waits", "runs", "done", "not run", "to come", "not looked up")
+STATES = ("failed", "waits", "runs", "not known", "done", "not run", "to come", "not looked up")
 _STEPS = ("agent", "tool", "approval")
 _MOST = 1_000  # steps that are looked up
 
@@ -56,13 +56,15 @@ async def load_progress(store: DurableStore, run_key: str, seen: Mapping[str, An
     plan = read_plan(facts["plan"])
     kept = Kept(run_key, store)
     given = kept["?input"] if await kept.find("?input") else None
-    done, is_cut = await _load_done(kept, plan)
+    done, next_ones, is_cut = await _load_done(kept, plan)
     state, result = seen.get("state") or {}, seen.get("result")
     states = dict.fromkeys((key for key in done if "?" not in key), "done")
     if "closed" not in seen:
         states |= dict.fromkeys(state.get("running", ()), "runs")
         waiting = [item["name"] for item in state.get("waiting", ()) if item["name"] in states]
         states |= dict.fromkeys([*waiting, *seen.get("steps", ())], "waits")
+    if not state and not isinstance(result, dict):  # nobody says what had begun
+        states |= dict.fromkeys(next_ones, "not known")
     failed = result.get("failed_step") if isinstance(result, dict) else seen.get("failed_step")
     if failed is not None and PipelineState(plan).planned(failed).kind in _STEPS:
         states[failed], failed = "failed", None
@@ -70,17 +72,18 @@ async def load_progress(store: DurableStore, run_key: str, seen: Mapping[str, An
     return Progress(plan, states, counts, failed, is_cut, given)
 
 
-async def _load_done(kept: Kept, plan: tuple[Planned, ...]) -> tuple[Mapping[str, Done], bool]:
-    """Return what is done by key, and whether that is not all: the plan says what to look for."""
+async def _load_done(kept: Kept, plan: tuple[Planned, ...]) -> tuple[Mapping[str, Done], list[str], bool]:
+    """Return what is done by key, the steps that may have begun, and whether that is not all that there is."""
     state, tried = PipelineState(plan), set[str]()
     while isinstance(todo := state.next_actions(), Todo):
         new = [action for action in todo.actions if action.key not in tried]
         if not new:
             break
         if len(tried) >= _MOST:
-            return state.done, True
+            return state.done, [], True
         for action in new:
             tried.add(action.key)
             if await kept.find(action.key):
                 state = state.ended(action.key, action.done(kept[action.key]))
-    return state.done, False
+    begun = [action.path for action in todo.actions if isinstance(action, RunStep)] if isinstance(todo, Todo) else []
+    return state.done, begun, False

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any, cast
 
 from temporalio.client import WorkflowQueryFailedError
@@ -10,13 +11,14 @@ from temporalio.service import RPCError
 from holdfast.errors import HoldfastError
 from holdfast.messages import Message
 from holdfast.stores.protocol import AgentStore, DecisionRecord, DurableStore, Ledger, PartialAnswer, PartialAnswers
-from holdfast.temporal import HoldfastClient
+from holdfast.temporal import HoldfastClient, names
 from holdfast.temporal.names import child_id
 from holdfast.temporal.seen import looked_at
 from holdfast.web.progress import Progress, load_progress
 
 _MESSAGES = 400  # of a transcript, the last
-_STEPS = 20  # of a pipeline, that run, are asked what they wait for
+_PATIENCE = timedelta(seconds=2)
+_STEPS = 100  # of a pipeline, that run, are asked what they wait for
 _OF_OURS = {"waiting", "iterations", "step_results"}  # one of these is in what a run of ours says of itself
 
 
@@ -37,7 +39,8 @@ class Runs:
 
     async def _pending(self, run: str) -> list[dict[str, Any]]:
         with suppress(HoldfastError, RPCError, WorkflowQueryFailedError):  # a tool's step has no run of its own
-            return [{"workflow_id": run, **item} for item in await self._people.pending(run)]
+            found = await self._people.run(run).query(names.PENDING, rpc_timeout=_PATIENCE)
+            return [{"workflow_id": run, **item} for item in found if _is_item(item)]
         return []
 
     async def messages(self, seen: dict[str, Any]) -> list[Message]:

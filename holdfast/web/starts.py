@@ -56,7 +56,7 @@ class Start:
                 )
             else:
                 message, session = (field.read(form) for field in self.fields)
-                if message is None:
+                if message is None or not message.strip():
                     raise InputError("Message: there is none")
                 if session is not None:
                     check_session_id(session, "Session")

@@ -16,6 +16,12 @@ __all__ = ["folder", "temporal", "temporal_server"]  # fixtures
 CHROMIUM = "/usr/bin/chromium"  # Debian's
 ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-quic", "--disable-background-networking"]
 
+# Pages of a browser without a screen are all shown; this is what it says of those that are not.
+LOOK_AWAY = """(hidden) => {
+  Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
 Serve = Callable[..., "contextlib.AbstractAsyncContextManager[str]"]
 
 

@@ -10,7 +10,7 @@ from integration.temporal_runs import Temporal, pending, result
 from integration.transcripts import asks_for, call
 from playwright.async_api import Browser, Page, expect
 
-from browser.conftest import faults_of
+from browser.conftest import LOOK_AWAY, faults_of
 from holdfast import Agent, Approval, Loop, ModelError, RetryPolicy, tool
 from holdfast.testing import ScriptedModel
 from holdfast.web import Access, Person
@@ -147,16 +147,9 @@ async def test_many_pages_can_be_open(temporal: Temporal, chromium: Browser, ser
         for _ in range(9):
             page = await context.new_page()
             for earlier in context.pages[:-1]:
-                await earlier.evaluate(HIDE)
+                await earlier.evaluate(LOOK_AWAY, True)
             await page.goto(address)
             await expect(page.get_by_role("heading", name="What waits")).to_be_visible()
-
-
-# Pages of a browser without a screen are all shown; this is what it says of those that are not.
-HIDE = """() => {
-  Object.defineProperty(document, "hidden", { configurable: true, get: () => true });
-  document.dispatchEvent(new Event("visibilitychange"));
-}"""
 
 
 async def test_an_open_page_stays_true_but_for_what_somebody_is_typing(

@@ -8,7 +8,7 @@ from integration.test_partial_answers import Speaker, talker
 from playwright.async_api import Browser, expect
 from pydantic import BaseModel, Field
 
-from browser.conftest import faults_of
+from browser.conftest import LOOK_AWAY, faults_of
 from holdfast import Approval, pipeline, tool
 from holdfast.temporal import ApprovalLinks, start_pipeline
 from holdfast.web import Access, Person
@@ -82,6 +82,8 @@ async def test_words_appear_on_the_page_as_they_come(temporal: Temporal, chromiu
         await page.evaluate("() => { window.sameDocument = true }")
         model.go_on()
         await expect(says).to_have_text("<b>Hello", timeout=20_000)
+        for hidden in (True, False) * 2:  # somebody looks at another page, and comes back
+            await page.evaluate(LOOK_AWAY, hidden)
         model.go_on()
         await expect(says).to_have_text("<b>Hello you", timeout=20_000)
         model.go_on()

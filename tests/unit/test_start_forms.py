@@ -155,3 +155,15 @@ def test_controls_of_odd_names_are_told_apart() -> None:
 def test_choices_that_look_alike_are_told_apart() -> None:
     form = form_of({"enum": [1, "1", None, ""]})
     assert form.options == [("1", "1"), ('"1"', '"1"'), ("null", "null"), ('""', '""')]
+
+
+def test_a_form_that_nobody_touches_sends_its_defaults() -> None:
+    class Untouched(BaseModel):
+        notify: bool | None = True
+        sep: str = " "
+        tone: Literal["dry", "warm"] = "dry"
+        key: SecretStr = SecretStr("hunter2")
+
+    form = form_of(Untouched.model_json_schema())
+    sent = {field.name: field.value for field in form.fields}
+    assert Untouched.model_validate(form.read(sent)) == Untouched()

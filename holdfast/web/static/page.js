@@ -8,7 +8,9 @@ const isTouched = () =>
   main().contains(document.activeElement.closest("form, details[open]"));
 
 const offer = () => {
-  main().querySelector(".changed").hidden = false;
+  const notice = main().querySelector(".changed");
+  notice.querySelector("a").href = location.href;
+  notice.hidden = false;
 };
 
 // Whoever was about to press a button sees first what it has become.
@@ -20,7 +22,7 @@ const settle = async () => {
 };
 
 const refresh = async () => {
-  if (isTouched()) return offer();
+  const before = main();
   const focused = document.activeElement.id;
   const stop = (event) => {
     if (event.detail.target === main() && isTouched()) {
@@ -31,20 +33,25 @@ const refresh = async () => {
   document.body.addEventListener("htmx:beforeSwap", stop);
   try {
     await htmx.ajax("GET", location.pathname + location.search, { source: main(), target: main(), select: "#main", swap: "outerHTML" });
-    settle();
-    if (focused) document.getElementById(focused)?.focus();
   } catch {
-    offer(); // the server is away, and comes back, or does not
+    // the server is away, and comes back, or does not
   } finally {
     document.body.removeEventListener("htmx:beforeSwap", stop);
   }
+  if (main() === before) return offer();
+  heard = "";
+  settle();
+  if (focused && document.activeElement === document.body) document.getElementById(focused)?.focus();
 };
 
 let changes;
+let heard = ""; // of what a model says, the last that this page was told
 const listen = () => {
   changes?.close();
   if (!main().dataset.changes || document.hidden) return; // a browser has six connections for all pages that are open
-  changes = new EventSource(main().dataset.changes);
+  const address = new URL(main().dataset.changes, location.href);
+  if (heard) address.searchParams.set("has", heard);
+  changes = new EventSource(address);
   changes.addEventListener("open", () => (main().querySelector(".lost").hidden = true));
   changes.addEventListener("error", () => {
     main().querySelector(".lost").hidden = false;
@@ -63,7 +70,16 @@ const listen = () => {
     const words = says.querySelector("[data-words]");
     words.textContent = offset === 0 ? text : words.textContent + text;
     says.hidden = false;
+    heard = event.lastEventId;
   });
 };
 document.addEventListener("visibilitychange", listen);
 listen();
+
+// What was done is said once, and not again when the page is fetched anew.
+const here = new URL(location.href);
+if (here.searchParams.has("said")) {
+  here.searchParams.delete("said");
+  here.searchParams.delete("run");
+  history.replaceState(null, "", here);
+}
