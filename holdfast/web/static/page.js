@@ -24,6 +24,7 @@ const settle = async () => {
 const refresh = async () => {
   const before = main();
   const focused = document.activeElement.id;
+  const unfolded = new Set([...before.querySelectorAll("details[open] > summary")].map((summary) => summary.textContent));
   const stop = (event) => {
     if (event.detail.target === main() && isTouched()) {
       event.detail.shouldSwap = false;
@@ -41,6 +42,9 @@ const refresh = async () => {
   if (main() === before) return offer();
   heard = "";
   settle();
+  for (const summary of main().querySelectorAll("summary")) {
+    if (unfolded.has(summary.textContent)) summary.parentElement.open = true;
+  }
   if (focused && document.activeElement === document.body) document.getElementById(focused)?.focus();
 };
 
