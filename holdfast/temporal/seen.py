@@ -43,6 +43,9 @@ def runs_query(
         kind: name of an agent or a pipeline.
         group: of approvers, whom they ask now.
         query: further conditions in that language.
+
+    Raises:
+        InputError: a name or id has characters that none has, such as NUL, for which some servers try again and again.
     """
     by = "ExecutionStatus" if status in _BY_TEMPORAL else names.STATUS_ATTRIBUTE
     wanted = {
@@ -61,6 +64,8 @@ def runs_query(
 
 
 def _quoted(value: str) -> str:
+    if not value.isprintable():
+        raise InputError(f"A filter is a line of text, got {value!r:.80}")
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 

@@ -108,23 +108,24 @@ class Access:
 
     def who(self, request: Request) -> Person | None:
         """Return who has sent a request; None for a stranger."""
-        kind, _, token = request.headers.get("Authorization", "").partition(" ")
-        if kind.lower() == "bearer":
-            return self.by_token(token.strip())
-        host = request.client.host if request.client else ""
-        if self.proxy_header is not None and host in self.proxies:
-            names = request.headers.getlist(self.proxy_header)
+        if (token := _bearer(request)) is not None:
+            return self.by_token(token)
+        if (names := self._by_proxy(request)) is not None:
             return self._named(names[0]) if len(names) == 1 else None  # a second one is of whom the proxy has let in
         if self.local is not None:
-            return self.local if host in _LOCAL and is_ours(request) else None
+            return self.local if _host(request) in _LOCAL and is_ours(request) else None
         return self._read(request.cookies.get(COOKIE, ""))[1]
 
     def stranger(self, request: Request) -> str | None:
         """Return whom the proxy has let in, if that is nobody who may use the page."""
-        host = request.client.host if request.client else ""
-        if self.proxy_header is None or host not in self.proxies or self.who(request) is not None:
+        names = self._by_proxy(request)
+        return None if names is None or self.who(request) is not None else ", ".join(names) or "nobody"
+
+    def _by_proxy(self, request: Request) -> list[str] | None:
+        """Return what the proxy says who it is; None if the request is not from there."""
+        if self.proxy_header is None or _host(request) not in self.proxies:
             return None
-        return ", ".join(request.headers.getlist(self.proxy_header)) or "nobody"
+        return request.headers.getlist(self.proxy_header)
 
     def by_token(self, token: str) -> Person | None:
         """Return whose token it is; takes as long for a wrong one as for a right one."""
@@ -204,7 +205,7 @@ class Access:
         Raises:
             HTTPException: 403, another site has sent it in somebody's name; 400 or 413, it is more than a form has.
         """
-        is_bearer = request.headers.get("Authorization", "").lower().startswith("bearer ")
+        is_bearer = bool(_bearer(request))
         site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
         foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("Host")
         if not is_bearer and (foreign or site not in (None, "same-origin", "none")):
@@ -215,6 +216,16 @@ class Access:
         if in_session and not is_bearer and not hmac.compare_digest(given, self.csrf(request).encode()):
             raise HTTPException(403, _NOT_YOURS)
         return form
+
+
+def _host(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+def _bearer(request: Request) -> str | None:
+    """Return the token that a program has sent, which no browser does by itself."""
+    kind, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else None
 
 
 def _ascii(name: str) -> str:
@@ -235,6 +246,13 @@ def is_ours(request: Request) -> bool:
 
     On Linux the kernel says whose a connection is. Elsewhere anybody at this machine is taken for who sits at it.
     """
+    known = request.scope.setdefault("state", {})  # of this request: the kernel is asked once, however often we are
+    if "is_ours" not in known:
+        known["is_ours"] = _is_ours(request)
+    return bool(known["is_ours"])
+
+
+def _is_ours(request: Request) -> bool:
     if any(name in request.headers for name in _FORWARDED):
         return False
     client, server = request.scope.get("client"), request.scope.get("server")

@@ -75,7 +75,7 @@ class _Picture:
         return _row([self.part(step, f"{above}{step.name}") for step in steps])
 
     def part(self, step: Planned, place: str) -> _Drawing:
-        has_failed = self.failed is not None and place_of(self.failed) == place
+        has_failed = self._has_failed(place)
         match step.kind:
             case "parallel":
                 return _fork([self.part(one, f"{place}/{one.name}") for one in step.steps])
@@ -100,6 +100,9 @@ class _Picture:
         path = next(iter(runs)) if len(runs) == 1 and step.kind == "agent" else None
         return _box(step.name, f"{what} · {how}", how, None if path is None else self.link(path))
 
+    def _has_failed(self, place: str) -> bool:
+        return self.failed is not None and place_of(self.failed) == place
+
     def _counted(self, step: Planned, place: str) -> str:
         """Return how often the step of a map or loop was run."""
         begun: dict[tuple[str, ...], str] = {}  # by the numbers of an item or round
@@ -108,7 +111,7 @@ class _Picture:
                 for path, how in runs.items():
                     item = _item(path, place)
                     begun[item] = min(how, begun.get(item, how), key=STATES.index)
-        if self.failed is not None and place_of(self.failed) == place:
+        if self._has_failed(place):
             return f"failed after {len(begun)} of at most {step.max} rounds" if step.kind == "loop" else "failed"
         if step.kind == "loop":
             return f"round {len(begun)} of at most {step.max}" if begun else f"at most {step.max} rounds"

@@ -450,7 +450,8 @@ async def test_the_runs_of_others_and_odd_filters_are_no_trouble(temporal: Tempo
             await run.signal("stop")
             await run.result()
             assert (await client.get(f"/runs/{run.id}")).status_code == 200
-        assert (await client.get("/runs?status=%00")).status_code == 409
+        for odd in ("/runs?status=%00", "/?group=%00"):
+            assert (await client.get(odd)).status_code == 409
 
 
 @workflow.defn(sandboxed=False)
