@@ -10,8 +10,8 @@ from holdfast import Agent, Approval, DefinitionError, pipeline, tool
 from holdfast.temporal import ApprovalLinks, Webhook, start_pipeline
 from holdfast.testing import ModelServer, Reply, ScriptedModel
 from holdfast.web import Access
+from integration.pages import PEOPLE, browser
 from integration.temporal_runs import Temporal, pending, result, until
-from integration.test_web import PEOPLE, browser
 from integration.transcripts import asks_for, call
 
 SECRET = "a secret of workers and the page"

@@ -15,9 +15,8 @@ from holdfast.temporal import HoldfastPlugin
 from holdfast.testing import ScriptedModel
 from holdfast.web import create_app
 from holdfast.web.looks import position, read_position
-from integration.pages import served
+from integration.pages import LOCAL, served
 from integration.temporal_runs import Run, Temporal, result, until
-from integration.test_web import LOCAL
 
 
 class Speaker:

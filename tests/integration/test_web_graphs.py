@@ -10,8 +10,8 @@ from temporalio.client import WorkflowFailureError
 from holdfast import Agent, Approval, Step, StepContext, pipeline, tool
 from holdfast.temporal import start_pipeline
 from holdfast.testing import ScriptedModel
+from integration.pages import CHARGES, browser, charge, fields, shows
 from integration.temporal_runs import Temporal, pending, result, until
-from integration.test_web import CHARGES, browser, charge, fields, shows
 
 writer = Agent("writer")
 EVIL = "<b>it's</b> & \u202e"

@@ -8,8 +8,8 @@ from pydantic import BaseModel, Field
 from holdfast import Agent, Pipeline, pipeline, tool
 from holdfast.testing import ScriptedModel
 from holdfast.web import Access
+from integration.pages import PEOPLE, TOKENS, browser
 from integration.temporal_runs import Temporal, result
-from integration.test_web import PEOPLE, TOKENS, browser
 
 writer = Agent("writer", description="Writes <b>what</b> is asked for.")
 
