@@ -7,7 +7,15 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from holdfast.cli import main
+from holdfast.testing import ScriptedModel
 from integration.temporal_runs import Temporal
+from integration.transcripts import asks_for, call
+
+ASKS = asks_for(call("ask_user", "c1", question="Which \x1b[31maccount\u202e?"))
+
+
+def asking(*turns: Any) -> ScriptedModel:
+    return ScriptedModel([*turns, "done"])
 
 
 async def holdfast(temporal: Temporal | None, *words: str, stdin: str | None = None, **environment: str) -> Result:

@@ -8,7 +8,6 @@ from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
 from holdfast import Agent, InputError, InterruptError, Loop, SessionConflictError, ToolDurabilityError, tool
-from holdfast.errors import NotConfirmedError
 from holdfast.temporal import start_agent
 from holdfast.testing import ScriptedModel
 from integration.temporal_runs import (
@@ -387,42 +386,3 @@ async def test_a_call_that_is_run_again_may_ask_a_question(temporal: Temporal) -
         await result(run)
         await check_healthy(run)
     assert result_of(await temporal.messages(), "p1") == "yes"
-
-
-async def test_what_no_worker_takes_in_time_is_not_confirmed(
-    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may count when there is one again: who hears nothing must look before doing it twice."""
-    monkeypatch.setattr("holdfast.temporal.client._CONFIRMED", 0.5)
-    run = await temporal.start("unattended")
-    with pytest.raises(NotConfirmedError, match=r"no worker has taken `message` within 0.5 s"):
-        await temporal.people.message(run.id, "hello")
-    await run.terminate()
-
-
-async def test_who_was_cancelled_earlier_hears_that_nothing_is_confirmed(
-    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Clean-up code says its last word to a run when its own task has been cancelled already."""
-    monkeypatch.setattr("holdfast.temporal.client._CONFIRMED", 0.5)
-    run = await temporal.start("unattended")
-    begun = asyncio.Event()
-
-    async def clean_up() -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            await temporal.people.message(run.id, "bye")
-
-    task = asyncio.create_task(clean_up())
-    await begun.wait()
-    task.cancel()
-    with pytest.raises(NotConfirmedError):
-        await task
-    again = asyncio.create_task(temporal.people.message(run.id, "bye"))
-    await asyncio.sleep(0.1)
-    again.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await again
-    await run.terminate()
