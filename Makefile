@@ -8,8 +8,9 @@ CHROMIUM = /usr/bin/chromium
 demo: .venv/demo                ## a worker is killed in the middle of a post, and an agent asks you
 	.venv/bin/python -m examples.demo
 
-test: check                     ## all checks and tests, with branch coverage; two files of tests at a time
-	.venv/bin/python -m pytest -n 2 --dist loadfile --cov --cov-report=term-missing:skip-covered
+test: check                     ## all checks and tests, with branch coverage; two files at a time but where time matters
+	.venv/bin/python -m pytest -n 2 --dist loadfile --cov --cov-report= tests/unit tests/integration tests/histories
+	.venv/bin/python -m pytest --cov --cov-append --cov-report=term-missing:skip-covered tests/acceptance
 
 check: .venv/test
 	.venv/bin/ruff format --check .
