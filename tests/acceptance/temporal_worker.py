@@ -22,15 +22,20 @@ from temporalio.worker import Worker, WorkerConfig
 
 from holdfast import (
     Agent,
+    Approval,
     Happened,
     InterruptError,
     Message,
     NotHappened,
+    Pipeline,
     RetryableError,
     RetryPolicy,
+    Step,
+    StepContext,
     TerminalError,
     Tool,
     ToolContext,
+    pipeline,
     run,
     tool,
 )
@@ -55,7 +60,7 @@ class Outside:
 
     Args:
         name: of the process; only its own files stop it.
-        pace: seconds that an effect may take at most, for tests that kill at random.
+        pace: seconds that it stays at each point at most, for tests that kill at random.
     """
 
     def __init__(self, folder: Path, name: str, pace: float = 0.0) -> None:
@@ -71,7 +76,7 @@ class Outside:
     async def at(self, call: str, point: str) -> None:
         while self.stops(call, point):
             await asyncio.sleep(0.01)
-        if self.pace and point.endswith("effect"):
+        if self.pace:
             await asyncio.sleep(random.random() * self.pace)
 
     def at_plainly(self, call: str, point: str) -> None:
@@ -121,11 +126,23 @@ class Outside:
             case fault:
                 raise OSError(fault)
 
+    async def look_into_the_books(self, ctx: ToolContext) -> Happened | NotHappened:
+        effects = self.folder / "effects.txt"
+        if effects.exists() and ctx.tool_call_id in effects.read_text().splitlines():
+            return Happened(f"did {ctx.tool_call_id}")
+        return NotHappened()
+
     async def succeed_late(self, ctx: ToolContext) -> str:
         self.effect(ctx)
         if ctx.attempt < 3:
             raise RetryableError("busy")
         return f"did {ctx.tool_call_id} at attempt {ctx.attempt}"
+
+    async def book(self, line: str) -> str:
+        await self.at(line, "before-effect")
+        self.count("effects", line)
+        await self.at(line, "after-effect")
+        return line
 
     def failing(self, error: Exception | type[BaseException]) -> Callable[[ToolContext], Awaitable[str]]:
         async def fail(ctx: ToolContext) -> str:
@@ -157,6 +174,8 @@ class Outside:
             tool(name="charge_beside", description="Charge.", parallel=True)(self.move),
             tool(name="look_beside", description="Look.", parallel=True, safe_to_retry=True)(self.move),
             tool(name="transfer", description="Transfer.", verify=self.look_for_move)(self.move),
+            tool(name="wire", description="Transfer.", verify=self.look_into_the_books)(self.move),
+            tool(name="pay", description="Pay.", approval=Approval(message="Pay?"))(self.move),
             tool(name="late", description="Look.", safe_to_retry=True, retry=QUICK)(self.succeed_late),
             tool(name="busy", description="Look.", safe_to_retry=True, retry=QUICK)(self.failing(busy)),
             tool(name="broken", description="Look.", safe_to_retry=True, retry=QUICK)(self.failing(broken)),
@@ -181,6 +200,27 @@ class Outside:
             Agent("failer", tools=tools, on_terminal_tool_error="fail"),
         ]
 
+    def pipelines(self) -> list[Pipeline]:
+        book = tool(name="book", description="Book a line.")(self.book)
+
+        def line(name: str) -> Callable[[StepContext], dict[str, str]]:
+            return lambda ctx: {"line": f"{ctx.input['case']}.{name}{'' if ctx.item is None else ctx.item}"}
+
+        def pages(name: str) -> Pipeline:
+            steps = (Step(step, run=book, input=line(f"{name}-{step}")) for step in ("first", "second"))
+            return pipeline(f"page-{name}", input=dict).step(next(steps)).step(next(steps)).build()
+
+        def page(name: str) -> Step[Any]:
+            return Step(name, pipeline=pages(name), input=lambda ctx: ctx.input)
+
+        return [
+            pipeline("ledger", input=dict)
+            .parallel("pages", page("left"), page("right"), Step("cover", run=book, input=line("cover")))
+            .step("closing", approval=Approval(message="Close the books?"))
+            .map("copies", Step("copy", run=book, input=line("copy")), over=lambda ctx: [1, 2, 3])
+            .build()
+        ]
+
     # --- the model ---
 
     def model(self) -> ScriptedModel:
@@ -196,7 +236,7 @@ class Outside:
             reads = [message.content[:2_000] for message in messages[start:] if message.role == "tool"]
             append(self.folder / "model.txt", json.dumps({"case": case, "turn": turn, "reads": reads}))
             await self.at(f"{case}.{turn}", "in-model")
-            turns = plan.split()
+            turns = [turn for turn in plan.split() if not turn.startswith("#")]  # a word that tells messages apart
             if turn >= len(turns):
                 return f"done {case}"
             before = sum(len(message.tool_calls or ()) for message in messages)
@@ -254,7 +294,9 @@ async def work(
     client = await connect(address)
     plugin_type = HoldfastPlugin if workflows else WithoutWorkflows
     async with StoppingStore(outside) as store:
-        plugin = plugin_type(agents=outside.agents(), store=store, llm=outside.model())
+        plugin = plugin_type(
+            agents=outside.agents(), pipelines=outside.pipelines(), store=store, llm=outside.model()
+        )
         async with Worker(client, task_queue=queue, plugins=[plugin], **options):
             outside.mark("ready")
             await stop.wait()

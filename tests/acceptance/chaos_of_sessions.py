@@ -1,0 +1,295 @@
+"""Sessions that live through many runs, one after the other, in both drivers, while everything goes wrong.
+
+Each session has several runs: on Temporal under one of two workflow ids, or in a process. While they run, workers are
+killed, runs are terminated, timed out, cancelled and reset, people decide, and users say something more. The books
+(`Books`) keep what people were told; `faults` compares them with effects, transcripts and histories.
+"""
+
+import asyncio
+import contextlib
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.service import RPCError
+
+from acceptance.temporal_world import LOST, World, until
+from holdfast import HoldfastError, InputError, SessionConflictError
+from holdfast.errors import NotConfirmedError
+from holdfast.temporal import HoldfastClient, start_agent, start_pipeline
+from holdfast.temporal.client import Run
+
+TOOLS = ("charge", "wire", "look", "charge_plainly", "charge_beside+charge_beside", "wire+look")
+GATED = ("pay", "pay+charge")
+NOT_RUN = "Not run"
+ACTIONS = ("nothing", "terminate", "cancel", "reset", "reset")
+
+
+@dataclass(slots=True)
+class Books:
+    """What people were told while it went on.
+
+    Args:
+        approved, rejected: calls, by those whose decision was said to count.
+        refused: calls at which a decision was said not to count, and why.
+        unsure: calls about which somebody was told that it is not confirmed.
+        said: messages that were said to be accepted.
+        notes: what happened, in order, for whoever has to find out why.
+    """
+
+    approved: Counter[str] = field(default_factory=Counter)
+    rejected: Counter[str] = field(default_factory=Counter)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    unsure: set[str] = field(default_factory=set)
+    said: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class Chaos:
+    """Sessions of a world, and all that happens to them.
+
+    Args:
+        seed: of all that is left to chance here; processes and servers add their own.
+    """
+
+    def __init__(self, world: World, seed: int, **options: Any) -> None:
+        self.world, self.books, self.options = world, Books(), options
+        self.chance = random.Random(seed)
+        self.people = HoldfastClient(world.client)
+        self._names: Iterator[str] = (f"w{number}" for number in count())
+        self._words: Iterator[str] = (f"#{number}" for number in count())
+        self._alive: list[Any] = []
+
+    def note(self, text: str) -> None:
+        self.books.notes.append(text)
+
+    # --- workers ---
+
+    async def hire(self) -> None:
+        self._alive.append(await self.world.worker(next(self._names), pace=0.2, **self.options))
+
+    async def trouble_workers(self) -> None:
+        """Kill a worker, or freeze it for a while, and have another one; for ever."""
+        frozen: list[Any] = []
+        while True:
+            await asyncio.sleep(self.chance.uniform(0.2, 1.0))
+            worker = self._alive.pop(self.chance.randrange(len(self._alive)))
+            if self.chance.random() < 0.3:
+                self.note(f"freezes {worker.name}")
+                worker.freeze()
+                frozen.append(worker)
+            else:
+                self.note(f"kills {worker.name}")
+                worker.kill()
+            if len(frozen) > 1:
+                self.note(f"thaws {frozen[0].name}")
+                frozen[0].thaw()
+                self._alive.append(frozen.pop(0))
+            else:
+                await self.hire()
+
+    # --- a session ---
+
+    def plan(self, *, gated: bool) -> str:
+        kinds = TOOLS + GATED * 2 if gated else TOOLS
+        return " ".join([*(self.chance.choice(kinds) for _ in range(self.chance.randint(1, 3))), next(self._words)])
+
+    async def live(self, case: str, runs: int) -> None:
+        """Let a session have so many runs of which none needs to end well, and one more that must."""
+        for _ in range(runs):
+            if self.chance.random() < 0.25:
+                await self.run_in_process(case)
+            else:
+                await self.run_on_temporal(case)
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    run = await self.start(case, f"look {next(self._words)}", id=f"{case}/{self.world.queue}")
+                    result = await run.result()
+                except (WorkflowFailureError, SessionConflictError) as error:
+                    why = str(error.__cause__ or error)
+                    assert "in flight" in why or "at work" in why, (case, why)  # of a run that is just ending
+                    await asyncio.sleep(0.2)
+                    continue
+                assert result["status"] == "complete", (case, result)
+                return
+
+    async def run_in_process(self, case: str) -> None:
+        name = f"{case}-{next(self._words)[1:]}"
+        self.note(f"{case}: in process")
+        process = await self.world.run_in_process(name, {case: self.plan(gated=False)})
+        if self.chance.random() < 0.5:
+            await asyncio.sleep(self.chance.uniform(0.2, 1.0))
+            process.kill()
+        else:
+            await process.ended()
+
+    async def start(self, case: str, plan: str, **options: Any) -> Run:
+        self.note(f"{case}: {plan} {options}")
+        return await start_agent(
+            self.world.client,
+            "teller",
+            message=f"{case}: {plan}",
+            session_id=case,
+            task_queue=self.world.queue,
+            task_timeout=timedelta(seconds=2),
+            **options,
+        )
+
+    async def run_on_temporal(self, case: str) -> None:
+        options: dict[str, Any] = {"id": f"{self.chance.choice(('', 'desk-'))}{case}/{self.world.queue}"}
+        if self.chance.random() < 0.2:
+            options["execution_timeout"] = timedelta(seconds=self.chance.uniform(0.5, 2))
+        run = await self.start(case, self.plan(gated=True), **options)
+        people = [asyncio.create_task(self.decide(run)), asyncio.create_task(self.say(case, run))]
+        try:
+            await asyncio.sleep(self.chance.uniform(0.1, 1.0))
+            with contextlib.suppress(RPCError):  # it has ended
+                await self.meddle(run)
+            async with asyncio.timeout(60):
+                await self.world.client.get_workflow_handle(run.id).result()
+        except WorkflowFailureError as error:
+            self.note(f"{case}: ended, {error.__cause__!r:.200}")
+        finally:
+            for task in people:
+                task.cancel()
+            await asyncio.gather(*people, return_exceptions=True)
+
+    async def run_pipeline(self, case: str) -> None:
+        """Run a pipeline of nested ones beside each other, and reset it again and again."""
+        run = await start_pipeline(
+            self.world.client,
+            "ledger",
+            input={"case": case},
+            run_key=f"{case}-{self.world.queue}",
+            task_queue=self.world.queue,
+            task_timeout=timedelta(seconds=2),
+        )
+        deciding = asyncio.create_task(self.decide(run))
+        try:
+            for _ in range(self.chance.randint(1, 3)):
+                await asyncio.sleep(self.chance.uniform(0.1, 1.5))
+                with contextlib.suppress(RPCError):  # it has ended
+                    await self.meddle(run, ("reset", "reset", "nothing"))
+            async with asyncio.timeout(60):
+                result = await self.world.client.get_workflow_handle(run.id).result()
+            self.note(f"{case}: {result['status']} {result.get('error')}")
+        finally:
+            deciding.cancel()
+            await asyncio.gather(deciding, return_exceptions=True)
+
+    async def meddle(self, run: Run, actions: Sequence[str] = ACTIONS) -> None:
+        """Do what an operator can do to a run."""
+        action = self.chance.choice(actions)
+        self.note(f"{run.id}: {action}")
+        if action == "terminate":
+            await run.terminate()
+        elif action == "cancel":
+            await run.cancel()
+        elif action == "reset":
+            events = (await run.fetch_history()).events
+            points = [event.event_id for event in events if event.HasField("workflow_task_completed_event_attributes")]
+            if points:
+                point = str(self.chance.choice(points))
+                with contextlib.suppress(AssertionError):  # the server refuses some
+                    await self.world.temporal(
+                        "workflow", "reset", "--workflow-id", run.id, "--event-id", point, "--reason", "chaos"
+                    )
+
+    # --- people ---
+
+    async def decide(self, run: Run) -> None:
+        """Decide whatever a run asks, one in five times against it."""
+        while True:
+            await asyncio.sleep(self.chance.uniform(0.05, 0.3))
+            try:
+                pending = await self.people.pending(run.id)
+            except (HoldfastError, RPCError):
+                continue
+            for item in pending:
+                if item["kind"] == "approval":
+                    await self._decide(run, item["name"], item["digest"])
+
+    async def _decide(self, run: Run, call: str, digest: str) -> None:
+        approve = self.chance.random() < 0.8
+        try:
+            await self.people.decide(run.id, call, "approve" if approve else "reject", by="ada", digest=digest)
+        except NotConfirmedError:
+            self.books.unsure.add(call)
+        except InputError as error:
+            self.books.refused.append((call, str(error)))
+        else:
+            (self.books.approved if approve else self.books.rejected)[call] += 1
+            self.note(f"{call}: {'approved' if approve else 'rejected'}")
+
+    async def say(self, case: str, run: Run) -> None:
+        """Say something more, once."""
+        await asyncio.sleep(self.chance.uniform(0.1, 1.5))
+        if self.chance.random() < 0.5:
+            return
+        text = f"{case}: look {next(self._words)}"
+        with contextlib.suppress(InputError, NotConfirmedError, RPCError):
+            await self.people.message(run.id, text)
+            self.books.said.append(text)
+            self.note(f"{case}: said {text}")
+
+
+async def faults(chaos: Chaos, cases: Sequence[str], pipelines: Sequence[str] = ()) -> list[str]:
+    """Return in words whatever is not as it was promised."""
+    found: list[str] = []
+    path = chaos.world.folder / "effects.txt"
+    effects = Counter(path.read_text().splitlines() if path.exists() else ())
+    found += [f"{line} had {times} effects" for line, times in effects.items()
+              if times > 1 and line.partition(".")[0] in pipelines]  # fmt: skip
+    for case in cases:
+        found += await _faults_of_calls(chaos, case)
+        found += await _faults_of_messages(chaos, case)
+    found += [
+        f"{call}: refused, {why}, but it was approved by nobody else and ran"
+        for call, why in chaos.books.refused
+        if chaos.world.effects(call) and not chaos.books.approved[call] and call not in chaos.books.unsure
+    ]
+    return found
+
+
+async def _faults_of_calls(chaos: Chaos, case: str) -> list[str]:
+    messages, books, found = await chaos.world.store.load_messages(case), chaos.books, []
+    asked = [call for message in messages for call in message.tool_calls or ()]
+    results = Counter(message.tool_call_id for message in messages if message.role == "tool")
+    read = {message.tool_call_id: message.content for message in messages if message.role == "tool"}
+    for call in asked:
+        effects, content, safe = chaos.world.effects(call.id), read.get(call.id, ""), call.name.startswith("look")
+        if results[call.id] != 1:
+            found.append(f"{call.id} has {results[call.id]} results")
+        if not safe and effects > 1:
+            found.append(f"{call.id} of {call.name} had {effects} effects")
+        if content.startswith("did") and not effects:
+            found.append(f"{call.id} says that it ran, and did not")
+        if NOT_RUN in content and effects and not safe:
+            found.append(f"{call.id} ran, and the model reads: {content}")
+        if call.name == "pay":
+            if effects and not books.approved[call.id] and call.id not in books.unsure:
+                found.append(f"{call.id} ran, and nobody has approved it")
+            if books.approved[call.id] > 1:
+                found.append(f"{call.id} was approved {books.approved[call.id]} times")
+            if books.approved[call.id] and books.rejected[call.id]:
+                found.append(f"{call.id} was approved and rejected")
+            if books.approved[call.id] and "reject" in content:
+                found.append(f"{call.id} was approved, and the model reads: {content}")
+    known = {call.id for call in asked}
+    effects = chaos.world.folder / "effects.txt"
+    lines = set(effects.read_text().splitlines()) if effects.exists() else set()
+    found += [f"{call} ran, and no transcript asks for it" for call in lines - known if call.startswith(f"{case}.")]
+    return found
+
+
+async def _faults_of_messages(chaos: Chaos, case: str) -> list[str]:
+    heard = Counter(m.content for m in await chaos.world.store.load_messages(case) if m.role == "user")
+    said = [text for text in chaos.books.said if text.startswith(f"{case}: ")]
+    return [f"{text!r} was accepted, and stands {heard[text]} times in the transcript" for text in said if heard[text] != 1]

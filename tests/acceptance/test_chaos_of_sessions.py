@@ -1,0 +1,29 @@
+"""Sessions that live through many runs, drivers, operators and deaths keep every promise; see `chaos_of_sessions`."""
+
+import asyncio
+import os
+import random
+
+from acceptance.chaos_of_sessions import Chaos, faults
+from acceptance.temporal_world import World
+
+SESSIONS = int(os.environ.get("CHAOS_SESSIONS", "6"))
+RUNS = int(os.environ.get("CHAOS_RUNS", "4"))
+
+
+async def test_sessions_keep_every_promise_whatever_happens_to_their_runs(world: World) -> None:
+    seed = int(os.environ.get("CHAOS_SEED", "0")) or random.randrange(1, 2**32)
+    chaos, cases = Chaos(world, seed), [f"s{number}" for number in range(SESSIONS)]
+    pipelines = [f"p{number}" for number in range(SESSIONS // 2)]
+    for _ in range(2):
+        await chaos.hire()
+    killing = asyncio.create_task(chaos.trouble_workers())
+    try:
+        async with asyncio.timeout(240):
+            await asyncio.gather(
+                *(chaos.live(case, RUNS) for case in cases), *(chaos.run_pipeline(case) for case in pipelines)
+            )
+    finally:
+        killing.cancel()
+        print(f"CHAOS_SEED={seed}", *chaos.books.notes, sep="\n")  # noqa: T201
+    assert await faults(chaos, cases, pipelines) == []
