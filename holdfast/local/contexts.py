@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.agent_loop import last_answer
 from holdfast.agents import AgentContext
+from holdfast.local.dispatches import call_key
 from holdfast.messages import Message, ToolCall
 from holdfast.tools import AgentInvoker, ToolContext
 
@@ -24,12 +25,10 @@ def tool_contexts(
         run_key: what the keys of all calls begin with.
         invoker: makes, for the key and the id of a call, what runs agents for it.
     """
-    at = last_answer(transcript) or 0
-    number = last_seq - (len(transcript) - 1 - at)
-    positions = {call.id: position for position, call in enumerate(transcript[at].tool_calls or ())}
+    scope, positions = coordinates(transcript, last_seq, run_key)
 
     def context(call: ToolCall, attempt: int) -> ToolContext:
-        key = f"{run_key}/{number}.{positions[call.id]}/{call.id}"
+        key = f"{scope}.{call_key(positions[call.id], call.id)}"
         return ToolContext(
             agent_name=who.agent.name,
             agent_id=who.agent.id,
@@ -43,3 +42,10 @@ def tool_contexts(
         )
 
     return context
+
+
+def coordinates(transcript: Sequence[Message], last_seq: int, run_key: str) -> tuple[str, dict[str, int]]:
+    """Return what the keys of the last turn's calls begin with, and the places of the calls by id."""
+    at = last_answer(transcript) or 0
+    positions = {call.id: position for position, call in enumerate(transcript[at].tool_calls or ())}
+    return f"{run_key}/{last_seq - (len(transcript) - 1 - at)}", positions

@@ -29,7 +29,8 @@ from holdfast.agents import Agent, AgentContext, AgentIdentity
 from holdfast.checkpoints import InterruptedResponse, RunResult
 from holdfast.errors import InputError, TerminalError
 from holdfast.llm import LLM, tools_to_descriptions
-from holdfast.local.contexts import tool_contexts
+from holdfast.local.contexts import coordinates, tool_contexts
+from holdfast.local.dispatches import Fence
 from holdfast.local.events import CheckpointReached, Event
 from holdfast.local.gates import GivenDecision, at_gates, pending_approvals, read_decisions
 from holdfast.local.inputs import GivenCheckpoint, Handlers, Images, RunInput, Transcript, check_may_speak
@@ -260,7 +261,7 @@ class Run:
             return state.failed(error_text(error))
         message = answer_message(
             response,
-            turn=self._log.last_seq + len(self._transcript.unwritten),  # so that ids do not repeat after pruning
+            turn=self._last_seq,  # so that ids do not repeat after pruning
             taken=self._transcript.call_ids,
             tools=self._tools.keys(),
             limit=self._agent.loop.max_message_bytes,
@@ -314,9 +315,9 @@ class Run:
         return state
 
     def _tool_calls(self, state: LoopState) -> ToolCalls:
-        return ToolCalls(
-            self._tools, state, self._contexts(), partial(self._transcript.write, state.kept_questions), self._emit
-        )
+        write = partial(self._transcript.write, state.kept_questions)
+        fence = Fence(write, self._store, *coordinates(self._transcript.messages, self._last_seq, self._log.key))
+        return ToolCalls(self._tools, state, self._contexts(), fence, self._emit)
 
     async def _give_up(self, state: LoopState, outcomes: list[Settled]) -> None:
         """Keep what is known when the run is cancelled, so that the session can be resumed."""
@@ -326,10 +327,14 @@ class Run:
         except Exception as error:  # it must not take the place of the cancel
             _LOG.warning("Agent %s: results were lost when its run was cancelled: %s", self._agent.name, error)
 
+    @property
+    def _last_seq(self) -> int:
+        return self._log.last_seq + len(self._transcript.unwritten)
+
     def _contexts(self) -> Callable[[ToolCall, int], ToolContext]:
         return tool_contexts(
             self._transcript.messages,
-            self._log.last_seq + len(self._transcript.unwritten),
+            self._last_seq,
             run_key=self._invoked_by or self._log.key,
             session_id=self._log.session_id,
             who=self._context,

@@ -19,6 +19,7 @@ from holdfast.errors import (
     SessionNotFoundError,
     StoreError,
 )
+from holdfast.local.at_work import check_not_at_work
 from holdfast.local.cancellation import to_the_end
 from holdfast.messages import Message, clean_text, usage_of
 from holdfast.stores.protocol import AgentStore, Session, check_session_id
@@ -165,6 +166,7 @@ async def open_log(
         raise SessionConflictError(f"Session {new.id} has a run in flight; wait for it to end, then run again")
     try:
         session = await store.load_session(new.id) if session_id else None
+        await _check_free(store, new, agent, session)
         if session is None:
             if session_id and not store.durable:
                 raise MemoryStoreNotDurableError(f"Session {session_id} is unknown to this memory store")
@@ -172,11 +174,17 @@ async def open_log(
                 raise SessionNotFoundError(session_id)
             yield Log(store, new, [], is_new=True)
             return
-        check_access(session, agent, user_id, tenant_id)
         messages = await store.load_messages(session.id)
         yield Log(store, session, mended(messages), is_new=False)
     finally:
         await store.let_go(new.id)
+
+
+async def _check_free(store: AgentStore, new: Session, agent: Agent, session: Session | None) -> None:
+    """Refuse a session that is another's, or at which a Temporal run is at work."""
+    if session is not None:
+        check_access(session, agent, new.user_id, new.tenant_id)
+    await check_not_at_work(store, new.id)
 
 
 def _check_store(store: object) -> None:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from holdfast.agent_loop import CallTools, LoopState, Settled, cancelled, not_found, result_message, with_edit
 from holdfast.local.cancellation import Cancellation
+from holdfast.local.dispatches import Fence
 from holdfast.local.events import Event, ToolEnded, ToolStarted
 from holdfast.local.threads import bounded
 from holdfast.messages import ToolCall
@@ -18,8 +19,7 @@ class ToolCalls:
 
     Args:
         context: makes the context of an attempt.
-        fence: makes a write that only one run of the session can make; awaited once, before a call runs that may
-            have run before.
+        fence: crossed before a call runs that may have run before.
         emit: hears of every start and end; None if nobody listens.
     """
 
@@ -28,15 +28,13 @@ class ToolCalls:
         tools: Mapping[str, Tool[..., Any]],
         state: LoopState,
         context: Callable[[ToolCall, int], ToolContext],
-        fence: Callable[[], Awaitable[None]],
+        fence: Fence,
         emit: Callable[[Event], None] | None,
     ) -> None:
         self._tools = tools
         self._state = state
         self._context = context
         self._fence = fence
-        self._fencing = asyncio.Lock()
-        self._is_fenced = False
         self._emit = emit
         self._outcomes: dict[str, Outcome] = {}
         self._stopped_by: str | None = None
@@ -118,10 +116,7 @@ class ToolCalls:
             verdict = await self._bounded(tool, call, 1, tool.ask_whether_it_happened)
             if verdict is not None:
                 return verdict
-            async with self._fencing:
-                if not self._is_fenced:
-                    await self._fence()
-                self._is_fenced = True
+            await self._fence.cross(call.id)
         attempt = 1
         while True:
             outcome = await self._bounded(tool, call, attempt, partial(tool.attempt, approved=approved))

@@ -14,10 +14,12 @@ from holdfast.stores.protocol import (
     Session,
 )
 from holdfast.stores.sqlite import SQLiteStore, sqlite_store
+from holdfast.stores.workers import AtWork, Workers
 
 __all__ = [
     "AgentStore",
     "Append",
+    "AtWork",
     "DecisionRecord",
     "DurableStore",
     "Ledger",
@@ -28,6 +30,7 @@ __all__ = [
     "RunningCall",
     "SQLiteStore",
     "Session",
+    "Workers",
     "memory_store",
     "sqlite_store",
 ]

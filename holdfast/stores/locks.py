@@ -68,6 +68,20 @@ class SessionLocks:
                     _set(self._file, session_id, locked=False)
                 self._close_if_idle()
 
+    def scope(self) -> str:
+        """Return what is the same for all who use the same lock file; "" if locks are not shared."""
+        with self._guard:
+            self._leave_to_parent()
+            if self._path is None or not self.shared:
+                return ""
+            try:
+                self._file = _open_beside(self._path) if self._file is None else self._file
+                return str(os.fstat(self._file).st_ino)
+            except OSError as error:
+                raise StoreError(f"The lock file {self._path}-lock cannot be used: {error}") from error
+            finally:
+                self._close_if_idle()
+
     def _lock(self, path: str, session_id: str) -> bool:
         try:
             if self._file is None:

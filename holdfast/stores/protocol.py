@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from holdfast.checkpoints import Question
 from holdfast.errors import InputError
 from holdfast.messages import Message, Record, Usage, usage_of
+from holdfast.stores.workers import Workers
 
 SESSION_ID = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.:@+=~-]{0,199}")
 
@@ -95,12 +96,14 @@ class LedgerEntry(Record):
         owner: who claimed it, one attempt of one process.
         arguments_hash: of the arguments it was claimed with.
         result: what the model is to read, once there is one.
+        claimed_at: when its owner claimed it, UTC. Set by the store.
     """
 
     state: LedgerState
     owner: str | None = None
     arguments_hash: str | None = None
     result: str | None = None
+    claimed_at: datetime | None = None
 
 
 class RunningCall(Record):
@@ -223,7 +226,8 @@ class AgentStore(Protocol):
 class Ledger(Protocol):
     """What a durable store knows of tool calls and model calls, so that none happens twice.
 
-    A run key names a run; a call key a call in it.
+    The run key of a call names the message that asks for it, so that every run of its session meets the same entry, or
+    the run of a pipeline; the call key its place there, and which dispatch of it this is.
     """
 
     async def claim(
@@ -247,6 +251,14 @@ class Ledger(Protocol):
         self, run_key: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
     ) -> bool:
         """Record the result of a call that `owner` has claimed, once or again; False if it is not its any more."""
+        ...
+
+    async def abandon(self, run_key: str, call_key: str, *, owner: str) -> LedgerEntry:
+        """Give up a call that `owner` has claimed and that has not happened, and return its entry: "abandoned" then.
+
+        Whoever claims it later must not run it, and its owner records nothing any more. An entry that is another
+        owner's, or has a result, stays as it is.
+        """
         ...
 
     async def begin_call(self, running: RunningCall) -> None:
@@ -336,8 +348,8 @@ class PartialAnswers(Protocol):
         ...
 
 
-class DurableStore(AgentStore, Ledger, Protocol):
-    """Both."""
+class DurableStore(AgentStore, Ledger, Workers, Protocol):
+    """All of it."""
 
 
 def kept_from(roles: Sequence[str], keep: int) -> int:

@@ -15,7 +15,6 @@ from holdfast.stores.protocol import (
     PartialAnswer,
     RunningCall,
     Session,
-    kept_from,
 )
 from holdfast.stores.sqlite_rows import (
     DECISION,
@@ -25,12 +24,17 @@ from holdfast.stores.sqlite_rows import (
     add_partial,
     append_rows,
     begin_call,
+    begin_work,
+    end_work,
     find_entry,
+    find_work,
     insert_messages,
     kept_reply,
     ledger_entry,
     load_partial,
     message_rows,
+    now,
+    prune_rows,
     read_decision,
     read_message,
     read_session,
@@ -39,6 +43,7 @@ from holdfast.stores.sqlite_rows import (
     save_session,
 )
 from holdfast.stores.sqlite_thread import SQLiteThread
+from holdfast.stores.workers import AtWork
 
 MIGRATIONS = (
     """
@@ -79,6 +84,13 @@ MIGRATIONS = (
       run_key TEXT PRIMARY KEY, turn INTEGER NOT NULL, attempt TEXT NOT NULL, text TEXT NOT NULL,
       begun_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
     ) STRICT;
+    """,
+    """
+    ALTER TABLE tool_ledger ADD COLUMN claimed_at TEXT;
+    CREATE TABLE sessions_at_work (
+      session_id TEXT PRIMARY KEY, namespace TEXT NOT NULL, workflow_id TEXT NOT NULL, run_key TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE workers (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
     """,
 )
 """One script per schema version, applied in order and never edited."""
@@ -183,16 +195,7 @@ class SQLiteStore:
         return await self._do(lambda db: append_rows(db, session, rows, write_key, expected_seq, expected_version))
 
     async def prune_messages(self, session_id: str, keep: int) -> None:
-        def work(db: sqlite3.Connection) -> None:
-            rows = db.execute(
-                "SELECT seq, role FROM agent_messages WHERE session_id = ? ORDER BY seq", (session_id,)
-            ).fetchall()
-            first = kept_from([role for _, role in rows], keep)
-            if first:
-                before = rows[first][0] if first < len(rows) else rows[-1][0] + 1
-                db.execute("DELETE FROM agent_messages WHERE session_id = ? AND seq < ?", (session_id, before))
-
-        await self._do(work)
+        await self._do(lambda db: prune_rows(db, session_id, keep))
 
     async def delete_session(self, session_id: str) -> None:
         def work(db: sqlite3.Connection) -> None:
@@ -222,9 +225,9 @@ class SQLiteStore:
     ) -> LedgerEntry:
         def work(db: sqlite3.Connection) -> LedgerEntry:
             is_new = db.execute(
-                "INSERT INTO tool_ledger (run_key, call_key, state, owner, arguments_hash)"
-                " VALUES (?, ?, 'claimed', ?, ?) ON CONFLICT DO NOTHING",
-                (run_key, call_key, owner, arguments_hash),
+                "INSERT INTO tool_ledger (run_key, call_key, state, owner, arguments_hash, claimed_at)"
+                " VALUES (?, ?, 'claimed', ?, ?, ?) ON CONFLICT DO NOTHING",
+                (run_key, call_key, owner, arguments_hash, now()),
             ).rowcount
             entry = LedgerEntry(state="claimed", owner=owner, arguments_hash=arguments_hash)
             if not is_new:
@@ -240,9 +243,22 @@ class SQLiteStore:
     async def take_over(self, run_key: str, call_key: str, *, owner: str) -> LedgerEntry:
         def work(db: sqlite3.Connection) -> LedgerEntry:
             db.execute(
-                "UPDATE tool_ledger SET owner = ? WHERE run_key = ? AND call_key = ? AND state = 'claimed'",
-                (owner, run_key, call_key),
+                "UPDATE tool_ledger SET owner = ?, claimed_at = ?"
+                " WHERE run_key = ? AND call_key = ? AND state = 'claimed'",
+                (owner, now(), run_key, call_key),
             )
+            return ledger_entry(db, run_key, call_key)
+
+        return await self._do(work)
+
+    async def abandon(self, run_key: str, call_key: str, *, owner: str) -> LedgerEntry:
+        def work(db: sqlite3.Connection) -> LedgerEntry:
+            db.execute(
+                "UPDATE tool_ledger SET state = 'abandoned'"
+                " WHERE run_key = ? AND call_key = ? AND owner = ? AND state = 'claimed'",
+                (run_key, call_key, owner),
+            )
+            db.execute("DELETE FROM running_calls WHERE owner = ?", (owner,))
             return ledger_entry(db, run_key, call_key)
 
         return await self._do(work)
@@ -322,6 +338,31 @@ class SQLiteStore:
             writes=False,
         )
         return [read_decision(row) for row in rows]
+
+    # --- who is at work ---
+
+    async def hold_scope(self) -> str:
+        await self._do(lambda db: None, writes=False)
+        return self._locks.scope()
+
+    async def begin_work(self, work: AtWork, *, instead_of: AtWork | None = None) -> AtWork:
+        return await self._do(lambda db: begin_work(db, work, instead_of))
+
+    async def end_work(self, work: AtWork) -> None:
+        await self._do(lambda db: end_work(db, work))
+
+    async def find_work(self, session_id: str | None = None) -> list[AtWork]:
+        return await self._do(lambda db: find_work(db, session_id), writes=False)
+
+    async def add_worker(self, name: str) -> None:
+        await self._do(lambda db: db.execute("INSERT INTO workers VALUES (?) ON CONFLICT DO NOTHING", (name,)).rowcount)
+
+    async def drop_worker(self, name: str) -> None:
+        await self._do(lambda db: db.execute("DELETE FROM workers WHERE name = ?", (name,)).rowcount)
+
+    async def list_workers(self) -> list[str]:
+        rows = await self._do(lambda db: db.execute("SELECT name FROM workers").fetchall(), writes=False)
+        return [name for (name,) in rows]
 
     # --- what is being said ---
 

@@ -11,13 +11,15 @@ from pydantic_core import to_json
 from holdfast.checkpoints import Question
 from holdfast.errors import InputError, SessionConflictError
 from holdfast.messages import Message, ToolCall, Usage
-from holdfast.stores.protocol import DecisionRecord, LedgerEntry, PartialAnswer, RunningCall, Session
+from holdfast.stores.protocol import DecisionRecord, LedgerEntry, PartialAnswer, RunningCall, Session, kept_from
+from holdfast.stores.workers import AtWork
 
 SESSION = (
     "id, agent_name, state, user_id, tenant_id, questions, workflow_id, run_key, usage, last_seq, version, created_at,"
     " updated_at"
 )
 DECISION = "run_key, gate, at, decision, by, comment, digest, edit, refused, key"
+WORK = "session_id, namespace, workflow_id, run_key"
 RUNNING = "owner, worker, task_token, workflow_id, run_id"
 MESSAGE = "role, content, tool_calls, tool_call_id, tool_name, status, usage, cost, more"
 _MORE = {"images", "reasoning", "stop_reason", "model"}  # of a message, which few have
@@ -57,7 +59,7 @@ def _advance_session(
             " AND version = coalesce(?, version) AND NOT EXISTS"
             " (SELECT 1 FROM agent_messages WHERE session_id = ? AND write_key = ?)",
             (session.state, session.user_id, session.tenant_id, _write_questions(session), session.workflow_id,
-             session.run_key, _write_usage(session), _now(), write_key, count, session_id, expected_seq,
+             session.run_key, _write_usage(session), now(), write_key, count, session_id, expected_seq,
              _created(session), expected_version, session_id, write_key),
         ).rowcount  # fmt: skip
         if done:
@@ -83,7 +85,7 @@ def _has_key(db: sqlite3.Connection, session_id: str, write_key: str) -> bool:
 
 
 def save_session(db: sqlite3.Connection, session: Session, count: int, write_key: str | None = None) -> int:
-    now = _now()
+    at = now()
     row = db.execute(
         f"INSERT INTO agent_sessions ({SESSION}, last_write) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?)"
         " ON CONFLICT (id) DO UPDATE SET state = excluded.state, user_id = excluded.user_id,"
@@ -92,7 +94,7 @@ def save_session(db: sqlite3.Connection, session: Session, count: int, write_key
         " version = version + 1, last_write = excluded.last_write, updated_at = excluded.updated_at"
         " RETURNING last_seq",
         (session.id, session.agent_name, session.state, session.user_id, session.tenant_id, _write_questions(session),
-         session.workflow_id, session.run_key, _write_usage(session), count, _created(session) or now, now, write_key),
+         session.workflow_id, session.run_key, _write_usage(session), count, _created(session) or at, at, write_key),
     ).fetchall()  # fmt: skip
     return int(row[0][0])
 
@@ -142,6 +144,16 @@ def insert_messages(
     )
 
 
+def prune_rows(db: sqlite3.Connection, session_id: str, keep: int) -> None:
+    rows = db.execute(
+        "SELECT seq, role FROM agent_messages WHERE session_id = ? ORDER BY seq", (session_id,)
+    ).fetchall()
+    first = kept_from([role for _, role in rows], keep)
+    if first:
+        before = rows[first][0] if first < len(rows) else rows[-1][0] + 1
+        db.execute("DELETE FROM agent_messages WHERE session_id = ? AND seq < ?", (session_id, before))
+
+
 def read_session(row: tuple[Any, ...]) -> Session:
     names = SESSION.split(", ")
     fields = dict(zip(names, row, strict=True))
@@ -184,13 +196,46 @@ def ledger_entry(db: sqlite3.Connection, run_key: str, call_key: str) -> LedgerE
 
 def find_entry(db: sqlite3.Connection, run_key: str, call_key: str) -> LedgerEntry | None:
     row = db.execute(
-        "SELECT state, owner, arguments_hash, result FROM tool_ledger WHERE run_key = ? AND call_key = ?",
+        "SELECT state, owner, arguments_hash, result, claimed_at FROM tool_ledger WHERE run_key = ? AND call_key = ?",
         (run_key, call_key),
     ).fetchone()
     if row is None:
         return None
-    state, owner, arguments_hash, result = row
-    return LedgerEntry(state=state, owner=owner, arguments_hash=arguments_hash, result=result)
+    state, owner, arguments_hash, result, at = row
+    return LedgerEntry(
+        state=state,
+        owner=owner,
+        arguments_hash=arguments_hash,
+        result=result,
+        claimed_at=None if at is None else datetime.fromisoformat(at),
+    )
+
+
+def begin_work(db: sqlite3.Connection, work: AtWork, instead_of: AtWork | None) -> AtWork:
+    if instead_of is not None:
+        end_work(db, instead_of)
+    db.execute(
+        f"INSERT INTO sessions_at_work ({WORK}) VALUES (:session_id, :namespace, :workflow_id, :run_key)"
+        " ON CONFLICT DO NOTHING",
+        dict(work),
+    )
+    return find_work(db, work.session_id)[0]
+
+
+def end_work(db: sqlite3.Connection, work: AtWork) -> None:
+    db.execute(
+        "DELETE FROM sessions_at_work WHERE session_id = :session_id AND namespace = :namespace"
+        " AND workflow_id = :workflow_id AND run_key = :run_key",
+        dict(work),
+    )
+
+
+def find_work(db: sqlite3.Connection, session_id: str | None) -> list[AtWork]:
+    rows = db.execute(
+        f"SELECT {WORK} FROM sessions_at_work WHERE session_id = coalesce(?, session_id) ORDER BY session_id",
+        (session_id,),
+    )
+    return [AtWork(**dict(zip(WORK.split(", "), row, strict=True))) for row in rows]
 
 
 def begin_call(db: sqlite3.Connection, running: RunningCall) -> None:
@@ -232,7 +277,7 @@ def _created(session: Session) -> str | None:
     return None if session.created_at is None else session.created_at.isoformat()
 
 
-def _now() -> str:
+def now() -> str:
     return datetime.now(UTC).isoformat()
 
 

@@ -28,10 +28,11 @@ from holdfast.temporal import names
 from holdfast.temporal.activity_options import model_options, summary
 from holdfast.temporal.calls import Calls
 from holdfast.temporal.descriptions import show_started
-from holdfast.temporal.elsewhere import is_missing
+from holdfast.temporal.elsewhere import is_missing, put_in_by_hand
 from holdfast.temporal.facts import Call, Facts, Reply, read_state, read_usage
 from holdfast.temporal.people import People
 from holdfast.temporal.progress import Progress, Turn, read_calls
+from holdfast.temporal.results import fits
 from holdfast.temporal.waits import failed, is_long, why
 from holdfast.temporal.wire import AgentInput, write_outcome
 from holdfast.tools import Outcome, Unknown
@@ -161,7 +162,9 @@ class AgentRun(People):
             await self._cancelled()
         calls = {call.id: call for call in read_calls(opened.pop("calls", ()))}
         seq, approved = opened.pop("seq"), dict(opened.pop("approved", ()))
-        turn = Turn(seq=seq, calls=calls, arguments=opened.pop("arguments", {}), approved=approved)
+        turn = Turn(
+            seq=opened.pop("number", seq), calls=calls, arguments=opened.pop("arguments", {}), approved=approved
+        )
         return Progress(run=run, opened=opened, seq=seq, turn=turn)
 
     async def _start_hook(self) -> None:
@@ -212,15 +215,11 @@ class AgentRun(People):
         while True:
             other = progress.model or fallback
             model = other or self._facts.model
+            reference = self._reference(turn=number, say=progress.say or None, notices=progress.notices or None,
+                                        view=progress.view, model=other)  # fmt: skip
             handle = workflow.start_activity(
                 names.CALL_MODEL,
-                self._reference(
-                    turn=number,
-                    say=progress.say or None,
-                    notices=progress.notices or None,
-                    view=progress.view,
-                    model=other,
-                ),
+                reference,
                 **model_options(self._facts.loop.model_retry),
                 summary=summary(f"{model} · turn {number}" if model else f"turn {number}"),
             )
@@ -238,11 +237,20 @@ class AgentRun(People):
                 if not self._running.cancelled:
                     self._failed(f"The model could not be called: {why(error)}")
                 return None
-            if "error" not in reply:
+            is_read = fits(names.CALL_MODEL, reference, reply)
+            if is_read and "error" not in reply:
                 return reply
-            progress.wrote(reply["seq"])
-            self._failed(reply["error"])
-            return None
+            if not await self._asks_again(reply if is_read else None):
+                return None
+
+    async def _asks_again(self, reply: dict[str, Any] | None) -> bool:
+        """Take in that the model refuses; if somebody has completed its activity by hand with junk, wait for them."""
+        if reply is not None:
+            self._progress.wrote(reply["seq"])
+        elif await self._pause("model", put_in_by_hand(names.CALL_MODEL)) or self._running.cancelled:
+            return not self._running.cancelled
+        self._failed(put_in_by_hand(names.CALL_MODEL) if reply is None else reply["error"])
+        return False
 
     def _failed(self, why: str) -> None:
         if self._state.has_fallback:

@@ -14,6 +14,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, CancelledErro
 
 from holdfast.agent_loop import CallTools, LoopState, Settled, cancelled, not_found
 from holdfast.errors import TerminalError
+from holdfast.local.dispatches import call_key
 from holdfast.messages import cut
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import settle_options, summary, tool_options
@@ -22,7 +23,7 @@ from holdfast.temporal.elsewhere import anywhere, is_missing
 from holdfast.temporal.facts import Call, ToolFacts, read_usage
 from holdfast.temporal.progress import Progress, Turn
 from holdfast.temporal.running import Running
-from holdfast.temporal.wire import AgentInput, read_outcome, write_outcome
+from holdfast.temporal.wire import AgentInput, is_reported, put_in, read_outcome, write_outcome
 from holdfast.tools import Cancelled, Failed, Outcome, Terminated, Unknown
 
 REDISPATCHES = 8  # of a call that never started, before a person is asked to look at the workers
@@ -96,7 +97,8 @@ class Calls:
         if tool is None:
             return self._inline(call, turn, not_found(call.name, state.tools))
         if tool.agent:
-            return await run_agent(call, turn, self._child_input(call, state), self._running)
+            given = self._child_input(call, state)
+            return await run_agent(call, turn, given, self._running, asked=self._asked(call))
         if recovering and not tool.safe_to_retry:
             verdict = await self._settle(call, turn, tool, recovering=True)
             if verdict is not None:
@@ -116,13 +118,17 @@ class Calls:
         asked = {"run": self._progress.run, "turn": self._progress.turn.number, "position": call.position}
         return AgentInput(
             call=asked,
-            session_id=child_session(self._progress.session, f"{call.id}.{call_digest(asked)}"),
+            session_id=child_session(self._progress.session, f"{call.id}.{call_digest(self._asked(call))}"),
             user_id=self._given.user_id,
             tenant_id=self._given.tenant_id,
             depth=(self._given.depth or 0) + 1,
             max_tokens=None if budget is None else max(1, budget.max - used),
             asks_caller=True,
         )
+
+    def _asked(self, call: Call) -> str:
+        """Return what tells a call from all others of any session, also for a later run of this one."""
+        return f"{self._progress.opened.get('key')}/{self._progress.turn.seq}.{call.position}"
 
     # --- one tool ---
 
@@ -160,7 +166,11 @@ class Calls:
             summary=summary(" · ".join([call.shown, *_conditions(tool, turn.approved.get(call.position))])),
         )
         try:
-            return self._outcome(call, turn, await self._running.wait(handle)), None
+            found = await self._running.wait(handle)
+            if not is_reported(found, call_key(call.position, call.id, dispatch)):
+                # Somebody has completed the activity by hand: its result is the call's once the ledger has it.
+                return await self._settle(call, turn, tool, given=put_in(found)), None
+            return self._outcome(call, turn, found), None
         except ActivityError as error:
             return await self._settle(call, turn, tool, cause=error), error
         except asyncio.CancelledError:
@@ -174,7 +184,8 @@ class Calls:
         return read_outcome(written)
 
     def _reference(self, call: Call, turn: Turn, **more: Any) -> dict[str, Any]:
-        reference: dict[str, Any] = {"turn": turn.number} | self._progress.run_reference(workflow.info().run_id)
+        where: dict[str, Any] = {"path": turn.path} if turn.path else {"turn": turn.number}
+        reference = where | self._progress.run_reference(workflow.info().run_id)
         if call.position:
             reference["position"] = call.position
         if (dispatch := turn.dispatches.get(call.position, 1)) > 1:
@@ -186,27 +197,44 @@ class Calls:
         return reference | more
 
     async def _settle(
-        self, call: Call, turn: Turn, tool: ToolFacts, *, cause: ActivityError | None = None, recovering: bool = False
+        self,
+        call: Call,
+        turn: Turn,
+        tool: ToolFacts,
+        *,
+        cause: ActivityError | None = None,
+        recovering: bool = False,
+        given: dict[str, Any] | None = None,
     ) -> Outcome | None:
-        """Ask the ledger, and where that cannot tell the tool's `verify`; None means that the call is to be run."""
-        more = {"recovering": True} if recovering else {}
-        if tool.verify:
+        """Ask the ledger, and where that cannot tell the tool's `verify`; None means that the call is to be run.
+
+        Args:
+            given: what it came to as somebody says, which the ledger is to have.
+        """
+        more: dict[str, Any] = {"recovering": True} if recovering else {}
+        if given is not None:
+            more["given"] = given
+        elif tool.verify:
             more["verify"] = True
         if cause is not None and isinstance(cause.cause, ApplicationError) and cause.cause.type in _STILL_RUNNING:
             more["wait"] = True
-        found: dict[str, Any] | None = await anywhere(
+        found: dict[str, Any] = await anywhere(
             self._await_worker,
+            self._pause,
             names.SETTLE,
             self._reference(call, turn, **more),
             {**settle_options(tool), "summary": summary(f"what became of {call.name}")},
             tool=call.name,
             otherwise={"claimed": True},  # the run is cancelled, and nobody has looked whether it happened
         )
-        if found is None:
+        # Another run of the session may have gone further: the next dispatch is the one after the last of all.
+        dispatch = turn.dispatches[call.position] = found.pop("dispatch", turn.dispatches.get(call.position, 1))
+        if not found:
             return None
         if "claimed" not in found:
-            if (source := found.pop("source", None)) is not None:
-                turn.sources[call.position] = source
+            turn.sources.pop(call.position, None)
+            if dispatch > 1:
+                turn.sources[call.position] = {"dispatch": dispatch}
             return self._outcome(call, turn, found)
         if (cause is None and self._running.cancelled) or (
             cause is not None and isinstance(cause.cause, CancelledError)

@@ -22,6 +22,7 @@ from holdfast.temporal import names
 from holdfast.temporal.activity_options import ATTACH_OPTIONS, summary
 from holdfast.temporal.facts import Call
 from holdfast.temporal.progress import Turn
+from holdfast.temporal.results import fits
 from holdfast.temporal.running import Running
 from holdfast.temporal.wire import AgentInput, write_outcome
 from holdfast.tools import Asked, Cancelled, Failed, Outcome, Returned
@@ -36,27 +37,23 @@ def child_session(session: str, name: str) -> str:
     return f"{session[:150]}.{hashlib.blake2b(whole.encode(errors='replace'), digest_size=12).hexdigest()}"
 
 
-def call_digest(call: dict[str, Any]) -> str:
-    """Return what tells a call from all others of any run, as its provider's id does not."""
-    return _digest("{run}/{turn}.{position}".format(**call))
-
-
-def _digest(asked: str) -> str:
+def call_digest(asked: str) -> str:
+    """Return what tells a call from all others, as its provider's id does not."""
     return hashlib.blake2b(asked.encode(), digest_size=6).hexdigest()
 
 
-async def run_agent(call: Call, turn: Turn, given: AgentInput, running: Running) -> Outcome:
+async def run_agent(call: Call, turn: Turn, given: AgentInput, running: Running, *, asked: str) -> Outcome:
     """Return what an agent came to that the model called, and note in `turn` where its answer is.
 
     Args:
         given: the child's input; its arguments are found by reference.
+        asked: see `agent_result`.
     """
     spent = None
     if (given.depth or 0) > MAX_DEPTH:
         outcome: Outcome = Failed(f"Agent '{call.name}' is not run: agents call each other {MAX_DEPTH} deep already")
     else:
         try:
-            asked = "{run}/{turn}.{position}".format(**(given.call or {}))
             result = await agent_result(call.name, given, running, name=call.id, asked=asked, shown=call.shown)
             outcome, spent = _outcome(call.name, result), result_usage(result)
         except FailureError as error:
@@ -75,7 +72,7 @@ async def agent_result(
     Args:
         asked: tells what it is run for from all else of any run, as names of calls do not.
     """
-    child, digest = names.child_id(workflow.info().workflow_id, name), _digest(asked)
+    child, digest = names.child_id(workflow.info().workflow_id, name), call_digest(asked)
     try:
         handle = await workflow.start_child_workflow(
             agent,
@@ -93,6 +90,9 @@ async def agent_result(
             names.ATTACH, {"workflow_id": child, "asked": digest}, **ATTACH_OPTIONS, summary=summary(child)
         )
         result = cast("dict[str, Any] | None", await running.wait(found))
+        if not fits(names.ATTACH, {}, result):
+            text = f"activity {names.ATTACH} was completed by hand with what the run cannot use"
+            raise ApplicationError(text, type="HoldfastError", non_retryable=True) from None
         if result is not None:
             return result
         # Providers' ids repeat: that one is the agent of another call.

@@ -8,6 +8,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from holdfast.temporal import names
 from holdfast.temporal.facts import Surroundings
+from holdfast.temporal.results import fits
 
 _NOT_REGISTERED = "NotFoundError"  # what the SDK says of an activity type that a worker has not
 
@@ -34,6 +35,7 @@ def missing_step(error: FailureError) -> str | None:
 
 async def anywhere(
     await_worker: Callable[..., Awaitable[Any]],
+    pause: Callable[[str, str], Awaitable[bool]],
     activity: str,
     reference: dict[str, Any],
     options: dict[str, Any],
@@ -45,17 +47,28 @@ async def anywhere(
 
     Args:
         await_worker: waits for a worker that has what another had not; None after a cancel.
+        pause: waits for a person, who says whether to try again.
         tool: what it needs besides the agent or pipeline.
         otherwise: what is returned if the run is cancelled before there is such a worker.
 
     Raises:
         ActivityError: it failed for another reason.
+        ApplicationError: it was completed by hand with what no run can use, and nobody wants it tried again.
     """
     while True:
         try:
-            return await workflow.execute_activity(activity, reference, **options)
+            found = await workflow.execute_activity(activity, reference, **options)
         except ActivityError as error:
             if not is_missing(error):
                 raise
             if await await_worker(error, tool, missing_step(error)) is None:
                 return otherwise
+            continue
+        if fits(activity, reference, found):
+            return found
+        if not await pause(activity, put_in_by_hand(activity)):
+            raise ApplicationError(put_in_by_hand(activity), type="InputError", non_retryable=True)
+
+
+def put_in_by_hand(activity: str) -> str:
+    return f"activity {activity} was completed by hand with what the run cannot use; resume to run it again"

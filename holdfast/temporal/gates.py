@@ -239,6 +239,7 @@ class Gates(Waits):
         what = summary(f"{decision.decision} of {decision.by or 'somebody'} at {gate.name}")
         refused: str | None = await anywhere(
             self._await_worker,
+            self._pause,
             names.DECIDE,
             {**reference, **self._recorded_with(decision)},
             {**STORE_OPTIONS, "summary": what},

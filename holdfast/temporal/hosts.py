@@ -20,7 +20,6 @@ from holdfast.errors import (
     DefinitionError,
     HoldfastError,
     InputError,
-    MemoryStoreNotDurableError,
     SessionAccessDeniedError,
     SessionConflictError,
     SessionNotFoundError,
@@ -29,12 +28,13 @@ from holdfast.errors import (
 from holdfast.llm import LLM, LLMAdapter, named
 from holdfast.messages import error_text
 from holdfast.pipelines import Pipeline
-from holdfast.stores.protocol import DurableStore, Ledger, RunningCall
+from holdfast.stores.protocol import RunningCall
 from holdfast.temporal import names
 from holdfast.temporal.facts import Surroundings
 from holdfast.temporal.handler_threads import HandlerThread
+from holdfast.temporal.store_checks import durable_store
 from holdfast.temporal.transcript_cache import TranscriptCache
-from holdfast.temporal.turn_records import TurnRecord
+from holdfast.temporal.turn_records import TurnRecord, step_place
 from holdfast.tools import Tool, check_count
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class AgentHost:
         handlers: Mapping[str, Callable[..., Any]],
         max_stored_messages: int,
     ) -> None:
-        self.store: DurableStore = _durable(store)
+        self.store = durable_store(store)
         self.agents: dict[str, Agent] = {}
         if isinstance(agents, Agent):
             raise DefinitionError("agents must be a list of agents")
@@ -90,13 +90,17 @@ class AgentHost:
         self.cache = TranscriptCache()
         self.thread: HandlerThread  # while a worker serves
         self._workers = 0
-        # A new name for every start of a process: who holds it is alive, and nobody takes it over.
         self._start, self._attempts = uuid4().hex, itertools.count()
-        self.worker = f"worker_{socket.gethostname()[:64]}_{os.getpid()}_{self._start[:12]}"
+        self.scope = ""  # of the store's holds
         self.is_known = False  # the worker holds its name, so that others can tell whether it lives
         self.search = False
         self.stream = False  # models are asked to stream, for whoever looks on
         self.notices: list[list[str]] = []  # of the worker's webhooks, the kinds that each wants to know of
+
+    @property
+    def worker(self) -> str:
+        """A new name for every start of a process: who holds it is alive, and nobody takes it over."""
+        return f"worker_{socket.gethostname()[:64]}_{os.getpid()}_{self._start[:12]}_{self.scope}"
 
     @property
     def surroundings(self) -> Surroundings:
@@ -225,8 +229,8 @@ class AgentHost:
         return f"{self._start}.{next(self._attempts)}"
 
     def running(self, owner: str) -> RunningCall | None:
-        """Return what is kept of this activity while it runs; None if others would take this worker for dead."""
-        if not self.is_known:
+        """Return what is kept of this activity while it runs; None if nobody could tell that this worker is dead."""
+        if not self.is_known or not self.scope:
             return None
         info = activity.info()
         return RunningCall(
@@ -275,22 +279,19 @@ class AgentHost:
             raise StoreError(f"Turn {turn} of run {run} is not in the store {self.store!r}: is it the run's store?")
         return kept
 
+    async def record_of(self, reference: Mapping[str, Any]) -> TurnRecord:
+        """Return the record of a turn, or of a pipeline's step that calls a tool."""
+        run = reference["run"]
+        if "path" in reference:
+            return TurnRecord.model_validate_json(await self.load_kept(step_place(run, reference["path"]), 0))
+        return await self.load_record(run, reference["turn"])
+
     async def load_record(self, run: str, turn: int) -> TurnRecord:
         """Return the record of a turn."""
         known = self.cache.record(run, turn)
         if known is None:
             known = TurnRecord.model_validate_json(await self.load_kept(run, turn))
         return known
-
-
-def _durable(store: Any) -> Any:
-    if not hasattr(store, "durable"):
-        raise DefinitionError(f"store must be a store, such as sqlite_store('holdfast.db'), got {store!r:.80}")
-    if not store.durable:
-        raise MemoryStoreNotDurableError(f"HoldfastPlugin needs a durable store, got {store!r:.80}")
-    if not isinstance(store, Ledger):
-        raise DefinitionError(f"store: {store!r:.80} has no ledger; see holdfast.stores.Ledger")
-    return store
 
 
 class Heartbeats:

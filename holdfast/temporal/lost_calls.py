@@ -6,6 +6,7 @@ no clock, no process table.
 
 import asyncio
 import base64
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
@@ -18,17 +19,22 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast.errors import StoreError
+from holdfast.local.at_work import scope_of
 from holdfast.stores.protocol import DurableStore, RunningCall
 from holdfast.temporal import names
+from holdfast.temporal.at_work import drop_ended
 from holdfast.temporal.hosts import AgentHost
 
 _LOG = logging.getLogger("holdfast")
 LOOK_EVERY = 1.0  # seconds; one read of a table that is nearly always small
+MARKS_EVERY = 3  # looks; each asks the server about every session that somebody is at work on
 
 
 @asynccontextmanager
 async def watch_for_lost_calls(client: Client, host: AgentHost) -> AsyncIterator[None]:
     """Be known as alive, and report the calls of those who are not."""
+    with contextlib.suppress(StoreError):  # then as soon as the store is there
+        await _become_known(host)
     watching = asyncio.create_task(_watch(client, host))
     try:
         yield
@@ -37,19 +43,31 @@ async def watch_for_lost_calls(client: Client, host: AgentHost) -> AsyncIterator
         await asyncio.wait({watching})
         if host.is_known and host.is_last:  # another worker of the same plugin goes on under the name
             host.is_known = False
+            await host.store.drop_worker(host.worker)
             await host.store.let_go(host.worker)
 
 
+async def _become_known(host: AgentHost) -> None:
+    """Have others tell whether this worker lives, before it begins a call."""
+    if host.is_known:
+        return
+    host.scope = await host.store.hold_scope()
+    await host.store.hold(host.worker)
+    await host.store.add_worker(host.worker)
+    host.is_known = True
+    if not host.scope:
+        _LOG.info("Calls of dead workers are noticed by their heartbeats: this store's holds do not tell")
+
+
 async def _watch(client: Client, host: AgentHost) -> None:
+    after, looks = "", 0
     while True:
         try:
-            if not host.is_known:
-                await host.store.hold(host.worker)
-                if not host.store.shares_holds:
-                    _LOG.info("Calls of dead workers are noticed by their heartbeats: this store's holds do not tell")
-                    return
-                host.is_known = True
+            await _become_known(host)
             await report_lost_calls(client, host.store, host.worker)
+            if looks % MARKS_EVERY == 0:
+                after = await drop_ended(client, host.store, after)
+            looks += 1
         except (StoreError, RPCError) as error:
             _LOG.warning("Lost calls could not be looked for: %s", error)
         await asyncio.sleep(LOOK_EVERY)
@@ -58,10 +76,10 @@ async def _watch(client: Client, host: AgentHost) -> None:
 async def report_lost_calls(client: Client, store: DurableStore, worker: str) -> int:
     """Fail the calls of dead workers once; returns how many."""
     calls = [call for call in await store.running_calls() if call.worker != worker]
-    lost = 0
+    lost, scope = 0, scope_of(worker)
     for name in sorted({call.worker for call in calls}):
-        if not await store.hold(name):
-            continue  # alive, or another worker reports its calls just now
+        if not scope or scope_of(name) != scope or not await store.hold(name):
+            continue  # alive, or another worker reports its calls just now; or nobody here can tell
         try:
             for call in calls:
                 if call.worker == name:
@@ -70,14 +88,6 @@ async def report_lost_calls(client: Client, store: DurableStore, worker: str) ->
         finally:
             await store.let_go(name)
     return lost
-
-
-async def is_alive(store: DurableStore, worker: str, own: str) -> bool:
-    """Whether a worker lives; True where the store cannot tell."""
-    if worker == own or not store.shares_holds or not await store.hold(worker):
-        return True
-    await store.let_go(worker)
-    return False
 
 
 async def _report(client: Client, store: DurableStore, call: RunningCall) -> None:

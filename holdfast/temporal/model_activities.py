@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -23,6 +23,7 @@ from holdfast.local.model_calls import chat, compressed, note_cost, note_failure
 from holdfast.messages import LLMResponse, Message, cut, error_text, read_json, size_over, unfenced
 from holdfast.stores.protocol import Append, PartialAnswers
 from holdfast.temporal import names
+from holdfast.temporal.at_work import begin_work, end_work
 from holdfast.temporal.gate_activities import asked_of, find_gates, held_by
 from holdfast.temporal.hosts import (
     AfterAWhile,
@@ -67,6 +68,8 @@ class ModelActivities:
             kept = await self._host.store.load_reply(run, turn)
             if kept is not None:
                 return await self._write(reference, transcript, kept)
+        if turn > 1 and _has_ended(transcript.messages):  # and the user has said something more
+            await begin_work(self._host.store, reference)
         results = await transcript.take_results(turn=turn - 1)
         try:
             async with self._known_to_last(transcript, results), self._telling(run, turn) as tell:
@@ -188,7 +191,12 @@ class ModelActivities:
         run, turn, written = reference["run"], reference["turn"], record.model_dump_json()
         appends = [*results, _take_answer(reference, transcript, record)]
         try:
-            kept = await surely(partial(self._host.store.append_reply, appends, run_key=run, turn=turn, reply=written))
+            append = partial(self._host.store.append_reply, appends, run_key=run, turn=turn, reply=written)
+            ends = not record.calls and transcript.agent.on_complete is None
+            if ends:  # with the answer, in one transaction
+                kept, _ = await asyncio.gather(surely(append), end_work(self._host.store, reference))
+            else:
+                kept = await surely(append)
         except BaseException:  # it was paid for: the next attempt finds it
             await surely(partial(self._host.store.save_reply, run, turn, written), tries=3)
             raise
@@ -226,6 +234,10 @@ class ModelActivities:
         if len(transcript.messages) > self._host.max_stored_messages:
             await self._host.store.prune_messages(transcript.session.id, self._host.max_stored_messages)
         return reply | _final(transcript.agent, message.content)
+
+
+def _has_ended(messages: Sequence[Message]) -> bool:
+    return bool(messages) and messages[-1].role == "assistant" and not messages[-1].tool_calls
 
 
 def _asked(record: TurnRecord) -> dict[str, Any]:

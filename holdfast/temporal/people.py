@@ -258,7 +258,7 @@ class People(Handlers):
 
     async def _around(self, name: str, reference: dict[str, Any]) -> Any:
         """Return the result of an activity around the run; None if it needs the agent, and the run is cancelled."""
-        return await anywhere(self._await_worker, name, reference, STORE_OPTIONS)
+        return await anywhere(self._await_worker, self._pause, name, reference, STORE_OPTIONS)
 
     # --- exports ---
 

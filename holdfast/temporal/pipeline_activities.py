@@ -12,6 +12,7 @@ from temporalio.exceptions import ApplicationError
 from holdfast.agent_loop import access_problem, digest_of, last_answer
 from holdfast.checkpoints import StepResult
 from holdfast.errors import InputError, SessionAccessDeniedError
+from holdfast.local.dispatches import call_key
 from holdfast.local.pipeline_results import Kept
 from holdfast.local.pipeline_steps import read_result
 from holdfast.messages import Message, ToolCall, cut, error_text
@@ -29,8 +30,8 @@ from holdfast.pipelines.paths import find, stage_index
 from holdfast.temporal import names
 from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors
 from holdfast.temporal.plans import pipeline_facts, place_of, read_plan
-from holdfast.temporal.transcripts import call_key, read_entry
-from holdfast.temporal.turn_records import TurnRecord
+from holdfast.temporal.transcripts import recorded
+from holdfast.temporal.turn_records import TurnRecord, step_place
 from holdfast.temporal.wire import INLINE_BYTES, PipelineInput, read_outcome, shown_arguments
 from holdfast.tools import Approval, Failed, Outcome, Returned, Terminated, Unknown
 
@@ -129,7 +130,8 @@ class PipelineActivities:
             if "done" in reference:
                 failed = await work.keep(**reference["done"])
                 if failed is not None:
-                    return {"failed": failed}
+                    return {"kept": reference["done"]["path"], "failed": failed}
+                found["kept"] = reference["done"]["path"]
             if "make" in reference:
                 found["made"] = await work.make(**reference["make"])
             if "end" in reference:
@@ -196,7 +198,7 @@ class Work:
         iterations: int = 0,
         session: str | None = None,
         outcome: dict[str, Any] | None = None,
-        ran: Sequence[int] = (),
+        ran: int = 0,
         output: Any = None,
     ) -> list[str] | None:
         """Keep a step's result and output; returns the reason and the words if that is none.
@@ -204,8 +206,8 @@ class Work:
         Args:
             response: of an agent that did not complete.
             session: of an agent, whose last answer it is.
-            outcome: of a tool, as the workflow knows it; or its turn and dispatch in the
-                ledger, which has it in full.
+            outcome: of a tool, as the workflow knows it.
+            ran: or the number of its dispatch in the ledger, which has it in full.
             output: of a gate.
         """
         step, store = self._stage(path), self._activities._host.store
@@ -214,9 +216,8 @@ class Work:
             return None
         if step.run is not None:
             if ran:
-                key = call_key(ran[0], 0, path, ran[1])
-                entry = (await store.load_entries(self._kept.name, [key]))[key]
-                outcome = read_entry(entry)
+                key = call_key(0, path, ran)
+                outcome = recorded((await store.load_entries(self._kept.name, [key])).get(key))
             result = _of_tool(read_outcome(outcome or {}))
         else:
             if session is not None:
@@ -234,14 +235,14 @@ class Work:
 
     # --- what a step needs ---
 
-    async def make(self, path: str, what: str, turn: int = 0) -> Any:
+    async def make(self, path: str, what: str) -> Any:
         """Make what is next; returns what the workflow needs to know of it."""
         action = Evaluate(path, cast(Any, what))
         step = self._stage(path)
         for key in self._evaluations.needs(action):
             await self._kept.find(key)
         if what == "with":
-            return await self._with(path, step, turn)
+            return await self._with(path, step)
         if what == "gate":
             return await self._gate(path, cast(Approval, step.approval))
         if not await self._kept.find(action.key):
@@ -254,7 +255,7 @@ class Work:
     async def _call(self, path: str, what: str, function: Callable[[], T]) -> T:
         return await self._activities._call(f"Step '{path}': {what}", function, step=path)
 
-    async def _with(self, path: str, step: Step[Any], turn: int) -> Any:
+    async def _with(self, path: str, step: Step[Any]) -> Any:
         key = f"{path}?with"
         if step.agent is None and step.run is None:
             raise InputError(f'Step "{step.name}" has no agent assigned.')
@@ -269,10 +270,10 @@ class Work:
             key=self._kept.name,
             session=self._kept.name,
             agent_id=self._kept.name,
-            previous=None,
             **who,
         )
-        await self._activities._host.store.save_reply(self._kept.name, turn, record.model_dump_json())
+        place = step_place(self._kept.name, path)
+        await self._activities._host.store.save_reply(place, 0, record.model_dump_json())
         return shown_arguments(call.arguments)
 
     async def _gate(self, path: str, approval: Approval) -> Any:

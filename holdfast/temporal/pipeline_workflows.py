@@ -50,7 +50,6 @@ class PipelineRun(Gates):
         self._tasks: dict[str, asyncio.Task[Done]] = {}
         self._is_leaving = False  # nothing more is started, since the run is about to continue as new
         self._made: dict[str, asyncio.Future[Any]] = {}  # what is made for the next steps, by key
-        self._turns: dict[str, int] = {}  # by path: each tool call has a number of its own in the ledger
         self._result: dict[str, Any] | None = None
         if workflow.info().continued_run_id is not None and isinstance(data, dict) and "carried" in data:
             # Before anybody can ask: what was open in the run before is open.
@@ -130,7 +129,6 @@ class PipelineRun(Gates):
         done = {key: Done(value) for key, value in opened.get("done", {}).items()}
         if carried:
             done = {key: Done(*came_to) for key, came_to in carried["done"].items()}
-            self._turns = carried["turns"]
         return PipelineState(read_plan(opened["plan"]), done)
 
     def _learn(self, found: Surroundings) -> None:
@@ -187,8 +185,8 @@ class PipelineRun(Gates):
         return await self._came_to(path, status=result["status"], iterations=result["iterations"], **more)
 
     async def _call_tool(self, path: str, name: str | None) -> Done:
-        turn = Turn(self._turn(path))
-        shown = await self._make(path, "with", turn.number)
+        turn = Turn(path=path)
+        shown = await self._make(path, "with")
         call = Call(path, str(name), 0, shown)
         turn.calls[call.id] = call
         progress = Progress(run=self._run, turn=turn)
@@ -199,11 +197,8 @@ class PipelineRun(Gates):
             return CANCELLED
         source = turn.sources.get(0, {"dispatch": 1})
         if "dispatch" in source:
-            return await self._came_to(path, ran=[turn.number, source["dispatch"]])
+            return await self._came_to(path, ran=source["dispatch"])
         return await self._came_to(path, outcome=write_outcome(outcome))
-
-    def _turn(self, path: str) -> int:
-        return self._turns.setdefault(path, len(self._turns) + 1)
 
     async def _decide(self, path: str) -> Done:
         if (before := self._gates.get(path)) is not None:
@@ -259,20 +254,17 @@ class PipelineRun(Gates):
                 return {"path": path, "what": what}
             case RunStep(path, step) if step.kind == "approval":
                 return {"path": path, "what": "gate"}
-            case RunStep(path, step) if step.kind == "tool":
-                return {"path": path, "what": "with", "turn": self._turn(path)}
             case RunStep(path, _):
                 return {"path": path, "what": "with"}
 
-    async def _make(self, path: str, what: str, turn: int = 0) -> Any:
+    async def _make(self, path: str, what: str) -> Any:
         key = path if what in ("with", "gate") else f"{path}?{what}"
         if key in self._made:
             made = await self._made[key]
             del self._made[key]
             if made is not NOTHING:
                 return made
-        making = {"path": path, "what": what} | ({"turn": turn} if turn else {})
-        found = await self._step({"make": making}, f"what {path} needs")
+        found = await self._step({"make": {"path": path, "what": what}}, f"what {path} needs")
         return found.get("made")
 
     async def _step(self, reference: dict[str, Any], asks: str) -> dict[str, Any]:
@@ -280,7 +272,7 @@ class PipelineRun(Gates):
         whole = {"run": self._run, **reference, **({"known": known} if known else {})}
         options = {**STORE_OPTIONS, "summary": summary(asks)}
         try:
-            found: dict[str, Any] | None = await anywhere(self._await_worker, names.STEP, whole, options)
+            found: dict[str, Any] | None = await anywhere(self._await_worker, self._pause, names.STEP, whole, options)
         except ActivityError as error:
             raise failed(error) from None
         if found is None:
@@ -308,7 +300,7 @@ class PipelineRun(Gates):
             return
         given = {name: value for name, value in self._given.plain().items() if name not in ("carried", "restart")}
         done = {key: [came_to.value, came_to.reason, came_to.error] for key, came_to in self._done().items()}
-        state = {"run": self._run, "done": done, "turns": self._turns, "gates": self._gates}
+        state = {"run": self._run, "done": done, "gates": self._gates}
         workflow.continue_as_new({**given, "carried": {**state, **self._carried_decisions()}})
 
     # --- the end ---

@@ -28,6 +28,7 @@ class Turn:
         arguments: by id, of calls that people are asked about, as far as they are shown.
         approved: by position, who has let a call through, and the digest of the arguments that it is to run with, if
             those are not the model's.
+        path: of a pipeline's step that calls a tool, in the place of a number.
     """
 
     number: int = 0
@@ -40,6 +41,7 @@ class Turn:
     spent_by: dict[str, Usage] = field(default_factory=dict)
     arguments: dict[str, Any] = field(default_factory=dict)
     approved: dict[int, dict[str, Any]] = field(default_factory=dict)
+    path: str = ""
 
     def spend(self, call_id: str, usage: Usage | None) -> None:
         if usage is not None:

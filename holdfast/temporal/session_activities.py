@@ -8,24 +8,25 @@ from typing import Any, cast
 
 from pydantic_core import to_json
 from temporalio import activity
-from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast.agent_loop import LoopState, last_answer, mended, unanswered
 from holdfast.agents import Agent
 from holdfast.checkpoints import Checkpoint, Question
 from holdfast.errors import InputError, SessionConflictError, StoreError
+from holdfast.local.dispatches import claim_next
 from holdfast.local.inputs import RunInput
 from holdfast.local.pipeline_results import Kept
 from holdfast.local.sessions import check_access
 from holdfast.messages import Message, ToolCall, Usage, cut, usage_of
 from holdfast.stores.protocol import Session
 from holdfast.temporal import names
+from holdfast.temporal.at_work import begin_work, check_writer, end_work
 from holdfast.temporal.facts import Call, write_facts, write_state
 from holdfast.temporal.gate_activities import arguments_of, asked_of, edit_place, find_gates, held_by, keep_edit
 from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors, hooked
-from holdfast.temporal.transcripts import Transcript, session_key
+from holdfast.temporal.transcripts import Transcript, made_at, session_key
 from holdfast.temporal.turn_records import TurnRecord
 from holdfast.temporal.wire import (
     CHECKPOINT_BYTES,
@@ -64,8 +65,14 @@ class SessionActivities:
             place = f"{reference['run']}/open"
             kept = await self._host.store.load_reply(place, 0)
             if kept is None:
-                found = await self._open(agent, reference)
+                try:
+                    found = await self._open(agent, reference)
+                except Exception:  # nothing is done for this run
+                    await end_work(self._host.store, reference)
+                    raise
                 kept = await self._host.store.save_reply(place, 0, to_json(found).decode())
+            else:
+                await begin_work(self._host.store, reference)
             opened: dict[str, Any] = json.loads(kept)
             if (version := opened.pop("gates_of", None)) is not None:
                 await self._take_over_gates(reference, version)
@@ -95,7 +102,8 @@ class SessionActivities:
             opened["message"] = said_by_user(message, brought.images)
         session = await self._session(agent, given, reference)
         if session is None:
-            opened["created"] = datetime.now(UTC).isoformat()
+            created = datetime.now(UTC)
+            opened |= {"created": created.isoformat(), "key": made_at(reference["session"], created)}
             if given.checkpoint is not None:
                 return await self._take_in(agent, given, reference, opened)
             if message is None:
@@ -128,15 +136,18 @@ class SessionActivities:
     async def _session(self, agent: Agent, given: AgentInput, reference: Mapping[str, Any]) -> Session | None:
         """Return the session, if there is one and the run may have it."""
         store, session_id = self._host.store, reference["session"]
+        known = await store.load_session(session_id)
+        if known is not None:
+            check_access(known, agent, given.user_id, given.tenant_id)
+        # Marked before the hold is looked at, as a run in process looks at the mark when it holds: one of them sees it.
+        await begin_work(store, reference)
         if not await store.hold(session_id):
             raise SessionConflictError(f"Session {session_id} has a run in flight in a process; wait for it to end")
         await store.let_go(session_id)
         session = await store.load_session(session_id)
-        if session is None:
-            return None
-        check_access(session, agent, given.user_id, given.tenant_id)
-        if session.workflow_id not in (None, activity.info().workflow_id) and await _is_running(session.workflow_id):
-            raise SessionConflictError(f"Session {session_id} has a run in flight: workflow {session.workflow_id}")
+        if session is not None:
+            check_access(session, agent, given.user_id, given.tenant_id)
+            await check_writer(session)
         return session
 
     async def _take_in(
@@ -194,7 +205,7 @@ class SessionActivities:
         last = last_answer(messages)
         answer = None if last is None else messages[last]
         calls = () if answer is None else answer.tool_calls or ()
-        opened["seq"] = session.last_seq
+        opened |= {"seq": session.last_seq, "key": session_key(session)}
         if state.open_calls or state.questions:
             number = session.last_seq - (len(messages) - 1 - cast(int, last))
             record = TurnRecord(
@@ -204,10 +215,12 @@ class SessionActivities:
                 agent_id=reference["input"].get("instance_id") or reference["run"],
                 user_id=session.user_id,
                 tenant_id=session.tenant_id,
-                previous=session.run_key,
                 gates=tuple(question for question in state.kept_questions if question.gate is not None),
             )
             await self._host.store.save_reply(reference["run"], 0, record.model_dump_json())
+            if session.run_key is None and state.recovering:
+                await self._claim_for_process(record, state)
+            opened["number"] = number
             opened["calls"] = [[call.id, call.name, place, shown_arguments(call.arguments)]
                                for place, call in enumerate(calls)]  # fmt: skip
         if state.verdicts:
@@ -225,6 +238,17 @@ class SessionActivities:
         )
         opened["state"] = write_state(light)
         return opened
+
+    async def _claim_for_process(self, record: TurnRecord, state: LoopState) -> None:
+        """Claim the calls that a run in process may have run, which keeps no ledger: every later run then knows.
+
+        Now, since the session tells who wrote to it last only until this run does.
+        """
+        safe = {name for name, tool in state.tools.items() if tool.safe_to_retry}
+        lost = {call.id for call in state.open_calls if call.name not in safe}
+        for position, call in enumerate(record.calls):
+            if call.id in lost:
+                await claim_next(self._host.store, record.key, position, call.id, owner="a run in process")
 
     async def _approved(self, run: str, state: LoopState, calls: Sequence[ToolCall]) -> list[Any]:
         """Return what people have let through, by position, as `Turn.approved` has it."""
@@ -322,6 +346,7 @@ class SessionActivities:
         if reference["status"] != "cancelled" and len(transcript.messages) > self._host.max_stored_messages:
             await self._host.store.prune_messages(transcript.session.id, self._host.max_stored_messages)
         # The last answer, whatever has been said since.
+        await end_work(self._host.store, transcript.reference)
         answers = (message.content for message in reversed(transcript.messages) if message.role == "assistant")
         response = next(answers, "")
         return {"seq": transcript.seq, "response": cut(response, INLINE_BYTES)}
@@ -368,13 +393,3 @@ class SessionActivities:
 def agent_tool(agent: Agent) -> Any:
     """Return the tool that an agent is for others: it says what its arguments are."""
     return Agent("caller", tools=[agent]).tool_map[agent.name]
-
-
-async def _is_running(workflow_id: str | None) -> bool:
-    handle = activity.client().get_workflow_handle(workflow_id or "")
-    try:
-        return (await handle.describe()).status == WorkflowExecutionStatus.RUNNING
-    except RPCError as error:
-        if error.status == RPCStatusCode.NOT_FOUND:
-            return False
-        raise

@@ -5,7 +5,7 @@ import contextvars
 import hashlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -15,20 +15,20 @@ from temporalio.exceptions import ApplicationError
 
 from holdfast.agent_loop import cancelled, with_edit
 from holdfast.agents import Agent
+from holdfast.local.at_work import may_run
+from holdfast.local.dispatches import call_key, last_dispatch
 from holdfast.local.threads import bounded
-from holdfast.messages import ToolCall, read_json
+from holdfast.messages import ToolCall, Usage, read_json
 from holdfast.stores.protocol import LedgerEntry
 from holdfast.temporal import names
-from holdfast.temporal.calls import REDISPATCHES
 from holdfast.temporal.facts import GRACE, TIMEOUT, handler_seconds
 from holdfast.temporal.gate_activities import arguments_of, edit_place
 from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors, surely
 from holdfast.temporal.invocations import Invocations
-from holdfast.temporal.lost_calls import is_alive
-from holdfast.temporal.transcripts import call_key, read_entry
+from holdfast.temporal.transcripts import read_entry
 from holdfast.temporal.turn_records import TurnRecord
-from holdfast.temporal.wire import previewed, write_outcome
-from holdfast.tools import Cancelled, Failed, Outcome, Tool, ToolContext, Unknown
+from holdfast.temporal.wire import previewed, read_outcome, reported, write_outcome
+from holdfast.tools import Failed, Outcome, Tool, ToolContext, Unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,22 @@ class Place:
     reference: Mapping[str, Any]
     record: TurnRecord
     call: ToolCall
-    run: str
-    key: str
+
+    @property
+    def scope(self) -> str:
+        return self.record.key
+
+    @property
+    def position(self) -> int:
+        return int(self.reference.get("position", 0))
+
+    @property
+    def dispatch(self) -> int:
+        """The last one that the run knows of."""
+        return int(self.reference.get("dispatch", 1))
+
+    def key(self, dispatch: int) -> str:
+        return call_key(self.position, self.call.id, dispatch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +68,7 @@ class Attempt:
     tool: Tool[..., Any]
     call: ToolCall
     context: ToolContext
-    run: str
-    key: str
+    place: Place
     invocations: Invocations
     approved: Mapping[str, Any] | None
 
@@ -95,9 +108,9 @@ class ToolActivities:
 
     async def _place(self, reference: Mapping[str, Any]) -> Place:
         reference = await self._host.located(reference)
-        run, turn, position = reference["run"], reference["turn"], reference.get("position", 0)
-        record = await self._host.load_record(run, turn)
-        call = record.calls[position]
+        run = reference["run"]
+        record = await self._host.record_of(reference)
+        call = record.calls[reference.get("position", 0)]
         approved = reference.get("approved")
         if approved is not None:
             arguments = arguments_of(record, call.id)
@@ -105,7 +118,7 @@ class ToolActivities:
                 arguments = read_json(await self._host.load_kept(edit_place(run, approved["edit"]), 0))
             if arguments is not None:
                 call = ToolCall(id=call.id, name=call.name, arguments=arguments)
-        return Place(reference, record, call, run, call_key(turn, position, call.id, reference.get("dispatch", 1)))
+        return Place(reference, record, call)
 
     def _attempt(self, place: Place) -> Attempt:
         """Return what runs a call, or asks whether it has happened: where the agent and the tool are."""
@@ -118,25 +131,25 @@ class ToolActivities:
             agent_id=record.agent_id,
             session_id=record.session,
             tool_call_id=call.id,
-            idempotency_key=f"{record.key}.{reference.get('position', 0)}/{call.id}",
+            idempotency_key=f"{place.scope}.{call_key(place.position, call.id)}",
             user_id=record.user_id,
             tenant_id=record.tenant_id,
             attempt=info.attempt,
             agents=invocations,
             heartbeat=_heartbeat(loop),
         )
-        approved = reference.get("approved")
-        return Attempt(agent, tool, call, context, place.run, place.key, invocations, approved)
+        return Attempt(agent, tool, call, context, place, invocations, reference.get("approved"))
 
     # --- running ---
 
     async def _run(self, reference: Mapping[str, Any]) -> dict[str, Any]:
-        attempt, store, owner = self._attempt(await self._place(reference)), self._host.store, self._host.owner()
-        tool = attempt.tool
+        place = await self._place(reference)
+        attempt, store, owner = self._attempt(place), self._host.store, self._host.owner()
+        tool, key = attempt.tool, place.key(place.dispatch)
         claim = partial(
             store.claim,
-            attempt.run,
-            attempt.key,
+            place.scope,
+            key,
             owner=owner,
             arguments_hash=_hash(attempt.call),
             running=self._host.running(owner),
@@ -145,36 +158,37 @@ class ToolActivities:
         if entry.owner != owner:
             known = await self._known(attempt, entry, owner)
             if known is not None:
-                return previewed(known)
+                return reported(known, key)
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            outcome: Outcome = Cancelled("Not run: the run was cancelled before this call started")
-        else:
-            outcome = await self._handle(attempt)
+            # Whoever asks finds that it has not started: the run that is cancelled, or one that dispatches it again.
+            await surely(partial(store.abandon, place.scope, key, owner=owner), tries=3)
+            raise _not_ours(place, "was given up before it started")
+        outcome = await self._handle(attempt)
         if isinstance(outcome, Failed):
             delay = tool.next_delay(outcome, activity.info().attempt)
             if delay is not None:
                 await store.end_call(owner)
                 raise ApplicationError(outcome.error, type="RetryableError", next_retry_delay=timedelta(seconds=delay))
-        return previewed(await self._record(attempt, owner, outcome))
+        written = await self._finish(place, key, owner, outcome, attempt.invocations.spent)
+        if written is None:
+            raise _not_ours(place, "was settled while it ran")
+        return reported(written, key)
 
     async def _known(self, attempt: Attempt, entry: LedgerEntry, owner: str) -> dict[str, Any] | None:
         """Return what another attempt came to; None if this one may run, which then is its owner."""
+        store, place = self._host.store, attempt.place
         if entry.result is not None:
-            await self._host.store.end_call(owner)
+            await store.end_call(owner)
             return read_entry(entry)
         if entry.state == "claimed" and attempt.tool.safe_to_retry:
-            entry = await self._host.store.take_over(attempt.run, attempt.key, owner=owner)
+            entry = await store.take_over(place.scope, place.key(place.dispatch), owner=owner)
             if entry.owner == owner:
                 return None
-        await self._host.store.end_call(owner)
+        await store.end_call(owner)
         if entry.result is not None:
             return read_entry(entry)
-        raise ApplicationError(
-            f"Call {attempt.key} of run {attempt.run} is {entry.state} by another attempt; it is not run",
-            type=names.CALL_NOT_OURS,
-            non_retryable=True,
-        )
+        raise _not_ours(place, f"is {entry.state} by another attempt; it is not run")
 
     async def _handle(self, attempt: Attempt) -> Outcome:
         tool = attempt.tool
@@ -186,100 +200,117 @@ class ToolActivities:
             task = asyncio.current_task()
             if task is None or not task.cancelling():
                 return Failed("The tool was cancelled from within")
-            if tool.safe_to_retry and not _is_given_up():
+            if _is_given_up():
+                return cancelled(tool)
+            if tool.safe_to_retry:
                 raise
-            return cancelled(tool)
+            return Unknown("its worker was cut off while it ran")
         assert outcome is not None
         return attempt.told(outcome)
 
-    async def _record(self, attempt: Attempt, owner: str, outcome: Outcome) -> dict[str, Any]:
-        """Record what a call came to. The effect is done: a store that refuses is asked again while there is time."""
+    async def _finish(
+        self, place: Place, key: str, owner: str, outcome: Outcome, spent: Usage | None = None
+    ) -> dict[str, Any] | None:
+        """Record what a call came to, and return it; None if it is not the owner's any more.
+
+        The effect is done: a store that refuses is asked again while there is time.
+        """
         written = write_outcome(outcome)
-        if (spent := attempt.invocations.spent) is not None:
+        if spent is not None:
             written["spent"] = spent.plain()
         text = to_json(written).decode()
         state: Any = "failed" if isinstance(outcome, Failed | Unknown) else "done"
-        finish = partial(self._host.store.finish, attempt.run, attempt.key, owner=owner, state=state, result=text)
-        ours = await surely(finish)
-        if not ours:
-            raise ApplicationError(
-                f"Call {attempt.key} of run {attempt.run} was settled while it ran",
-                type=names.CALL_NOT_OURS,
-                non_retryable=True,
-            )
-        self._host.cache.keep_result(attempt.run, attempt.key, written, len(text))
+        finish = partial(self._host.store.finish, place.scope, key, owner=owner, state=state, result=text)
+        if not await surely(finish):
+            return None
+        self._host.cache.keep_result(place.scope, key, written, len(text))
         return written
 
     # --- settling ---
 
     @activity.defn(name=names.SETTLE)
-    async def settle(self, reference: dict[str, Any]) -> dict[str, Any] | None:
-        """Return what became of a call: its outcome, `{"claimed": true}`, or None if it is to be run.
+    async def settle(self, reference: dict[str, Any]) -> dict[str, Any]:
+        """Return what became of a call: its outcome, `{"claimed": true}`, or nothing of both if it is to be run.
 
-        The ledger tells on any worker; only a `verify` needs one that has the tool.
+        With it goes the number of its last dispatch, which may be another run's; the next one has the next number. The
+        ledger tells on any worker; only a `verify` needs one that has the tool.
         """
         with TypedErrors(), Heartbeats():
             place = await self._place(reference)
-            if reference.get("recovering"):
-                return await self._recover(place)
-            entry = await self._host.store.settle(place.run, place.key)
-            if reference.get("wait") and entry.state == "claimed":
-                entry = await self._wait(place, entry)
-            return await self._verdict(place, entry, {})
+            while (found := await self._settled(place)) is None:
+                pass
+            return found
 
-    async def _wait(self, place: Place, entry: LedgerEntry) -> LedgerEntry:
-        """Wait for another attempt that still runs: for as long as its worker is alive, and it may take."""
+    async def _settled(self, place: Place) -> dict[str, Any] | None:
+        """Return the verdict; None if somebody else has changed the entry meanwhile."""
+        store, reference = self._host.store, place.reference
+        last = await last_dispatch(store, place.scope, place.position, place.call.id)
+        dispatch = max(last, place.dispatch)
+        entry = await store.settle(place.scope, place.key(dispatch))
+        if "given" in reference:
+            return await self._take(place, dispatch, entry, read_outcome(reference["given"]))
+        if any(reference.get(name) for name in ("wait", "recovering", "verify")):
+            entry = await self._wait(place, dispatch, entry)
+        if entry.state == "abandoned":
+            return {"dispatch": dispatch}
+        if entry.result is not None:
+            return {**previewed(read_entry(entry)), "dispatch": dispatch}
+        return await self._verified(place, dispatch, entry)
+
+    async def _wait(self, place: Place, dispatch: int, entry: LedgerEntry) -> LedgerEntry:
+        """Wait for an attempt that may still run: until its worker is known to be dead, or its time has passed."""
         store, tool = self._host.store, self._host.tools.get(place.call.name)
         longest = TIMEOUT if tool is None else handler_seconds(tool) + GRACE
-        until = asyncio.get_running_loop().time() + longest
-        while entry.state == "claimed" and asyncio.get_running_loop().time() < until:
-            calls = [call for call in await store.running_calls() if call.owner == entry.owner]
-            if not calls or not await is_alive(store, calls[0].worker, self._host.worker):
+        begun = datetime.now(UTC)
+        while entry.state == "claimed":
+            age = (datetime.now(UTC) - (entry.claimed_at or begun)).total_seconds()
+            if age > longest or not await may_run(store, entry.owner, self._host.scope):
                 break
             await asyncio.sleep(0.2)
-            entry = await store.settle(place.run, place.key)
+            entry = await store.settle(place.scope, place.key(dispatch))
         return entry
 
-    async def _recover(self, place: Place) -> dict[str, Any] | None:
-        """Settle a call that an earlier run left: by that run's ledger, if it was one that keeps a ledger."""
-        run, _, turn = (place.record.previous or "").rpartition("/")
-        if not run:
-            return await self._verified(place)
-        for dispatch in range(1, 2 * REDISPATCHES):
-            key = call_key(int(turn), place.reference.get("position", 0), place.call.id, dispatch)
-            entry = await self._host.store.settle(run, key)
-            if entry.state != "abandoned":
-                return await self._verdict(place, entry, {"run": run, "key": key})
-        return None
-
-    async def _verdict(self, place: Place, entry: LedgerEntry, source: dict[str, str]) -> dict[str, Any] | None:
-        if entry.state == "abandoned":
-            return None
-        if entry.result is not None:
-            outcome = previewed(read_entry(entry))
-            return outcome | {"source": source} if source else outcome
-        return await self._verified(place)
-
-    async def _verified(self, place: Place) -> dict[str, Any] | None:
+    async def _verified(self, place: Place, dispatch: int, entry: LedgerEntry) -> dict[str, Any] | None:
+        unknown = {"claimed": True, "dispatch": dispatch}
         if not place.reference.get("verify"):
-            return {"claimed": True}
+            return unknown
         attempt = self._attempt(place)
         tool = attempt.tool
         if tool.verify is None or tool.safe_to_retry:
-            return {"claimed": True}
+            return unknown
         outcome = await self._host.thread.run(attempt.bounded(tool.ask_whether_it_happened))
-        if outcome is None:
-            return None
         if isinstance(outcome, Unknown):
-            return {"claimed": True, "reason": outcome.reason}
-        return previewed(await self._enter(attempt, attempt.told(outcome)))
+            return {**unknown, "reason": outcome.reason}
+        if outcome is not None:
+            return await self._enter(place, dispatch, attempt.told(outcome))
+        # Given up before it runs again: who still has it records nothing, and of two who found this one runs it.
+        key = place.key(dispatch)
+        now = await self._host.store.abandon(place.scope, key, owner=str(entry.owner))
+        return {"dispatch": dispatch} if now.state == "abandoned" else None
 
-    async def _enter(self, attempt: Attempt, outcome: Outcome) -> dict[str, Any]:
-        """Enter into the ledger what `verify` has found out."""
-        store, owner = self._host.store, self._host.owner()
-        await store.claim(attempt.run, attempt.key, owner=owner, arguments_hash=_hash(attempt.call))
-        await store.take_over(attempt.run, attempt.key, owner=owner)
-        return await self._record(attempt, owner, outcome)
+    async def _take(self, place: Place, dispatch: int, entry: LedgerEntry, outcome: Outcome) -> dict[str, Any] | None:
+        """Enter what an operator has put in as the result of a call. If its handler still runs, that comes too late."""
+        if entry.result is not None:
+            return {**previewed(read_entry(entry)), "dispatch": dispatch}
+        if entry.state == "abandoned":
+            dispatch += 1
+            owner, arguments = self._host.owner(), _hash(place.call)
+            await self._host.store.claim(place.scope, place.key(dispatch), owner=owner, arguments_hash=arguments)
+        return await self._enter(place, dispatch, outcome)
+
+    async def _enter(self, place: Place, dispatch: int, outcome: Outcome) -> dict[str, Any] | None:
+        """Enter what a claimed call came to, as others than its handler know it; None if its entry has changed."""
+        key, owner = place.key(dispatch), self._host.owner()
+        entry = await self._host.store.take_over(place.scope, key, owner=owner)
+        if entry.owner != owner or entry.state != "claimed":
+            return None
+        written = await self._finish(place, key, owner, outcome)
+        return None if written is None else {**previewed(written), "dispatch": dispatch}
+
+
+def _not_ours(place: Place, why: str) -> ApplicationError:
+    text = f"Call {place.key(place.dispatch)} of {place.scope} {why}"
+    return ApplicationError(text, type=names.CALL_NOT_OURS, non_retryable=True)
 
 
 def _hash(call: ToolCall) -> str:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from temporalio import activity
 
@@ -12,6 +12,7 @@ from holdfast.agent_loop import last_answer, mended, result_message, unanswered
 from holdfast.agents import Agent, AgentContext, AgentIdentity
 from holdfast.checkpoints import Question
 from holdfast.errors import SessionConflictError
+from holdfast.local.dispatches import call_key
 from holdfast.messages import Message, ToolCall
 from holdfast.stores.protocol import Append, LedgerEntry, Session
 from holdfast.temporal.facts import read_usage
@@ -21,15 +22,14 @@ from holdfast.temporal.wire import read_outcome, write_outcome
 from holdfast.tools import Unknown
 
 
-def call_key(turn: int, position: int, call_id: str, dispatch: int = 1) -> str:
-    """Return the ledger's key of a call: by its place, since providers' ids repeat; each dispatch has its own."""
-    again = f"#{dispatch}" if dispatch > 1 else ""
-    return f"{turn}.{position}/{call_id}{again}"
-
-
 def session_key(session: Session) -> str:
     """Return what the idempotency keys of a session begin with: the same in process and here."""
-    return f"{session.id}@{session.created_at:%Y%m%dT%H%M%S%f}"
+    return made_at(session.id, cast(datetime, session.created_at))
+
+
+def made_at(session_id: str, created: datetime) -> str:
+    """Return the key of a session that is made now."""
+    return f"{session_id}@{created:%Y%m%dT%H%M%S%f}"
 
 
 @dataclass(slots=True)
@@ -159,17 +159,21 @@ class Transcript:
     async def _in_ledger(
         self, calls: Sequence[ToolCall], turn: int, positions: Mapping[str, int], sources: Mapping[int, Any]
     ) -> dict[str, dict[str, Any]]:
-        """Return what this run's ledger has of outcomes, by call id; where no source is named they are there."""
+        """Return what the ledger has of outcomes, by call id; where no source is named they are there."""
         keys = {}
         for call in calls:
             place = positions[call.id]
             source = sources.get(place, {"dispatch": 1})
             if "dispatch" in source:
-                keys[call.id] = call_key(turn, place, call.id, source["dispatch"])
-        run, cache = self.reference["run"], self.host.cache
-        result = {call_id: written for call_id, key in keys.items() if (written := cache.result(run, key)) is not None}
+                keys[call.id] = call_key(place, call.id, source["dispatch"])
+        if not keys:
+            return {}
+        scope, cache = (await self.host.load_record(self.reference["run"], turn)).key, self.host.cache
+        result = {
+            call_id: written for call_id, key in keys.items() if (written := cache.result(scope, key)) is not None
+        }
         if there := {call_id: key for call_id, key in keys.items() if call_id not in result}:
-            entries = await self.host.store.load_entries(run, list(there.values()))
+            entries = await self.host.store.load_entries(scope, list(there.values()))
             result |= {call_id: recorded(entries.get(key)) for call_id, key in there.items()}
         return result
 
@@ -178,8 +182,6 @@ class Transcript:
             case {"answer_of": session}:
                 messages = await self.host.store.load_messages(session)
                 return {"returned": messages[-1].content if messages else "", "spent": source.get("spent")}
-            case {"run": run, "key": key}:
-                return recorded((await self.host.store.load_entries(run, [key])).get(key))
         return source
 
     def take(

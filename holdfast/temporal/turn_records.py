@@ -15,9 +15,9 @@ class TurnRecord(Record):
         message: the answer.
         said: digests of the user's messages that it has heard.
         state: the agent's state, as JSON.
-        key: what the idempotency keys of its calls begin with.
+        key: the coordinates of the answer, `<session>@<made>/<message>`, under which its calls stand in the ledger, and
+            with which their idempotency keys begin; of a pipeline's tool step the run.
         session, agent_id, user_id, tenant_id: whose it is.
-        previous: of an answer that an earlier run left: that run's key and turn, if it kept a ledger.
         view: its turn, if the context was compressed for it.
         gates: what people must approve before its calls run.
         refused: by id, why calls do not run.
@@ -31,7 +31,6 @@ class TurnRecord(Record):
     agent_id: str
     user_id: str | None = None
     tenant_id: str | None = None
-    previous: str | None = None
     view: int | None = None
     gates: tuple[Question, ...] = ()
     refused: Mapping[str, str] = Field(default_factory=dict)
@@ -46,3 +45,8 @@ class KeptView(Record):
 
     seq: int
     messages: tuple[Message, ...]
+
+
+def step_place(run: str, path: str) -> str:
+    """Return where the record of a pipeline's step that calls a tool is kept."""
+    return f"{run}/calls/{path}"

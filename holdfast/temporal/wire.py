@@ -4,13 +4,13 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 from pydantic_core import to_json
 
 from holdfast.agent_loop import Gate
 from holdfast.errors import DefinitionError, InputError, TerminalError
-from holdfast.messages import Image, Message, clean_text, cut, json_problem, read_images
+from holdfast.messages import Image, Message, Usage, clean_text, cut, json_problem, read_images, size_over
 from holdfast.stores.protocol import check_session_id
 from holdfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown, check_count
 
@@ -288,6 +288,54 @@ def previewed(outcome: dict[str, Any]) -> dict[str, Any]:
     if len(text) <= PREVIEW:
         return outcome
     return {**outcome, kind: text[:PREVIEW] + "…", "size": len(text.encode())}
+
+
+def reported(outcome: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return what a tool's activity reports: the outcome as a history has it, and of which call.
+
+    That tells it from what an operator puts in as the result, who may well copy what another call reported.
+    """
+    return {**previewed(outcome), "call": key}
+
+
+def is_reported(found: object, key: str) -> bool:
+    """Whether a value is what a tool's activity reports of a call."""
+    return isinstance(found, dict) and found.get("call") == key and is_outcome(found)
+
+
+_OUTCOMES = ("returned", "failed", "asked", "terminated", "unknown", "cancelled")
+
+
+def is_outcome(found: Mapping[str, Any]) -> bool:
+    """Whether `read_outcome` can read it, and what else it says is of its kind."""
+    kinds = [kind for kind in _OUTCOMES if kind in found]
+    status, spent = found.get("status_code", 500), found.get("spent")
+    return (
+        len(kinds) == 1
+        and isinstance(found[kinds[0]], str)
+        and isinstance(status, int)
+        and isinstance(found.get("metadata"), dict | None)
+        and (spent is None or is_usage(spent))
+    )
+
+
+def is_usage(found: object) -> bool:
+    """Whether `Usage.of` can read it."""
+    try:
+        Usage.of(cast(Any, found))
+    except (TypeError, ValueError, AttributeError):
+        return False
+    return True
+
+
+def put_in(found: object) -> dict[str, Any]:
+    """Return, as a written outcome, what an operator has put in as the result of a call: a text, or why it is none."""
+    if problem := json_problem(found):
+        return {"failed": f"An operator put in a result that cannot be used: {problem}"}
+    text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+    if size := size_over(text, INLINE_BYTES):
+        return {"failed": f"An operator put in a result of {size:,} bytes, more than {INLINE_BYTES:,}"}
+    return {"returned": text}
 
 
 def shown_arguments(arguments: dict[str, Any] | str) -> str:

@@ -40,6 +40,7 @@ from holdfast import (
     tool,
 )
 from holdfast.stores import Append, LedgerEntry, SQLiteStore
+from holdfast.stores.locks import SessionLocks
 from holdfast.temporal import HoldfastPlugin, connect
 from holdfast.testing import ScriptedModel
 
@@ -253,9 +254,11 @@ class Outside:
 class StoppingStore(SQLiteStore):
     """A store that stops around what it writes of a call."""
 
-    def __init__(self, outside: Outside) -> None:
+    def __init__(self, outside: Outside, locks: str | None = None) -> None:
         super().__init__(outside.folder / "holdfast.db")
         self._outside = outside
+        if locks is not None:  # as on another machine, where nobody's holds are seen
+            self._locks = SessionLocks(str(outside.folder / locks))
 
     async def claim(self, run_key: str, call_key: str, **options: Any) -> LedgerEntry:
         call = call_key.partition("/")[2].partition("#")[0]
@@ -284,7 +287,14 @@ class WithoutWorkflows(HoldfastPlugin):
 
 
 async def work(
-    outside: Outside, address: str, queue: str, *, workflows: bool = True, drain: float = 0.0, **options: Any
+    outside: Outside,
+    address: str,
+    queue: str,
+    *,
+    workflows: bool = True,
+    drain: float = 0.0,
+    locks: str | None = None,
+    **options: Any,
 ) -> None:
     """Work until SIGTERM, and then for as long as `drain` says."""
     if drain:
@@ -293,7 +303,7 @@ async def work(
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     client = await connect(address)
     plugin_type = HoldfastPlugin if workflows else WithoutWorkflows
-    async with StoppingStore(outside) as store:
+    async with StoppingStore(outside, locks) as store:
         plugin = plugin_type(
             agents=outside.agents(), pipelines=outside.pipelines(), store=store, llm=outside.model()
         )

@@ -1,0 +1,119 @@
+"""What the results of our activities look like: an operator may complete one by hand, with anything.
+
+Tools are not here: whatever somebody puts in as the result of a call is its result (see `wire.put_in`). These steer the
+run; what no run can use would fail its workflow task again and again.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.messages import json_problem
+from holdfast.temporal import names
+from holdfast.temporal.wire import is_outcome, is_usage
+
+
+def fits(activity: str, reference: Mapping[str, Any], found: object) -> bool:
+    """Whether a value can be the result of an activity that was asked for with this reference."""
+    match activity:
+        case names.START | names.DECIDE:
+            return found is None or isinstance(found, str)
+        case names.COMMIT:
+            return _is_number(found)
+        case names.ATTACH:
+            return found is None or _is_result(found)
+    if not isinstance(found, dict) or json_problem(found) is not None:
+        return False
+    match activity:
+        case names.SETTLE:
+            return _is_verdict(found)
+        case names.FINISH:
+            return _is_number(found.get("seq")) and isinstance(found.get("response"), str)
+        case names.EXPORT:
+            return isinstance(found.get("error"), str) or isinstance(found.get("checkpoint"), dict)
+        case names.STEP:
+            return _is_step(reference, found)
+        case names.CALL_MODEL:
+            return _is_reply(found)
+    return True
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_result(found: object) -> bool:
+    return (
+        isinstance(found, dict)
+        and isinstance(found.get("status"), str)
+        and isinstance(found.get("iterations", 0), int)
+        and all(isinstance(found.get(name, ""), str | None) for name in ("response", "error", "question"))
+        and (found.get("usage") is None or isinstance(found["usage"], dict))
+    )
+
+
+def _is_verdict(found: dict[str, Any]) -> bool:
+    if not _is_number(found.get("dispatch")) or found["dispatch"] < 1:
+        return False
+    if found.keys() == {"dispatch"}:
+        return True
+    return found["claimed"] is True and isinstance(found.get("reason", ""), str) if "claimed" in found else (
+        is_outcome(found))  # fmt: skip
+
+
+def _is_step(reference: Mapping[str, Any], found: dict[str, Any]) -> bool:
+    """The path of what was kept is said again: else the run would go on with what is not in the store."""
+    if "done" in reference and found.get("kept") != reference["done"]["path"]:
+        return False
+    if "failed" in found:
+        return _is_failure(found["failed"])
+    if "end" in reference and not isinstance(found.get("result"), dict):
+        return False
+    if "make" not in reference:
+        return True
+    made, what = found.get("made"), reference["make"]["what"]
+    if isinstance(made, dict) and "failed" in made:
+        return _is_failure(made["failed"])
+    if what == "gate":
+        return isinstance(made, dict) and ("decided" in made or _is_shown(made))
+    return "made" in found and (what != "with" or made is None or isinstance(made, str))
+
+
+def _is_shown(gate: dict[str, Any]) -> bool:
+    later = gate.get("later", [])
+    return all(isinstance(gate.get(name), str) for name in ("message", "digest")) and (
+        isinstance(later, list) and all(isinstance(one, dict) and _is_shown(one) for one in later))  # fmt: skip
+
+
+def _is_failure(found: object) -> bool:
+    return isinstance(found, list) and len(found) == 2 and all(isinstance(item, str) for item in found)
+
+
+_REPLY: dict[str, Any] = {
+    "seq": _is_number,
+    "view": _is_number,
+    "untold": lambda value: isinstance(value, list) and all(map(_is_number, value)),
+    "usage": is_usage,
+    "stop_reason": lambda value: isinstance(value, str),
+    "text": lambda value: isinstance(value, str),
+    "size": _is_number,
+    "error": lambda value: isinstance(value, str),
+    "output": lambda value: True,
+    "output_error": lambda value: isinstance(value, str),
+    "calls": lambda value: isinstance(value, list) and all(map(_is_call, value)),
+    "refused": lambda value: isinstance(value, dict) and all(isinstance(why, str) for why in value.values()),
+    "gates": lambda value: isinstance(value, list) and all(isinstance(gate, dict) for gate in value),
+    "arguments": lambda value: isinstance(value, dict),
+}
+
+
+def _is_reply(found: dict[str, Any]) -> bool:
+    return "seq" in found and all(name in _REPLY and _REPLY[name](value) for name, value in found.items())
+
+
+def _is_call(found: object) -> bool:
+    return (
+        isinstance(found, list)
+        and len(found) == 4
+        and _is_number(found[2])
+        and all(isinstance(found[place], str) for place in (0, 1, 3))
+    )
