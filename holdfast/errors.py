@@ -96,9 +96,17 @@ class StoreError(HoldfastError):
 
 
 class NotConfirmedError(HoldfastError):
-    """Something was sent to a run, and no worker has said in time whether it counts: it may count later."""
+    """Something was sent to a run, and no worker has said in time whether it counts: it may count later.
+
+    Args:
+        id: of what was sent; sent again with it, it counts once.
+    """
 
     code = "NOT_CONFIRMED"
+
+    def __init__(self, message: str, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(message)
+        self.id = id
 
 
 class ModelError(HoldfastError):

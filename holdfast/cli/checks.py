@@ -84,6 +84,7 @@ async def _surroundings(server: dict[str, Any], task_queue: str, store: str | No
     if checks[-1][1]:
         checks.append(await _tried("search attributes", lambda: _attributes(client)))
         checks.append(await _tried("workers", lambda: _workers(client, task_queue)))
+        checks.append(await _tried("runs", lambda: _stuck(client, task_queue)))
         if store is not None and checks[0][1]:
             checks.append(await _tried("sessions", lambda: _sessions(client, task_queue, store)))
     return checks
@@ -148,6 +149,17 @@ async def _workers(client: "Client", task_queue: str) -> tuple[bool, str]:
     if not names:
         return False, f"none {lately}: start one, with `holdfast worker APP`"
     return True, f"{len(names)} {lately}, counting those that have died since: {', '.join(names)}"
+
+
+async def _stuck(client: "Client", task_queue: str) -> tuple[bool, str]:
+    """Look for runs that no worker takes further, since their workflow task fails whenever it is tried."""
+    from holdfast.temporal.stuck import find_stuck
+
+    found = await find_stuck(client, task_queue, _RUNS)
+    if not found:
+        return True, "none is stuck, of those that the server reports and the last in flight"
+    told = [f"{one.workflow_id} is stuck: {one.why}. Rescue: {one.rescue}" for one in found]
+    return False, "; ".join(told)
 
 
 async def _sessions(client: "Client", task_queue: str, path: str) -> tuple[bool, str]:

@@ -43,7 +43,7 @@ async def pending(client: "Client", output: Output, run: str | None) -> None:
     if run is None:
         items = await people.waiting()
     else:
-        items = [{"workflow_id": run, **item} for item in await people.pending(run)]
+        items = [{**item, "workflow_id": run} for item in await people.pending(run)]
     if not output.is_text or (run is None and len(items) > 1):
         output.rows(
             items,
@@ -88,7 +88,7 @@ async def approve(
     item = await _gate(client, run, gate)
     changed = None if edit is None else read_json_option("--edit", edit)
     if output.is_text and not yes and sys.stdin.isatty():
-        write_waiting(output, {"workflow_id": run, **item})
+        write_waiting(output, {**item, "workflow_id": run})
         if changed is not None:
             output.line(f"  In its place: {edit}")
         with stoppable():

@@ -265,11 +265,12 @@ def _running(state: dict[str, Any]) -> str:
 
 
 def _write(output: Output, seen: dict[str, Any]) -> None:
+    from holdfast.temporal.items import read_result
     from holdfast.temporal.seen import outcome
 
-    state, result = seen.get("state") or {}, seen.get("result")
+    state, result = seen.get("state") or {}, read_result(seen.get("result"))
     ended = outcome(seen) if "closed" in seen else str(state.get("status", seen["status"]))
-    usage = state.get("usage") or (result.get("usage") if isinstance(result, dict) else None)
+    usage = state.get("usage") or result.get("usage")
     output.fields(
         {
             "Run": seen["workflow_id"],
@@ -279,18 +280,18 @@ def _write(output: Output, seen: dict[str, Any]) -> None:
             "Tenant": seen.get("tenant_id"),
             "Started": f"{seen['started']} ({ago(seen['started'])} ago)",
             "Ended": seen.get("closed"),
-            "Turn": f"{state['turn']} of at most {state['max_iterations']}" if "max_iterations" in state else None,
+            "Turn": f"{state.get('turn')} of at most {state['max_iterations']}" if "max_iterations" in state else None,
             "Usage": _usage(usage),
             "Runs": _running(state),
             "Tries again": ", ".join(map(_retried, seen.get("retries", ()))),
-            "Error": seen.get("error") or (isinstance(result, dict) and result.get("error")) or state.get("error"),
+            "Error": seen.get("error") or result.get("error") or state.get("error"),
             "No worker": seen.get("unreachable"),
         }
     )
     for item in state.get("waiting", ()):
         output.line("")
-        write_waiting(output, {"workflow_id": seen["workflow_id"], **item})
-    if isinstance(result, dict) and (text := result.get("response") or result.get("outputs")):
+        write_waiting(output, {**item, "workflow_id": seen["workflow_id"]})
+    if text := result.get("response") or result.get("outputs"):
         output.line("")
         output.line(text if isinstance(text, str) else json.dumps(text, ensure_ascii=False, indent=2))
 

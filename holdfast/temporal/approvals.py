@@ -89,6 +89,7 @@ def _gates() -> _WorkflowGates:
         gates = _WorkflowGates()
         setattr(instance, _ATTRIBUTE, gates)
         workflow.set_query_handler(names.PENDING, gates.pending)
+        workflow.set_query_handler(names.OUTCOME, gates.outcome)
         if workflow.get_query_handler(names.STATUS) is None:  # the user's own stays
             workflow.set_query_handler(names.STATUS, gates.status)
         workflow.set_update_handler(names.DECIDE_UPDATE, gates.decide_update, validator=gates._check_decide)

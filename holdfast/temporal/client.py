@@ -1,9 +1,8 @@
 """Starts agents and speaks to runs, with any Temporal client. The `temporal` command does all of it, too."""
 
 import asyncio
-from collections.abc import Awaitable
 from datetime import timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 from uuid import uuid4
 
 from temporalio.client import (
@@ -11,26 +10,25 @@ from temporalio.client import (
     WorkflowFailureError,
     WorkflowHandle,
     WorkflowQueryFailedError,
-    WorkflowUpdateFailedError,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast.agents import Agent
 from holdfast.checkpoints import Checkpoint
-from holdfast.errors import HoldfastError, InputError, NotConfirmedError, SessionConflictError
+from holdfast.errors import HoldfastError, InputError, SessionConflictError
 from holdfast.local.inputs import Images
 from holdfast.local.pipelines import check_run_key
 from holdfast.messages import read_images
 from holdfast.pipelines import Pipeline
 from holdfast.stores.protocol import check_session_id
 from holdfast.temporal import names
-from holdfast.temporal.seen import runs_query
+from holdfast.temporal.items import read_items, read_state, unreadable
+from holdfast.temporal.seen import answer, our_run, runs_query
+from holdfast.temporal.sending import Signal, send
 from holdfast.temporal.wire import CHECKPOINT_BYTES, AgentInput, PipelineInput, check_json
 
-T = TypeVar("T")
 Run = WorkflowHandle[Any, dict[str, Any]]
 _PATIENCE = timedelta(seconds=2)
 _CONFIRMED = 10.0  # seconds in which a worker says whether something counts
@@ -154,8 +152,8 @@ async def start_pipeline(
 class HoldfastClient:
     """Speaks to runs by their workflow ids; `HoldfastClient(await connect())`.
 
-    Every method that changes something is an update: it raises `InputError`, saying why, if it does not count, and
-    `NotConfirmedError` if no worker has said within ten seconds whether it does.
+    Every method that changes something raises `InputError`, saying why, if it does not count, and `NotConfirmedError`
+    if no worker has said within ten seconds whether it does. Tried again with its `id`, the same thing counts once.
     """
 
     def __init__(self, client: Client) -> None:
@@ -178,18 +176,16 @@ class HoldfastClient:
 
     async def status(self, workflow_id: str) -> dict[str, Any]:
         """Return how far a run is, what it waits for, and what messages it could not use."""
-        status: dict[str, Any] = await self._query(workflow_id, names.STATUS)
-        return status
+        return read_state(await self._query(workflow_id, names.STATUS))
 
     async def pending(self, workflow_id: str) -> list[dict[str, Any]]:
         """Return what of a run waits for a person: kind, name, message, since, deadline."""
-        pending: list[dict[str, Any]] = await self._query(workflow_id, names.PENDING)
-        return pending
+        return read_items(await self._query(workflow_id, names.PENDING))
 
     async def _query(self, workflow_id: str, name: str) -> Any:
-        asked = self.run(workflow_id).query(name, rpc_timeout=timedelta(seconds=_CONFIRMED))
+        await our_run(self.client, workflow_id)
         try:
-            return await _of_a_run(workflow_id, asked)
+            return await answer(self.run(workflow_id), name, timedelta(seconds=_CONFIRMED))
         except RPCError as error:
             if error.status not in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
                 raise
@@ -205,26 +201,33 @@ class HoldfastClient:
         query, few = runs_query(waiting=True, group=group), asyncio.Semaphore(_AT_ONCE)
         runs = [run.id async for run in self.client.list_workflows(query, limit=limit)]
         pending = await asyncio.gather(*(self._pending_soon(run, few) for run in runs))
-        return [{"workflow_id": run, **item} for run, items in zip(runs, pending, strict=True) for item in items]
+        return [{**item, "workflow_id": run} for run, items in zip(runs, pending, strict=True) for item in items]
 
     async def _pending_soon(self, workflow_id: str, few: asyncio.Semaphore) -> list[dict[str, Any]]:
         """Ask a run, but not for long: a queue without a worker must not hide what waits in others."""
         try:
             async with few:
-                found: list[dict[str, Any]] = await self.run(workflow_id).query(names.PENDING, rpc_timeout=_PATIENCE)
+                return read_items(await answer(self.run(workflow_id), names.PENDING, _PATIENCE))
+        except InputError as error:
+            return [unreadable(str(error))]
         except (RPCError, WorkflowQueryFailedError) as error:
             return [{"kind": "unreachable", "name": "", "message": f"no worker answers for this run: {error}"}]
-        return found
 
-    async def message(self, workflow_id: str, text: str, *, images: Images = ()) -> None:
+    async def message(self, workflow_id: str, text: str, *, images: Images = (), id: str | None = None) -> None:  # noqa: A002
         """Say something to a run; images are those of `start_agent`, 256 KiB in all."""
-        await self._update(workflow_id, names.MESSAGE, {"text": text, "images": _plain_images(images)})
+        await self._send(workflow_id, names.MESSAGE, {"text": text, "images": _plain_images(images)}, id)
 
     async def answer(
-        self, workflow_id: str, text: str, *, tool_call_id: str | None = None, by: str | None = None
+        self,
+        workflow_id: str,
+        text: str,
+        *,
+        tool_call_id: str | None = None,
+        by: str | None = None,
+        id: str | None = None,  # noqa: A002
     ) -> None:
         """Answer a question: the one of a call, or the first that is open."""
-        await self._update(workflow_id, names.ANSWER, {"text": text, "tool_call_id": tool_call_id, "by": by})
+        await self._send(workflow_id, names.ANSWER, {"text": text, "tool_call_id": tool_call_id, "by": by}, id)
 
     async def resume(
         self,
@@ -234,9 +237,11 @@ class HoldfastClient:
         model: str | None = None,
         by: str | None = None,
         reason: str | None = None,
+        id: str | None = None,  # noqa: A002
     ) -> None:
         """Let a paused run try again, with another model if given, or end."""
-        await self._update(workflow_id, names.RESUME, {"action": action, "model": model, "by": by, "reason": reason})
+        data = {"action": action, "model": model, "by": by, "reason": reason}
+        await self._send(workflow_id, names.RESUME, data, id)
 
     async def resolve(
         self,
@@ -247,10 +252,11 @@ class HoldfastClient:
         result: Any = None,
         by: str | None = None,
         reason: str | None = None,
+        id: str | None = None,  # noqa: A002
     ) -> None:
         """Settle a call of unknown outcome: it happened with this result, or it did not and is run, or nobody knows."""
         data = {"tool_call_id": tool_call_id, "decision": decision, "by": by, "reason": reason}
-        await self._update(workflow_id, names.RESOLVE, data, {"result": result} if decision == "happened" else {})
+        await self._send(workflow_id, names.RESOLVE, data, id, {"result": result} if decision == "happened" else {})
 
     async def decide(
         self,
@@ -262,45 +268,41 @@ class HoldfastClient:
         comment: str | None = None,
         digest: str | None = None,
         edit: Any = None,
+        id: str | None = None,  # noqa: A002
     ) -> None:
         """Approve or reject at a gate; `digest` is that of `pending`, of what was looked at."""
-        data = {"gate": gate, "decision": decision, "by": by, "comment": comment, "digest": digest, "edit": edit}
-        await self._update(workflow_id, names.DECIDE_UPDATE, data)
+        if decision not in (names.APPROVE, names.REJECT):
+            raise InputError(f'decide: decision must be "approve" or "reject", got {decision!r}')
+        data = {"gate": gate, "by": by, "comment": comment, "digest": digest, "edit": edit}
+        await self._send(workflow_id, decision, data, id, called=names.DECIDE_UPDATE)
 
     async def export(self, workflow_id: str) -> Checkpoint:
         """Return a run as a checkpoint. Cancel the run before another one goes on from it."""
-        return Checkpoint.model_validate(await self._update(workflow_id, names.EXPORT_UPDATE, {}))
+        exported = await self._send(workflow_id, names.EXPORT_UPDATE, {}, None)
+        return Checkpoint.model_validate(exported["checkpoint"])
 
-    async def _update(
-        self, workflow_id: str, name: str, data: dict[str, Any], also: dict[str, Any] | None = None
-    ) -> Any:
+    async def _send(
+        self,
+        workflow_id: str,
+        name: str,
+        data: dict[str, Any],
+        id: str | None,  # noqa: A002
+        also: dict[str, Any] | None = None,
+        *,
+        called: str | None = None,
+    ) -> dict[str, Any]:
         plain = {key: value for key, value in data.items() if value is not None} | (also or {})
-        # An export waits until the run is between two actions, for as long as that takes.
-        patience = None if name == names.EXPORT_UPDATE else timedelta(seconds=_CONFIRMED)
-        task = asyncio.current_task()
-        cancelled = 0 if task is None else task.cancelling()
-        try:
-            return await _of_a_run(workflow_id, self.run(workflow_id).execute_update(name, plain, rpc_timeout=patience))
-        except WorkflowUpdateRPCTimeoutOrCancelledError as error:
-            if task is not None and task.cancelling() > cancelled:
-                raise asyncio.CancelledError from error
-            raise NotConfirmedError(
-                f"Run {workflow_id}: no worker has taken `{name}` within {_CONFIRMED:g} s. It was sent, and may count "
-                "as soon as one is there: look at the run before you send it again"
-            ) from error
-        except WorkflowUpdateFailedError as error:
-            cause = error.cause
-            raise InputError(cause.message if isinstance(cause, ApplicationError) else str(cause)) from error
-
-
-async def _of_a_run(workflow_id: str, asked: Awaitable[T]) -> T:
-    """Return what was asked of a run; that there is none, or that it has ended, is said as such."""
-    try:
-        return await asked
-    except RPCError as error:
-        if error.status != RPCStatusCode.NOT_FOUND:
-            raise
-        raise InputError(f"Run {workflow_id}: {error.message}") from error
+        check_json(plain, called or name)
+        signal = Signal(
+            name=name,
+            called=called or name,
+            data=plain,
+            id=uuid4().hex if id is None else id,
+            is_repeated=id is not None,
+            # An export waits until the run is between two actions, for as long as that takes.
+            seconds=None if name == names.EXPORT_UPDATE else _CONFIRMED,
+        )
+        return await send(self.client, workflow_id, signal)
 
 
 def _plain_images(images: Images) -> list[Any] | None:

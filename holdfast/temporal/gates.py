@@ -30,11 +30,17 @@ _DECISION = {"gate": str, "decision": str, "by": str, "comment": str, "digest": 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrived:
-    """A decision that waits to be judged; `verdict` becomes why it does not count, or None. A signal has none."""
+    """A decision that waits to be judged.
+
+    Args:
+        verdict: of an update; becomes why it does not count, or None.
+        sent: the id of a signal that has one.
+    """
 
     decision: Decision
     at: datetime
     verdict: "asyncio.Future[str | None] | None" = None
+    sent: str | None = None
 
 
 class Gates(Waits):
@@ -75,8 +81,9 @@ class Gates(Waits):
         """Say where a gate may be that is not here."""
         return ""
 
-    def _leave_if_long(self) -> None:
-        """Prepare to continue as new, if the history has grown so long."""
+    def _outcome(self, sent: str) -> dict[str, Any] | None:
+        waits = any(item.sent == sent for items in self._arrived.values() for item in items)
+        return {} if waits else super()._outcome(sent)
 
     def _has_senders(self) -> bool:
         """Whether somebody waits for what becomes of a decision."""
@@ -85,7 +92,7 @@ class Gates(Waits):
     def _carried_decisions(self) -> dict[str, Any]:
         """Return as JSON what a run that continues as new must not lose; of decisions those that nobody waits for."""
         arrived = {
-            gate: [[item.decision.model_dump(), item.at.isoformat()] for item in items]
+            gate: [[item.decision.model_dump(), item.at.isoformat(), item.sent] for item in items]
             for gate, items in self._arrived.items()
             if items
         }
@@ -95,7 +102,10 @@ class Gates(Waits):
     def _take_over(self, data: Mapping[str, Any]) -> None:
         """Take in what the run before carried over; what arrived meanwhile stands behind it."""
         for gate, items in data.get("arrived", {}).items():
-            before = [Arrived(Decision(**decision), datetime.fromisoformat(at)) for decision, at in items]
+            before = [
+                Arrived(Decision(**decision), datetime.fromisoformat(at), sent=sent[0] if sent else None)
+                for decision, at, *sent in items
+            ]
             self._arrived[gate] = deque([*before, *self._arrived.get(gate, ())])
         self._closed = {**data.get("closed", {}), **self._closed}
         self._mailbox.take_over(data.get("mailbox", {}))
@@ -137,16 +147,26 @@ class Gates(Waits):
         open_gates = {waiting.name for waiting in self._waiting if waiting.kind == "approval"} | self._gates.keys()
         return [item.decision for gate, items in self._arrived.items() if gate not in open_gates for item in items]
 
-    def _keep(self, decision: Decision, verdict: "asyncio.Future[str | None] | None" = None) -> None:
-        self._arrived.setdefault(decision.gate, deque()).append(Arrived(decision, workflow.now(), verdict))
+    def _keep(
+        self, decision: Decision, sent: str | None = None, verdict: "asyncio.Future[str | None] | None" = None
+    ) -> None:
+        self._arrived.setdefault(decision.gate, deque()).append(Arrived(decision, workflow.now(), verdict, sent))
+
+    def _take_decision(self, name: str, data: Any, extra: tuple[Any, ...]) -> None:
+        self._take(
+            name,
+            data,
+            lambda given, sent: self._read_decision(name, given, extra, may_be_early=sent is None),
+            self._keep,
+        )
 
     @workflow.signal(name=names.APPROVE, description='Approve a gate: {"gate", "by"?, "comment"?, "digest"?, "edit"?}')
     def approve_signal(self, data: Any = None, *extra: Any) -> None:
-        self._take("approve", lambda: self._read_decision("approve", data, extra, may_be_early=True), self._keep)
+        self._take_decision(names.APPROVE, data, extra)
 
     @workflow.signal(name=names.REJECT, description='Reject at a gate: {"gate", "by"?, "comment"?, "digest"?}')
     def reject_signal(self, data: Any = None, *extra: Any) -> None:
-        self._take("reject", lambda: self._read_decision("reject", data, extra, may_be_early=True), self._keep)
+        self._take_decision(names.REJECT, data, extra)
 
     @workflow.update(
         name=names.DECIDE_UPDATE,
@@ -156,7 +176,7 @@ class Gates(Waits):
     async def decide_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
         decision = self._read_decision(names.DECIDE_UPDATE, data, extra, may_be_early=False)
         verdict: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        self._keep(decision, verdict)
+        self._keep(decision, verdict=verdict)
         refused = await verdict
         if refused is not None:
             raise ApplicationError(refused, type="InputError", non_retryable=True)
@@ -248,7 +268,9 @@ class Gates(Waits):
         if arrived.verdict is not None:
             arrived.verdict.set_result(refused)
         elif refused is not None:
-            self._refuse(decision.decision, refused)
+            self._came_of(decision.decision, arrived.sent, refused)
+        else:
+            self._mailbox.came_of(arrived.sent, accepted=True, gate=gate.name)
         return gate if refused is not None else gate.decided(self._as_kept(decision))
 
 

@@ -16,6 +16,8 @@ from holdfast.temporal.wire import PARKED_MESSAGES, Said, check_json, read_field
 
 NOTED = 10  # refusals that `status` shows
 TOLD = 200  # notices that a run remembers, so that going on as new it does not send them again
+OUTCOMES = 500  # of signals with an id, which a run remembers
+_ID = 100  # characters of such an id
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class Mailbox:
         answered: call ids that have had their answer.
         refused: the last messages that changed nothing, and why.
         told: the last notices that were sent.
+        outcomes: of the last signals with an id, by it: `{"accepted": True, …}` or `{"refused": why}`.
     """
 
     messages: list[Said] = field(default_factory=list)
@@ -66,10 +69,18 @@ class Mailbox:
     resolves: dict[str, Resolve] = field(default_factory=dict)
     refused: list[dict[str, str]] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
+    outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def note(self, name: str, reason: str, at: str) -> None:
         """Keep why a message was not used."""
         self.refused = [*self.refused[1 - NOTED :], {"name": name, "reason": reason[:500], "at": at}]
+
+    def came_of(self, sent: str | None, **outcome: Any) -> None:
+        """Keep what a signal with an id came to, for its sender."""
+        if sent is not None:
+            self.outcomes[sent] = outcome
+        if len(self.outcomes) > OUTCOMES:
+            del self.outcomes[next(iter(self.outcomes))]
 
     # --- reading; each raises InputError ---
 
@@ -158,6 +169,7 @@ class Mailbox:
             ],
             "refused": self.refused,
             "told": self.told,
+            "outcomes": self.outcomes,
         }  # fmt: skip
         return {name: value for name, value in data.items() if value}
 
@@ -171,6 +183,21 @@ class Mailbox:
         self.answered = [*data.get("answered", ()), *self.answered]
         self.refused = [*data.get("refused", ()), *self.refused][-NOTED:]
         self.told = [*data.get("told", ()), *self.told][-TOLD:]
+        self.outcomes = {**data.get("outcomes", {}), **self.outcomes}
+
+
+def split_id(data: object) -> tuple[str | None, object]:
+    """Return the id that the sender of a signal has given it, or None, and the rest of what was sent.
+
+    Raises:
+        InputError: it is no id.
+    """
+    if not isinstance(data, dict) or data.get("id") is None:
+        return None, data
+    sent = data["id"]
+    if not isinstance(sent, str) or not 0 < len(sent) <= _ID or not sent.isprintable():
+        raise InputError(f"id must be text of 1 to {_ID} characters, got {sent!r:.80}")
+    return sent, {name: value for name, value in data.items() if name != "id"}
 
 
 def _required(fields: Mapping[str, Any], what: str, name: str) -> Any:

@@ -31,6 +31,7 @@ REJECT = "reject"
 DECIDE_UPDATE = "decide"
 STATUS = "status"
 PENDING = "pending"
+OUTCOME = "holdfast.outcome"  # of a signal with an id; what answers it is a run of ours
 
 # Search attributes.
 STATUS_ATTRIBUTE = "HoldfastStatus"

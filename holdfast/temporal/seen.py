@@ -11,16 +11,22 @@ from temporalio.client import (
     WorkflowExecution,
     WorkflowExecutionDescription,
     WorkflowFailureError,
+    WorkflowHandle,
     WorkflowQueryFailedError,
 )
 from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast.errors import HoldfastError, InputError
+from holdfast.messages import error_text
 from holdfast.temporal import names
+from holdfast.temporal.items import read_items, read_state
 
 _PATIENCE = timedelta(seconds=5)  # for an answer of a worker; there may be none
+_KNOWN = 2.0  # seconds, for one that says whether a run is ours
 _BEGINS = 1.0  # seconds that a worker has to begin a run, where somebody waits to see it begin
 _EVERY = 0.3  # seconds between two looks at a run
+_MEMOS = {names.AGENT_MEMO, names.PIPELINE_MEMO}
+_ATTRIBUTES = {names.STATUS_ATTRIBUTE, names.WAITING_ATTRIBUTE, names.SESSION_ATTRIBUTE}
 _BY_TEMPORAL = {"failed": "Failed", "terminated": "Terminated", "timed-out": "TimedOut"}  # ends that no run can tell
 DONE = ("complete",)  # what a run ends with that went well
 
@@ -106,16 +112,16 @@ async def looked_at(client: Client, workflow_id: str) -> dict[str, Any]:
     What is tried again stands in `retries`, with why it failed before.
 
     Raises:
-        InputError: there is none.
+        InputError: there is none, or it is another program's.
     """
-    run = await described(client, workflow_id)
+    run = await our_run(client, workflow_id)
     seen = listed(run)
     if "closed" in seen:
         return seen | await _end(client, workflow_id, run.run_id)
     if retries := [_retry(item) for item in run.raw_description.pending_activities if item.attempt > 1]:
         seen["retries"] = retries
     try:
-        return seen | {"state": await _state(client, workflow_id)}
+        return seen | {"state": await _state(client, workflow_id, seen["status"])}
     except HoldfastError as error:
         return seen | {"unreachable": str(error)}
 
@@ -144,6 +150,29 @@ async def described(client: Client, workflow_id: str) -> WorkflowExecutionDescri
         ) from error
 
 
+async def our_run(client: Client, workflow_id: str) -> WorkflowExecutionDescription:
+    """Return what the server knows of a run of ours.
+
+    Ours is what holdfast has started or found a place for in the list of runs, and what answers as only runs of ours
+    and workflows with an `approval` do.
+
+    Raises:
+        InputError: there is none, or it is another program's.
+    """
+    run = await described(client, workflow_id)
+    if run.raw_info.memo.fields.keys() & _MEMOS or run.raw_info.search_attributes.indexed_fields.keys() & _ATTRIBUTES:
+        return run
+    handle = client.get_workflow_handle(workflow_id, run_id=run.run_id)
+    try:
+        async with asyncio.timeout(_KNOWN):  # of an RPC, the SDK tries again when its own time is over
+            await handle.query(names.OUTCOME, "")
+    except (RPCError, WorkflowQueryFailedError, TimeoutError) as error:
+        why = "no worker answers for it" if isinstance(error, TimeoutError) else str(error)
+        what = f"Workflow {workflow_id}, of type {run.workflow_type}, is not known as a run of holdfast"
+        raise InputError(f"{what} ({why}); the `temporal` command looks after others") from error
+    return run
+
+
 async def failed_at_once(client: Client, workflow_id: str) -> dict[str, Any] | None:
     """Return a new run, as `looked_at` does, if its first workflow task failed it; None if it goes on.
 
@@ -168,20 +197,36 @@ async def cancel_run(client: Client, workflow_id: str) -> None:
     """Cancel a run.
 
     Raises:
-        InputError: there is none, or it has ended.
+        InputError: there is none, it is another program's, or it has ended.
     """
-    if (await described(client, workflow_id)).close_time is not None:
+    if (await our_run(client, workflow_id)).close_time is not None:
         raise InputError(f"Run {workflow_id} has ended already")
     await client.get_workflow_handle(workflow_id).cancel()
 
 
-async def _state(client: Client, workflow_id: str) -> dict[str, Any]:
+async def _state(client: Client, workflow_id: str, listed_as: str) -> dict[str, Any]:
+    handle = client.get_workflow_handle(workflow_id)
     try:
-        handle = client.get_workflow_handle(workflow_id)
-        state: dict[str, Any] = await handle.query(names.STATUS, rpc_timeout=_PATIENCE)
+        try:
+            return read_state(await answer(handle, names.STATUS, _PATIENCE))
+        except InputError:  # a user's own workflow with a status of its own, beside a gate of ours
+            return {"status": listed_as, "waiting": read_items(await answer(handle, names.PENDING, _PATIENCE))}
     except (RPCError, WorkflowQueryFailedError) as error:
         raise HoldfastError(f"No worker answers for run {workflow_id}: {error}") from error
-    return state
+
+
+async def answer(handle: WorkflowHandle[Any, Any], query: str, patience: timedelta) -> Any:
+    """Return what a workflow answers, whatever it is.
+
+    Raises:
+        InputError: it cannot be decoded.
+    """
+    try:
+        return await handle.query(query, rpc_timeout=patience)
+    except (RPCError, WorkflowQueryFailedError):
+        raise
+    except Exception as error:  # what another program has written, in the hands of whatever converter there is
+        raise InputError(f"its answer to {query} cannot be decoded: {error_text(error)}") from error
 
 
 async def _end(client: Client, workflow_id: str, run_id: str) -> dict[str, Any]:

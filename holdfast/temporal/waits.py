@@ -22,11 +22,13 @@ from holdfast.temporal.activity_options import NOTIFY_OPTIONS, OPEN_ELSEWHERE_OP
 from holdfast.temporal.descriptions import show_ended, show_waiting
 from holdfast.temporal.elsewhere import is_missing, missing
 from holdfast.temporal.facts import Surroundings
-from holdfast.temporal.mailboxes import TOLD, Mailbox
+from holdfast.temporal.mailboxes import TOLD, Mailbox, Resume, split_id
 from holdfast.temporal.running import Running
 from holdfast.temporal.wire import AWAITED_BYTES, INLINE_BYTES, PARKED_BYTES, user_message
 
 _SHOWN = 500  # characters of what was said and is not heard yet
+_REFUSED = 2_000  # characters of why a message is refused, which its sender reads
+_SEEN = (names.APPROVE, names.REJECT)  # whose refusals people see, whoever was told
 T = TypeVar("T")
 
 EVENTS = 4_000  # of a history, after which a run continues as new while it waits: replay stays short
@@ -147,11 +149,40 @@ class Waits:
             self._one("resume", {} if data is None else data, extra, most=AWAITED_BYTES), paused
         )
 
-    def _take(self, name: str, read: Callable[[], T], keep: Callable[[T], object]) -> None:
+    def _take(
+        self, name: str, data: Any, read: Callable[[Any, str | None], T], keep: Callable[[T, str | None], object]
+    ) -> None:
+        """Take in a signal. The sender of one with an id looks up what it came to; sent again it changes nothing.
+
+        Args:
+            read: what was sent, without its id, which it gets, too: one with an id is read as strictly as an update.
+            keep: what was read; returns what its sender is told, or None if that is not known yet.
+        """
+        sent: str | None = None
         try:
-            keep(read())
+            sent, data = split_id(data)
+            if sent is not None and self._outcome(sent) is not None:
+                return
+            kept = keep(read(data, sent), sent)
         except InputError as error:
-            self._refuse(name, str(error))
+            self._came_of(name, sent, str(error))
+        else:
+            if isinstance(kept, dict):
+                self._mailbox.came_of(sent, **kept)
+        self._leave_if_long()
+
+    def _came_of(self, name: str, sent: str | None, refused: str) -> None:
+        """Tell why a signal changes nothing: its sender, and people, who see it where no sender looks it up."""
+        self._mailbox.came_of(sent, refused=refused[:_REFUSED])
+        if sent is None or name in _SEEN:
+            self._refuse(name, refused)
+
+    def _leave_if_long(self) -> None:
+        """Prepare to continue as new, if the history has grown so long."""
+
+    def _outcome(self, sent: str) -> dict[str, Any] | None:
+        """Return what a signal with an id came to, `{}` if that is not known yet; None if there was no such signal."""
+        return self._mailbox.outcomes.get(sent)
 
     def _refuse(self, name: str, reason: str) -> None:
         """Note why something changes nothing: the sender of a signal can only look it up."""
@@ -294,16 +325,23 @@ class Waits:
 
     @workflow.signal(name=names.RESUME, description='Go on after a pause: {"action": "retry" | "abort", "model"?}')
     def resume_signal(self, data: Any = None, *extra: Any) -> None:
-        self._take("resume", lambda: self._read_resume(data, extra), self._mailbox.resumes.append)
+        self._take("resume", data, lambda given, _: self._read_resume(given, extra), self._keep_resume)
 
     @workflow.update(name=names.RESUME, description='Go on after a pause: {"action": "retry" | "abort", "model"?}')
     def resume_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
-        self._mailbox.resumes.append(self._read_resume(data, extra))
-        return {"accepted": True}
+        return self._keep_resume(self._read_resume(data, extra))
 
     @resume_update.validator
     def _check_resume(self, data: Any = None, *extra: Any) -> None:
         refuse_by(lambda: self._read_resume(data, extra))
+
+    def _keep_resume(self, resume: Resume, sent: str | None = None) -> dict[str, Any]:
+        self._mailbox.resumes.append(resume)
+        return {"accepted": True}
+
+    @workflow.query(name=names.OUTCOME, description="What became of a signal with an id; null if none has come")
+    def outcome(self, sent: Any = None, *ignored: Any) -> dict[str, Any] | None:
+        return self._outcome(sent) if isinstance(sent, str) else None
 
     @workflow.query(name=names.PENDING, description="What waits for a person: kind, name, message, since, deadline")
     def pending(self, *ignored: Any) -> list[dict[str, Any]]:

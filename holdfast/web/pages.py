@@ -21,18 +21,20 @@ from temporalio.service import RPCError
 from holdfast.errors import HoldfastError, InputError, NotConfirmedError, SessionConflictError
 from holdfast.stores.protocol import AgentStore, PartialAnswer
 from holdfast.temporal import HoldfastClient
+from holdfast.temporal.items import read_result
 from holdfast.temporal.seen import listed, outcome, runs_query
 from holdfast.web.access import Access, Person, Role
 from holdfast.web.acts import ACTS, SAID, Act, Form, may_act
 from holdfast.web.graphs import draw
 from holdfast.web.looks import Looks, digest, position, read_position
 from holdfast.web.rendering import run_path, step_link, templates
-from holdfast.web.runs import Runs, ours
+from holdfast.web.runs import Runs
 from holdfast.web.starts import Start
 
 _RUNS = 50  # on a page
 _WAITING = 100  # runs in the inbox
 _TITLES = {403: "That is not for you", 404: "There is no such page", 500: "That did not work", 504: "Not confirmed"}
+_NO_RUN = ("There is no run", "is not known as a run")
 _TYPED = ("edit", "comment", "text", "result", "reason", "model")  # fields of forms
 
 
@@ -138,8 +140,8 @@ class Pages:
         self._person(request)
         run = request.path_params["run"]
         seen = await self._runs.seen(run)
-        state, result = ours(seen, "state"), ours(seen, "result")
-        waiting = [{"workflow_id": run, **item} for item in state.get("waiting", ())]
+        state, result = seen.get("state", {}), read_result(seen.get("result"))
+        waiting = [{**item, "workflow_id": run} for item in state.get("waiting", ())]
         waiting += [item for items in seen.get("steps", {}).values() for item in items]
         run_key = state.get("run_key") or result.get("run_key") or seen["first_run_id"]
         progress = await self._runs.progress(run_key, seen)
@@ -240,7 +242,7 @@ class Pages:
         token = request.path_params["token"]
         link, person = self._access.by_link(token)
         found = await self.people.pending(link.workflow_id)
-        items = [{"workflow_id": link.workflow_id, **item} for item in found if link.is_for(item)]
+        items = [{**item, "workflow_id": link.workflow_id} for item in found if link.is_for(item)]
         if request.method == "GET" or not items:
             status = 200 if request.method == "GET" else 409
             shown = {"items": items, "link": link, "token": token, "decider": person}
@@ -280,7 +282,9 @@ def status_of(error: HoldfastError | RPCError) -> int:
     """Return the HTTP status for what could not be done."""
     if isinstance(error, RPCError):
         return 502
-    return 404 if "There is no run" in str(error) else 504 if isinstance(error, NotConfirmedError) else 409
+    if isinstance(error, NotConfirmedError):
+        return 504
+    return 404 if any(words in str(error) for words in _NO_RUN) else 409
 
 
 def _changes(of: str, shown: Any, words: str | None = None, has: PartialAnswer | None = None) -> str:

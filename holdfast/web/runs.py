@@ -12,14 +12,14 @@ from holdfast.errors import HoldfastError
 from holdfast.messages import Message
 from holdfast.stores.protocol import AgentStore, DecisionRecord, DurableStore, Ledger, PartialAnswer, PartialAnswers
 from holdfast.temporal import HoldfastClient, names
+from holdfast.temporal.items import read_items
 from holdfast.temporal.names import child_id
-from holdfast.temporal.seen import looked_at
+from holdfast.temporal.seen import answer, looked_at
 from holdfast.web.progress import Progress, load_progress
 
 _MESSAGES = 400  # of a transcript, the last
 _PATIENCE = timedelta(seconds=2)
 _STEPS = 100  # of a pipeline, that run, are asked what they wait for
-_OF_OURS = {"waiting", "iterations", "step_results"}  # one of these is in what a run of ours says of itself
 
 
 class Runs:
@@ -31,7 +31,7 @@ class Runs:
     async def seen(self, run: str) -> dict[str, Any]:
         """Return what is known of a run; of a pipeline's also what the agents wait for that its steps run."""
         seen = await looked_at(self._people.client, run)
-        paths = [path for path in ours(seen, "state").get("running", ()) if isinstance(path, str)][:_STEPS]
+        paths = [path for path in seen.get("state", {}).get("running", ()) if isinstance(path, str)][:_STEPS]
         found = await asyncio.gather(*(self._pending(child_id(run, path)) for path in paths))
         if steps := {path: items for path, items in zip(paths, found, strict=True) if items}:
             seen["steps"] = steps
@@ -39,8 +39,8 @@ class Runs:
 
     async def _pending(self, run: str) -> list[dict[str, Any]]:
         with suppress(HoldfastError, RPCError, WorkflowQueryFailedError):  # a tool's step has no run of its own
-            found = await self._people.run(run).query(names.PENDING, rpc_timeout=_PATIENCE)
-            return [{"workflow_id": run, **item} for item in found if _is_item(item)]
+            found = read_items(await answer(self._people.run(run), names.PENDING, _PATIENCE))
+            return [{**item, "workflow_id": run} for item in found]
         return []
 
     async def messages(self, seen: dict[str, Any]) -> list[Message]:
@@ -60,16 +60,3 @@ class Runs:
 
     async def decisions(self, run_key: str) -> list[DecisionRecord]:
         return await self._store.load_decisions(run_key) if isinstance(self._store, Ledger) else []
-
-
-def ours(seen: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return what a run says of itself, if it is one of ours; other workflows say what they like."""
-    found = seen.get(name)
-    if not isinstance(found, dict) or not _OF_OURS & found.keys():
-        return {}
-    items = found.get("waiting", [])
-    return found if isinstance(items, list) and all(_is_item(item) for item in items) else {}
-
-
-def _is_item(item: Any) -> bool:
-    return isinstance(item, dict) and {"kind", "name", "message"} <= item.keys()

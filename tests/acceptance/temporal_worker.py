@@ -164,6 +164,7 @@ class Outside:
         closed = TerminalError("account closed", 402, {"account": 7})
         return [
             tool(name="charge", description="Charge.")(self.move),
+            tool(name="charge_approved", description="Charge.", approval=Approval(message="Charge?"))(self.move),
             tool(name="look", description="Look.", safe_to_retry=True)(self.move),
             tool(name="look_twice", description="Look.", safe_to_retry=True, retry=RetryPolicy(maximum_attempts=2))(
                 self.move

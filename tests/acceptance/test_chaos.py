@@ -4,6 +4,7 @@ import asyncio
 import random
 from itertools import count
 
+from acceptance.replays import failed_replays
 from acceptance.temporal_world import LOST, World
 
 PLANS = (
@@ -33,6 +34,7 @@ async def test_runs_complete_and_no_unsafe_effect_happens_twice_whatever_dies(wo
         killing = asyncio.create_task(kill_at_random(world))
         results = await asyncio.gather(*(run.result() for run in runs))
         await killing
+    assert await failed_replays(world, runs) == []
     assert [result["response"] for result in results] == [f"done {case}" for case in plans]
     for case, plan in plans.items():
         tools = plan.replace("+", " ").split()

@@ -83,7 +83,7 @@ async def test_a_run_that_has_ended_takes_nothing_more_and_says_so(temporal: Tem
 
 @pytest.mark.parametrize("ask", ["status", "pending", "resume", "export"])
 async def test_a_run_that_there_is_not_is_named(temporal: Temporal, ask: str) -> None:
-    with pytest.raises(InputError, match="Run clerk/nobody: workflow not found"):
+    with pytest.raises(InputError, match="There is no run 'clerk/nobody'"):
         await getattr(temporal.people, ask)("clerk/nobody")
 
 

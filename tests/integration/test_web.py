@@ -316,10 +316,10 @@ async def test_the_runs_of_others_and_odd_filters_are_no_trouble(temporal: Tempo
     async with browser(temporal) as client:
         async with Worker(temporal.client, task_queue=temporal.name, workflows=[Foreign]):
             run = await temporal.client.start_workflow("Foreign", id=temporal.session(), task_queue=temporal.name)
-            assert (await client.get(f"/runs/{run.id}")).status_code == 200
+            assert (await client.get(f"/runs/{run.id}")).status_code == 404
             await run.signal("stop")
             await run.result()
-            assert (await client.get(f"/runs/{run.id}")).status_code == 200
+            assert (await client.get(f"/runs/{run.id}")).status_code == 404
         for odd in ("/runs?status=%00", "/?group=%00"):
             assert (await client.get(odd)).status_code == 409
 

@@ -1,0 +1,185 @@
+"""Sends a run a signal with an id, and reads what became of it where the run keeps it.
+
+Not an update: one that waits with a query for a worker can wedge its run for good (sdk-python #1591). Signals are
+events, whose order is fixed. The sender is told what is true: that it counts, why not, or that nobody knows yet.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from temporalio.api.common.v1 import Payload
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import (
+    Client,
+    WorkflowExecutionStatus,
+    WorkflowHandle,
+    WorkflowHistoryEventFilterType,
+    WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
+)
+from temporalio.common import QueryRejectCondition
+from temporalio.service import RPCError, RPCStatusCode
+
+from holdfast.errors import HoldfastError, InputError, NotConfirmedError
+from holdfast.temporal import names
+from holdfast.temporal.seen import our_run
+
+_FIRST, _LONGEST = 0.02, 0.5  # seconds between two looks
+_ANSWER = timedelta(seconds=5)  # in which a worker answers a query, or is asked again
+_CUT_OFF = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)  # ends that no run sees coming
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """What a run is sent.
+
+    Args:
+        name: of the signal; `called` is what its sender calls it.
+        id: the same id again is the same signal: it counts once.
+        is_repeated: it may have been sent before.
+        seconds: in which a worker must say what becomes of it; None is as long as it takes.
+    """
+
+    name: str
+    called: str
+    data: dict[str, Any]
+    id: str
+    is_repeated: bool
+    seconds: float | None
+
+
+async def send(client: Client, workflow_id: str, signal: Signal) -> dict[str, Any]:
+    """Send a signal; returns what the run says when it has accepted it.
+
+    Raises:
+        InputError: it does not count, and why.
+        NotConfirmedError: nobody has said in time whether it does.
+    """
+    sending = _Sending(client, workflow_id, signal)
+    try:
+        async with asyncio.timeout(signal.seconds):
+            outcome = await sending.outcome()
+    except TimeoutError as error:
+        raise sending.not_confirmed() from error
+    if "refused" in outcome:
+        raise InputError(outcome["refused"])
+    return outcome
+
+
+class _Sending:
+    """One signal on its way, and the run that has it."""
+
+    def __init__(self, client: Client, workflow_id: str, signal: Signal) -> None:
+        self._client, self._workflow_id, self._given = client, workflow_id, signal
+        self._run_id: str | None = None  # as soon as one is known; it may continue as new
+        self._is_sent = self._has_arrived = False
+        self._trouble = ""
+
+    @property
+    def _run(self) -> WorkflowHandle[Any, Any]:
+        return self._client.get_workflow_handle(self._workflow_id, run_id=self._run_id)
+
+    def not_confirmed(self) -> HoldfastError:
+        name, run, soon = self._given.called, self._workflow_id, f"within {self._given.seconds:g} s"
+        if not self._is_sent:
+            return HoldfastError(f"Run {run}: the Temporal server has not answered {soon}; `{name}` was not sent")
+        what = f"`{name}` has arrived, and was not recorded {soon}" if self._has_arrived else (
+            f"no worker has taken `{name}` {soon}")  # fmt: skip
+        return NotConfirmedError(
+            f"Run {run}: {what}{self._trouble}. It was sent, and may count as soon as one is there: look at the run "
+            f"before you send it again, or send it with id={self._given.id!r}, which counts once",
+            id=self._given.id,
+        )
+
+    async def outcome(self) -> dict[str, Any]:
+        """Send the signal, and return what became of it when the run says so."""
+        self._run_id = (await our_run(self._client, self._workflow_id)).run_id
+        await self._send()
+        pause = _FIRST
+        while True:
+            try:
+                if found := await self._look():
+                    return found
+            except (RPCError, WorkflowQueryFailedError) as error:
+                self._note(error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST)
+
+    async def _send(self) -> None:
+        while True:
+            self._is_sent = True
+            try:
+                await self._run.signal(self._given.name, {**self._given.data, "id": self._given.id})
+            except RPCError as error:
+                if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
+                    return  # it may have arrived
+                if error.status != RPCStatusCode.NOT_FOUND:
+                    raise
+                if (next_run := await self._next_run()) is not None:
+                    self._run_id = next_run
+                elif not self._given.is_repeated:
+                    raise InputError(f"Run {self._workflow_id}: {error.message}") from error
+                else:
+                    return  # it may have heard it before it ended
+            else:
+                return
+
+    async def _look(self) -> dict[str, Any] | None:
+        """Return what became of the signal; `{}` or None if the run cannot say it yet."""
+        try:
+            found = await self._ask(QueryRejectCondition.NOT_OPEN)
+        except WorkflowQueryRejectedError:
+            return await self._look_back()
+        self._has_arrived = found is not None
+        return found
+
+    async def _look_back(self) -> dict[str, Any] | None:
+        """Return what became of the signal in a run that is over, or turn to the run that goes on from it."""
+        if await self._has_heard() and (found := await self._ask()):
+            return found
+        if (next_run := await self._next_run()) is None:
+            raise InputError(f"Run {self._workflow_id} ended before it took `{self._given.called}`: it does not count")
+        self._run_id = next_run
+        return None
+
+    async def _ask(self, reject: QueryRejectCondition | None = None) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = await self._run.query(
+            names.OUTCOME, self._given.id, reject_condition=reject, rpc_timeout=_ANSWER
+        )
+        return found
+
+    def _note(self, error: RPCError | WorkflowQueryFailedError) -> None:
+        """Remember why nobody answers; a worker may come."""
+        if isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND:
+            raise InputError(f"Run {self._workflow_id}: {error.message}") from error
+        if "expected but not found" in str(error):  # a workflow of a user's that has no gate
+            raise InputError(f"Run {self._workflow_id} takes no `{self._given.called}`: {error}") from error
+        self._trouble = f" ({error})"
+
+    async def _has_heard(self) -> bool:
+        """Whether the workflow had a task after the signal, which a run that was cut off may not have had."""
+        if (await self._run.describe()).status not in _CUT_OFF:
+            return True
+        untaken: list[Sequence[Payload]] = []
+        async for event in self._run.fetch_history_events():
+            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+                untaken.clear()
+            elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
+                untaken.append(event.workflow_execution_signaled_event_attributes.input.payloads)
+        data = [value for one in untaken for value in await self._client.data_converter.decode(one)]
+        return not any(isinstance(value, dict) and value.get("id") == self._given.id for value in data)
+
+    async def _next_run(self) -> str | None:
+        """Return the run that goes on from one that has continued as new, or was reset; itself if it is not over."""
+        over, last = await self._run.describe(), await self._client.get_workflow_handle(self._workflow_id).describe()
+        if over.status == WorkflowExecutionStatus.RUNNING:
+            return over.run_id
+        if over.status == WorkflowExecutionStatus.CONTINUED_AS_NEW:
+            closing = self._run.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT)
+            async for event in closing:
+                return event.workflow_execution_continued_as_new_event_attributes.new_execution_run_id
+        is_reset = over.status == WorkflowExecutionStatus.TERMINATED and last.run_id != over.run_id
+        return last.run_id if is_reset and last.raw_info.first_run_id == over.raw_info.first_run_id else None
