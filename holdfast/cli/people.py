@@ -180,6 +180,13 @@ async def message(client: "Client", output: Output, run: str, text: str, images:
 # --- pauses, unknown outcomes ---
 
 
+def _check_resume(*, abort: bool, skip: bool, reason: str | None, **_: Any) -> None:
+    if abort and skip:
+        raise click.UsageError("Give one of --abort and --skip.")
+    if skip and not reason:
+        raise click.UsageError("--skip needs --reason TEXT: the model reads it.")
+
+
 def _check_resolve(*, happened: str | None, not_happened: bool, leave: bool, **_: Any) -> None:
     if [happened is not None, not_happened, leave].count(True) != 1:
         raise click.UsageError("Give one of --happened JSON, --not-happened and --leave.")
@@ -188,16 +195,17 @@ def _check_resolve(*, happened: str | None, not_happened: bool, leave: bool, **_
 @click.command()
 @RUN
 @click.option("--abort", is_flag=True, help="Let the run give up, in place of trying again.")
+@click.option("--skip", is_flag=True, help="Go on without a call or step that no worker has; needs --reason.")
+@click.option("--name", help="Of what waits, as `pending` shows it.")
 @click.option("--model", help="Go on with this model.")
-@click.option("--reason", help="Why.")
+@click.option("--reason", help="Why; the model reads that of a skip.")
 @BY
-@on_temporal
-async def resume(
-    client: "Client", output: Output, run: str, abort: bool, model: str | None, reason: str | None, by: str | None
-) -> None:
-    """Let a paused run try again, or give up."""
-    action: Literal["retry", "abort"] = "abort" if abort else "retry"
-    await _people(client).resume(run, action, model=model, by=who(by), reason=reason)
+@partial(on_temporal, check=_check_resume)
+async def resume(client: "Client", output: Output, run: str, abort: bool, skip: bool, **given: Any) -> None:
+    """Let a paused run try again, or give up; or go on without what no worker has."""
+    action: Literal["retry", "abort", "skip"] = "skip" if skip else "abort" if abort else "retry"
+    given["by"] = who(given["by"])
+    await _people(client).resume(run, action, **given)
     output.item({"workflow_id": run, "action": action}, lambda: output.line(f"{run}: {action}"))
 
 

@@ -309,6 +309,7 @@ _HOW = {
     "unknown": "holdfast resolve {run} {name} --happened JSON | --not-happened | --leave",
     "pause": "holdfast resume {run}   or: holdfast resume {run} --abort",
     "worker": "start a worker that has it, or: holdfast cancel {run}",
+    "skip": "start a worker that has it, or: holdfast resume {run} --skip --name {name} --reason TEXT",
 }
 
 
@@ -326,7 +327,7 @@ def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True) -> 
             "  Approved": ": ".join(filter(None, [of, ", ".join(given)])),
             "  Since": item.get("since") and f"{ago(item['since'])} ago",
             "  Until": item.get("deadline") and f"{item['deadline']} ({ago(item['deadline'])})",
-            "  How": _HOW.get(item["kind"], "").format(
+            "  How": _HOW.get("skip" if item.get("can_skip") else item["kind"], "").format(
                 run=shlex.quote(item["workflow_id"]), name=shlex.quote(item["name"])
             )
             if how and item["workflow_id"].isprintable()

@@ -8,13 +8,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from holdfast.agent_loop import cut_off
-from holdfast.tools import Outcome, Tool, ToolContext
+from holdfast.agent_loop import ToolFacts, cut_off
+from holdfast.tools import Outcome, ToolContext
 
 
 async def bounded(
     ask: Callable[..., Awaitable[Outcome | None]],
-    tool: Tool[..., Any],
+    tool: ToolFacts,
+    name: str,
     arguments: dict[str, Any] | str,
     context: ToolContext,
     *,
@@ -25,6 +26,7 @@ async def bounded(
 
     Args:
         ask: the tool's `attempt` or `ask_whether_it_happened`.
+        tool: what its being cut off is judged by.
         limit: the largest result in bytes.
     """
     try:
@@ -32,7 +34,7 @@ async def bounded(
             return await ask(arguments, context, limit=limit, in_thread=partial(in_thread, limit=until))
     except TimeoutError:
         assert seconds is not None
-        return cut_off(tool, tool.name, seconds)
+        return cut_off(tool, name, seconds)
 
 
 async def in_thread(call: Callable[[], Any], *, limit: asyncio.Timeout) -> Any:

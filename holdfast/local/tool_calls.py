@@ -133,6 +133,7 @@ class ToolCalls:
         return await bounded(
             ask,
             tool,
+            tool.name,
             call.arguments,
             self._context(call, attempt),
             limit=self._state.loop.max_message_bytes,

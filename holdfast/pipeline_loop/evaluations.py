@@ -153,7 +153,7 @@ def _typed(stage: Stage, value: Any) -> Any:
     """Return a kept output as its step's type; with a copy of its own for everyone who gets it."""
     match stage:
         case Step():
-            return stage.read_output(_copy(value))
+            return _read_kept(stage, value)
         case Parallel():
             return {step.name: _typed(step, value[step.name]) for step in stage.steps if step.name in value}
         case Map():
@@ -162,6 +162,19 @@ def _typed(stage: Stage, value: Any) -> Any:
             return _typed(stage.step, value)
         case Branch():
             return _copy(value)
+
+
+def _read_kept(step: Step[Any], value: Any) -> Any:
+    """Return a kept output by the type that it has today.
+
+    Raises:
+        InputError: it was kept under an earlier version of the type, naming both.
+    """
+    try:
+        return step.read_output(_copy(value))
+    except InputError as error:
+        shape = getattr(step.shape, "__name__", str(step.shape))
+        raise InputError(f"{error}. It was kept before, and is no {shape} of today") from error
 
 
 def _copy(value: Any) -> Any:

@@ -5,6 +5,7 @@ nothing of the user's runs in it.
 """
 
 import asyncio
+from dataclasses import replace
 from typing import Any, NoReturn, cast
 
 from temporalio import workflow
@@ -29,7 +30,7 @@ from holdfast.temporal.activity_options import model_options, summary
 from holdfast.temporal.calls import Calls
 from holdfast.temporal.descriptions import show_started
 from holdfast.temporal.elsewhere import is_missing, put_in_by_hand
-from holdfast.temporal.facts import Call, Facts, Reply, read_state, read_usage
+from holdfast.temporal.facts import Call, Facts, Reply, read_state, read_usage, tools_of
 from holdfast.temporal.people import People
 from holdfast.temporal.progress import Progress, Turn, read_calls
 from holdfast.temporal.results import fits
@@ -133,7 +134,8 @@ class AgentRun(People):
         )
         self._calls = Calls(self._given, self._progress, self._running, self._pause, self._await_worker)
         if carried is not None:
-            self._state = read_state(carried.get("state", {}), self._facts)
+            state = read_state(carried.get("state", {}), self._facts)
+            self._state = replace(state, tools=tools_of(self._facts.tools, self._progress.turn.declared))
         else:
             self._state = read_state(opened.pop("state", {}), self._facts)
             self._mailbox.messages[:0] = [said for said in (opened.pop("message", None),) if said is not None]
@@ -198,13 +200,15 @@ class AgentRun(People):
         gates, refused, shown = reply.pop("gates", ()), reply.pop("refused", {}), reply.pop("arguments", {})
         progress.seq, progress.last = reply["seq"], reply
         calls = tuple(read_calls(reply.get("calls", ())))
-        progress.turn = Turn(progress.turn.number + 1, progress.seq, {call.id: call for call in calls}, arguments=shown)
+        progress.turn = Turn(progress.turn.number + 1, progress.seq, {call.id: call for call in calls}, arguments=shown,
+                             declared=reply.pop("declared", {}))  # fmt: skip
         progress.view = reply.get("view", progress.view)
         progress.say = [progress.say[index] for index in reply.get("untold", ())]
         answer = Reply(reply.get("text", ""), calls or None, read_usage(reply.get("usage")), reply.get("stop_reason"))
         since = {"since": workflow.now().isoformat()}
         questions = [Question(**{**item, "gate": {**item["gate"], **since}}) for item in gates]
-        self._state = self._state.replied(cast(Any, answer)).gated(questions, refused)
+        state = replace(self._state, tools=tools_of(self._facts.tools, progress.turn.declared))
+        self._state = state.replied(cast(Any, answer)).gated(questions, refused)
         if progress.say and not calls:
             self._state = self._state.told()
         self._tell()
@@ -214,9 +218,9 @@ class AgentRun(People):
         progress = self._progress
         while True:
             other = progress.model or fallback
-            model = other or self._facts.model
+            model = other or (self._facts.model if progress.named is None else progress.named)
             reference = self._reference(turn=number, say=progress.say or None, notices=progress.notices or None,
-                                        view=progress.view, model=other)  # fmt: skip
+                                        view=progress.view, model=other, named=progress.named)  # fmt: skip
             handle = workflow.start_activity(
                 names.CALL_MODEL,
                 reference,
@@ -261,6 +265,9 @@ class AgentRun(People):
         """Wait for whoever can mend why the model could not be called."""
         if isinstance(error.cause, ApplicationError) and error.cause.type in _FATAL:
             _fail(error)
+        if isinstance(error.cause, ApplicationError) and error.cause.type == names.MODEL_CHANGED:
+            self._progress.named = error.cause.details[0]["model"]  # people read with each call what is called
+            return True
         if is_missing(error):
             await self._await_worker(error)
             return True

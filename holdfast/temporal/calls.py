@@ -6,11 +6,12 @@ never ran, a result that it did, and a claim without a result that nobody can te
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
 
 from temporalio import exceptions, workflow
-from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, RetryState
 
 from holdfast.agent_loop import CallTools, LoopState, Settled, cancelled, not_found
 from holdfast.errors import TerminalError
@@ -19,7 +20,7 @@ from holdfast.messages import cut
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import settle_options, summary, tool_options
 from holdfast.temporal.children import call_digest, child_session, run_agent
-from holdfast.temporal.elsewhere import anywhere, is_missing
+from holdfast.temporal.elsewhere import SkippedError, anywhere, is_missing
 from holdfast.temporal.facts import Call, ToolFacts, read_usage
 from holdfast.temporal.progress import Progress, Turn
 from holdfast.temporal.running import Running
@@ -144,7 +145,10 @@ class Calls:
             if error is not None and is_missing(error):
                 lacking += 1
                 if lacking > 1:  # once may be chance: some of the workers have it
-                    await self._await_worker(error, call.name)
+                    try:
+                        await self._await_worker(error, call.name)
+                    except SkippedError as skipped:
+                        return self._inline(call, turn, Failed(f"Not run: {skipped}"))
             else:
                 tries += 1
             if tries == REDISPATCHES:
@@ -218,15 +222,18 @@ class Calls:
             more["verify"] = True
         if cause is not None and isinstance(cause.cause, ApplicationError) and cause.cause.type in _STILL_RUNNING:
             more["wait"] = True
-        found: dict[str, Any] = await anywhere(
-            self._await_worker,
-            self._pause,
-            names.SETTLE,
-            self._reference(call, turn, **more),
-            {**settle_options(tool), "summary": summary(f"what became of {call.name}")},
-            tool=call.name,
-            otherwise={"claimed": True},  # the run is cancelled, and nobody has looked whether it happened
-        )
+        try:
+            found: dict[str, Any] = await anywhere(
+                self._await_worker,
+                self._pause,
+                names.SETTLE,
+                self._reference(call, turn, **more),
+                {**settle_options(tool), "summary": summary(f"what became of {call.name}")},
+                tool=call.name,
+                otherwise={"claimed": True},  # the run is cancelled, and nobody has looked whether it happened
+            )
+        except SkippedError as skipped:  # it may have run: a person can spare the look, but not make that known
+            found = {"claimed": True, "reason": f"whether it happened was not looked up, {skipped}"}
         # Another run of the session may have gone further: the next dispatch is the one after the last of all.
         dispatch = turn.dispatches[call.position] = found.pop("dispatch", turn.dispatches.get(call.position, 1))
         if not found:
@@ -236,12 +243,13 @@ class Calls:
             if dispatch > 1:
                 turn.sources[call.position] = {"dispatch": dispatch}
             return self._outcome(call, turn, found)
+        is_safe = tool.safe_to_retry and "at_most_once" not in found  # then, and as it is now
         if (cause is None and self._running.cancelled) or (
             cause is not None and isinstance(cause.cause, CancelledError)
         ):
-            return self._inline(call, turn, cancelled(tool))
-        if tool.safe_to_retry:
-            text = f'Tool "{call.name}": it was cut off {tool.attempts} times: {_reason(cause)}'
+            return self._inline(call, turn, cancelled(replace(tool, safe_to_retry=is_safe)))
+        if is_safe:
+            text = f'Tool "{call.name}": it was cut off{_times(cause, tool)}: {found.get("reason") or _reason(cause)}'
             return self._inline(call, turn, Failed(text))
         return self._inline(call, turn, Unknown(found.get("reason") or _reason(cause)))
 
@@ -255,6 +263,12 @@ def _conditions(tool: ToolFacts, approved: dict[str, Any] | None) -> list[str]:
     return [how, ("approved with an edit" if "edit" in approved else "approved") + who]
 
 
+def _times(error: ActivityError | None, tool: ToolFacts) -> str:
+    """Say how often a call was tried, where Temporal's error tells."""
+    has_tried_all = error is not None and error.retry_state is RetryState.MAXIMUM_ATTEMPTS_REACHED
+    return f" {tool.attempts} times" if has_tried_all else ""
+
+
 def _reason(error: ActivityError | None) -> str:
     """Say in words for the model what Temporal's error means for a call."""
     cause = None if error is None else error.cause
@@ -264,6 +278,8 @@ def _reason(error: ActivityError | None) -> str:
         case exceptions.TimeoutError():
             lost = cause.type is exceptions.TimeoutType.HEARTBEAT
             return f"{'its worker was lost' if lost else 'its timeout passed'} while it ran"
+        case ApplicationError(type=names.CALL_NOT_OURS):
+            return "an earlier attempt at it was lost"
         case ApplicationError(type=names.WORKER_DIED):
             return "its worker died while it ran"
         case ApplicationError(type="WorkerShutdown"):

@@ -232,15 +232,22 @@ class HoldfastClient:
     async def resume(
         self,
         workflow_id: str,
-        action: Literal["retry", "abort"] = "retry",
+        action: Literal["retry", "abort", "skip"] = "retry",
         *,
+        name: str | None = None,
         model: str | None = None,
         by: str | None = None,
         reason: str | None = None,
         id: str | None = None,  # noqa: A002
     ) -> None:
-        """Let a paused run try again, with another model if given, or end."""
-        data = {"action": action, "model": model, "by": by, "reason": reason}
+        """Let a paused run try again, with another model if given, or give up; or skip what no worker has.
+
+        Args:
+            name: of what waits, as `pending` shows it. Without it all that is paused tries again or gives up; one call
+                or step is skipped.
+            reason: needed to skip: the model reads it.
+        """
+        data = {"action": action, "name": name, "model": model, "by": by, "reason": reason}
         await self._send(workflow_id, names.RESUME, data, id)
 
     async def resolve(

@@ -142,6 +142,9 @@ def _how(item: "Waiting") -> list[str]:
                 *_json(happened),
                 'or with `"not-happened"`: it is run; or `"leave"`: the model is told.',
             ]
+        case "worker" if item.can_skip:
+            skip = {"action": "skip", "name": item.name, "reason": "why; the model reads it"}
+            return ["Start a worker that has it; or send the signal or update `resume` with", *_json(skip)]
         case "approval":
             left = [user for user in item.approvers if user not in item.approved_by]
             by = {"by": left[0] if len(left) == 1 else "your name"}

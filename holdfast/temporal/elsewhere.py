@@ -8,7 +8,17 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from holdfast.temporal import names
 from holdfast.temporal.facts import Surroundings
+from holdfast.temporal.mailboxes import Resume
 from holdfast.temporal.results import fits
+
+
+class SkippedError(Exception):
+    """A person has a run go on without the call or step that no worker has; the words say who, and why."""
+
+    def __init__(self, name: str, skip: Resume) -> None:
+        super().__init__(f"skipped by {skip.by or 'somebody'}: {skip.reason}")
+        self.name = name
+
 
 _NOT_REGISTERED = "NotFoundError"  # what the SDK says of an activity type that a worker has not
 
@@ -54,6 +64,7 @@ async def anywhere(
     Raises:
         ActivityError: it failed for another reason.
         ApplicationError: it was completed by hand with what no run can use, and nobody wants it tried again.
+        SkippedError: a person goes on without it.
     """
     while True:
         try:

@@ -168,6 +168,14 @@ def read_tool_facts(data: Mapping[str, Any]) -> ToolFacts:
     return ToolFacts(**data)
 
 
+def tools_of(started: Mapping[str, ToolFacts], told: Mapping[str, Any]) -> Mapping[str, ToolFacts]:
+    """Return the tools that the calls of a turn are judged by: those of the start, and what the turn says of them."""
+    if not told:
+        return started
+    tools = {**started, **{name: read_tool_facts(facts) for name, facts in told.get("tools", {}).items()}}
+    return {name: tools.get(name, ToolFacts()) for name in told["available"]} if "available" in told else tools
+
+
 def handler_seconds(tool: Tool[..., Any]) -> float:
     """Return how long one attempt of a tool's handler, or of its `verify`, may take."""
     return TIMEOUT - GRACE if tool.timeout is None else cast(float, tool.timeout)

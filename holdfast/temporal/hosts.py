@@ -181,6 +181,10 @@ class AgentHost:
         name = activity.info().workflow_type or ""
         return Agent(name) if name in self.pipelines else self.agent()
 
+    @property
+    def has_caller(self) -> bool:
+        return activity.info().workflow_type in (*self.agents, *self.pipelines)
+
     def pipeline(self) -> Pipeline:
         """Return the pipeline of the workflow that runs this activity."""
         return self._here("pipeline", activity.info().workflow_type or "", self.pipelines)

@@ -3,7 +3,7 @@
 Nothing here acts. Signals that cannot be used are noted with the reason; updates are refused with it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,9 +11,10 @@ from pydantic_core import to_json
 
 from holdfast.checkpoints import Question
 from holdfast.errors import InputError
-from holdfast.messages import read_images, size_over
+from holdfast.messages import cut, read_images, size_over
 from holdfast.temporal.wire import PARKED_MESSAGES, Said, check_json, read_fields, said_by_user
 
+_REASON_BYTES = 4 * 1024  # of why something is skipped, which the model reads
 NOTED = 10  # refusals that `status` shows
 TOLD = 200  # notices that a run remembers, so that going on as new it does not send them again
 OUTCOMES = 500  # of signals with an id, which a run remembers
@@ -31,9 +32,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """What to do with a paused run; `model` takes the place of the agent's from now on."""
+    """What to do with a paused run, or with a call or step that no worker has.
 
-    action: Literal["retry", "abort"]
+    Args:
+        name: of what waits; all that is paused if None.
+        model: takes the place of the agent's from now on.
+    """
+
+    action: Literal["retry", "abort", "skip"]
+    name: str | None = None
     model: str | None = None
     by: str | None = None
     reason: str | None = None
@@ -65,7 +72,6 @@ class Mailbox:
     messages: list[Said] = field(default_factory=list)
     answers: dict[str, Answer] = field(default_factory=dict)
     answered: list[str] = field(default_factory=list)
-    resumes: list[Resume] = field(default_factory=list)
     resolves: dict[str, Resolve] = field(default_factory=dict)
     refused: list[dict[str, str]] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
@@ -114,12 +120,25 @@ class Mailbox:
             raise InputError(f"answer: call {call_id} asks nothing; the run waits for the answer to {shown}")
         return answer
 
-    def read_resume(self, data: object, paused: bool) -> Resume:
-        fields = read_fields(data, "resume", {"action": str, "model": str, "by": str, "reason": str})
-        if fields.setdefault("action", "retry") not in ("retry", "abort"):
-            raise InputError(f'resume: action must be "retry" or "abort", got {fields["action"]!r}')
-        if not paused or self.resumes:
+    def read_resume(self, data: object, paused: Sequence[str], lacking: Sequence[str]) -> Resume:
+        known = {"action": str, "name": str, "model": str, "by": str, "reason": str}
+        fields = read_fields(data, "resume", known)
+        action, name = fields.setdefault("action", "retry"), fields.get("name")
+        if action not in ("retry", "abort", "skip"):
+            raise InputError(f'resume: action must be "retry", "abort" or "skip", got {action!r}')
+        waiting = list(dict.fromkeys(lacking if action == "skip" else paused))
+        if not waiting and action == "skip":
+            raise InputError("resume: the run waits for no worker with a call or step that could be skipped")
+        if not waiting:
             raise InputError("resume: the run is not paused")
+        if name is not None and name not in waiting:
+            raise InputError(f"resume: {name} does not wait for that; waiting: {', '.join(waiting)}")
+        if action == "skip" and not fields.get("reason", "").strip():
+            raise InputError("resume: to skip takes a reason, which the model reads")
+        if action == "skip" and name is None and len(waiting) > 1:
+            raise InputError(f"resume: name what is skipped, one of {', '.join(waiting)}")
+        if action == "skip":
+            fields |= {"name": waiting[0] if name is None else name, "reason": cut(fields["reason"], _REASON_BYTES)}
         return Resume(**fields)
 
     def read_resolve(self, data: object, unknown: Mapping[str, object]) -> Resolve:

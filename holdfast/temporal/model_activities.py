@@ -35,6 +35,7 @@ from holdfast.temporal.hosts import (
 )
 from holdfast.temporal.partial_answers import PartialAnswerWriter
 from holdfast.temporal.transcripts import Transcript, session_key
+from holdfast.temporal.turn_facts import available, called_tools, news, started_facts
 from holdfast.temporal.turn_records import KeptView, TurnRecord
 from holdfast.temporal.wire import INLINE_BYTES, PREVIEW, Said, shown_arguments, user_message
 
@@ -70,6 +71,7 @@ class ModelActivities:
                 return await self._write(reference, transcript, kept)
         if turn > 1 and _has_ended(transcript.messages):  # and the user has said something more
             await begin_work(self._host.store, reference)
+        await self._check_named(transcript.agent, reference)
         results = await transcript.take_results(turn=turn - 1)
         try:
             async with self._known_to_last(transcript, results), self._telling(run, turn) as tell:
@@ -79,6 +81,20 @@ class ModelActivities:
             for append in results:
                 await surely(partial(transcript.write, append))
             return {"error": str(error), "seq": transcript.seq}
+
+    async def _check_named(self, agent: Agent, reference: Mapping[str, Any]) -> None:
+        """Refuse to call another model than the one that this activity is shown with: a deploy has changed it."""
+        if "model" in reference:
+            return
+        today, known = agent.model or "", await started_facts(self._host, reference["run"])
+        if today != reference.get("named", known.get("model", "")):
+            raise ApplicationError(
+                f"The agent's model is {today or 'given by its worker'} now",
+                {"model": today},
+                type=names.MODEL_CHANGED,
+                non_retryable=True,
+                category=ApplicationErrorCategory.BENIGN,
+            )
 
     @contextlib.asynccontextmanager
     async def _known_to_last(self, transcript: Transcript, results: list[Append]) -> AsyncIterator[None]:
@@ -180,6 +196,8 @@ class ModelActivities:
             view=None if shorter is None else turn,
             gates=tuple(gates),
             refused=refused,
+            tools=called_tools(agent, message.tool_calls or ()),
+            available=available(agent, message.tool_calls or ()),
         )
 
     # --- keeping ---
@@ -230,7 +248,9 @@ class ModelActivities:
             if record.view == reference["turn"]:  # what stands before the answer is in the view now
                 transcript.shorten(len(_told(reference, record)[0]) + 1)
             transcript.keep()
-            return reply | _asked(record)
+            known = await started_facts(self._host, reference["run"])
+            told = news(record.tools, record.available, known["tools"])
+            return reply | _asked(record) | ({"declared": told} if told else {})
         if len(transcript.messages) > self._host.max_stored_messages:
             await self._host.store.prune_messages(transcript.session.id, self._host.max_stored_messages)
         return reply | _final(transcript.agent, message.content)

@@ -60,6 +60,8 @@ WORKER_DIED = "WorkerDied"
 MODEL_UNAVAILABLE = "ModelUnavailable"
 CALL_NOT_OURS = "CallNotOurs"
 HOOK_ERROR = "HookError"
+STEP_ERROR = "StepError"
+MODEL_CHANGED = "ModelChanged"
 NOT_HERE = "NotOnThisWorker"
 
 

@@ -31,6 +31,7 @@ from holdfast.temporal import names
 from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors
 from holdfast.temporal.plans import pipeline_facts, place_of, read_plan
 from holdfast.temporal.transcripts import recorded
+from holdfast.temporal.turn_facts import called_tool
 from holdfast.temporal.turn_records import TurnRecord, step_place
 from holdfast.temporal.wire import INLINE_BYTES, PipelineInput, read_outcome, shown_arguments
 from holdfast.tools import Approval, Failed, Outcome, Returned, Terminated, Unknown
@@ -125,17 +126,23 @@ class PipelineActivities:
             await kept.find("?who")
             opened = json.loads(await self._host.load_kept(f"{reference['run']}/open", 0))
             known = {key: Done(value) for key, value in reference.get("known", {}).items()}
-            work = Work(self, pipeline, kept, PipelineState(read_plan(opened["plan"]), known))
+            work = Work(self, pipeline, kept, PipelineState(read_plan(opened["plan"]), known), opened["tools"])
             found: dict[str, Any] = {}
-            if "done" in reference:
-                failed = await work.keep(**reference["done"])
-                if failed is not None:
-                    return {"kept": reference["done"]["path"], "failed": failed}
-                found["kept"] = reference["done"]["path"]
-            if "make" in reference:
-                found["made"] = await work.make(**reference["make"])
-            if "end" in reference:
-                found["result"] = await work.result(**reference["end"])
+            at = ""
+            try:
+                if "done" in reference:
+                    at = reference["done"]["path"]
+                    failed = await work.keep(**reference["done"])
+                    if failed is not None:
+                        return {"kept": at, "failed": failed}
+                    found["kept"] = at
+                if "make" in reference:
+                    at = reference["make"]["path"]
+                    found["made"] = await work.make(**reference["make"])
+                if "end" in reference:
+                    found["result"] = await work.result(**reference["end"])
+            except InputError as error:  # of what is declared now: the caller's input was read at the start
+                raise _step_error(at, error, error_text(error)) from None
             return found
 
     # --- what users declare ---
@@ -144,7 +151,7 @@ class PipelineActivities:
         """Call what a user declared, where users' code runs.
 
         Raises:
-            ApplicationError: what it raised, which ends the run; its detail is the path of the step.
+            ApplicationError: what it raised. At a step the run pauses then, until somebody has mended it.
         """
 
         async def work() -> T:
@@ -160,8 +167,9 @@ class PipelineActivities:
         except Exception as error:
             _LOG.warning("%s raised", what, exc_info=error)  # the server keeps 4 KB of a failure, no tracebacks
             text = f"{what} raised {type(error).__name__}: {cut(error_text(error), 2_000)}"
-            details = () if step is None else ({"failed_step": step},)
-            raise ApplicationError(text, *details, type=type(error).__name__, non_retryable=True) from None
+            if step is not None:
+                raise _step_error(step, error, text) from None
+            raise ApplicationError(text, type=type(error).__name__, non_retryable=True) from None
 
     def stage(self, pipeline: Pipeline, state: PipelineState, path: str) -> Any:
         """Return the step or stage at a path, if this worker has it, and it still is what was planned."""
@@ -178,8 +186,16 @@ class PipelineActivities:
 class Work:
     """One activity's part in a run."""
 
-    def __init__(self, activities: PipelineActivities, pipeline: Pipeline, kept: Kept, state: PipelineState) -> None:
+    def __init__(
+        self,
+        activities: PipelineActivities,
+        pipeline: Pipeline,
+        kept: Kept,
+        state: PipelineState,
+        tools: Mapping[str, Any],
+    ) -> None:
         self._activities, self._pipeline, self._kept, self._state = activities, pipeline, kept, state
+        self._tools = tools  # the facts of each, as they were at the start
 
     def _stage(self, path: str) -> Any:
         return self._activities.stage(self._pipeline, self._state, path)
@@ -270,11 +286,16 @@ class Work:
             key=self._kept.name,
             session=self._kept.name,
             agent_id=self._kept.name,
+            tools={step.run.name: called_tool(step.run)},
             **who,
         )
-        place = step_place(self._kept.name, path)
-        await self._activities._host.store.save_reply(place, 0, record.model_dump_json())
-        return shown_arguments(call.arguments)
+        store, place = self._activities._host.store, step_place(self._kept.name, path)
+        kept = TurnRecord.model_validate_json(await store.save_reply(place, 0, record.model_dump_json()))
+        (call,) = kept.calls
+        shown, facts = shown_arguments(call.arguments), dict(kept.tools[call.name].facts)
+        if call.name == self._state.planned(path).runs and facts == self._tools.get(call.name):
+            return shown
+        return {"shown": shown, "tool": call.name, "facts": facts}
 
     async def _gate(self, path: str, approval: Approval) -> Any:
         if await self._kept.find(path):
@@ -314,6 +335,12 @@ class Work:
             text = f"the results are {size:,} bytes, more than {4 * INLINE_BYTES:,}; read them from the store"
             return {"step_results": {}, "outputs": {}, "left_out": text}
         return found
+
+
+def _step_error(path: str, error: Exception, text: str) -> ApplicationError:
+    """Return what pauses a run at a step: the next version of what is declared may not raise it."""
+    detail = {"failed_step": path, "type": type(error).__name__}
+    return ApplicationError(cut(text, 4_000), detail, type=names.STEP_ERROR, non_retryable=True)
 
 
 def _of_tool(outcome: Outcome) -> StepResult:

@@ -21,7 +21,7 @@ from holdfast.temporal.activity_options import STORE_OPTIONS, summary
 from holdfast.temporal.calls import Calls
 from holdfast.temporal.children import agent_result, child_session
 from holdfast.temporal.descriptions import pipeline_details, show_started
-from holdfast.temporal.elsewhere import anywhere
+from holdfast.temporal.elsewhere import SkippedError, anywhere
 from holdfast.temporal.facts import Call, Surroundings, ToolFacts, read_tool_facts
 from holdfast.temporal.gates import Gates
 from holdfast.temporal.plans import place_of, read_gates, read_plan
@@ -141,6 +141,8 @@ class PipelineRun(Gates):
     async def _do_unless_cancelled(self, action: Action) -> Done:
         try:
             return await self._do(action)
+        except SkippedError as skipped:
+            return _skipped(action.path, skipped)
         except asyncio.CancelledError:
             if not self._running.cancelled:
                 raise
@@ -185,13 +187,16 @@ class PipelineRun(Gates):
         return await self._came_to(path, status=result["status"], iterations=result["iterations"], **more)
 
     async def _call_tool(self, path: str, name: str | None) -> Done:
-        turn = Turn(path=path)
+        turn, tools = Turn(path=path), self._tools
         shown = await self._make(path, "with")
+        if isinstance(shown, dict):  # a deploy has changed its tool since the start, or put another in its place
+            name, tools = shown["tool"], {**tools, shown["tool"]: read_tool_facts(shown["facts"])}
+            shown = shown["shown"]
         call = Call(path, str(name), 0, shown)
         turn.calls[call.id] = call
         progress = Progress(run=self._run, turn=turn)
         calls = Calls(AgentInput(), progress, self._running, self._pause, self._await_worker)
-        state = LoopState(loop=Loop(), tools=cast(Any, self._tools))
+        state = LoopState(loop=Loop(), tools=cast(Any, tools))
         outcome: Outcome = await calls.run(call, state)
         if self._running.cancelled:
             return CANCELLED
@@ -239,6 +244,14 @@ class PipelineRun(Gates):
                 reference["end"] = {"done": [*self._done_keys(), path]}
         try:
             found = await self._step(reference, f"what {path} came to")
+        except SkippedError as skipped:
+            # The next step does not fail this one, which is kept, and is told of it instead.
+            making.set_result(NOTHING if skipped.name == path else skipped)
+            if skipped.name == path:
+                raise
+            del reference["make"]
+            found = await self._step(reference, f"what {path} came to")
+            return Done(None, *found["failed"]) if "failed" in found else Done()
         except (Exception, asyncio.CancelledError):
             making.set_result(NOTHING)
             raise
@@ -262,6 +275,8 @@ class PipelineRun(Gates):
         if key in self._made:
             made = await self._made[key]
             del self._made[key]
+            if isinstance(made, SkippedError):
+                raise made
             if made is not NOTHING:
                 return made
         found = await self._step({"make": {"path": path, "what": what}}, f"what {path} needs")
@@ -271,13 +286,31 @@ class PipelineRun(Gates):
         known = {key: done.value for key, done in self._done().items() if "?" in key and done.value is not None}
         whole = {"run": self._run, **reference, **({"known": known} if known else {})}
         options = {**STORE_OPTIONS, "summary": summary(asks)}
-        try:
-            found: dict[str, Any] | None = await anywhere(self._await_worker, self._pause, names.STEP, whole, options)
-        except ActivityError as error:
-            raise failed(error) from None
-        if found is None:
+        while True:
+            try:
+                found: dict[str, Any] | None = await anywhere(
+                    self._await_worker, self._pause, names.STEP, whole, options
+                )
+            except ActivityError as error:
+                if not await self._mended(error):
+                    raise failed(error) from None
+                continue
+            if found is None:
+                raise asyncio.CancelledError
+            return found
+
+    async def _mended(self, error: ActivityError) -> bool:
+        """Wait until somebody has mended what a step's function or type has raised; False if the run is to fail.
+
+        What was done is kept, so that the next version of the pipeline goes on from there.
+        """
+        cause = error.cause
+        if not isinstance(cause, ApplicationError) or cause.type != names.STEP_ERROR:
+            return False
+        may = await self._pause(cause.details[0]["failed_step"], cause.message)
+        if self._running.cancelled:
             raise asyncio.CancelledError
-        return found
+        return may
 
     def _done(self) -> Mapping[str, Done]:
         return {} if self._state is None else self._state.done
@@ -350,3 +383,8 @@ class PipelineRun(Gates):
             "running": [key for key in self._tasks if "?" not in key],
             "run_key": self._run,
         } | self._seen()
+
+
+def _skipped(path: str, skipped: SkippedError) -> Done:
+    """Return what a skipped step came to: it fails, since later steps were written to read its output."""
+    return Done(None, "skipped", f"Step '{path}': {skipped}")

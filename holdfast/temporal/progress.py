@@ -29,6 +29,7 @@ class Turn:
         approved: by position, who has let a call through, and the digest of the arguments that it is to run with, if
             those are not the model's.
         path: of a pipeline's step that calls a tool, in the place of a number.
+        declared: what is to be known of the tools that are called, where that is not as at the start; see `tools_of`.
     """
 
     number: int = 0
@@ -42,6 +43,7 @@ class Turn:
     arguments: dict[str, Any] = field(default_factory=dict)
     approved: dict[int, dict[str, Any]] = field(default_factory=dict)
     path: str = ""
+    declared: dict[str, Any] = field(default_factory=dict)
 
     def spend(self, call_id: str, usage: Usage | None) -> None:
         if usage is not None:
@@ -67,6 +69,7 @@ class Progress:
         view: the turn at which the context was compressed last.
         last: the model's last answer, as its activity returned it.
         model: what a person chose in the place of the agent's.
+        named: the agent's, if a deploy has changed it since the start.
         since: when the open questions were asked.
         resolved: what operators decided, for `status`.
         unknown: calls that wait for somebody who knows what became of them.
@@ -82,6 +85,7 @@ class Progress:
     view: int | None = None
     last: dict[str, Any] = field(default_factory=dict)
     model: str | None = None
+    named: str | None = None
     since: datetime | None = None
     resolved: list[dict[str, Any]] = field(default_factory=list)
     unknown: dict[str, Call] = field(default_factory=dict)
@@ -137,11 +141,13 @@ class Progress:
             "dispatches": [list(item) for item in turn.dispatches.items()],
             "arguments": turn.arguments,
             "approved": [list(item) for item in turn.approved.items()],
+            "declared": turn.declared,
             "say": self.say,
             "notices": self.notices,
             "view": self.view,
             "last": self.last,
             "model": self.model,
+            "named": self.named,
             "since": None if self.since is None else self.since.isoformat(),
             "resolved": self.resolved,
             "unknown": list(self.unknown),
@@ -156,6 +162,7 @@ class Progress:
         turn = Turn(
             number, seq, calls, part, dict(data.get("sources", ())), dict(data.get("dispatches", ())),
             arguments=data.get("arguments", {}), approved=dict(data.get("approved", ())),
+            declared=data.get("declared", {}),
         )  # fmt: skip
         since = data.get("since")
         return cls(
@@ -166,7 +173,7 @@ class Progress:
         )
 
 
-_PLAIN = ("run", "opened", "seq", "say", "notices", "view", "last", "model", "resolved")
+_PLAIN = ("run", "opened", "seq", "say", "notices", "view", "last", "model", "named", "resolved")
 
 
 def read_calls(data: Any) -> list[Call]:

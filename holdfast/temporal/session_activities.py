@@ -27,7 +27,8 @@ from holdfast.temporal.facts import Call, write_facts, write_state
 from holdfast.temporal.gate_activities import arguments_of, asked_of, edit_place, find_gates, held_by, keep_edit
 from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors, hooked
 from holdfast.temporal.transcripts import Transcript, made_at, session_key
-from holdfast.temporal.turn_records import TurnRecord
+from holdfast.temporal.turn_facts import at_most_once, called_tools
+from holdfast.temporal.turn_records import CalledTool, TurnRecord
 from holdfast.temporal.wire import (
     CHECKPOINT_BYTES,
     INLINE_BYTES,
@@ -74,6 +75,7 @@ class SessionActivities:
             else:
                 await begin_work(self._host.store, reference)
             opened: dict[str, Any] = json.loads(kept)
+            self._host.cache.keep_facts(reference["run"], opened["facts"])
             if (version := opened.pop("gates_of", None)) is not None:
                 await self._take_over_gates(reference, version)
             return opened
@@ -216,6 +218,7 @@ class SessionActivities:
                 user_id=session.user_id,
                 tenant_id=session.tenant_id,
                 gates=tuple(question for question in state.kept_questions if question.gate is not None),
+                tools=await self._called(agent, session.run_key, calls, opened["facts"]["tools"]),
             )
             await self._host.store.save_reply(reference["run"], 0, record.model_dump_json())
             if session.run_key is None and state.recovering:
@@ -249,6 +252,20 @@ class SessionActivities:
         for position, call in enumerate(record.calls):
             if call.id in lost:
                 await claim_next(self._host.store, record.key, position, call.id, owner="a run in process")
+
+    async def _called(
+        self, agent: Agent, before: str | None, calls: Sequence[ToolCall], known: dict[str, Any]
+    ) -> dict[str, CalledTool]:
+        """Return what is recorded of tools that an earlier run has called: what that run recorded, or stricter."""
+        called = called_tools(agent, calls)
+        run, _, turn = (before or "").rpartition("/")
+        kept = await self._host.store.load_reply(run, int(turn)) if run else None
+        then = {} if kept is None else TurnRecord.model_validate_json(kept).tools
+        for name in called.keys() & then.keys():
+            if "safe_to_retry" not in then[name].facts:
+                called[name] = at_most_once(called[name])
+                known[name] = dict(called[name].facts)
+        return called
 
     async def _approved(self, run: str, state: LoopState, calls: Sequence[ToolCall]) -> list[Any]:
         """Return what people have let through, by position, as `Turn.approved` has it."""

@@ -15,17 +15,19 @@ from temporalio.exceptions import ApplicationError
 
 from holdfast.agent_loop import cancelled, with_edit
 from holdfast.agents import Agent
+from holdfast.errors import InputError
 from holdfast.local.at_work import may_run
 from holdfast.local.dispatches import call_key, last_dispatch
 from holdfast.local.threads import bounded
-from holdfast.messages import ToolCall, Usage, read_json
+from holdfast.messages import ToolCall, Usage, error_text, read_json
 from holdfast.stores.protocol import LedgerEntry
 from holdfast.temporal import names
-from holdfast.temporal.facts import GRACE, TIMEOUT, handler_seconds
+from holdfast.temporal.facts import GRACE, TIMEOUT, ToolFacts, tool_facts
 from holdfast.temporal.gate_activities import arguments_of, edit_place
 from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors, surely
 from holdfast.temporal.invocations import Invocations
 from holdfast.temporal.transcripts import read_entry
+from holdfast.temporal.turn_facts import strictest
 from holdfast.temporal.turn_records import TurnRecord
 from holdfast.temporal.wire import previewed, read_outcome, reported, write_outcome
 from holdfast.tools import Failed, Outcome, Tool, ToolContext, Unknown
@@ -62,6 +64,8 @@ class Attempt:
 
     Args:
         approved: who has let it through, as `Turn.approved` says; None if nobody was asked.
+        facts: what it is run by; see `strictest`.
+        is_swapped: the tool takes another input now than when it was called.
     """
 
     agent: Agent
@@ -71,16 +75,34 @@ class Attempt:
     place: Place
     invocations: Invocations
     approved: Mapping[str, Any] | None
+    facts: ToolFacts
+    is_swapped: bool
+
+    async def problem(self) -> str | None:
+        """Say why arguments that were made for an earlier version of the tool are not for this one."""
+        if not self.is_swapped:
+            return None
+        try:
+            normal = self.tool.normal_arguments(self.call.arguments)
+        except InputError as error:
+            return error_text(error)
+        given = self.call.arguments if isinstance(self.call.arguments, dict) else read_json(self.call.arguments)
+        if unknown := sorted(given.keys() - normal.keys()):
+            return f'Invalid input for tool "{self.tool.name}", which has changed: it has no argument {unknown[0]!r}'
+        if self.approved is not None and normal != given:
+            return f'Not run: tool "{self.tool.name}" has changed since the call was approved. Call it again'
+        return None
 
     def bounded(self, ask: Callable[..., Awaitable[Outcome | None]]) -> Coroutine[Any, Any, Outcome | None]:
         """Return what runs the tool's `attempt`, or asks its `verify`, for as long as that may take."""
         return bounded(
             ask,
-            self.tool,
+            self.facts,
+            self.tool.name,
             self.call.arguments,
             self.context,
             limit=self.agent.loop.max_message_bytes,
-            seconds=handler_seconds(self.tool),
+            seconds=self.facts.timeout - GRACE,
         )
 
     def told(self, outcome: Outcome) -> Outcome:
@@ -138,14 +160,17 @@ class ToolActivities:
             agents=invocations,
             heartbeat=_heartbeat(loop),
         )
-        return Attempt(agent, tool, call, context, place, invocations, reference.get("approved"))
+        then = record.tools.get(call.name)
+        is_swapped = then is not None and then.schema_digest != tool.schema_digest
+        facts = strictest(then, tool_facts(tool))
+        return Attempt(agent, tool, call, context, place, invocations, reference.get("approved"), facts, is_swapped)
 
     # --- running ---
 
     async def _run(self, reference: Mapping[str, Any]) -> dict[str, Any]:
         place = await self._place(reference)
         attempt, store, owner = self._attempt(place), self._host.store, self._host.owner()
-        tool, key = attempt.tool, place.key(place.dispatch)
+        key = place.key(place.dispatch)
         claim = partial(
             store.claim,
             place.scope,
@@ -164,9 +189,10 @@ class ToolActivities:
             # Whoever asks finds that it has not started: the run that is cancelled, or one that dispatches it again.
             await surely(partial(store.abandon, place.scope, key, owner=owner), tries=3)
             raise _not_ours(place, "was given up before it started")
-        outcome = await self._handle(attempt)
-        if isinstance(outcome, Failed):
-            delay = tool.next_delay(outcome, activity.info().attempt)
+        problem = await self._host.thread.run(attempt.problem())
+        outcome = await self._handle(attempt) if problem is None else Failed(problem)
+        if isinstance(outcome, Failed) and activity.info().attempt < attempt.facts.attempts:
+            delay = attempt.tool.next_delay(outcome, activity.info().attempt)
             if delay is not None:
                 await store.end_call(owner)
                 raise ApplicationError(outcome.error, type="RetryableError", next_retry_delay=timedelta(seconds=delay))
@@ -181,7 +207,7 @@ class ToolActivities:
         if entry.result is not None:
             await store.end_call(owner)
             return read_entry(entry)
-        if entry.state == "claimed" and attempt.tool.safe_to_retry:
+        if entry.state == "claimed" and attempt.facts.safe_to_retry:
             entry = await store.take_over(place.scope, place.key(place.dispatch), owner=owner)
             if entry.owner == owner:
                 return None
@@ -191,18 +217,17 @@ class ToolActivities:
         raise _not_ours(place, f"is {entry.state} by another attempt; it is not run")
 
     async def _handle(self, attempt: Attempt) -> Outcome:
-        tool = attempt.tool
         try:
             outcome = await self._host.thread.run(
-                attempt.bounded(partial(tool.attempt, approved=attempt.approved is not None))
+                attempt.bounded(partial(attempt.tool.attempt, approved=attempt.approved is not None))
             )
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or not task.cancelling():
                 return Failed("The tool was cancelled from within")
             if _is_given_up():
-                return cancelled(tool)
-            if tool.safe_to_retry:
+                return cancelled(attempt.facts)
+            if attempt.facts.safe_to_retry:
                 raise
             return Unknown("its worker was cut off while it ran")
         assert outcome is not None
@@ -260,7 +285,7 @@ class ToolActivities:
     async def _wait(self, place: Place, dispatch: int, entry: LedgerEntry) -> LedgerEntry:
         """Wait for an attempt that may still run: until its worker is known to be dead, or its time has passed."""
         store, tool = self._host.store, self._host.tools.get(place.call.name)
-        longest = TIMEOUT if tool is None else handler_seconds(tool) + GRACE
+        longest = TIMEOUT if tool is None else tool_facts(tool).timeout
         begun = datetime.now(UTC)
         while entry.state == "claimed":
             age = (datetime.now(UTC) - (entry.claimed_at or begun)).total_seconds()
@@ -271,14 +296,16 @@ class ToolActivities:
         return entry
 
     async def _verified(self, place: Place, dispatch: int, entry: LedgerEntry) -> dict[str, Any] | None:
-        unknown = {"claimed": True, "dispatch": dispatch}
-        if not place.reference.get("verify"):
+        today = self._host.tools.get(place.call.name)
+        unknown: dict[str, Any] = {"claimed": True, "dispatch": dispatch}
+        if today is not None and not today.safe_to_retry:
+            unknown["at_most_once"] = True
+        if not place.reference.get("verify") and (today is None or today.verify is None or not self._host.has_caller):
             return unknown
         attempt = self._attempt(place)
-        tool = attempt.tool
-        if tool.verify is None or tool.safe_to_retry:
+        if attempt.tool.verify is None or attempt.facts.safe_to_retry:
             return unknown
-        outcome = await self._host.thread.run(attempt.bounded(tool.ask_whether_it_happened))
+        outcome = await self._host.thread.run(attempt.bounded(attempt.tool.ask_whether_it_happened))
         if isinstance(outcome, Unknown):
             return {**unknown, "reason": outcome.reason}
         if outcome is not None:

@@ -4,6 +4,7 @@ Memory is never trusted against the store: a write says which message it follows
 """
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,7 @@ class TranscriptCache:
         self._kept: OrderedDict[str, KeptTranscript] = OrderedDict()
         self._records: OrderedDict[tuple[str, int], TurnRecord] = OrderedDict()
         self._results: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
+        self._facts: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
         self._run_keys: OrderedDict[str, str] = OrderedDict()
 
     def take(self, session_id: str) -> KeptTranscript | None:
@@ -68,6 +70,15 @@ class TranscriptCache:
         self._run_keys[run_id] = run_key
         if len(self._run_keys) > RECORDS:
             self._run_keys.popitem(last=False)
+
+    def facts(self, run: str) -> Mapping[str, Any] | None:
+        """Return the facts that a run recorded at its start, if an activity of it ran here lately."""
+        return self._facts.get(run)
+
+    def keep_facts(self, run: str, facts: Mapping[str, Any]) -> None:
+        self._facts[run] = facts
+        if len(self._facts) > RECORDS:
+            self._facts.popitem(last=False)
 
     def record(self, run: str, turn: int) -> TurnRecord | None:
         """Return the record of a turn, if this worker wrote it lately."""

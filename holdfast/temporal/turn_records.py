@@ -1,11 +1,24 @@
 """What is kept of a turn in the store: the model's answer, and all that the calls in it need to know."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from pydantic import Field
 
 from holdfast.checkpoints import Question
 from holdfast.messages import Message, Record, ToolCall
+
+
+class CalledTool(Record):
+    """What is recorded of a tool with the turn that calls it.
+
+    Args:
+        facts: what steers its calls, as JSON; see `ToolFacts`.
+        schema_digest: of its input, which tells it from another tool that has taken its name.
+    """
+
+    facts: Mapping[str, Any] = Field(default_factory=dict)
+    schema_digest: str = ""
 
 
 class TurnRecord(Record):
@@ -21,6 +34,8 @@ class TurnRecord(Record):
         view: its turn, if the context was compressed for it.
         gates: what people must approve before its calls run.
         refused: by id, why calls do not run.
+        tools: by name, those that its calls name.
+        available: all tools of the agent, if a call names one that it has not.
     """
 
     message: Message
@@ -34,6 +49,8 @@ class TurnRecord(Record):
     view: int | None = None
     gates: tuple[Question, ...] = ()
     refused: Mapping[str, str] = Field(default_factory=dict)
+    tools: Mapping[str, CalledTool] = Field(default_factory=dict)
+    available: tuple[str, ...] | None = None
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:

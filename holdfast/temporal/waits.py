@@ -20,7 +20,7 @@ from holdfast.messages import error_text, json_problem
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import NOTIFY_OPTIONS, OPEN_ELSEWHERE_OPTIONS, OPEN_OPTIONS, summary
 from holdfast.temporal.descriptions import show_ended, show_waiting
-from holdfast.temporal.elsewhere import is_missing, missing
+from holdfast.temporal.elsewhere import SkippedError, is_missing, missing
 from holdfast.temporal.facts import Surroundings
 from holdfast.temporal.mailboxes import TOLD, Mailbox, Resume, split_id
 from holdfast.temporal.running import Running
@@ -31,6 +31,10 @@ _REFUSED = 2_000  # characters of why a message is refused, which its sender rea
 _SEEN = (names.APPROVE, names.REJECT)  # whose refusals people see, whoever was told
 T = TypeVar("T")
 
+_RESUME = (
+    'Go on after a pause, or without what no worker has: {"action": "retry" | "abort" | "skip", "name"?, "model"?, '
+    '"reason"?}'
+)
 EVENTS = 4_000  # of a history, after which a run continues as new while it waits: replay stays short
 
 
@@ -43,6 +47,7 @@ class Waiting:
             the run needs).
         name: the call or gate it is about; for a pause, what could not be done; for a worker, the agent, tool or step.
         digest, approvers, groups: of an approval: of what is shown, and who may decide; nobody means anybody.
+        can_skip: a person may have the run go on without it.
         quorum, approved_by: how many must approve, and who has.
         tool, arguments: of the call that is to be approved; large arguments as a text that is cut.
     """
@@ -59,6 +64,7 @@ class Waiting:
     approved_by: tuple[str, ...] = ()
     tool: str | None = None
     arguments: Any = None
+    can_skip: bool = False
 
     def plain(self) -> dict[str, Any]:
         data: dict[str, Any] = {
@@ -70,6 +76,8 @@ class Waiting:
             data |= {"digest": self.digest, "approvers": list(self.approvers)}
         if self.tool is not None:
             data |= {"tool": self.tool, "arguments": self.arguments}
+        if self.can_skip:
+            data["can_skip"] = True
         if self.quorum > 1:
             data |= {"quorum": self.quorum, "approved_by": list(self.approved_by)}
         return data
@@ -87,6 +95,7 @@ class Waits:
         self._mailbox = Mailbox()
         self._waiting: tuple[Waiting, ...] = ()
         self._running = Running()
+        self._resumes: list[tuple[Waiting, asyncio.Future[Resume]]] = []  # what a resume can end
         self._ended = ""  # or how
         self._error: str | None = None  # what the run failed with
 
@@ -144,10 +153,18 @@ class Waits:
             raise InputError(f"{name}: {size:,} bytes wait to be taken in, more than {most:,}; try again later")
 
     def _read_resume(self, data: Any, extra: tuple[Any, ...]) -> Any:
-        paused = any(waiting.kind == "pause" for waiting in self._waiting)
-        return self._mailbox.read_resume(
-            self._one("resume", {} if data is None else data, extra, most=AWAITED_BYTES), paused
-        )
+        data = self._one("resume", {} if data is None else data, extra, most=AWAITED_BYTES)
+        paused = [item.name for item, _ in self._resumes if not item.can_skip]
+        return self._mailbox.read_resume(data, paused, [item.name for item, _ in self._resumes if item.can_skip])
+
+    def _take_resume(self, resume: Resume, sent: str | None = None) -> dict[str, Any]:
+        """Let go on, or not, all that the resume is for."""
+        ends = [one for one in self._resumes if one[0].can_skip == (resume.action == "skip")
+                and resume.name in (None, one[0].name)]  # fmt: skip
+        self._resumes = [one for one in self._resumes if one not in ends]
+        for _, resumed in ends:
+            resumed.set_result(resume)
+        return {"accepted": True}
 
     def _take(
         self, name: str, data: Any, read: Callable[[Any, str | None], T], keep: Callable[[T, str | None], object]
@@ -217,6 +234,7 @@ class Waits:
     def _end_waiting(self, *ended: Waiting) -> None:
         # By identity: two calls may wait for the same, since the same time.
         self._waiting = tuple(item for item in self._waiting if not any(item is one for one in ended))
+        self._resumes = [one for one in self._resumes if not any(one[0] is item for item in ended)]
         self._show()
 
     def _show(self) -> None:
@@ -261,16 +279,21 @@ class Waits:
         """Wait until a person says what to do; True to try again, False if the run is to give up."""
         since = workflow.now()
         waiting = Waiting("pause", name, message, since, self._deadline(since))
+        resumed = self._may_resume(waiting)
         self._wait_for(waiting)
         workflow.logger.warning("Paused, %s: %s", name, message)
-        box = self._mailbox
-        await self._until(lambda: bool(box.resumes), waiting.deadline, f"resume of {name}")
-        resume = box.resumes.pop(0) if box.resumes else None
+        await self._until(resumed.done, waiting.deadline, f"resume of {name}")
         self._end_waiting(waiting)
-        if resume is None or resume.action == "abort":
+        if not resumed.done() or resumed.result().action == "abort":
             return False
-        self._resumed(resume.model)
+        self._resumed(resumed.result().model)
         return True
+
+    def _may_resume(self, waiting: Waiting) -> "asyncio.Future[Resume]":
+        """Return what becomes the resume that ends this."""
+        resumed: asyncio.Future[Resume] = asyncio.get_running_loop().create_future()
+        self._resumes.append((waiting, resumed))
+        return resumed
 
     def _resumed(self, model: str | None) -> None:
         """Take in the model that a person chose with a resume."""
@@ -298,20 +321,25 @@ class Waits:
         """Wait until a worker has what the last one had not; returns what it opens, None if the run is cancelled.
 
         Args:
-            tool, path: a tool or step that it needs besides the agent or pipeline.
+            tool, path: a tool or step that it needs besides the agent or pipeline; a person may go on without it.
+
+        Raises:
+            SkippedError: a person has done so.
         """
         name, message, found = missing(error, tool)
         activity, reference = self._opening()
         if "input" in reference:
             self._learn(found)
         reference |= {key: value for key, value in (("tool", tool), ("path", path)) if value is not None}
-        waiting = Waiting("worker", name, message, workflow.now())
+        can_skip = tool is not None or path is not None
+        waiting = Waiting("worker", name, message, workflow.now(), can_skip=can_skip)
+        skipped = self._may_resume(waiting) if can_skip else None
         self._wait_for(waiting)
         workflow.logger.warning("Waits for a worker: %s", message)
         asks = summary(f"on a worker that has {name}")
         handle = workflow.start_activity(activity, reference, **OPEN_ELSEWHERE_OPTIONS, summary=asks)
         try:
-            opened: dict[str, Any] | None = await self._running.wait(handle)
+            opened: dict[str, Any] | None = await self._unless(skipped, handle)
         except (asyncio.CancelledError, ActivityError) as other:
             if not self._running.cancelled:
                 if isinstance(other, ActivityError):
@@ -319,25 +347,34 @@ class Waits:
                 raise
             opened = None
         self._end_waiting(waiting)
+        if skipped is not None and skipped.done():
+            raise SkippedError(name, skipped.result())
         return opened
+
+    async def _unless(self, skipped: "asyncio.Future[Resume] | None", handle: "asyncio.Task[Any]") -> Any:
+        """Return the result of an activity, or None as soon as a person goes on without it."""
+        if skipped is None:
+            return await self._running.wait(handle)
+        found = asyncio.ensure_future(self._running.wait(handle))
+        await workflow.wait([found, skipped], return_when=asyncio.FIRST_COMPLETED)
+        if not found.done():
+            handle.cancel()
+            await asyncio.gather(found, return_exceptions=True)
+        return None if skipped.done() else await found
 
     # --- signals, updates and queries of every run ---
 
-    @workflow.signal(name=names.RESUME, description='Go on after a pause: {"action": "retry" | "abort", "model"?}')
+    @workflow.signal(name=names.RESUME, description=_RESUME)
     def resume_signal(self, data: Any = None, *extra: Any) -> None:
-        self._take("resume", data, lambda given, _: self._read_resume(given, extra), self._keep_resume)
+        self._take("resume", data, lambda given, _: self._read_resume(given, extra), self._take_resume)
 
-    @workflow.update(name=names.RESUME, description='Go on after a pause: {"action": "retry" | "abort", "model"?}')
+    @workflow.update(name=names.RESUME, description=_RESUME)
     def resume_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
-        return self._keep_resume(self._read_resume(data, extra))
+        return self._take_resume(self._read_resume(data, extra))
 
     @resume_update.validator
     def _check_resume(self, data: Any = None, *extra: Any) -> None:
         refuse_by(lambda: self._read_resume(data, extra))
-
-    def _keep_resume(self, resume: Resume, sent: str | None = None) -> dict[str, Any]:
-        self._mailbox.resumes.append(resume)
-        return {"accepted": True}
 
     @workflow.query(name=names.OUTCOME, description="What became of a signal with an id; null if none has come")
     def outcome(self, sent: Any = None, *ignored: Any) -> dict[str, Any] | None:
@@ -365,6 +402,9 @@ def refuse_by(read: Callable[[], object]) -> None:
 def failed(error: FailureError) -> ApplicationError:
     """Return what fails the run with what its activity said: nobody can repair it, or the caller's input was wrong."""
     cause = error.cause or error
+    if isinstance(cause, ApplicationError) and cause.type == names.STEP_ERROR:
+        kind, path = cause.details[0]["type"], cause.details[0]["failed_step"]
+        return ApplicationError(cause.message, {"failed_step": path}, type=kind, non_retryable=True)
     if isinstance(cause, ApplicationError):
         return ApplicationError(cause.message, *cause.details, type=cause.type, non_retryable=True)
     return ApplicationError(str(cause), type="HoldfastError", non_retryable=True)

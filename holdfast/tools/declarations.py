@@ -5,6 +5,7 @@ how often a call runs is no business of this module.
 import contextlib
 import copy
 import functools
+import hashlib
 import inspect
 import re
 from collections.abc import Awaitable, Callable
@@ -148,6 +149,11 @@ class Tool(Generic[P, R]):
     def input_schema(self) -> dict[str, Any]:
         """The JSON schema of the arguments, the caller's own."""
         return copy.deepcopy(self._input_schema)
+
+    @functools.cached_property
+    def schema_digest(self) -> str:
+        """What tells the input of this tool from that of another under its name."""
+        return hashlib.blake2b(to_json(self._input_schema), digest_size=8).hexdigest()
 
     @functools.cached_property
     def _input_schema(self) -> dict[str, Any]:

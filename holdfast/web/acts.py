@@ -64,7 +64,10 @@ async def _answer(people: HoldfastClient, run: str, form: Form, person: Person) 
 
 async def _resume(people: HoldfastClient, run: str, form: Form, person: Person) -> str:
     action = _needed(form, "action")
-    await people.resume(run, action, model=_text(form, "model"), by=person.name)  # type: ignore[arg-type]
+    reason = _needed(form, "reason") if action == "skip" else None
+    await people.resume(
+        run, action, name=_text(form, "name"), model=_text(form, "model"), by=person.name, reason=reason  # type: ignore[arg-type]
+    )  # fmt: skip
     return action
 
 
@@ -93,6 +96,7 @@ SAID = {
     "answer": "Answered",
     "retry": "Tried again",
     "abort": "Given up",
+    "skip": "Skipped",
     "resolve": "Settled",
     "message": "Said",
     "cancel": "Cancelled",
@@ -105,7 +109,7 @@ _ACT_OF = {"approval": "decide", "question": "answer", "unknown": "resolve", "pa
 
 def may_act(person: Person, item: Mapping[str, Any]) -> bool:
     """Whether somebody can do what an item waits for; the run itself has the last word."""
-    act = _ACT_OF.get(item["kind"])
+    act = "resume" if item.get("can_skip") else _ACT_OF.get(item["kind"])
     allowed = item.get("approvers") or [person.name]
     return act is not None and person.may(ACTS[act][0]) and person.name in allowed
 

@@ -7,7 +7,6 @@ killed, runs are terminated, timed out, cancelled and reset, people decide, and 
 
 import asyncio
 import contextlib
-import json
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,11 +15,11 @@ from datetime import timedelta
 from itertools import count
 from typing import Any
 
-from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
 
-from acceptance.temporal_world import LOST, World, until
-from holdfast import HoldfastError, InputError, SessionConflictError
+from acceptance.temporal_world import World
+from holdfast import HoldfastError, InputError, SessionConflictError, ToolCall
 from holdfast.errors import NotConfirmedError
 from holdfast.temporal import HoldfastClient, start_agent, start_pipeline
 from holdfast.temporal.client import Run
@@ -259,29 +258,16 @@ async def faults(chaos: Chaos, cases: Sequence[str], pipelines: Sequence[str] = 
 
 
 async def _faults_of_calls(chaos: Chaos, case: str) -> list[str]:
-    messages, books, found = await chaos.world.store.load_messages(case), chaos.books, []
+    messages, found = await chaos.world.store.load_messages(case), []
     asked = [call for message in messages for call in message.tool_calls or ()]
     results = Counter(message.tool_call_id for message in messages if message.role == "tool")
     read = {message.tool_call_id: message.content for message in messages if message.role == "tool"}
     for call in asked:
-        effects, content, safe = chaos.world.effects(call.id), read.get(call.id, ""), call.name.startswith("look")
         if results[call.id] != 1:
             found.append(f"{call.id} has {results[call.id]} results")
-        if not safe and effects > 1:
-            found.append(f"{call.id} of {call.name} had {effects} effects")
-        if content.startswith("did") and not effects:
-            found.append(f"{call.id} says that it ran, and did not")
-        if NOT_RUN in content and effects and not safe:
-            found.append(f"{call.id} ran, and the model reads: {content}")
+        found += _faults_of_effects(chaos, call, read.get(call.id, ""))
         if call.name == "pay":
-            if effects and not books.approved[call.id] and call.id not in books.unsure:
-                found.append(f"{call.id} ran, and nobody has approved it")
-            if books.approved[call.id] > 1:
-                found.append(f"{call.id} was approved {books.approved[call.id]} times")
-            if books.approved[call.id] and books.rejected[call.id]:
-                found.append(f"{call.id} was approved and rejected")
-            if books.approved[call.id] and "reject" in content:
-                found.append(f"{call.id} was approved, and the model reads: {content}")
+            found += _faults_of_approvals(chaos, call, read.get(call.id, ""))
     known = {call.id for call in asked}
     effects = chaos.world.folder / "effects.txt"
     lines = set(effects.read_text().splitlines()) if effects.exists() else set()
@@ -289,7 +275,30 @@ async def _faults_of_calls(chaos: Chaos, case: str) -> list[str]:
     return found
 
 
+def _faults_of_effects(chaos: Chaos, call: ToolCall, read: str) -> Iterator[str]:
+    effects, is_safe = chaos.world.effects(call.id), call.name.startswith("look")
+    if not is_safe and effects > 1:
+        yield f"{call.id} of {call.name} had {effects} effects"
+    if read.startswith("did") and not effects:
+        yield f"{call.id} says that it ran, and did not"
+    if NOT_RUN in read and effects and not is_safe:
+        yield f"{call.id} ran, and the model reads: {read}"
+
+
+def _faults_of_approvals(chaos: Chaos, call: ToolCall, read: str) -> Iterator[str]:
+    books = chaos.books
+    approved, rejected = books.approved[call.id], books.rejected[call.id]
+    if chaos.world.effects(call.id) and not approved and call.id not in books.unsure:
+        yield f"{call.id} ran, and nobody has approved it"
+    if approved > 1 or (approved and rejected):
+        yield f"{call.id} was approved {approved} times, and rejected {rejected} times"
+    if approved and "reject" in read:
+        yield f"{call.id} was approved, and the model reads: {read}"
+
+
 async def _faults_of_messages(chaos: Chaos, case: str) -> list[str]:
     heard = Counter(m.content for m in await chaos.world.store.load_messages(case) if m.role == "user")
     said = [text for text in chaos.books.said if text.startswith(f"{case}: ")]
-    return [f"{text!r} was accepted, and stands {heard[text]} times in the transcript" for text in said if heard[text] != 1]
+    return [
+        f"{text!r} was accepted, and stands {heard[text]} times in the transcript" for text in said if heard[text] != 1
+    ]

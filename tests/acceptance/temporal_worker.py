@@ -305,9 +305,7 @@ async def work(
     client = await connect(address)
     plugin_type = HoldfastPlugin if workflows else WithoutWorkflows
     async with StoppingStore(outside, locks) as store:
-        plugin = plugin_type(
-            agents=outside.agents(), pipelines=outside.pipelines(), store=store, llm=outside.model()
-        )
+        plugin = plugin_type(agents=outside.agents(), pipelines=outside.pipelines(), store=store, llm=outside.model())
         async with Worker(client, task_queue=queue, plugins=[plugin], **options):
             outside.mark("ready")
             await stop.wait()

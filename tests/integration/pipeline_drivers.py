@@ -102,7 +102,9 @@ class OnTemporal:
                     refused.append(str(error))
             waits = await until(partial(_waits_or_has_ended, run))
             await check_healthy(run)
-            if isinstance(waits, list):
+            if isinstance(waits, list) and waits[0]["kind"] == "pause":
+                await temporal.people.resume(run.id, "abort")  # nobody mends what a function has raised
+            elif isinstance(waits, list):
                 return await self._pending(run, waits, refused)
             try:
                 ended = await result(run)
@@ -128,9 +130,11 @@ async def _waits_or_has_ended(run: Run) -> Any:
 
 
 async def _waits(run: Run) -> Any:
-    """Return what waits for a decision, once nothing else runs; False after the end."""
+    """Return what waits for a decision, once nothing else runs, or is paused; False after the end."""
     shown = await status(run)
     waits: list[dict[str, Any]] = shown["waiting"]
+    if pauses := [item for item in waits if item["kind"] == "pause"]:
+        return pauses
     return waits if waits and set(shown["running"]) == {item["name"] for item in waits} else False
 
 

@@ -13,7 +13,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import CancelledError
 from temporalio.worker import Replayer, Worker
 
-from holdfast import Agent, Loop, Message, tool
+from holdfast import Agent, Approval, Loop, Message, tool
 from holdfast.temporal import HoldfastPlugin, agent_workflows
 from holdfast.testing import ScriptedModel
 from integration.questions import ask
@@ -214,23 +214,26 @@ def worker_with(temporal: Temporal, workflows: list[type]) -> Worker:
     return Worker(temporal.client, task_queue=temporal.name, workflows=workflows, plugins=[plugin])
 
 
-async def test_a_run_waits_for_a_worker_that_has_its_tool(temporal: Temporal) -> None:
-    def asks_then_posts(messages: Sequence[Message], tools: Any) -> Any:
-        done = [message.tool_call_id for message in messages if message.role == "tool"]
-        return "done" if "c2" in done else asks_for(call("post", "c2", text="x")) if done else ask_once(messages, tools)
+@tool(name="post", approval=Approval(message="May it?"))
+def post_when_approved(text: str) -> str:
+    """Post it."""
+    return f"posted {text}"
 
-    async with temporal.worker(Agent("poster", tools=[ask, post]), llm=ScriptedModel(asks_then_posts)):
+
+async def test_a_run_waits_for_a_worker_that_has_its_tool(temporal: Temporal) -> None:
+    """The tool was there when the model asked for it; a new call of it would be told that it is not found."""
+    async with temporal.worker(Agent("poster", tools=[post_when_approved]), llm=ScriptedModel(posts[:1])):
         run = await temporal.start("poster")
         await pending(run)
-    async with temporal.worker(Agent("poster", tools=[ask]), llm=ScriptedModel(asks_then_posts)):
-        await run.execute_update("answer", {"text": "Ada"})
+    async with temporal.worker(Agent("poster", tools=[ask]), llm=ScriptedModel([])):
+        await run.execute_update("decide", {"gate": "c1", "decision": "approve"})
         await until(partial(_waits_for_a_worker, run))
         (waits,) = await pending(run)
         assert waits["name"] == "post"
         assert waits["message"] == "This worker has no tool 'post'"
-    async with temporal.worker(Agent("poster", tools=[ask, post]), llm=ScriptedModel(asks_then_posts)):
+    async with temporal.worker(Agent("poster", tools=[post_when_approved]), llm=ScriptedModel(posts[1:])):
         assert (await result(run))["response"] == "done"
-    assert [message.content for message in await temporal.messages() if message.role == "tool"] == ["Ada", "posted x"]
+    assert [message.content for message in await temporal.messages() if message.role == "tool"] == ["posted x"]
     await check_healthy(run)
 
 
@@ -248,11 +251,13 @@ async def test_a_run_goes_on_beside_a_worker_that_has_its_agent_but_not_its_tool
 
 
 async def test_a_call_that_waits_for_a_worker_when_its_run_is_cancelled_was_not_run(temporal: Temporal) -> None:
-    async with temporal.worker(Agent("poster", tools=[ask, post]), llm=ScriptedModel(_asks_then_posts_twice)):
+    both = asks_for(call("post", "c2", text="x"), call("post", "c3", text="x"))
+    async with temporal.worker(Agent("poster", tools=[post_when_approved]), llm=ScriptedModel([both])):
         run = await temporal.start("poster")
-        await pending(run)
-    async with temporal.worker(Agent("poster", tools=[ask]), llm=ScriptedModel(_asks_then_posts_twice)):
-        await run.execute_update("answer", {"text": "Ada"})
+        await pending(run, 2)
+    async with temporal.worker(Agent("poster", tools=[ask]), llm=ScriptedModel([])):
+        for gate in ("c2", "c3"):
+            await run.execute_update("decide", {"gate": gate, "decision": "approve"})
         await until(partial(_waits_for_a_worker, run))
         await run.cancel()
         with pytest.raises(WorkflowFailureError):
@@ -260,11 +265,6 @@ async def test_a_call_that_waits_for_a_worker_when_its_run_is_cancelled_was_not_
     last = (await temporal.messages())[-2:]
     assert [(message.tool_call_id, message.status) for message in last] == [("c2", "cancelled"), ("c3", "cancelled")]
     assert "Not run" in last[0].content
-
-
-def _asks_then_posts_twice(messages: Sequence[Message], tools: Any) -> Any:
-    asked = any(message.role == "tool" for message in messages)
-    return asks_for(call("post", "c2", text="x"), call("post", "c3", text="x")) if asked else ask_once(messages, tools)
 
 
 async def test_nobody_else_decides_on_a_call_that_waits_to_be_run_again(temporal: Temporal) -> None:

@@ -174,7 +174,7 @@ async def test_a_pause_that_nobody_ends_in_time_ends_the_run_with_error(temporal
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        ({"action": "maybe"}, 'action must be "retry" or "abort"'),
+        ({"action": "maybe"}, 'action must be "retry", "abort" or "skip"'),
         ({"model": 5}, "model must be text"),
         ({"retry": True}, "unknown key 'retry'"),
     ],

@@ -352,11 +352,16 @@ def _ends_the_process(ctx: Any) -> str:
     ],
     ids=["three megabytes", "the end of the process"],
 )
-async def test_what_a_function_raises_fails_the_run_whatever_it_is(temporal: Temporal, say: Any, why: str) -> None:
+async def test_what_a_function_raises_fails_a_run_that_nobody_mends(temporal: Temporal, say: Any, why: str) -> None:
     made = pipeline("w").step("say", agent=writer, input=say).build()
     async with temporal.worker(writer, pipelines=[made], llm=ScriptedModel(echo)):
         run = await start(temporal, made)
-        assert why in (await failure(run)).message
+        (paused,) = await pending(run)
+        assert (paused["kind"], paused["name"], why in paused["message"]) == ("pause", "say", True)
+        await temporal.people.resume(run.id, "abort")
+        failed = await failure(run)
+        assert why in failed.message
+        assert failed.details == ({"failed_step": "say"},)
         await check_healthy(run)
 
 

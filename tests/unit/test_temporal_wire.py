@@ -355,7 +355,7 @@ def test_junk_in_a_mailbox_is_refused_with_a_reason(name: str, data: Any) -> Non
     more: dict[str, tuple[Any, ...]] = {
         "read_message": (LIMIT,),
         "read_answer": (ASKED, LIMIT),
-        "read_resume": (True,),
+        "read_resume": (["model"], ["post"]),
         "read_resolve": ({"p1": 1},),
     }
     read = getattr(Mailbox(), name)
