@@ -55,6 +55,30 @@ async def a_safe_call_can_be_taken_over(store: Any) -> None:
     expect(await store.finish("run", "1", owner="me", state="done", result="r"), True, "finish by the new one")
 
 
+async def a_call_that_has_not_happened_is_given_up_by_its_owner(store: Any) -> None:
+    await store.claim("run", "1", owner="me", arguments_hash="h", running=running("me"))
+    expect((await store.abandon("run", "1", owner="you")).state, "claimed", "abandon by another")
+    expect((await store.abandon("run", "1", owner="me")).state, "abandoned", "abandon by the owner")
+    expect(await store.running_calls(), [], "running_calls")
+    expect(await store.finish("run", "1", owner="me", state="done", result="r"), False, "finish by the late owner")
+    late = await store.claim("run", "1", owner="late", arguments_hash="h")
+    expect(late.state, "abandoned", "a later claim")
+    await store.claim("run", "1#2", owner="me", arguments_hash="h")
+    await store.finish("run", "1#2", owner="me", state="done", result="r")
+    expect((await store.abandon("run", "1#2", owner="me")).state, "done", "abandon of what has a result")
+
+
+async def a_claim_has_its_time(store: Any) -> None:
+    before = datetime.now(UTC)
+    first = await store.claim("run", "1", owner="me", arguments_hash="h")
+    claimed = (await store.settle("run", "1")).claimed_at
+    if claimed is None or abs((claimed - before).total_seconds()) > 60:
+        raise AssertionError(f"claimed_at: expected a time close to {before}, got {claimed}")
+    expect(first.owner, "me", "the owner")
+    later = (await store.take_over("run", "1", owner="you")).claimed_at
+    expect(later is not None and later >= claimed, True, "whether a takeover has its own time")
+
+
 async def decisions_are_kept_in_order_and_once_by_key(store: Any) -> None:
     at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     first = DecisionRecord(run_key="run", gate="g", at=at, decision="approve", by="ada", edit={"n": [1]}, key="1")
@@ -163,6 +187,8 @@ LEDGER = [
     settling_fences_a_call_that_never_started,
     settling_reports_what_is_known,
     a_safe_call_can_be_taken_over,
+    a_call_that_has_not_happened_is_given_up_by_its_owner,
+    a_claim_has_its_time,
     decisions_are_kept_in_order_and_once_by_key,
     the_first_reply_of_a_turn_is_kept,
     entries_are_loaded_without_changing_anything,

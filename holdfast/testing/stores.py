@@ -18,6 +18,7 @@ from holdfast.testing.durable_stores import ATOMIC_WRITES
 from holdfast.testing.expectations import contents, expect, expect_error, say, session
 from holdfast.testing.ledgers import LEDGER
 from holdfast.testing.partial_answers import PARTIAL_ANSWERS
+from holdfast.testing.workers import WORKERS
 
 Check = Callable[[Any], Awaitable[None]]
 
@@ -26,12 +27,18 @@ def store_suite(*, durable: bool = True, ledger: bool = True, partial_answers: b
     """Return the checks for a durable store, or for one that only lives in memory.
 
     Args:
-        ledger: False leaves out the ledger and the journal of replies, which runs in one process do not use.
+        ledger: False leaves out what runs in one process do not use: the ledger, the journal of replies, and who is at
+            work.
         partial_answers: for a store that has `PartialAnswers`, too, which workers with `stream=True` need.
     """
     if not durable:
         return [*_ANY_STORE, a_memory_store_refuses_an_atomic_write]
-    return [*_ANY_STORE, *ATOMIC_WRITES, *(LEDGER if ledger else ()), *(PARTIAL_ANSWERS if partial_answers else ())]
+    return [
+        *_ANY_STORE,
+        *ATOMIC_WRITES,
+        *([*LEDGER, *WORKERS] if ledger else ()),
+        *(PARTIAL_ANSWERS if partial_answers else ()),
+    ]
 
 
 async def a_session_is_held_by_one_run_at_a_time(store: Any) -> None:

@@ -18,6 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from temporalio import activity
 from temporalio.worker import Worker, WorkerConfig
 
 from holdfast import (
@@ -39,9 +40,9 @@ from holdfast import (
     run,
     tool,
 )
-from holdfast.stores import Append, LedgerEntry, SQLiteStore
+from holdfast.stores import Append, LedgerEntry, Session, SQLiteStore
 from holdfast.stores.locks import SessionLocks
-from holdfast.temporal import HoldfastPlugin, connect
+from holdfast.temporal import HoldfastPlugin, connect, model_activities, session_activities, transcripts
 from holdfast.testing import ScriptedModel
 
 QUICK = RetryPolicy(initial_interval=0.05, maximum_attempts=3)
@@ -263,7 +264,11 @@ class StoppingStore(SQLiteStore):
 
     async def claim(self, run_key: str, call_key: str, **options: Any) -> LedgerEntry:
         call = call_key.partition("/")[2].partition("#")[0]
-        await self._outside.at(call, "before-claim")
+        try:
+            await self._outside.at(call, "before-claim")
+        except asyncio.CancelledError:
+            self._outside.mark("cancelled")
+            raise
         entry = await super().claim(run_key, call_key, **options)
         await self._outside.at(call, "after-claim")
         return entry
@@ -278,6 +283,16 @@ class StoppingStore(SQLiteStore):
         for call in appends[-1].messages[-1].tool_calls or ():
             await self._outside.at(call.id, "after-reply")
         return kept
+
+
+def put_run_into_keys() -> None:
+    """Break holdfast: let the keys of calls be the run's, so that each run of a session has a ledger of its own."""
+
+    def of_run(session: Session) -> str:
+        return f"{transcripts.session_key(session)}.{activity.info().workflow_run_id}"
+
+    for module in (model_activities, session_activities):
+        vars(module)["session_key"] = of_run
 
 
 class WithoutWorkflows(HoldfastPlugin):
@@ -295,9 +310,12 @@ async def work(
     workflows: bool = True,
     drain: float = 0.0,
     locks: str | None = None,
+    mutant: bool = False,
     **options: Any,
 ) -> None:
     """Work until SIGTERM, and then for as long as `drain` says."""
+    if mutant:
+        put_run_into_keys()
     if drain:
         options["graceful_shutdown_timeout"] = timedelta(seconds=drain)
     stop = asyncio.Event()

@@ -20,22 +20,31 @@ async def start(world: World, case: str, message: str | None = None, *, desk: st
     )
 
 
-async def lose(world: World, case: str, point: str, *, name: str, tool: str | None = None, desk: str = "desk") -> None:
+async def lose(world: World, case: str, point: str, *, name: str, tool: str | None = None, **options: Any) -> None:
     """Let a run of a case come to a point of its call, and end the run and its worker there."""
     world.stop_at(point, f"{case}.1", worker=name)
-    worker = await world.worker(name)
-    run = await start(world, case, None if tool is None else f"{case}: {tool}", desk=desk)
+    worker = await world.worker(name, **options)
+    run = await start(world, case, None if tool is None else f"{case}: {tool}")
     await world.stands(point, f"{case}.1", worker=name)
     await run.terminate()
     worker.kill()
 
 
-async def test_three_runs_of_one_session_one_after_the_other_have_one_effect(world: World) -> None:
-    await lose(world, "case", "before-claim", name="a", tool="charge")
-    await lose(world, "case", "after-effect", name="b")
-    await world.worker("c")
+async def three_runs(world: World, **options: Any) -> tuple[int, list[str]]:
+    """Lose a call before its claim, then after its effect; returns the effects, and the results in the end."""
+    await lose(world, "case", "before-claim", name="a", tool="charge", **options)
+    await lose(world, "case", "after-effect", name="b", **options)
+    await world.worker("c", **options)
     assert (await (await start(world, "case")).result())["status"] == "complete"
-    assert (world.count("effects", "case"), await world.results("case")) == (1, [f"failed: {LOST}"])
+    return world.count("effects", "case"), await world.results("case")
+
+
+async def test_three_runs_of_one_session_one_after_the_other_have_one_effect(world: World) -> None:
+    assert await three_runs(world) == (1, [f"failed: {LOST}"])
+
+
+async def test_with_the_run_in_the_key_three_runs_would_have_two_effects(world: World) -> None:
+    assert await three_runs(world, mutant=True) == (2, ["completed: did case.1"])
 
 
 async def test_a_result_that_a_run_recorded_before_it_was_terminated_is_read_by_the_run_after_the_next(
