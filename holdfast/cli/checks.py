@@ -40,7 +40,7 @@ Check = tuple[str, bool, str]  # what, whether it is well, what was found or wha
 @server_options
 @with_output
 def doctor(output: Output, task_queue: str, store: str | None, server: dict[str, Any]) -> None:
-    """Check versions, server, workers and store.
+    """Check versions, server, workers, runs and store.
 
     Exit code 1 if something is wrong; each line says what to do about it.
     """

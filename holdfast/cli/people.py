@@ -1,4 +1,4 @@
-"""Commands of people: what waits for them, and what they say to it. Each is an update, which says whether it counts."""
+"""Commands of people: what waits for them, and what they say to it. Each says whether it counts."""
 
 import getpass
 import os

@@ -186,7 +186,11 @@ class HoldfastClient:
         await our_run(self.client, workflow_id)
         try:
             return await answer(self.run(workflow_id), name, timedelta(seconds=_CONFIRMED))
+        except WorkflowQueryFailedError as error:
+            raise HoldfastError(f"Run {workflow_id} does not answer: {error}") from error
         except RPCError as error:
+            if error.status == RPCStatusCode.RESOURCE_EXHAUSTED:
+                raise HoldfastError(f"Run {workflow_id}: too many ask it at the same time, ask again later") from error
             if error.status not in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
                 raise
             raise HoldfastError(f"Run {workflow_id}: no worker has answered within {_CONFIRMED:g} s") from error

@@ -7,7 +7,6 @@ events, whose order is fixed. The sender is told what is true: that it counts, w
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from temporalio.api.common.v1 import Payload
@@ -28,7 +27,7 @@ from holdfast.temporal import names
 from holdfast.temporal.seen import our_run
 
 _FIRST, _LONGEST = 0.02, 0.5  # seconds between two looks
-_ANSWER = timedelta(seconds=5)  # in which a worker answers a query, or is asked again
+_ANSWER = 3.0  # seconds in which a worker answers, or is asked again; the SDK itself waits ever longer for busy runs
 _CUT_OFF = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)  # ends that no run sees coming
 
 
@@ -90,7 +89,7 @@ class _Sending:
             f"no worker has taken `{name}` {soon}")  # fmt: skip
         return NotConfirmedError(
             f"Run {run}: {what}{self._trouble}. It was sent, and may count as soon as one is there: look at the run "
-            f"before you send it again, or send it with id={self._given.id!r}, which counts once",
+            "before you send it again",
             id=self._given.id,
         )
 
@@ -105,6 +104,8 @@ class _Sending:
                     return found
             except (RPCError, WorkflowQueryFailedError) as error:
                 self._note(error)
+            except TimeoutError:
+                self._trouble = ""
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST)
 
@@ -146,9 +147,8 @@ class _Sending:
         return None
 
     async def _ask(self, reject: QueryRejectCondition | None = None) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = await self._run.query(
-            names.OUTCOME, self._given.id, reject_condition=reject, rpc_timeout=_ANSWER
-        )
+        async with asyncio.timeout(_ANSWER):
+            found: dict[str, Any] | None = await self._run.query(names.OUTCOME, self._given.id, reject_condition=reject)
         return found
 
     def _note(self, error: RPCError | WorkflowQueryFailedError) -> None:

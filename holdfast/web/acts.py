@@ -1,4 +1,4 @@
-"""What the forms of a run do: decide, answer, repair. Each is an update of the run, which says whether it counts."""
+"""What the forms of a run do: decide, answer, repair. The run itself says whether each counts."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,7 +1,7 @@
 """The pages: what waits, which runs there are, one run; the forms by which people start, decide, answer and repair.
 
-Every form works without JavaScript. What it does is an update of the run, which says whether it counts; who has sent it
-is who has signed in, whatever the form says.
+Every form works without JavaScript. Whether what it does counts is said by the run itself; who has sent it is who has
+signed in, whatever the form says.
 """
 
 import asyncio

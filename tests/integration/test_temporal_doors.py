@@ -42,7 +42,7 @@ async def test_who_hears_nothing_sends_the_same_again_and_it_counts_once(
         handle = await temporal.start("a")
         await pending(handle)
     monkeypatch.setattr("holdfast.temporal.client._CONFIRMED", 0.5)
-    with pytest.raises(NotConfirmedError, match="which counts once") as unsure:
+    with pytest.raises(NotConfirmedError, match="look at the run before") as unsure:
         await temporal.people.decide(handle.id, "c1", "approve", by="ada")
     monkeypatch.setattr("holdfast.temporal.client._CONFIRMED", 10.0)
     async with (await temporal.elsewhere()).worker(agent, llm=ScriptedModel(["done"])):

@@ -4,7 +4,7 @@ import asyncio
 import json
 import shlex
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +17,7 @@ from holdfast.temporal.servers import temporal_binary
 from holdfast.temporal.stuck import find_stuck
 from holdfast.testing import ScriptedModel
 from integration.commands import holdfast
-from integration.temporal_runs import Run, Temporal, events, result, until
+from integration.temporal_runs import Run, Temporal, check_healthy, events, result, until
 from integration.transcripts import asks_for, call
 
 _SOON = timedelta(seconds=20)
@@ -66,8 +66,14 @@ class Till:
         return sum(one.endswith(f" {call_id}") for one in self.charged) == _RUNS
 
 
-async def wedge(temporal: Temporal, till: Till, elsewhere: Temporal) -> list[Run]:
-    """Return runs of which some are wedged: an update and a query came to each while no worker had its workflow."""
+async def say_by_update(run: Run) -> None:
+    await run.execute_update("message", {"text": "hello"}, rpc_timeout=_SOON)
+
+
+async def say_beside_queries(
+    temporal: Temporal, till: Till, elsewhere: Temporal, say: Callable[[Run], Awaitable[None]]
+) -> list[Run]:
+    """Return runs that were asked and told something while no worker had their workflows; updates wedge some."""
 
     def workflows() -> Worker:
         plugin = till.plugin(temporal, WorkflowsAlone)
@@ -80,7 +86,7 @@ async def wedge(temporal: Temporal, till: Till, elsewhere: Temporal) -> list[Run
     for one in handles:
         asked.append(asyncio.ensure_future(one.query("status", rpc_timeout=_SOON)))
         await asyncio.sleep(0.01)  # the order in which they reach the server matters
-        asked.append(asyncio.ensure_future(one.execute_update("message", {"text": "hello"}, rpc_timeout=_SOON)))
+        asked.append(asyncio.ensure_future(say(one)))
         await asyncio.sleep(0.01)
     till.open["c1"].set()
 
@@ -104,7 +110,7 @@ async def test_the_doctor_finds_a_run_that_an_update_has_wedged_and_its_rescue_d
         till = Till()
         hands = Worker(temporal.client, task_queue=temporal.name, plugins=[till.plugin(temporal, ActivitiesAlone)])
         async with hands:
-            handles = await wedge(temporal, till, elsewhere)
+            handles = await say_beside_queries(temporal, till, elsewhere, say_by_update)
             plugin = till.plugin(temporal, WorkflowsAlone)
             async with Worker(elsewhere.client, task_queue=temporal.name, plugins=[plugin]):
                 till.open["c3"].set()
@@ -121,6 +127,21 @@ async def test_the_doctor_finds_a_run_that_an_update_has_wedged_and_its_rescue_d
         if stuck:
             return
     raise AssertionError("no run was wedged: has the SDK mended updates beside queries? Then the doctor need not know")
+
+
+async def test_what_our_client_says_beside_a_query_wedges_nothing(temporal: Temporal) -> None:
+    till, elsewhere = Till(), await temporal.elsewhere()
+    async with Worker(temporal.client, task_queue=temporal.name, plugins=[till.plugin(temporal, ActivitiesAlone)]):
+        handles = await say_beside_queries(
+            temporal, till, elsewhere, lambda run: temporal.people.message(run.id, "hello")
+        )
+        plugin = till.plugin(temporal, WorkflowsAlone)
+        async with Worker(elsewhere.client, task_queue=temporal.name, plugins=[plugin]):
+            till.open["c3"].set()
+            for handle in handles:
+                assert (await result(handle))["status"] == "complete"
+                await check_healthy(handle)
+    assert len(set(till.charged)) == len(till.charged) == 3 * _RUNS
 
 
 async def settled(temporal: Temporal, handles: list[Run]) -> list[Any]:

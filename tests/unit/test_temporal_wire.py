@@ -61,6 +61,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "DECIDE_UPDATE": "decide",
         "STATUS": "status",
         "PENDING": "pending",
+        "OUTCOME": "holdfast.outcome",
         "STATUS_ATTRIBUTE": "HoldfastStatus",
         "WAITING_ATTRIBUTE": "HoldfastWaiting",
         "DEADLINE_ATTRIBUTE": "HoldfastDeadline",
