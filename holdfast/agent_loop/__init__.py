@@ -11,6 +11,7 @@ from holdfast.agent_loop.actions import (
     Settled,
 )
 from holdfast.agent_loop.answers import correction
+from holdfast.agent_loop.approvers import approver_problem, caller_problem
 from holdfast.agent_loop.gates import (
     Decision,
     Gate,
@@ -51,6 +52,8 @@ __all__ = [
     "ToolFacts",
     "access_problem",
     "answer_message",
+    "approver_problem",
+    "caller_problem",
     "cancelled",
     "correction",
     "cut_off",

@@ -59,6 +59,7 @@ class Agent:
 
     Args:
         name: `^[a-z][a-z0-9-]*$`; on Temporal the workflow type.
+        formerly: names that it had before: runs and sessions of theirs are its own.
         model: "provider:name", or None if `llm=` is always given.
         fallback_models: models for when that one cannot be called, in this order. A run that has gone over to one
             stays with it; its messages say which answered.
@@ -82,6 +83,7 @@ class Agent:
 
     name: str
     _: KW_ONLY
+    formerly: Sequence[str] = ()
     model: str | None = None
     fallback_models: Sequence[str] = ()
     instructions: Instructions | Sequence[Instructions] | None = None
@@ -100,6 +102,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         check_name(self.name, "Agent")
+        self._check_former_names()
         self._check_models()
         if self.description is not None and (not isinstance(self.description, str) or not self.description.strip()):
             raise self._fault("description must be a non-empty string")
@@ -127,6 +130,20 @@ class Agent:
 
     def _fault(self, text: str) -> DefinitionError:
         return DefinitionError(f"Agent '{self.name}': {text}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name, and those that it had before."""
+        return (self.name, *self.formerly)
+
+    def _check_former_names(self) -> None:
+        if isinstance(self.formerly, str) or not isinstance(self.formerly, Iterable):
+            raise self._fault(f"formerly must be a list of names, got {self.formerly!r}")
+        object.__setattr__(self, "formerly", tuple(self.formerly))
+        for name in self.formerly:
+            check_name(name, f"Agent '{self.name}': formerly: a")
+        if len(set(self.names)) < len(self.names):
+            raise self._fault(f"formerly: a name is there twice: {', '.join(self.names)}")
 
     def _check_models(self) -> None:
         if self.model is not None and not isinstance(self.model, str):

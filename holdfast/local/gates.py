@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from holdfast.agent_loop import Decision, Gate, LoopState, access_problem, edit_problem
+from holdfast.agent_loop import Decision, Gate, LoopState, access_problem, caller_problem, edit_problem
 from holdfast.agents import Agent
 from holdfast.checkpoints import PendingApproval, Question
 from holdfast.errors import InputError
@@ -95,7 +95,9 @@ async def _judged(state: LoopState, decision: Decision, agent: Agent, kept: Kept
         gate = _gate(waiting[decision.gate])
         asked = next(call for call in state.open_calls if call.id == decision.gate)
         call = ToolCall(id=asked.id, name=asked.name, arguments=gate.arguments)
-        return gate, gate.problem(decision) or edit_problem(agent, call, decision, gate.rule)
+        return gate, gate.problem(decision) or caller_problem(agent, call, decision) or edit_problem(
+            agent, call, decision, gate.rule
+        )
     if has := await has_counted(kept, decision):
         return None, None
     over = next((_gate(one).status for one in state.verdicts if one.tool_call_id == decision.gate), None)

@@ -203,5 +203,5 @@ def check_access(session: Session, agent: Agent, user_id: str | None, tenant_id:
     """Refuse a stranger, and another agent. A session without an owner is anybody's, and stays so."""
     if session.user_id not in (None, user_id) or session.tenant_id not in (None, tenant_id):
         raise SessionAccessDeniedError(session.id)
-    if session.agent_name != agent.name:
+    if session.agent_name not in agent.names:
         raise InputError(f"Session {session.id} belongs to agent '{session.agent_name}', not to '{agent.name}'")

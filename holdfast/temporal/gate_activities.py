@@ -8,16 +8,29 @@ from typing import Any, TypeVar
 from pydantic_core import to_json
 from temporalio import activity
 
-from holdfast.agent_loop import Decision, GateRule, LoopState, access_problem, edit_problem, open_gates
+from holdfast.agent_loop import (
+    Decision,
+    GateRule,
+    LoopState,
+    access_problem,
+    approver_problem,
+    caller_problem,
+    edit_problem,
+    open_gates,
+)
 from holdfast.agents import Agent
 from holdfast.checkpoints import Question
+from holdfast.errors import InputError
 from holdfast.local.pipeline_results import Kept
 from holdfast.messages import ToolCall
+from holdfast.pipelines import Step
+from holdfast.pipelines.paths import find
 from holdfast.temporal import names
 from holdfast.temporal.facts import Surroundings
-from holdfast.temporal.hosts import AgentHost, TypedErrors
+from holdfast.temporal.hosts import TRIES, AgentHost, TypedErrors
 from holdfast.temporal.turn_records import TurnRecord
 from holdfast.temporal.wire import GATES_BYTES, INLINE_BYTES, SHOWN_BYTES, edit_digest, shown_arguments
+from holdfast.tools import Approval
 
 T = TypeVar("T")
 
@@ -95,8 +108,10 @@ class GateActivities:
                 may = self._host.pipeline().access.get("approve")
                 denied = await self._called(lambda: access_problem(may, decision.by))
                 refused = None if denied is None else f"gate {decision.gate}: {denied} decide it"
+            if refused is None and has_rule:
+                refused = approver_problem(self._approval(decision.gate), decision)
             if refused is None and call is not None:
-                refused = await self._edited(run, call, decision)
+                refused = await self._denied(run, call, decision)
             info = activity.info()
             key = f"{info.workflow_run_id}/{info.activity_id}"
             await Kept(run, self._host.store).record(decision, at, refused, key)
@@ -107,8 +122,22 @@ class GateActivities:
         """Return whether the namespace has the search attributes, and what the webhooks want to know of."""
         return self._host.surroundings
 
-    async def _edited(self, run: str, call: Sequence[int], decision: Decision) -> str | None:
-        """Keep edited arguments, or return why they cannot be used."""
+    def _approval(self, path: str) -> Approval | None:
+        """Return what a step declares today, if it still is a gate."""
+        try:
+            step = find(self._host.pipeline(), path)
+        except InputError:
+            return None
+        return step.approval if isinstance(step, Step) else None
+
+    async def _denied(self, run: str, call: Sequence[int], decision: Decision) -> str | None:
+        """Return why a decision on a call does not count as its agent is now; else keep edited arguments.
+
+        Where no worker has the agent any more, what was recorded with the call is all there is to go by.
+        """
+        info = activity.info()
+        if decision.edit is None and info.workflow_type not in self._host.agents and info.attempt >= TRIES:
+            return None
         turn, position = call
         record = await self._host.load_record(run, turn)
         asked, agent = record.calls[position], self._host.agent()
@@ -117,7 +146,9 @@ class GateActivities:
         shown = arguments_of(record, asked.id)
         if shown is not None:
             asked = ToolCall(id=asked.id, name=asked.name, arguments=shown)
-        problem = await self._called(lambda: edit_problem(agent, asked, decision, rule))
+        problem = await self._called(
+            lambda: caller_problem(agent, asked, decision) or edit_problem(agent, asked, decision, rule)
+        )
         if problem is None:
             await keep_edit(self._host, run, decision.edit)
         return problem

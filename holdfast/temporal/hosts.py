@@ -42,7 +42,7 @@ T = TypeVar("T")
 _LOG = logging.getLogger("holdfast")
 HEARTBEAT_EVERY = 3.0  # seconds; the server gives a worker up after 10 (tools) or 15 (models)
 
-_TRIES = 4  # to come to a worker that has an activity's agent and tool
+TRIES = 4  # to come to a worker that has an activity's agent and tool
 _FOR_GOOD = (InputError, DefinitionError, SessionAccessDeniedError, SessionConflictError, SessionNotFoundError)
 
 
@@ -69,9 +69,10 @@ class AgentHost:
         for agent in agents:
             if not isinstance(agent, Agent):
                 raise DefinitionError(f"agents: {agent!r:.80} is no Agent")
-            if agent.name in self.agents:
-                raise DefinitionError(f"agents: two are named '{agent.name}'")
-            self.agents[agent.name] = agent
+            for name in agent.names:  # runs go on under the name that their agent had
+                if name in self.agents:
+                    raise DefinitionError(f"agents: two are named '{name}'")
+                self.agents[name] = agent
         self.tools: dict[str, Tool[..., Any]] = {}
         for agent in self.agents.values():
             self._add_tools(agent, handlers)
@@ -181,10 +182,6 @@ class AgentHost:
         name = activity.info().workflow_type or ""
         return Agent(name) if name in self.pipelines else self.agent()
 
-    @property
-    def has_caller(self) -> bool:
-        return activity.info().workflow_type in (*self.agents, *self.pipelines)
-
     def pipeline(self) -> Pipeline:
         """Return the pipeline of the workflow that runs this activity."""
         return self._here("pipeline", activity.info().workflow_type or "", self.pipelines)
@@ -216,7 +213,7 @@ class AgentHost:
             category=ApplicationErrorCategory.BENIGN,  # not worth a traceback at every attempt
             next_retry_delay=timedelta(seconds=min(0.25 * info.attempt, 5)),
             # Then the run itself waits, so that people see it.
-            non_retryable=info.attempt >= _TRIES and info.activity_type not in (names.OPEN, names.OPEN_PIPELINE),
+            non_retryable=info.attempt >= TRIES and info.activity_type not in (names.OPEN, names.OPEN_PIPELINE),
         )
 
     def adapter(self, agent: Agent, model: str | None) -> LLMAdapter:

@@ -239,7 +239,7 @@ class People(Handlers):
 
     def _recorded_with(self, decision: Decision) -> dict[str, Any]:
         turn = self._progress.turn
-        if decision.edit is None or decision.gate not in turn.calls:
+        if decision.gate not in turn.calls:
             return {}
         return {"call": [turn.number, turn.calls[decision.gate].position]}
 

@@ -300,7 +300,8 @@ class ToolActivities:
         unknown: dict[str, Any] = {"claimed": True, "dispatch": dispatch}
         if today is not None and not today.safe_to_retry:
             unknown["at_most_once"] = True
-        if not place.reference.get("verify") and (today is None or today.verify is None or not self._host.has_caller):
+        has_caller = activity.info().workflow_type in (*self._host.agents, *self._host.pipelines)
+        if not place.reference.get("verify") and (today is None or today.verify is None or not has_caller):
             return unknown
         attempt = self._attempt(place)
         if attempt.tool.verify is None or attempt.facts.safe_to_retry:

@@ -56,6 +56,7 @@ def test_an_agent_needs_only_a_name() -> None:
 
     assert {field.name: getattr(agent, field.name) for field in dataclasses.fields(agent)} == {
         "name": "greeter",
+        "formerly": (),
         "model": None,
         "fallback_models": (),
         "instructions": None,

@@ -72,6 +72,8 @@ def test_the_persisted_names_are_pinned() -> None:
         "MODEL_UNAVAILABLE": "ModelUnavailable",
         "CALL_NOT_OURS": "CallNotOurs",
         "HOOK_ERROR": "HookError",
+        "STEP_ERROR": "StepError",
+        "MODEL_CHANGED": "ModelChanged",
         "NOT_HERE": "NotOnThisWorker",
         "AGENT_MEMO": "holdfast.agent",
         "PIPELINE_MEMO": "holdfast.pipeline",
