@@ -322,7 +322,7 @@ class _There:
 
     def ask(self, asked: dict[str, Any]) -> Callable[[], Awaitable[None]] | None:
         people, run, kind, name = self._people, self._run, asked["kind"], asked["name"]
-        write_waiting(self._output, {"workflow_id": run, **asked}, how=kind in ("worker", "unknown"))
+        write_waiting(self._output, {"workflow_id": run, **asked}, how=kind in ("worker", "store", "unknown"))
         match kind:
             case "question" if (line := _said("? ")) is not None:
                 return partial(people.answer, run, line, tool_call_id=name or None, by=self._by)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from temporalio.client import Client, WorkflowHistory
 
 _RUNS = 100  # in flight, that are looked at
+_CHAIN = 100  # runs that continue each other
+_DIFFERENCES = 3  # of a history, that are shown
 Check = tuple[str, bool, str]  # what, whether it is well, what was found or what to do
 
 
@@ -171,7 +173,8 @@ async def _sessions(client: "Client", task_queue: str, path: str) -> tuple[bool,
     async with sqlite_store(path) as store:
         async for run in client.list_workflows(query, limit=_RUNS):
             seen = listed(run)
-            if run.task_queue == task_queue and "worker" not in seen["waiting"]:  # which would be the first to write
+            has_begun = not {"worker", "store"} & {*seen["waiting"]}  # else nothing may be written yet
+            if run.task_queue == task_queue and has_begun:
                 count += 1
                 if await store.load_session(seen["session_id"]) is None:
                     lost.append(run.id)
@@ -191,8 +194,10 @@ async def _sessions(client: "Client", task_queue: str, path: str) -> tuple[bool,
 def replay(output: Output, what: tuple[str, ...], app: str | None, server: dict[str, Any]) -> None:
     """Replay histories with this version of the code.
 
-    A run that began with another version goes on with this one if its replay agrees.
-    A FILE is what `temporal workflow show --output json` writes; a RUN is fetched from the server.
+    A run that began with another version goes on with this one if its replay agrees: in what it does, and in what it
+    tells activities, agents that it starts, and the run as which it continues. What activities then do is not looked
+    at. A FILE is what `temporal workflow show --output json` writes; a RUN is fetched from the server, with the runs
+    that it continues.
     """
     rows = asyncio.run(_replayed(what, app, server))
     output.rows(
@@ -206,26 +211,41 @@ def replay(output: Output, what: tuple[str, ...], app: str | None, server: dict[
 
 
 async def _replayed(what: tuple[str, ...], app: str | None, server: dict[str, Any]) -> list[dict[str, Any]]:
-    from temporalio.worker import Replayer
-
     from holdfast.temporal import HoldfastPlugin
-    from holdfast.temporal.connections import reason_of
+    from holdfast.temporal.replays import differences
     from holdfast.testing import ScriptedModel
 
     log_as_python_does()
-    histories = [await _history(one, server) for one in what]
+    histories = [(one, history) for one in what for history in await _histories(one, server)]
     rows = []
-    for one, history in zip(what, histories, strict=True):
+    for one, history in histories:
         agents, pipelines = _definitions(history, app)
         plugin = HoldfastPlugin(
             agents=agents, pipelines=pipelines, store=sqlite_store(":memory:"), llm=ScriptedModel([])
         )  # nothing is asked or written in a replay
-        result = await Replayer(workflows=[], plugins=[plugin]).replay_workflow(history, raise_on_replay_failure=False)
-        failure = result.replay_failure
-        rows.append(
-            {"history": one, "ok": failure is None} | ({} if failure is None else {"error": reason_of(str(failure))})
-        )
+        found = await differences(history, plugin)
+        rows.append({"history": one, "ok": not found} | ({"error": "; ".join(found[:_DIFFERENCES])} if found else {}))
     return rows
+
+
+async def _histories(what: str, server: dict[str, Any]) -> list["WorkflowHistory"]:
+    """Return the history of a file, or those of a run and of the runs that it continues, the last first."""
+    from temporalio.service import RPCError, RPCStatusCode
+
+    histories = [await _history(what, server)]
+    while not Path(what).is_file() and len(histories) < _CHAIN and (before := _continued(histories[-1])):
+        handle = (await client_of(server)).get_workflow_handle(what, run_id=before)
+        try:
+            histories.append(await handle.fetch_history())
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND:
+                raise
+            break  # the server keeps it no more
+    return histories
+
+
+def _continued(history: "WorkflowHistory") -> str:
+    return history.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
 
 
 async def _history(what: str, server: dict[str, Any]) -> "WorkflowHistory":

@@ -310,6 +310,7 @@ _HOW = {
     "pause": "holdfast resume {run}   or: holdfast resume {run} --abort",
     "worker": "start a worker that has it, or: holdfast cancel {run}",
     "skip": "start a worker that has it, or: holdfast resume {run} --skip --name {name} --reason TEXT",
+    "store": "mend the store of its workers; the run then goes on by itself",
 }
 
 

@@ -83,6 +83,7 @@ async def worker(
     )
 
     async def serve() -> None:
+        await plugin.check_store()  # before anybody reads that it is ready
         async with Worker(client, task_queue=task_queue, plugins=[plugin]):
             output.note(f"Worker of {', '.join([*app.agents, *app.pipelines])} on queue {task_queue} is ready")
             await asyncio.Event().wait()

@@ -81,6 +81,14 @@ MIGRATIONS = (
     "ALTER TABLE agent_sessions ADD COLUMN usage TEXT;",
     """
     CREATE TABLE partial_answers (
+      run_key TEXT PRIMARY KEY, turn INTEGER NOT NULL, attempt TEXT NOT NULL, text TEXT NOT NULL
+    ) STRICT;
+    """,
+    # Made anew, since files were written in which it has the column below, and others in which it has not. Nothing is
+    # lost: what stands in it is told for seconds, while a model speaks.
+    """
+    DROP TABLE partial_answers;
+    CREATE TABLE partial_answers (
       run_key TEXT PRIMARY KEY, turn INTEGER NOT NULL, attempt TEXT NOT NULL, text TEXT NOT NULL,
       begun_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
     ) STRICT;
@@ -93,7 +101,11 @@ MIGRATIONS = (
     CREATE TABLE workers (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
     """,
 )
-"""One script per schema version, applied in order and never edited."""
+"""One script per schema version, applied in order and never edited; a test has their digests.
+
+A version of holdfast without a script goes on with a file that has it, so that a deploy can be rolled back: new tables,
+and columns that are NULL or have a default. A script with which it could not begins with `-- breaking`.
+"""
 
 
 class SQLiteStore:

@@ -5,6 +5,8 @@ import time
 
 from holdfast.errors import HoldfastError, StoreError
 
+BREAKING = "-- breaking"  # begins a script after which code that does not know it cannot use the file
+
 _MEANINGS = {
     "SQLITE_BUSY": "is locked by another process; end that one or wait, then try again",
     "SQLITE_LOCKED": "is locked by another connection; try again",
@@ -73,9 +75,9 @@ def _refuse_foreign(db: sqlite3.Connection, path: str) -> None:
 
 
 def _version(db: sqlite3.Connection, path: str, newest: int) -> int:
-    has_schema = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'holdfast_schema'").fetchone()
-    version = int(db.execute("SELECT max(version) FROM holdfast_schema").fetchone()[0] or 0) if has_schema else 0
-    if version > newest:
+    columns = _schema_columns(db)
+    version = int(db.execute("SELECT max(version) FROM holdfast_schema").fetchone()[0] or 0) if columns else 0
+    if version > newest and not _lets_in(db, columns, newest):
         raise StoreError(
             f"The store {path} has schema version {version}, written by a newer holdfast; this one knows {newest}. "
             "Upgrade holdfast. Nothing was changed."
@@ -83,18 +85,40 @@ def _version(db: sqlite3.Connection, path: str, newest: int) -> int:
     return version
 
 
+def _schema_columns(db: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in db.execute("SELECT name FROM pragma_table_info('holdfast_schema')")}
+
+
+def _lets_in(db: sqlite3.Connection, columns: set[str], newest: int) -> bool:
+    """Whether code that knows this version, and no newer one, may use the file."""
+    if "oldest_reader" not in columns:
+        return False
+    query = "SELECT oldest_reader FROM holdfast_schema ORDER BY version DESC LIMIT 1"
+    (oldest,) = db.execute(query).fetchone()
+    return oldest is not None and oldest <= newest
+
+
+def _oldest_reader(migrations: tuple[str, ...], version: int) -> int:
+    """Return the version that code must know at least to use a file of this one."""
+    breaking = [number for number, script in enumerate(migrations[:version], 1) if script.lstrip().startswith(BREAKING)]
+    return max(breaking, default=1)
+
+
 def _migrate(db: sqlite3.Connection, path: str, migrations: tuple[str, ...]) -> None:
-    if _version(db, path, len(migrations)) == len(migrations):
+    if _version(db, path, len(migrations)) >= len(migrations):
         return
     db.execute("BEGIN IMMEDIATE")
     try:
-        db.execute("CREATE TABLE IF NOT EXISTS holdfast_schema (version INTEGER NOT NULL)")
+        db.execute("CREATE TABLE IF NOT EXISTS holdfast_schema (version INTEGER NOT NULL, oldest_reader INTEGER)")
+        if "oldest_reader" not in _schema_columns(db):
+            db.execute("ALTER TABLE holdfast_schema ADD COLUMN oldest_reader INTEGER")
         # Asked again under the lock: another process may have migrated meanwhile.
         done = _version(db, path, len(migrations))
         for version, script in enumerate(migrations[done:], done + 1):
             for statement in script.split(";"):
                 db.execute(statement)
-            db.execute("INSERT INTO holdfast_schema (version) VALUES (?)", (version,))
+            oldest = _oldest_reader(migrations, version)
+            db.execute("INSERT INTO holdfast_schema (version, oldest_reader) VALUES (?, ?)", (version, oldest))
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:

@@ -16,8 +16,12 @@ MODEL_HEARTBEAT = timedelta(seconds=15)
 MODEL_TIMEOUT = timedelta(seconds=900)  # a long thought is paid for, also if nobody waits; heartbeats tell of deaths
 HOOK_TIMEOUT = timedelta(seconds=120)
 
-# Of what only reads and writes the store: it waits for as long as that takes.
-_STORE_RETRIES = RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10))
+# Of what only reads and writes the store: it waits for as long as that takes, and after a while in sight of people.
+_STORE_RETRIES = RetryPolicy(
+    initial_interval=timedelta(seconds=0.2),
+    maximum_interval=timedelta(seconds=10),
+    non_retryable_error_types=[names.STORE_AWAY],
+)
 _WAIT = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 
 STORE_OPTIONS: dict[str, Any] = {
@@ -29,7 +33,10 @@ OPEN_OPTIONS: dict[str, Any] = {
     "start_to_close_timeout": timedelta(seconds=30),
     # Longer waits are timers of the workflow's: a worker cannot stop while one of its own retries goes on (measured).
     "local_retry_threshold": timedelta(seconds=1),
-    "retry_policy": replace(_STORE_RETRIES, non_retryable_error_types=[names.NOT_HERE]),
+    # Another worker may have what this one has not, also a store: nothing is tried again here.
+    "retry_policy": replace(
+        _STORE_RETRIES, non_retryable_error_types=[names.NOT_HERE, names.STORE_ERROR, names.STORE_AWAY]
+    ),
 }
 # Of the same on whichever worker has what is missing, as soon as there is one.
 OPEN_ELSEWHERE_OPTIONS: dict[str, Any] = {
@@ -55,9 +62,21 @@ def model_options(retry: LoopRetryPolicy) -> dict[str, Any]:
             backoff_coefficient=retry.backoff_coefficient,
             maximum_interval=timedelta(seconds=cast(float, retry.maximum_interval)),
             maximum_attempts=retry.maximum_attempts,
+            non_retryable_error_types=[names.STORE_AWAY],
         ),
         "cancellation_type": _WAIT,
     }
+
+
+def until_the_store_is_back(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of what failed for want of its store, so that it is tried until the store is back."""
+    policy = replace(
+        options["retry_policy"],
+        maximum_interval=timedelta(seconds=10),
+        maximum_attempts=0,
+        non_retryable_error_types=[names.MODEL_UNAVAILABLE],  # whose attempts are counted by the model's own policy
+    )
+    return {**options, "retry_policy": policy}
 
 
 def tool_options(tool: ToolFacts) -> dict[str, Any]:

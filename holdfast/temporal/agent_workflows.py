@@ -132,7 +132,7 @@ class AgentRun(People):
         self._facts = Facts.read(
             opened["facts"], max_iterations=self._given.max_iterations, max_tokens=self._given.max_tokens
         )
-        self._calls = Calls(self._given, self._progress, self._running, self._pause, self._await_worker)
+        self._calls = Calls(self._given, self._progress, self._running, self)
         if carried is not None:
             state = read_state(carried.get("state", {}), self._facts)
             self._state = replace(state, tools=tools_of(self._facts.tools, self._progress.turn.declared))
@@ -174,7 +174,7 @@ class AgentRun(People):
             try:
                 state = await self._around(names.START, self._reference())
             except ActivityError as error:
-                if await self._pause("on_start", why(error)):
+                if await self.pause("on_start", why(error)):
                     continue
                 if self._running.cancelled:
                     return
@@ -221,14 +221,10 @@ class AgentRun(People):
             model = other or (self._facts.model if progress.named is None else progress.named)
             reference = self._reference(turn=number, say=progress.say or None, notices=progress.notices or None,
                                         view=progress.view, model=other, named=progress.named)  # fmt: skip
-            handle = workflow.start_activity(
-                names.CALL_MODEL,
-                reference,
-                **model_options(self._facts.loop.model_retry),
-                summary=summary(f"{model} · turn {number}" if model else f"turn {number}"),
-            )
+            asks = summary(f"{model} · turn {number}" if model else f"turn {number}")
+            options = {**model_options(self._facts.loop.model_retry), "summary": asks}
             try:
-                reply: dict[str, Any] = await self._running.wait(handle)
+                reply: dict[str, Any] = await self._with_store(names.CALL_MODEL, reference, options)
             except asyncio.CancelledError:
                 if not self._running.cancelled:
                     raise
@@ -251,7 +247,7 @@ class AgentRun(People):
         """Take in that the model refuses; if somebody has completed its activity by hand with junk, wait for them."""
         if reply is not None:
             self._progress.wrote(reply["seq"])
-        elif await self._pause("model", put_in_by_hand(names.CALL_MODEL)) or self._running.cancelled:
+        elif await self.pause("model", put_in_by_hand(names.CALL_MODEL)) or self._running.cancelled:
             return not self._running.cancelled
         self._failed(put_in_by_hand(names.CALL_MODEL) if reply is None else reply["error"])
         return False
@@ -269,11 +265,11 @@ class AgentRun(People):
             self._progress.named = error.cause.details[0]["model"]  # people read with each call what is called
             return True
         if is_missing(error):
-            await self._await_worker(error)
+            await self.await_worker(error)
             return True
         if self._state.has_fallback:
             return False
-        return await self._pause("model", why(error))
+        return await self.pause("model", why(error))
 
     # --- tools ---
 
@@ -356,7 +352,7 @@ class AgentRun(People):
             except ActivityError as error:
                 if not (isinstance(error.cause, ApplicationError) and error.cause.type == names.HOOK_ERROR):
                     _fail(error)
-                if not await self._pause(str(hook), why(error)):
+                if not await self.pause(str(hook), why(error)):
                     hook = None
                 continue
             if result is None:

@@ -5,7 +5,7 @@ import contextlib
 from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from holdfast.agent_loop import Gate, GateRule, digest_of
 from holdfast.errors import DefinitionError
@@ -33,7 +33,10 @@ class _WorkflowGates(Gates):
         if self._looking is None:
             self._looking = asyncio.ensure_future(_look())
         found = await asyncio.shield(self._looking)
-        self._search, self._notices = found["search"], found.get("notices", ())
+        self._search, self._notices = found["search"], found.get("notices", False)
+
+    def _learn_from(self, error: FailureError) -> None:
+        """`look` has."""
 
     def _run_key(self) -> str:
         return workflow.info().original_execution_run_id

@@ -5,7 +5,6 @@ never ran, a result that it did, and a claim without a result that nobody can te
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
@@ -20,7 +19,7 @@ from holdfast.messages import cut
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import settle_options, summary, tool_options
 from holdfast.temporal.children import call_digest, child_session, run_agent
-from holdfast.temporal.elsewhere import SkippedError, anywhere, is_missing
+from holdfast.temporal.elsewhere import SkippedError, Waiter, anywhere, is_missing, is_store_away
 from holdfast.temporal.facts import Call, ToolFacts, read_usage
 from holdfast.temporal.progress import Progress, Turn
 from holdfast.temporal.running import Running
@@ -38,8 +37,7 @@ class Calls:
 
     Args:
         running: where a cancel finds what runs.
-        pause: waits for a person, who says whether to try again.
-        await_worker: waits for a worker that has what another had not; None after a cancel.
+        waiter: waits for what workers have not, and for people.
     """
 
     def __init__(
@@ -47,15 +45,13 @@ class Calls:
         given: AgentInput,
         progress: Progress,
         running: Running,
-        pause: Callable[[str, str], Awaitable[bool]],
-        await_worker: Callable[..., Awaitable[Any]],
+        waiter: Waiter,
     ) -> None:
         self.terminal: TerminalError | None = None  # the last that a tool raised
         self._given = given
         self._progress = progress
         self._running = running
-        self._pause = pause
-        self._await_worker = await_worker
+        self._waiter = waiter
 
     async def run_all(self, action: CallTools, state: LoopState) -> list[Settled]:
         """Carry the action out, and return what became of every open call, in call order."""
@@ -146,15 +142,15 @@ class Calls:
                 lacking += 1
                 if lacking > 1:  # once may be chance: some of the workers have it
                     try:
-                        await self._await_worker(error, call.name)
+                        await self._waiter.await_worker(error, call.name)
                     except SkippedError as skipped:
                         return self._inline(call, turn, Failed(f"Not run: {skipped}"))
-            else:
+            elif error is None or not is_store_away(error):  # a worker that has lost its store does not count
                 tries += 1
             if tries == REDISPATCHES:
                 tries = 0
                 why = f"no worker could start it {REDISPATCHES} times: {_reason(error)}"
-                if not await self._pause(call.name, why):
+                if not await self._waiter.pause(call.name, why):
                     return self._inline(call, turn, Failed("Not run: no worker could start it"))
             await workflow.sleep(timedelta(seconds=0.1 * 2**tries), summary=f"until {call.name} is dispatched again")
 
@@ -224,8 +220,7 @@ class Calls:
             more["wait"] = True
         try:
             found: dict[str, Any] = await anywhere(
-                self._await_worker,
-                self._pause,
+                self._waiter,
                 names.SETTLE,
                 self._reference(call, turn, **more),
                 {**settle_options(tool), "summary": summary(f"what became of {call.name}")},

@@ -28,6 +28,7 @@ _WHAT = {
     "unknown": "what became of",
     "pause": "somebody who resumes it:",
     "worker": "a worker that has",
+    "store": "the",
 }
 _MARKUP = re.compile(r"[\\`*_~<>&|:.#!\[\]]")  # these can be escaped in Web's Markdown, other marks can not
 Refused = Sequence[Mapping[str, str]]  # messages that changed nothing, and why
@@ -156,6 +157,8 @@ def _how(item: "Waiting") -> list[str]:
             ]
         case "worker":
             return ["Start a worker that has it, and the run goes on; or cancel the run."]
+        case "store":
+            return ["It goes on by itself when its workers can use the store again."]
         case _:
             return ["Send the signal or update `resume` with", *_json({"action": "retry"}), 'or `"abort"`.']
 

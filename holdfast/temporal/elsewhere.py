@@ -1,12 +1,14 @@
-"""What a worker has not, and how an activity comes to one that has it."""
+"""What a worker has not, its store included, and how an activity comes to one that has it."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from datetime import datetime
+from typing import Any, Protocol, TypeVar, cast
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from holdfast.temporal import names
+from holdfast.temporal.activity_options import until_the_store_is_back
 from holdfast.temporal.facts import Surroundings
 from holdfast.temporal.mailboxes import Resume
 from holdfast.temporal.results import fits
@@ -20,6 +22,8 @@ class SkippedError(Exception):
         self.name = name
 
 
+T = TypeVar("T")
+
 _NOT_REGISTERED = "NotFoundError"  # what the SDK says of an activity type that a worker has not
 
 
@@ -29,12 +33,18 @@ def is_missing(error: FailureError) -> bool:
     return isinstance(cause, ApplicationError) and cause.type in (names.NOT_HERE, _NOT_REGISTERED)
 
 
-def missing(error: FailureError, tool: str | None) -> tuple[str, str, Surroundings]:
-    """Return what a worker has not, that in words, and where the run is."""
+def missing(error: FailureError, tool: str | None) -> tuple[str, str]:
+    """Return what a worker has not, and that in words."""
     cause = cast(ApplicationError, error.cause or error)
     if cause.type == _NOT_REGISTERED:
-        return str(tool), f"This worker has no tool '{tool}'", {"search": False}
-    return cause.details[0]["name"], cause.message, cause.details[0]
+        return str(tool), f"This worker has no tool '{tool}'"
+    return cause.details[0]["name"], cause.message
+
+
+def surroundings_of(error: FailureError) -> Surroundings:
+    """Return where the run is, from what a worker says that has not what it needs."""
+    cause = cast(ApplicationError, error.cause or error)
+    return cast(Surroundings, cause.details[0]) if cause.details else {"search": False}
 
 
 def missing_step(error: FailureError) -> str | None:
@@ -43,9 +53,62 @@ def missing_step(error: FailureError) -> str | None:
     return cause.details[0].get("step") if cause.details else None
 
 
+def is_store_away(error: FailureError) -> bool:
+    """Whether a worker could not use its store; the error of an activity, or its cause."""
+    cause = error.cause or error
+    return isinstance(cause, ApplicationError) and cause.type in (names.STORE_ERROR, names.STORE_AWAY)
+
+
+class Waiter(Protocol):
+    """What a run shows while it waits for what workers have not."""
+
+    async def await_worker(self, error: FailureError, tool: str | None = None, path: str | None = None) -> Any:
+        """Wait for a worker that has what another had not; None after a cancel."""
+
+    async def pause(self, name: str, message: str) -> bool:
+        """Wait for a person, who says whether to try again."""
+
+    def show_store_away(self, error: FailureError, since: datetime) -> None:
+        """Show that an activity waits for the store."""
+
+    def show_store_back(self) -> None:
+        """Take back what `show_store_away` has shown."""
+
+
+async def with_store(waiter: Waiter, attempt: Callable[[dict[str, Any]], Awaitable[T]], options: dict[str, Any]) -> T:
+    """Return the result of an activity that needs the store, however long that is away; people see it after a while.
+
+    Args:
+        attempt: runs the activity with these options.
+
+    Raises:
+        ActivityError: it failed for another reason.
+    """
+    while True:
+        since = workflow.now()
+        try:
+            return await attempt(options)
+        except FailureError as error:
+            if not is_store_away(error):
+                raise
+            waiter.show_store_away(error, since)
+        try:
+            return await attempt(until_the_store_is_back(options))
+        except FailureError as error:
+            if not _may_be_tried_again(error):
+                raise
+        finally:
+            waiter.show_store_back()
+
+
+def _may_be_tried_again(error: FailureError) -> bool:
+    """Whether the store is back, and a model fails whose attempts begin now."""
+    cause = error.cause or error
+    return isinstance(cause, ApplicationError) and cause.type == names.MODEL_UNAVAILABLE and not cause.non_retryable
+
+
 async def anywhere(
-    await_worker: Callable[..., Awaitable[Any]],
-    pause: Callable[[str, str], Awaitable[bool]],
+    waiter: Waiter,
     activity: str,
     reference: dict[str, Any],
     options: dict[str, Any],
@@ -56,8 +119,6 @@ async def anywhere(
     """Return the result of an activity, of whichever worker has what it needs.
 
     Args:
-        await_worker: waits for a worker that has what another had not; None after a cancel.
-        pause: waits for a person, who says whether to try again.
         tool: what it needs besides the agent or pipeline.
         otherwise: what is returned if the run is cancelled before there is such a worker.
 
@@ -66,18 +127,22 @@ async def anywhere(
         ApplicationError: it was completed by hand with what no run can use, and nobody wants it tried again.
         SkippedError: a person goes on without it.
     """
+
+    def attempt(options: dict[str, Any]) -> Awaitable[Any]:
+        return workflow.execute_activity(activity, reference, **options)
+
     while True:
         try:
-            found = await workflow.execute_activity(activity, reference, **options)
+            found = await with_store(waiter, attempt, options)
         except ActivityError as error:
             if not is_missing(error):
                 raise
-            if await await_worker(error, tool, missing_step(error)) is None:
+            if await waiter.await_worker(error, tool, missing_step(error)) is None:
                 return otherwise
             continue
         if fits(activity, reference, found):
             return found
-        if not await pause(activity, put_in_by_hand(activity)):
+        if not await waiter.pause(activity, put_in_by_hand(activity)):
             raise ApplicationError(put_in_by_hand(activity), type="InputError", non_retryable=True)
 
 

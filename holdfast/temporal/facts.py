@@ -3,7 +3,7 @@
 Here and in the loop's state nothing of the user's is left: no callable, no schema, no text but names.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NotRequired, TypedDict, cast
 
@@ -66,11 +66,11 @@ class Reply:
 class Surroundings(TypedDict):
     """What a run has to know of where it runs.
 
-    search: the namespace has the search attributes. notices: of each webhook of the worker, the kinds that it is for.
+    search: the namespace has the search attributes. notices: the worker has webhooks.
     """
 
     search: bool
-    notices: NotRequired[list[list[str]]]
+    notices: NotRequired[bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Facts:
     hooks: tuple[str, ...] = ()
     fallbacks: tuple[str, ...] = ()
     search: bool = False
-    notices: tuple[tuple[str, ...], ...] = ()
+    notices: bool = False
 
     @classmethod
     def read(
@@ -118,12 +118,12 @@ class Facts:
             hooks=tuple(data.get("hooks", ())),
             search=data.get("search", False),
             fallbacks=tuple(data.get("fallbacks", ())),
-            notices=tuple(map(tuple, data.get("notices", ()))),
+            notices=data.get("notices", False),
         )
 
 
 def write_facts(
-    agent: Agent, tools: Mapping[str, Tool[..., Any]], *, search: bool, notices: Iterable[Iterable[str]] = ()
+    agent: Agent, tools: Mapping[str, Tool[..., Any]], *, search: bool, notices: bool = False
 ) -> dict[str, Any]:
     """Return an agent's facts as JSON, without what is as usual."""
     agents = {item.name for item in agent.tools if isinstance(item, Agent)}
@@ -155,7 +155,7 @@ def write_facts(
     if agent.fallback_models:
         facts["fallbacks"] = list(agent.fallback_models)
     if notices:
-        facts["notices"] = [list(kinds) for kinds in notices]
+        facts["notices"] = True
     return facts
 
 

@@ -27,7 +27,8 @@ from holdfast.pipelines import Step
 from holdfast.pipelines.paths import find
 from holdfast.temporal import names
 from holdfast.temporal.facts import Surroundings
-from holdfast.temporal.hosts import TRIES, AgentHost, TypedErrors
+from holdfast.temporal.failures import TypedErrors
+from holdfast.temporal.hosts import TRIES, AgentHost
 from holdfast.temporal.turn_records import TurnRecord
 from holdfast.temporal.wire import GATES_BYTES, INLINE_BYTES, SHOWN_BYTES, edit_digest, shown_arguments
 from holdfast.tools import Approval
@@ -98,7 +99,7 @@ class GateActivities:
     @activity.defn(name=names.DECIDE)
     async def decide(self, reference: dict[str, Any]) -> str | None:
         """Record a decision; returns why it does not count."""
-        with TypedErrors():
+        with TypedErrors(self._host):
             given = dict(reference)
             run, at = given.pop("run"), datetime.fromisoformat(given.pop("at"))
             refused: str | None = given.pop("refused")

@@ -258,8 +258,7 @@ class Gates(Waits):
                      **{name: value for name, value in decision.model_dump().items() if value is not None}}  # fmt: skip
         what = summary(f"{decision.decision} of {decision.by or 'somebody'} at {gate.name}")
         refused: str | None = await anywhere(
-            self._await_worker,
-            self._pause,
+            self,
             names.DECIDE,
             {**reference, **self._recorded_with(decision)},
             {**STORE_OPTIONS, "summary": what},

@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -18,11 +19,6 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from holdfast.agents import Agent, Loop
 from holdfast.errors import (
     DefinitionError,
-    HoldfastError,
-    InputError,
-    SessionAccessDeniedError,
-    SessionConflictError,
-    SessionNotFoundError,
     StoreError,
 )
 from holdfast.llm import LLM, LLMAdapter, named
@@ -43,7 +39,6 @@ _LOG = logging.getLogger("holdfast")
 HEARTBEAT_EVERY = 3.0  # seconds; the server gives a worker up after 10 (tools) or 15 (models)
 
 TRIES = 4  # to come to a worker that has an activity's agent and tool
-_FOR_GOOD = (InputError, DefinitionError, SessionAccessDeniedError, SessionConflictError, SessionNotFoundError)
 
 
 class AgentHost:
@@ -61,6 +56,7 @@ class AgentHost:
         llm: LLM | None,
         handlers: Mapping[str, Callable[..., Any]],
         max_stored_messages: int,
+        store_patience: float,
     ) -> None:
         self.store = durable_store(store)
         self.agents: dict[str, Agent] = {}
@@ -87,6 +83,7 @@ class AgentHost:
         self._check_models(llm)
         check_count("max_stored_messages", max_stored_messages, 1)
         self.max_stored_messages = max_stored_messages
+        self.store_patience = store_patience  # seconds that an activity waits for the store, unseen
         self._adapters: dict[tuple[str, str | None], LLMAdapter] = {}
         self.cache = TranscriptCache()
         self.thread: HandlerThread  # while a worker serves
@@ -96,7 +93,7 @@ class AgentHost:
         self.is_known = False  # the worker holds its name, so that others can tell whether it lives
         self.search = False
         self.stream = False  # models are asked to stream, for whoever looks on
-        self.notices: list[list[str]] = []  # of the worker's webhooks, the kinds that each wants to know of
+        self.notices = False  # the worker has webhooks
 
     @property
     def worker(self) -> str:
@@ -106,12 +103,20 @@ class AgentHost:
     @property
     def surroundings(self) -> Surroundings:
         """What a run has to know of where it runs."""
-        return {"search": self.search, "notices": self.notices} if self.notices else {"search": self.search}
+        return {"search": self.search, "notices": True} if self.notices else {"search": self.search}
 
     def _check_models(self, llm: LLM | None) -> None:
         for agent in self.agents.values():
             for model in (None, *agent.fallback_models):
                 named(llm, agent, model)
+
+    async def check_store(self) -> None:
+        """Write to the store, so that a worker that cannot takes no runs.
+
+        Raises:
+            StoreError: it cannot be written to.
+        """
+        await surely(partial(self.store.end_call, self.worker), tries=3)  # there is none: nothing is changed
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -380,18 +385,3 @@ async def hooked(hook: Callable[..., Any], *arguments: Any) -> Any:
         raise ApplicationError(
             f"{what} raised {type(error).__name__}: {error_text(error)}", type=names.HOOK_ERROR, non_retryable=True
         ) from None
-
-
-class TypedErrors:
-    """Turn our errors into failures that name their class; those that no retry mends are not retried."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, HoldfastError):
-            raise ApplicationError(
-                error_text(error), type=type(error).__name__, non_retryable=isinstance(error, _FOR_GOOD)
-            ) from None

@@ -60,7 +60,7 @@ async def _become_known(host: AgentHost) -> None:
 
 
 async def _watch(client: Client, host: AgentHost) -> None:
-    after, looks = "", 0
+    after, looks, told = "", 0, ""
     while True:
         try:
             await _become_known(host)
@@ -68,8 +68,11 @@ async def _watch(client: Client, host: AgentHost) -> None:
             if looks % MARKS_EVERY == 0:
                 after = await drop_ended(client, host.store, after)
             looks += 1
+            told = ""
         except (StoreError, RPCError) as error:
-            _LOG.warning("Lost calls could not be looked for: %s", error)
+            if str(error) != told:  # once, and not every second
+                _LOG.warning("Lost calls could not be looked for: %s", error)
+            told = str(error)
         await asyncio.sleep(LOOK_EVERY)
 
 

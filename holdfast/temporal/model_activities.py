@@ -24,12 +24,12 @@ from holdfast.messages import LLMResponse, Message, cut, error_text, read_json, 
 from holdfast.stores.protocol import Append, PartialAnswers
 from holdfast.temporal import names
 from holdfast.temporal.at_work import begin_work, end_work
+from holdfast.temporal.failures import TypedErrors
 from holdfast.temporal.gate_activities import asked_of, find_gates, held_by
 from holdfast.temporal.hosts import (
     AfterAWhile,
     AgentHost,
     Heartbeats,
-    TypedErrors,
     hooked,
     surely,
 )
@@ -55,7 +55,7 @@ class ModelActivities:
     @activity.defn(name=names.CALL_MODEL)
     async def call_model(self, reference: dict[str, Any]) -> dict[str, Any]:
         """Write the results of the last turn, ask the model, write its answer, and return what the workflow needs."""
-        with TypedErrors(), Heartbeats():
+        with TypedErrors(self._host), Heartbeats():
             return await self._call(reference)
 
     async def _call(self, reference: dict[str, Any]) -> dict[str, Any]:

@@ -63,6 +63,8 @@ HOOK_ERROR = "HookError"
 STEP_ERROR = "StepError"
 MODEL_CHANGED = "ModelChanged"
 NOT_HERE = "NotOnThisWorker"
+STORE_ERROR = "StoreError"
+STORE_AWAY = "StoreAway"  # the same, for longer than people should not know of it
 
 
 def child_id(parent: str, name: str) -> str:

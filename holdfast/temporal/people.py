@@ -52,7 +52,7 @@ class People(Handlers):
         return self._facts.search
 
     @property
-    def _notices(self) -> Sequence[Sequence[str]]:  # type: ignore[override]
+    def _notices(self) -> bool:  # type: ignore[override]
         return self._facts.notices
 
     @property
@@ -87,7 +87,7 @@ class People(Handlers):
         if self._state.session_usage is not None:
             used.append(_shown_usage("its session", self._state.session_usage))
         message = f"The budget is spent: {', '.join(used)}. Retry lets it use as much again"
-        if await self._pause("budget", message):
+        if await self.pause("budget", message):
             self._state = self._state.granted()
         else:
             self._is_denied = True
@@ -252,13 +252,13 @@ class People(Handlers):
         self._progress.model = model or self._progress.model
 
     def _learn(self, found: Surroundings) -> None:
-        self._facts = replace(self._facts, search=found["search"], notices=tuple(map(tuple, found.get("notices", ()))))
+        self._facts = replace(self._facts, search=found["search"], notices=found.get("notices", False))
         if found["search"]:
             show_started(self._progress.session, self._given.tenant_id)
 
     async def _around(self, name: str, reference: dict[str, Any]) -> Any:
         """Return the result of an activity around the run; None if it needs the agent, and the run is cancelled."""
-        return await anywhere(self._await_worker, self._pause, name, reference, STORE_OPTIONS)
+        return await anywhere(self, name, reference, STORE_OPTIONS)
 
     # --- exports ---
 

@@ -28,7 +28,8 @@ from holdfast.pipeline_loop import (
 from holdfast.pipelines import Pipeline, Step
 from holdfast.pipelines.paths import find, stage_index
 from holdfast.temporal import names
-from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors
+from holdfast.temporal.failures import TypedErrors
+from holdfast.temporal.hosts import AgentHost, Heartbeats
 from holdfast.temporal.plans import pipeline_facts, place_of, read_plan
 from holdfast.temporal.transcripts import recorded
 from holdfast.temporal.turn_facts import called_tool
@@ -55,7 +56,7 @@ class PipelineActivities:
     @activity.defn(name=names.OPEN_PIPELINE)
     async def open(self, reference: dict[str, Any]) -> dict[str, Any]:
         """Record what steers the run: its plan, with its gates."""
-        with TypedErrors(), Heartbeats():
+        with TypedErrors(self._host), Heartbeats():
             pipeline = self._host.pipeline()
             if "tool" in reference:
                 self._host.tool(reference["tool"])
@@ -121,7 +122,7 @@ class PipelineActivities:
     @activity.defn(name=names.STEP)
     async def step(self, reference: dict[str, Any]) -> dict[str, Any]:
         """Keep what a step came to, and make what the next one needs; or the result of the run."""
-        with TypedErrors(), Heartbeats():
+        with TypedErrors(self._host), Heartbeats():
             pipeline, kept = self._host.pipeline(), Kept(reference["run"], self._host.store)
             await kept.find("?who")
             opened = json.loads(await self._host.load_kept(f"{reference['run']}/open", 0))

@@ -134,7 +134,7 @@ class PipelineRun(Gates):
     def _learn(self, found: Surroundings) -> None:
         if found["search"] and not self._search:
             show_started(None, self._given.tenant_id)
-        self._search, self._notices = found["search"], found.get("notices", ())
+        self._search, self._notices = found["search"], found.get("notices", False)
 
     # --- what may run ---
 
@@ -195,7 +195,7 @@ class PipelineRun(Gates):
         call = Call(path, str(name), 0, shown)
         turn.calls[call.id] = call
         progress = Progress(run=self._run, turn=turn)
-        calls = Calls(AgentInput(), progress, self._running, self._pause, self._await_worker)
+        calls = Calls(AgentInput(), progress, self._running, self)
         state = LoopState(loop=Loop(), tools=cast(Any, tools))
         outcome: Outcome = await calls.run(call, state)
         if self._running.cancelled:
@@ -288,9 +288,7 @@ class PipelineRun(Gates):
         options = {**STORE_OPTIONS, "summary": summary(asks)}
         while True:
             try:
-                found: dict[str, Any] | None = await anywhere(
-                    self._await_worker, self._pause, names.STEP, whole, options
-                )
+                found: dict[str, Any] | None = await anywhere(self, names.STEP, whole, options)
             except ActivityError as error:
                 if not await self._mended(error):
                     raise failed(error) from None
@@ -307,7 +305,7 @@ class PipelineRun(Gates):
         cause = error.cause
         if not isinstance(cause, ApplicationError) or cause.type != names.STEP_ERROR:
             return False
-        may = await self._pause(cause.details[0]["failed_step"], cause.message)
+        may = await self.pause(cause.details[0]["failed_step"], cause.message)
         if self._running.cancelled:
             raise asyncio.CancelledError
         return may

@@ -61,6 +61,7 @@ class HoldfastPlugin(SimplePlugin):
         webhooks: where people are told of what waits for them, each a `Webhook`; the same for all workers.
         stream: models are asked to stream, and what they say is told by the store while they say it, to whoever looks
             on: the page does. Histories have none of it.
+        store_patience: seconds for which an activity waits for a store that refuses before people see that it does.
 
     Raises:
         DefinitionError: naming the agent or tool that is missing, or there twice.
@@ -79,12 +80,15 @@ class HoldfastPlugin(SimplePlugin):
         max_stored_messages: int = 200,
         webhooks: Iterable[Webhook] = (),
         stream: bool = False,
+        store_patience: float = 30.0,
     ) -> None:
         told = check_webhooks(webhooks)
-        self._host = host = AgentHost(agents, pipelines, store, llm, dict(tools or {}), max_stored_messages)
+        self._host = host = AgentHost(
+            agents, pipelines, store, llm, dict(tools or {}), max_stored_messages, store_patience
+        )
         parts = (ModelActivities, ToolActivities, SessionActivities, PipelineActivities, GateActivities)
         activities = [activity for part in parts for activity in part(host).all()] + NoticeActivities(told).all()
-        host.notices = [list(one.kinds) for one in told]
+        host.notices = bool(told)
         host.stream = _checked_stream(stream, store)
         super().__init__(
             "holdfast.HoldfastPlugin",
@@ -129,8 +133,26 @@ class HoldfastPlugin(SimplePlugin):
         )
         return config
 
+    async def check_store(self) -> None:
+        """Look whether the store can be used, as each worker does before it takes runs.
+
+        Raises:
+            StoreError: it cannot.
+        """
+        await self._host.check_store()
+
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:  # noqa: A002
-        """Run the worker with a thread for handlers, and look after calls of workers that have died."""
+        """Run the worker with a thread for handlers, and look after calls of workers that have died.
+
+        Raises:
+            StoreError: the store cannot be used; no run was taken.
+        """
+        try:
+            await self.check_store()
+        except BaseException:
+            # As the SDK does for a worker that never began: otherwise `async with worker` would wait for its end.
+            worker._shutdown_complete_event.set()
+            raise
         client = worker.client
         self._host.search = await _register_search_attributes(client)
         async with self._host.serving(), watch_for_lost_calls(client, self._host):

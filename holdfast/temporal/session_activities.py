@@ -24,8 +24,9 @@ from holdfast.stores.protocol import Session
 from holdfast.temporal import names
 from holdfast.temporal.at_work import begin_work, check_writer, end_work
 from holdfast.temporal.facts import Call, write_facts, write_state
+from holdfast.temporal.failures import TypedErrors
 from holdfast.temporal.gate_activities import arguments_of, asked_of, edit_place, find_gates, held_by, keep_edit
-from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors, hooked
+from holdfast.temporal.hosts import AgentHost, Heartbeats, hooked
 from holdfast.temporal.transcripts import Transcript, made_at, session_key
 from holdfast.temporal.turn_facts import at_most_once, called_tools
 from holdfast.temporal.turn_records import CalledTool, TurnRecord
@@ -56,7 +57,7 @@ class SessionActivities:
     @activity.defn(name=names.OPEN)
     async def open(self, reference: dict[str, Any]) -> dict[str, Any]:
         """Record what steers the run, and where its session stands. Nothing is written but what orphans need."""
-        with TypedErrors(), Heartbeats():
+        with TypedErrors(self._host), Heartbeats():
             agent, reference = self._host.agent(), await self._host.located(reference)
             if "tool" in reference:
                 self._host.tool(reference["tool"])
@@ -316,7 +317,7 @@ class SessionActivities:
     @activity.defn(name=names.START)
     async def start(self, reference: dict[str, Any]) -> str | None:
         """Call `on_start`; returns the agent's state if that changed it."""
-        with TypedErrors(), Heartbeats():
+        with TypedErrors(self._host), Heartbeats():
             transcript = await self._transcript(reference)
             context = transcript.context()
             before = transcript.agent.write_state(context.state)
@@ -329,7 +330,7 @@ class SessionActivities:
     @activity.defn(name=names.COMMIT)
     async def commit(self, reference: dict[str, Any]) -> int:
         """Write the results and the questions of a turn; returns the number of the session's last message."""
-        with TypedErrors():
+        with TypedErrors(self._host):
             transcript = await self._transcript(reference)
             await transcript.commit(turn=reference["turn"], questions=reference["questions"])
             return transcript.seq
@@ -337,7 +338,7 @@ class SessionActivities:
     @activity.defn(name=names.FINISH)
     async def finish(self, reference: dict[str, Any]) -> dict[str, Any]:
         """Write what is still unwritten, call the hook of the end, and return the text of the last answer."""
-        with TypedErrors(), Heartbeats():
+        with TypedErrors(self._host), Heartbeats():
             return await self._finish(reference)
 
     async def _finish(self, reference: dict[str, Any]) -> dict[str, Any]:
@@ -373,7 +374,7 @@ class SessionActivities:
     @activity.defn(name=names.EXPORT)
     async def export(self, reference: dict[str, Any]) -> dict[str, Any]:
         """Return the run as a checkpoint, or why that cannot be."""
-        with TypedErrors():
+        with TypedErrors(self._host):
             transcript = await self._transcript(reference)
             asked = {question["tool_call_id"] for question in reference["questions"]}
             if "at_gate" not in reference and any(call.id not in asked for call in unanswered(transcript.messages)):

@@ -23,8 +23,9 @@ from holdfast.messages import ToolCall, Usage, error_text, read_json
 from holdfast.stores.protocol import LedgerEntry
 from holdfast.temporal import names
 from holdfast.temporal.facts import GRACE, TIMEOUT, ToolFacts, tool_facts
+from holdfast.temporal.failures import TypedErrors
 from holdfast.temporal.gate_activities import arguments_of, edit_place
-from holdfast.temporal.hosts import AgentHost, Heartbeats, TypedErrors, surely
+from holdfast.temporal.hosts import AgentHost, Heartbeats, surely
 from holdfast.temporal.invocations import Invocations
 from holdfast.temporal.transcripts import read_entry
 from holdfast.temporal.turn_facts import strictest
@@ -123,7 +124,7 @@ class ToolActivities:
 
     def _activity(self, name: str) -> Any:
         async def run_tool(reference: dict[str, Any]) -> dict[str, Any]:
-            with TypedErrors(), Heartbeats():
+            with TypedErrors(self._host), Heartbeats():
                 return await self._run(reference)
 
         return activity.defn(name=name)(run_tool)
@@ -260,7 +261,7 @@ class ToolActivities:
         With it goes the number of its last dispatch, which may be another run's; the next one has the next number. The
         ledger tells on any worker; only a `verify` needs one that has the tool.
         """
-        with TypedErrors(), Heartbeats():
+        with TypedErrors(self._host), Heartbeats():
             place = await self._place(reference)
             while (found := await self._settled(place)) is None:
                 pass

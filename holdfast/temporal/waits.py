@@ -6,7 +6,7 @@ check and enqueue; the run itself decides.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from holdfast.messages import error_text, json_problem
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import NOTIFY_OPTIONS, OPEN_ELSEWHERE_OPTIONS, OPEN_OPTIONS, summary
 from holdfast.temporal.descriptions import show_ended, show_waiting
-from holdfast.temporal.elsewhere import SkippedError, is_missing, missing
+from holdfast.temporal.elsewhere import SkippedError, is_missing, is_store_away, missing, surroundings_of, with_store
 from holdfast.temporal.facts import Surroundings
 from holdfast.temporal.mailboxes import TOLD, Mailbox, Resume, split_id
 from holdfast.temporal.running import Running
@@ -43,8 +43,8 @@ class Waiting:
     """Something that only a person can end.
 
     Args:
-        kind: "question", "unknown" (a call whose outcome nobody knows), "approval", "pause", or "worker" (none has what
-            the run needs).
+        kind: "question", "unknown" (a call whose outcome nobody knows), "approval", "pause", "worker" (none has what
+            the run needs), or "store" (none can use it; this ends by itself).
         name: the call or gate it is about; for a pause, what could not be done; for a worker, the agent, tool or step.
         digest, approvers, groups: of an approval: of what is shown, and who may decide; nobody means anybody.
         can_skip: a person may have the run go on without it.
@@ -89,13 +89,15 @@ class Waits:
     _search = False  # the namespace has the search attributes
     _patience: float | None = None  # seconds that a pause waits for a person
     _asks_groups = False
-    _notices: Sequence[Sequence[str]] = ()  # of the webhooks, the kinds that each wants to know of
+    _notices = False  # the worker had webhooks when the run began
 
     def __init__(self) -> None:
         self._mailbox = Mailbox()
         self._waiting: tuple[Waiting, ...] = ()
         self._running = Running()
         self._resumes: list[tuple[Waiting, asyncio.Future[Resume]]] = []  # what a resume can end
+        self._store_away: Waiting | None = None
+        self._without_store = 0  # activities that wait for the store
         self._ended = ""  # or how
         self._error: str | None = None  # what the run failed with
 
@@ -215,21 +217,16 @@ class Waits:
             self._notify(item)
 
     def _notify(self, item: Waiting, reminder: int | None = None) -> None:
-        """Have people told of what waits, once, by all webhooks that want to know; the run does not wait for that."""
+        """Have people told of what waits, once; the run does not wait for that."""
         told = f"{item.kind}/{item.name}/{item.since.isoformat()}/{item.digest}/{reminder}"
         if not self._notices or told in self._mailbox.told:
             return
         self._mailbox.told = [*self._mailbox.told[1 - TOLD :], told]
         reference: dict[str, Any] = {"item": item.plain()} | ({} if reminder is None else {"reminder": reminder})
-        for webhook, kinds in enumerate(self._notices):
-            if item.kind in kinds:
-                task = workflow.start_activity(
-                    names.NOTIFY,
-                    {"webhook": webhook, **reference},
-                    **NOTIFY_OPTIONS,
-                    summary=summary(f"tell of {item.kind} {item.name}"),
-                )
-                task.add_done_callback(_tell_of_failure)
+        task = workflow.start_activity(
+            names.NOTIFY, reference, **NOTIFY_OPTIONS, summary=summary(f"tell of {item.kind} {item.name}")
+        )
+        task.add_done_callback(_tell_of_failure)
 
     def _end_waiting(self, *ended: Waiting) -> None:
         # By identity: two calls may wait for the same, since the same time.
@@ -275,7 +272,7 @@ class Waits:
     def _deadline(self, since: datetime) -> datetime | None:
         return None if self._patience is None else since + timedelta(seconds=self._patience)
 
-    async def _pause(self, name: str, message: str) -> bool:
+    async def pause(self, name: str, message: str) -> bool:
         """Wait until a person says what to do; True to try again, False if the run is to give up."""
         since = workflow.now()
         waiting = Waiting("pause", name, message, since, self._deadline(since))
@@ -306,16 +303,61 @@ class Waits:
         try:
             opened: dict[str, Any] = await workflow.execute_local_activity(activity, reference, **OPEN_OPTIONS)
         except FailureError as error:  # the cause itself, of a local activity that fails at once
-            if not is_missing(error):
+            if is_missing(error):
+                return await self.await_worker(error)
+            if not is_store_away(error):
                 raise
-            return await self._await_worker(error)
+            self._learn_from(error)
+            return await self._open_elsewhere(activity, reference)
         return opened
+
+    async def _open_elsewhere(self, activity: str, reference: dict[str, Any]) -> dict[str, Any] | None:
+        """Open the run on a worker that can use the store, which the one that has its workflow cannot."""
+        options = {**OPEN_ELSEWHERE_OPTIONS, "summary": "on a worker that can use the store"}
+        try:
+            opened: dict[str, Any] = await self._with_store(activity, reference, options)
+        except (asyncio.CancelledError, ActivityError) as error:
+            if self._running.cancelled:
+                return None
+            if not isinstance(error, ActivityError) or not is_missing(error):
+                raise
+            return await self.await_worker(error)
+        return opened
+
+    async def _with_store(self, activity: str, reference: dict[str, Any], options: dict[str, Any]) -> Any:
+        """Return the result of an activity that a cancel reaches, however long its store is away."""
+
+        async def attempt(options: dict[str, Any]) -> Any:
+            return await self._running.wait(workflow.start_activity(activity, reference, **options))
+
+        return await with_store(self, attempt, options)
+
+    def show_store_away(self, error: FailureError, since: datetime) -> None:
+        """Show that an activity waits for the store: once, however many do."""
+        self._learn_from(error)
+        self._without_store += 1
+        if self._store_away is None:
+            self._store_away = Waiting("store", "store", why(error), since)
+            self._wait_for(self._store_away)
+            workflow.logger.warning("Waits for its store: %s", why(error))
+
+    def show_store_back(self) -> None:
+        """Take back what `show_store_away` has shown, once no activity waits any more."""
+        self._without_store -= 1
+        if not self._without_store and self._store_away is not None:
+            gone, self._store_away = self._store_away, None
+            self._end_waiting(gone)
+
+    def _learn_from(self, error: FailureError) -> None:
+        """Take in where the run is from what a worker says that cannot open it."""
+        if "input" in self._opening()[1]:
+            self._learn(surroundings_of(error))
 
     def _learn(self, found: Surroundings) -> None:
         """Take in, before the run is open, where it is."""
         raise NotImplementedError
 
-    async def _await_worker(
+    async def await_worker(
         self, error: FailureError, tool: str | None = None, path: str | None = None
     ) -> dict[str, Any] | None:
         """Wait until a worker has what the last one had not; returns what it opens, None if the run is cancelled.
@@ -326,20 +368,19 @@ class Waits:
         Raises:
             SkippedError: a person has done so.
         """
-        name, message, found = missing(error, tool)
+        name, message = missing(error, tool)
         activity, reference = self._opening()
-        if "input" in reference:
-            self._learn(found)
+        self._learn_from(error)
         reference |= {key: value for key, value in (("tool", tool), ("path", path)) if value is not None}
         can_skip = tool is not None or path is not None
         waiting = Waiting("worker", name, message, workflow.now(), can_skip=can_skip)
         skipped = self._may_resume(waiting) if can_skip else None
         self._wait_for(waiting)
         workflow.logger.warning("Waits for a worker: %s", message)
-        asks = summary(f"on a worker that has {name}")
-        handle = workflow.start_activity(activity, reference, **OPEN_ELSEWHERE_OPTIONS, summary=asks)
+        options = {**OPEN_ELSEWHERE_OPTIONS, "summary": summary(f"on a worker that has {name}")}
         try:
-            opened: dict[str, Any] | None = await self._unless(skipped, handle)
+            opening = asyncio.ensure_future(self._with_store(activity, reference, options))
+            opened: dict[str, Any] | None = await _unless(skipped, opening)
         except (asyncio.CancelledError, ActivityError) as other:
             if not self._running.cancelled:
                 if isinstance(other, ActivityError):
@@ -350,17 +391,6 @@ class Waits:
         if skipped is not None and skipped.done():
             raise SkippedError(name, skipped.result())
         return opened
-
-    async def _unless(self, skipped: "asyncio.Future[Resume] | None", handle: "asyncio.Task[Any]") -> Any:
-        """Return the result of an activity, or None as soon as a person goes on without it."""
-        if skipped is None:
-            return await self._running.wait(handle)
-        found = asyncio.ensure_future(self._running.wait(handle))
-        await workflow.wait([found, skipped], return_when=asyncio.FIRST_COMPLETED)
-        if not found.done():
-            handle.cancel()
-            await asyncio.gather(found, return_exceptions=True)
-        return None if skipped.done() else await found
 
     # --- signals, updates and queries of every run ---
 
@@ -383,6 +413,18 @@ class Waits:
     @workflow.query(name=names.PENDING, description="What waits for a person: kind, name, message, since, deadline")
     def pending(self, *ignored: Any) -> list[dict[str, Any]]:
         return [waiting.plain() for waiting in self._waiting]
+
+
+async def _unless(skipped: "asyncio.Future[Resume] | None", found: "asyncio.Future[T]") -> T | None:
+    """Return what is found, or None as soon as a person goes on without it."""
+    if skipped is None:
+        return await found
+    either: list[asyncio.Future[Any]] = [found, skipped]
+    await workflow.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    if not found.done():
+        found.cancel()
+        await asyncio.gather(found, return_exceptions=True)
+    return None if skipped.done() else await found
 
 
 def is_long() -> bool:

@@ -24,7 +24,7 @@ from holdfast.temporal import names
 from holdfast.temporal.links import ApprovalLinks
 from holdfast.tools import check_choice
 
-KINDS = ("approval", "question", "unknown", "pause", "worker")
+KINDS = ("approval", "question", "unknown", "pause", "worker", "store")
 _TIMEOUT = 10.0  # seconds
 
 
@@ -32,7 +32,10 @@ _TIMEOUT = 10.0  # seconds
 class Webhook:
     """Where people are told of what waits: one POST each, tried again for a day until it is taken (status 2xx).
 
+    Those are told that a worker has when something begins to wait, and of the kinds that they want then.
+
     Args:
+        name: tells it from the others; the host of `url`, if it is the only one there.
         url: of https, or of http on this machine.
         format: "json" is `{"type": "run.waiting", "timestamp", "data"}`, and data `{"workflow_id", "run_id", "kind",
             "name", "message", "since", "deadline"?, "approvers"?, "tool"?, "arguments"?, "digest"?, "reminder"?,
@@ -51,6 +54,7 @@ class Webhook:
     """
 
     url: str
+    name: str = ""
     format: Literal["json", "slack"] = "json"
     secret: str | None = None
     kinds: Sequence[str] = KINDS
@@ -67,6 +71,9 @@ class Webhook:
         if not parts.hostname or parts.scheme not in (("http", "https") if local else ("https",)):
             # Not the address, which may be a secret: who has it can post.
             raise DefinitionError("webhook.url must be like 'https://example.com/hook'")
+        if not isinstance(self.name, str):
+            raise DefinitionError(f"webhook.name must be a text, got {type(self.name).__name__}")
+        object.__setattr__(self, "name", self.name or parts.hostname)
         check_choice("webhook.format", self.format, ("json", "slack"))
         for kind in self.kinds:
             check_choice("webhook.kinds", kind, KINDS)
@@ -87,12 +94,14 @@ def check_webhooks(given: Iterable[Webhook]) -> tuple[Webhook, ...]:
     """Return the webhooks of a worker.
 
     Raises:
-        DefinitionError: something among them is none.
+        DefinitionError: something among them is not one, or two have the same name.
     """
     webhooks = tuple(given)
     for one in webhooks:
         if not isinstance(one, Webhook):
             raise DefinitionError(f"webhooks must be Webhooks, got {type(one).__name__}")
+        if sum(one.name == other.name for other in webhooks) > 1:
+            raise DefinitionError(f"webhooks: two are named '{one.name}'; give each a name=")
     return webhooks
 
 
@@ -107,13 +116,29 @@ class NoticeActivities:
 
     @activity.defn(name=names.NOTIFY)
     async def notify(self, reference: dict[str, Any]) -> None:
-        """Deliver one notice to one webhook, by its place; a worker that has no such webhook any more tells nobody."""
-        info, at = activity.info(), reference["webhook"]
-        if at < len(self._webhooks):
-            data = {"workflow_id": info.workflow_id, "run_id": info.workflow_run_id, **reference["item"]}
-            if "reminder" in reference:
-                data["reminder"] = reference["reminder"]
-            await _deliver(self._webhooks[at], data, notice_id(info.workflow_id or "", reference))
+        """Deliver a notice to all webhooks of this worker that want its kind, to each once.
+
+        Who has been told is kept with the activity, by name, so that an attempt tells the others alone.
+        """
+        info = activity.info()
+        data = {"workflow_id": info.workflow_id, "run_id": info.workflow_run_id, **reference["item"]}
+        if "reminder" in reference:
+            data["reminder"] = reference["reminder"]
+        notice, failures = notice_id(info.workflow_id or "", reference), list[ApplicationError]()
+        settled = list(info.heartbeat_details[0]) if info.heartbeat_details else []
+        for webhook in self._webhooks:
+            if webhook.name in settled or data["kind"] not in webhook.kinds:
+                continue
+            try:
+                await _deliver(webhook, data, notice)
+            except ApplicationError as error:
+                failures.append(error)
+                if not error.non_retryable:
+                    continue
+            settled.append(webhook.name)
+            activity.heartbeat(settled)
+        if failures:
+            raise min(failures, key=_delay)
 
 
 def notice_id(workflow_id: str, reference: Mapping[str, Any]) -> str:
@@ -150,6 +175,11 @@ async def _deliver(webhook: Webhook, data: Mapping[str, Any], notice: str) -> No
             status_may_pass(answer.status_code),
             after,
         )
+
+
+def _delay(error: ApplicationError) -> tuple[bool, timedelta]:
+    """Sort failures by how soon another attempt may help."""
+    return error.non_retryable, error.next_retry_delay or timedelta()
 
 
 def _failure(text: str, passes: bool = True, after: float | None = None) -> ApplicationError:

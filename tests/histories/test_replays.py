@@ -1,35 +1,52 @@
 """Runs that an earlier version began go on with this one: their histories are replayed, and nothing may differ."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from recordings import RECORDINGS, Release
 from temporalio.client import WorkflowHistory
-from temporalio.worker import Replayer
 
 from holdfast import Agent, pipeline, sqlite_store
-from holdfast.temporal import HoldfastPlugin
+from holdfast.temporal import HoldfastPlugin, names
+from holdfast.temporal.replays import differences
 from holdfast.testing import ScriptedModel
 
-HISTORIES = sorted(Path(__file__).parent.glob("*.json"))
+FOLDER = Path(__file__).parent
+HISTORIES = sorted(FOLDER.glob("*.json"))
+# Recorded before what activities are told was compared: `python tests/histories/record.py --all` mends them.
+OLDER = ("approvals", "approvals_moved", "cancelled", "child", "child_1", "gates", "gates_moved", "long", "question",
+         "retried", "tools")  # fmt: skip
 
 
-@pytest.fixture
-def replayer(tmp_path: Path) -> Iterator[Replayer]:
-    # Bare agents: a workflow reads what was recorded, never what its agent is today.
-    agents = [Agent(name) for name in ("clerk", "helper", "patient", "careful")]
-    bare = pipeline("gated").step("other", agent=agents[0]).build()
-    store = sqlite_store(tmp_path / "unused.db")
-    plugin = HoldfastPlugin(agents=agents, pipelines=[bare], store=store, llm=ScriptedModel([]))
-    yield Replayer(workflows=[], plugins=[plugin])
-    assert not (tmp_path / "unused.db").exists()
+async def differing(path: Path) -> list[str]:
+    """Return how a replay differs from a saved history."""
+    saved = json.loads(path.read_text())
+    history = WorkflowHistory.from_json(saved["id"], saved["history"])
+    started = history.events[0].workflow_execution_started_event_attributes
+    # Bare definitions: a workflow reads what was recorded, never what its agent is today.
+    name, bare = started.workflow_type.name, Agent("bare")
+    is_pipeline = names.PIPELINE_MEMO in started.memo.fields
+    agents = [bare] if is_pipeline or name == "Release" else [Agent(name)]
+    pipelines = [pipeline(name).step("other", agent=bare).build()] if is_pipeline else []
+    plugin = HoldfastPlugin(agents=agents, pipelines=pipelines, store=sqlite_store(":memory:"), llm=ScriptedModel([]))
+    return await differences(history, plugin, workflows=[Release])
+
+
+def _marked(path: Path) -> Any:
+    marks = [pytest.mark.xfail(strict=True, reason="to be recorded again")] if path.stem in OLDER else []
+    return pytest.param(path, id=path.stem, marks=marks)
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
-async def test_a_saved_history_replays(path: Path, replayer: Replayer) -> None:
-    saved = json.loads(path.read_text())
-    await replayer.replay_workflow(WorkflowHistory.from_json(saved["id"], saved["history"]))
+async def test_a_saved_history_replays(path: Path) -> None:
+    assert not [found for found in await differing(path) if found.startswith("[")]  # what the SDK says
+
+
+@pytest.mark.parametrize("path", [_marked(path) for path in HISTORIES])
+async def test_nobody_is_told_anything_else_in_a_replay(path: Path) -> None:
+    assert await differing(path) == []
 
 
 def test_there_are_histories_of_every_kind_of_run() -> None:
@@ -45,4 +62,5 @@ def test_there_are_histories_of_every_kind_of_run() -> None:
         "gates_moved",
         "approvals",
         "approvals_moved",
+        *RECORDINGS,
     }

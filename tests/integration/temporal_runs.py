@@ -49,6 +49,7 @@ class Temporal:
         """Run a worker for these agents as long as the block."""
         plugin = HoldfastPlugin(agents=agents, store=options.pop("store", self.store), llm=llm, **options)
         async with Worker(self.client, task_queue=self.name, plugins=[plugin]) as worker:
+            await until(lambda: worker.is_running)  # it has looked whether it can use its store
             yield worker
 
     async def elsewhere(self) -> "Temporal":

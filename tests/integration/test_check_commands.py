@@ -1,5 +1,6 @@
 """Commands of `holdfast` that check: a server, a run or a session that is not there, doctor, replay, completion."""
 
+import base64
 import json
 from collections.abc import Awaitable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, sqlite_store
+from holdfast.temporal import agent_workflows
 from holdfast.testing import ScriptedModel
 from integration.commands import ASKS, asking, data, done, holdfast, refused
 from integration.doubles import echo
@@ -87,7 +89,7 @@ async def test_histories_replay_from_files_and_from_the_server(temporal: Tempora
     async with temporal.worker(agent, llm=asking(asks_for(call("echo", "c1", text="x")))):
         run = await temporal.start(agent)
         await result(run)
-    saved = [tmp_path / path.name for path in HISTORIES if path.stem in ("tools", "gates")]
+    saved = [tmp_path / path.name for path in HISTORIES if path.stem in ("hooks", "stages")]
     for path in saved:
         path.write_text(json.dumps(json.loads((HISTORIES[0].parent / path.name).read_text())["history"]))
     rows = await data(temporal, "replay", run.id, *map(str, saved))
@@ -101,6 +103,33 @@ async def test_histories_replay_from_files_and_from_the_server(temporal: Tempora
     assert ill.exit_code == 1
     assert ill.stdout.splitlines()[1].startswith("DIFFERS")
     assert "neither a file nor a run" in await refused(temporal, "replay", "nobody/knows")
+
+
+async def test_a_history_whose_activities_were_told_something_else_differs(tmp_path: Path) -> None:
+    saved = tmp_path / "stages.json"
+    history = json.loads((HISTORIES[0].parent / saved.name).read_text())["history"]
+    step = next(event for event in history["events"] if "activityTaskScheduledEventAttributes" in event)
+    (told,) = step["activityTaskScheduledEventAttributes"]["input"]["payloads"]
+    reference = json.loads(base64.b64decode(told["data"]))
+    reference["of"] = reference.pop("run")
+    told["data"] = base64.b64encode(json.dumps(reference).encode()).decode()
+    saved.write_text(json.dumps(history))
+    ill = await holdfast(None, "replay", str(saved))
+    assert ill.exit_code == 1
+    assert "activity holdfast.step (1): [0].of was" in ill.stdout
+    assert "is not there now" in ill.stdout
+
+
+async def test_the_runs_that_a_run_continues_are_replayed_too(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_workflows, "STEPS", 1)
+    agent = Agent("clerk", tools=[echo])
+    async with temporal.worker(agent, llm=asking(asks_for(call("echo", "c1", text="x")))):
+        run = await temporal.start(agent)
+        await result(run)
+    rows = await data(temporal, "replay", run.id)
+    assert [row["ok"] for row in rows] == [True, True], rows
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

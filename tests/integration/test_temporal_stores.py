@@ -116,9 +116,9 @@ async def test_a_run_waits_for_a_store_that_is_away(temporal: Temporal, when: st
 
     model = ScriptedModel(answer)
     agent = Agent("poster", tools=[post, *clerk.tools])
-    if when == "before the start":
-        store.refuses.set()
     async with temporal.worker(agent, llm=model, store=store):
+        if when == "before the start":
+            store.refuses.set()
         run = await temporal.start(agent)
         if when in ("before the start", "during a call"):
             await _comes_back(store)
@@ -156,15 +156,20 @@ async def test_a_run_whose_session_is_deleted_meanwhile_ends_and_repeats_nothing
     assert effects == ["x"]
 
 
+async def _migrated_under_a_worker(store: Any, path: Path) -> sqlite3.Connection:
+    """Have a newer version migrate a store, whose worker opens it again then."""
+    database = sqlite3.connect(path, isolation_level=None)
+    database.execute("INSERT INTO holdfast_schema (version) SELECT max(version) + 1 FROM holdfast_schema")
+    await store.close()
+    return database
+
+
 async def test_a_store_of_a_newer_schema_is_not_touched_and_the_run_waits(temporal: Temporal, tmp_path: Path) -> None:
     path = tmp_path / "newer.db"
-    async with sqlite_store(path) as made:
-        await made.load_session("s")
-    database = sqlite3.connect(path, isolation_level=None)
-    (newest,) = database.execute("SELECT max(version) FROM holdfast_schema").fetchone()
-    database.execute("INSERT INTO holdfast_schema (version) VALUES (?)", (newest + 1,))
     helper, store = Agent("helper"), Unwilling(sqlite_store(path))
     async with asyncio.timeout(10), temporal.worker(helper, llm=ScriptedModel(["done"]), store=store):
+        database = await _migrated_under_a_worker(store, path)
+        (newest,) = database.execute("SELECT max(version) FROM holdfast_schema WHERE oldest_reader > 0").fetchone()
         run = await temporal.start(helper)
         await until(lambda: any("written by a newer holdfast" in error for error in store.errors))
         assert database.execute("SELECT count(*) FROM agent_sessions").fetchone() == (0,)
@@ -208,14 +213,10 @@ async def test_a_run_goes_on_with_a_worker_that_remembers_nothing_of_it(temporal
 
 async def test_a_worker_stops_while_a_run_waits_for_its_store(temporal: Temporal, tmp_path: Path) -> None:
     path = tmp_path / "newer.db"
-    async with sqlite_store(path) as made:
-        await made.load_session("s")
-    with sqlite3.connect(path) as database:
-        database.execute("INSERT INTO holdfast_schema (version) SELECT max(version) + 1 FROM holdfast_schema")
-    database.close()
     helper, store = Agent("helper"), Unwilling(sqlite_store(path))
     async with asyncio.timeout(40):
         async with temporal.worker(helper, llm=ScriptedModel(["done"]), store=store):
+            (await _migrated_under_a_worker(store, path)).close()
             run = await temporal.start(helper)
             await until(lambda: len(store.errors) > 3)
         await run.terminate()

@@ -87,7 +87,10 @@ async def test_a_pipeline_tells_of_its_gates_and_each_webhook_of_what_it_wants_t
     line = pipeline("line").step("ok", approval=Approval(message="Go on?")).step("say", agent=agent).build()
     model = ScriptedModel([asks_for(call("ask_user", "c1", question="Which?")), "done"])
     async with ModelServer(lambda request: OK) as gates, ModelServer(lambda request: OK) as questions:
-        hooks = [Webhook(url=gates.url, kinds=["approval"]), Webhook(url=questions.url, kinds=["question", "pause"])]
+        hooks = [
+            Webhook(url=gates.url, name="gates", kinds=["approval"]),
+            Webhook(url=questions.url, name="questions", kinds=["question", "pause"]),
+        ]
         async with temporal.worker(agent, pipelines=[line], llm=model, webhooks=hooks):
             run = await start_pipeline(temporal.client, "line", task_queue=temporal.name, run_key=temporal.session())
             await until(lambda: gates.requests)

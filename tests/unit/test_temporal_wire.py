@@ -75,6 +75,8 @@ def test_the_persisted_names_are_pinned() -> None:
         "STEP_ERROR": "StepError",
         "MODEL_CHANGED": "ModelChanged",
         "NOT_HERE": "NotOnThisWorker",
+        "STORE_ERROR": "StoreError",
+        "STORE_AWAY": "StoreAway",
         "AGENT_MEMO": "holdfast.agent",
         "PIPELINE_MEMO": "holdfast.pipeline",
         "ASKED_MEMO": "holdfast.asked",

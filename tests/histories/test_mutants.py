@@ -1,0 +1,174 @@
+"""Changes that break runs in flight, made on purpose: the saved histories have to notice each of them."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from temporalio import workflow
+from test_replays import FOLDER, differing
+
+from holdfast.temporal import agent_workflows, names
+from holdfast.temporal.agent_workflows import AgentRun
+from holdfast.temporal.calls import Calls
+from holdfast.temporal.facts import Facts
+from holdfast.temporal.pipeline_workflows import PipelineRun
+from holdfast.temporal.progress import Progress
+from holdfast.temporal.waits import Waits
+from holdfast.temporal.wire import AgentInput
+
+Patch = pytest.MonkeyPatch
+MUTANTS: list[Any] = []
+
+
+def mutant(history: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+    """Add a change, and the history that has to notice it."""
+
+    def add(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
+        MUTANTS.append(pytest.param(apply, history, id=apply.__name__.replace("_", " ")))
+        return apply
+
+    return add
+
+
+def renamed(patch: Patch, owner: Any, function: str, old: str, new: str) -> None:
+    """Have a function of the package return a key under another name."""
+    original = getattr(owner, function)
+
+    def returns(*arguments: Any, **options: Any) -> Any:
+        found = original(*arguments, **options)
+        return {new if key == old else key: value for key, value in found.items()}
+
+    patch.setattr(owner, function, returns)
+
+
+@mutant("storeless")
+def an_activity_is_renamed(patch: Patch) -> None:
+    patch.setattr(names, "SETTLE", "holdfast.settled")
+
+
+@mutant("hooks")
+def a_local_activity_is_renamed(patch: Patch) -> None:
+    patch.setattr(names, "OPEN", "holdfast.begin")
+
+
+@mutant("hooks")
+def an_activity_is_left_out(patch: Patch) -> None:
+    async def nothing(run: AgentRun) -> None:
+        """As if there were no hook."""
+
+    patch.setattr(AgentRun, "_start_hook", nothing)
+
+
+@mutant("gates")
+def what_runs_at_once_begins_in_another_order(patch: Patch) -> None:
+    original = PipelineRun._start
+
+    def start(run: PipelineRun, todo: Any) -> None:
+        original(run, type(todo)(tuple(reversed(todo.actions))))
+
+    patch.setattr(PipelineRun, "_start", start)
+
+
+@mutant("storeless")
+def a_timer_is_added(patch: Patch) -> None:
+    original = Calls._settle
+
+    async def settle(calls: Calls, *arguments: Any, **options: Any) -> Any:
+        await workflow.sleep(timedelta(seconds=1))
+        return await original(calls, *arguments, **options)
+
+    patch.setattr(Calls, "_settle", settle)
+
+
+@mutant("storeless")
+def a_key_that_tools_are_told_is_renamed(patch: Patch) -> None:
+    renamed(patch, Calls, "_reference", "turn", "number")
+
+
+@mutant("unknown")
+def a_key_that_model_calls_are_told_is_renamed(patch: Patch) -> None:
+    renamed(patch, Progress, "reference", "sources", "results")
+
+
+@mutant("hooks")
+def a_recorded_fact_is_renamed(patch: Patch) -> None:
+    original = Facts.read
+
+    def read(data: dict[str, Any], **options: Any) -> Facts:
+        return original({key: value for key, value in data.items() if key != "hooks"}, **options)
+
+    patch.setattr(Facts, "read", read)
+
+
+@mutant("told")
+def what_a_run_knows_of_webhooks_is_renamed(patch: Patch) -> None:
+    original = Facts.read
+
+    def read(data: dict[str, Any], **options: Any) -> Facts:
+        return original({key: value for key, value in data.items() if key != "notices"}, **options)
+
+    patch.setattr(Facts, "read", read)
+
+
+@mutant("long")
+def a_key_of_what_the_next_run_carries_on_is_renamed(patch: Patch) -> None:
+    renamed(patch, Progress, "carried", "state", "loop_state")
+
+
+@mutant("approvals_moved")
+def a_key_of_what_the_run_before_has_carried_on_is_renamed(patch: Patch) -> None:
+    original = Progress.read
+
+    def read(data: dict[str, Any]) -> Progress:
+        return original({key: value for key, value in data.items() if key != "calls"})
+
+    patch.setattr(Progress, "read", read)
+
+
+@mutant("stages")
+def the_id_of_a_child_is_another(patch: Patch) -> None:
+    patch.setattr(names, "child_id", lambda parent, name: f"{parent}.{name}")
+
+
+@mutant("stages")
+def a_key_of_a_childs_input_is_renamed(patch: Patch) -> None:
+    renamed(patch, AgentInput, "plain", "step", "of")
+
+
+@mutant("asked")
+def a_signal_is_renamed(patch: Patch) -> None:
+    patch.setattr(names, "APPROVE", "accept")
+
+
+@mutant("asked")
+def an_update_is_renamed(patch: Patch) -> None:
+    patch.setattr(names, "DECIDE_UPDATE", "judge")
+
+
+@mutant("paused")
+def a_pause_does_not_wait(patch: Patch) -> None:
+    async def goes_on(run: Waits, name: str, message: str) -> bool:
+        return True
+
+    patch.setattr(Waits, "_pause", goes_on)
+
+
+@mutant("attached")
+def a_result_of_a_model_call_is_read_under_another_name(patch: Patch) -> None:
+    patch.setattr(agent_workflows, "read_calls", lambda data: [])
+
+
+@mutant("awaited")
+def the_result_of_a_run_has_another_key(patch: Patch) -> None:
+    renamed(patch, AgentRun, "_result", "session_id", "session")
+
+
+@pytest.mark.parametrize(("apply", "history"), MUTANTS)
+async def test_a_change_that_breaks_runs_in_flight_is_noticed(
+    apply: Callable[[Patch], None], history: str, monkeypatch: Patch
+) -> None:
+    path = FOLDER / f"{history}.json"
+    before = await differing(path)
+    apply(monkeypatch)
+    assert set(await differing(path)) - set(before)
