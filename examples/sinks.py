@@ -123,7 +123,7 @@ class _WebhookHandler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: aiosmtpd inspects it, which Python 3.11.2 cannot do to a dataclass with them
 class _Mailbox:
     keep: Callable[[dict[str, Any]], None]
     delay: float

@@ -12,21 +12,35 @@ from activities.issues import Issue, IssueSummary, Label
 
 Severity = Literal["severe", "normal", "unclear"]
 
-Rule = tuple[str, tuple[Label, ...], Severity]
+Rule = tuple[re.Pattern[str], tuple[Label, ...], Severity]
 # The first that matches title and text decides. The severe come first: other words must not hide them.
 RULES: tuple[Rule, ...] = (
-    (r"\bssrf\b|\bxss\b|vulnerab|private articles", ("bug", "security"), "severe"),
-    (r"\bis down\b|(is|are) gone\b|data loss|empty archive", ("bug",), "severe"),
-    (r"casino|free spins|cheap followers", ("spam",), "normal"),
-    (r"traceback|file \".*line \d+|crash|killed|\b(answers|answering) 5\d\d\b|archives articles", ("bug",), "unclear"),
-    (r"\A.{0,40}\n.{0,80}\Z", ("needs-info",), "normal"),
-    (r"\A(how|is there|can i)\b", ("question",), "normal"),
-    (r"please add|would be (nice|great|good|enough)|support for|\ballow\b|\bi'd like\b", ("feature",), "normal"),
-    (r"\btypo\b", ("documentation",), "normal"),
-    (r"memory|rate limit|\bslow\b.{0,200}\d", ("bug", "performance"), "normal"),
-    (r"expected:|\bfails?\b|does nothing|does not|do not|\blose|ignores|sorted by|stops", ("bug",), "normal"),
+    (re.compile(r"\bssrf\b|\bxss\b|vulnerab|private articles"), ("bug", "security"), "severe"),
+    (re.compile(r"\bis down\b|(is|are) gone\b|data loss|empty archive"), ("bug",), "severe"),
+    (re.compile(r"casino|free spins|cheap followers"), ("spam",), "normal"),
+    (
+        re.compile(
+            r"traceback|file \"[^\"\n]*\", line \d+|crash|killed|\b(answers|answering) 5\d\d\b|archives articles"
+        ),
+        ("bug",),
+        "unclear",
+    ),
+    (re.compile(r"\A.{0,40}\n.{0,80}\Z"), ("needs-info",), "normal"),
+    (re.compile(r"\A(how|is there|can i)\b"), ("question",), "normal"),
+    (
+        re.compile(r"please add|would be (nice|great|good|enough)|support for|\ballow\b|\bi'd like\b"),
+        ("feature",),
+        "normal",
+    ),
+    (re.compile(r"\btypo\b"), ("documentation",), "normal"),
+    (re.compile(r"memory|rate limit|\bslow\b.{0,200}\d"), ("bug", "performance"), "normal"),
+    (
+        re.compile(r"expected:|\bfails?\b|does nothing|does not|do not|\blose|ignores|sorted by|stops"),
+        ("bug",),
+        "normal",
+    ),
 )
-UNKNOWN: Rule = ("", ("bug",), "unclear")  # say, in a language they do not know
+UNKNOWN: Rule = (re.compile(""), ("bug",), "unclear")  # say, in a language they do not know
 ORDERS = r"ignore (all |any )?(previous|prior|earlier) instructions|you (must|are) now\b"  # to whoever reads it
 STOPWORDS = {"a", "all", "an", "and", "at", "for", "from", "in", "is", "of", "on", "the", "to", "with"}
 
@@ -43,7 +57,7 @@ class Assessment:
 def assess(issue: Issue, found: Sequence[IssueSummary] = ()) -> Assessment:
     """Judge an issue by its words, and by the older issues that a search for its title found."""
     text = f"{issue.title}\n{issue.body}".lower()
-    matching = (rule for rule in RULES if re.search(rule[0], text))
+    matching = (rule for rule in RULES if rule[0].search(text))
     _, labels, severity = next(matching, UNKNOWN)
     if re.search(ORDERS, text):  # a label more; what the issue is about decides the rest
         labels = (*labels, "suspicious")

@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from holdfast.agents import Agent
 from holdfast.errors import InputError
+from holdfast.llm.answer_limits import AnswerLimits
 from holdfast.llm.anthropic_sdk import AnthropicMessages
 from holdfast.llm.openai_compatible import OpenAICompatible
 from holdfast.llm.openai_sdk import OpenAIResponses
@@ -17,6 +18,7 @@ from holdfast.tools import Tool
 
 __all__ = [
     "LLM",
+    "AnswerLimits",
     "AnthropicMessages",
     "LLMAdapter",
     "OpenAICompatible",

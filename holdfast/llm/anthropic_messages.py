@@ -138,6 +138,70 @@ def _image(image: Image) -> dict[str, Any]:
     return {"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": image.data}}
 
 
+# The parts of an answer that come in pieces: what a piece is called, and where it belongs.
+_PIECES = {
+    "text_delta": ("text", "text"),
+    "input_json_delta": ("partial_json", "input"),
+    "thinking_delta": ("thinking", "thinking"),
+    "signature_delta": ("signature", "signature"),
+}
+
+
+class AnswerSoFar:
+    """Puts a streamed answer together."""
+
+    def __init__(self) -> None:
+        self._message: dict[str, Any] = {}
+        self._usage: dict[str, Any] = {}
+        self._blocks: dict[int, dict[str, Any]] = {}
+        self._pieces: dict[tuple[int, str], list[str]] = {}
+        self._is_whole = False
+
+    def add(self, event: Mapping[str, Any]) -> str:
+        """Take an event in; return the text it brings."""
+        match event:
+            case {"type": "message_start", "message": dict(message)}:
+                self._message = message
+                self._note(message.get("usage"))
+            case {"type": "content_block_start", "index": int(index), "content_block": dict(block)}:
+                self._blocks[index] = block
+                return str(block.get("text") or "") if block.get("type") == "text" else ""
+            case {"type": "content_block_delta", "index": int(index), "delta": dict(piece)}:
+                return self._add_piece(index, piece)
+            case {"type": "message_delta", "delta": dict(end)}:
+                self._message = {**self._message, **end}
+                self._note(event.get("usage"))
+            case {"type": "message_stop"}:
+                self._is_whole = True
+        return ""
+
+    def _note(self, usage: Any) -> None:
+        if isinstance(usage, dict):
+            self._usage |= {name: count for name, count in usage.items() if count is not None}
+
+    def _add_piece(self, index: int, delta: Mapping[str, Any]) -> str:
+        name, place = _PIECES.get(str(delta.get("type")), ("", ""))
+        piece = delta.get(name)
+        if index not in self._blocks or not isinstance(piece, str):
+            return ""
+        self._pieces.setdefault((index, place), []).append(piece)
+        return piece if place == "text" else ""
+
+    def body(self) -> dict[str, Any]:
+        """Return the answer as it would have come at once; the arguments of a call are text.
+
+        Raises:
+            InputError: it is not whole.
+        """
+        if not self._is_whole:
+            raise InputError("the stream ended before the answer was whole")
+        blocks = {index: dict(block) for index, block in self._blocks.items()}
+        for (index, place), pieces in self._pieces.items():
+            begun = blocks[index].get(place)
+            blocks[index][place] = "".join([begun if isinstance(begun, str) else "", *pieces])
+        return {**self._message, "content": [blocks[index] for index in sorted(blocks)], "usage": self._usage}
+
+
 def response(body: Mapping[str, Any]) -> LLMResponse:
     """Return what an answer says.
 

@@ -1,11 +1,11 @@
 """Anthropic's models, by their Messages and the official SDK."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import InputError
 from holdfast.llm import anthropic_messages
+from holdfast.llm.answer_limits import AnswerLimits
 from holdfast.llm.held_schemas import held_schema
 from holdfast.llm.json_tool_calls import reply_schema
 from holdfast.llm.prices import Price
@@ -29,7 +29,7 @@ class AnthropicMessages(SDKAdapter):
         base_url: of Anthropic by default, or of `ANTHROPIC_BASE_URL`.
         cache: let the provider keep what a request begins with, so that the next turn reads it at a tenth of the price.
         timeout: seconds of silence after which a call fails.
-        tool_mode, price, client: as those of `OpenAIResponses`.
+        tool_mode, price, limits, client: as those of `OpenAIResponses`.
 
     An answer has at most 8,192 tokens, those for thinking not counted, unless the agent's settings have `max_tokens`.
     It is always streamed: a long one is not silent, and what it costs is not lost to a timeout.
@@ -51,6 +51,7 @@ class AnthropicMessages(SDKAdapter):
         tool_mode: ToolMode = "native",
         timeout: float = 120.0,
         price: Price | None = None,
+        limits: AnswerLimits = AnswerLimits(),  # noqa: B008  # it is frozen
         client: "anthropic.AsyncAnthropic | None" = None,
     ) -> None:
         try:
@@ -61,7 +62,7 @@ class AnthropicMessages(SDKAdapter):
         options = options_of("anthropic", "ANTHROPIC_API_KEY", api_key, base_url, timeout, client)
         # The version that our format is of, and the header for keys that it documents: an SDK may have gone on.
         headers = {"anthropic-version": VERSION, "X-Api-Key": options["api_key"], "Authorization": anthropic.Omit()}
-        super().__init__(model, tool_mode, price, client, {**options, "default_headers": headers})
+        super().__init__(model, tool_mode, price, limits, client, {**options, "default_headers": headers})
         self._cache = cache
 
     def _held(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -93,13 +94,12 @@ class AnthropicMessages(SDKAdapter):
         return answer
 
     async def _parts(self, request: dict[str, Any]) -> AsyncGenerator[str | LLMResponse, None]:
-        ended = False
-        async with self._client(self._sdk.AsyncAnthropic) as client, client.messages.stream(**request) as events:
-            async for event in events:
-                if event.type == "text":
-                    yield event.text
-                ended = ended or event.type == "message_stop"
-            if not ended:
-                raise InputError("the stream ended before the answer was whole")
-            whole = (await events.get_final_message()).to_dict(warnings=False)
-        yield anthropic_messages.response(whole)
+        answer = anthropic_messages.AnswerSoFar()
+        async with self._client(self._sdk.AsyncAnthropic) as client, AsyncExitStack() as opened:
+            asked = client.messages.with_streaming_response.create(stream=True, **request)
+            raw = await self._opened(opened.enter_async_context(asked))
+            async with aclosing(self._events(raw)) as found:
+                async for event in found:
+                    if text := answer.add(event):
+                        yield text
+        yield anthropic_messages.response(answer.body())

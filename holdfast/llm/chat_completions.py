@@ -118,14 +118,48 @@ class Answer(BaseModel):
             raise InputError(f"its answer is not JSON: {error}") from error
 
 
-def _begins_another(piece: _Call, begun: _Call) -> bool:
-    """Whether a piece is of another call than the last of its index: some servers give every call index 0, or no id."""
-    if piece.id or begun.function is None or piece.function is None or not piece.function.name:
-        return bool(piece.id) and piece.id != begun.id
-    try:
-        return isinstance(json.loads(begun.function.arguments), dict)  # whole, and a name follows
-    except (TypeError, ValueError, RecursionError):
-        return False
+_MARKS = re.compile(r'\\.?|["{}]', re.DOTALL)
+
+
+class _Begun:
+    """A call that is put together from its fragments."""
+
+    def __init__(self, first: _Call) -> None:
+        self.id, self.type, self.name = first.id, first.type, None if first.function is None else first.function.name
+        self.has_function = first.function is not None
+        self._given = None if first.function is None else first.function.arguments
+        self._pieces: list[str] = [self._given] if isinstance(self._given, str) else []
+        # How far the arguments were looked at: pieces, depth in objects, whether in a string, or behind a backslash.
+        self._seen, self._depth, self._in_string, self._escape = 0, 0, False, ""
+
+    @property
+    def arguments(self) -> Any:
+        return "".join(self._pieces) if self._pieces else self._given
+
+    def add(self, function: _Function) -> None:
+        self.name = self.name or function.name
+        if isinstance(function.arguments, str) and (self._pieces or not self._given):
+            self._pieces.append(function.arguments)
+        elif function.arguments and not isinstance(function.arguments, str):
+            self._given, self._pieces = function.arguments, []
+
+    def is_left_for(self, piece: _Call) -> bool:
+        """Whether a piece is of another call: some servers give every call index 0, or no id."""
+        if piece.id or piece.function is None or not piece.function.name:
+            return bool(piece.id) and piece.id != self.id
+        return self._is_whole()  # and a name follows
+
+    def _is_whole(self) -> bool:
+        """Whether the arguments are an object that was closed. Each piece is looked at once, whatever comes."""
+        mark = self._escape
+        for mark in _MARKS.findall(self._escape + "".join(self._pieces[self._seen :])):
+            if mark == '"':
+                self._in_string = not self._in_string
+            elif not self._in_string:
+                self._depth += 1 if mark == "{" else -1 if mark == "}" else 0
+        self._seen, self._escape = len(self._pieces), "\\" if mark == "\\" else ""
+        begins = next((piece.lstrip()[:1] for piece in self._pieces if piece.strip()), "")
+        return begins == "{" and not self._in_string and self._depth <= 0
 
 
 def _detail(usage: dict[str, Any], of: str, name: str) -> Any:
@@ -139,7 +173,8 @@ class AnswerSoFar:
     def __init__(self) -> None:
         self.stop_reason: str | None = None
         self._text: list[str] = []
-        self._calls: list[_Call] = []
+        self._calls: list[_Begun] = []
+        self._last: dict[int | None, _Begun] = {}  # of each index
         self._usage: dict[str, Any] | None = None
 
     def add(self, piece: Answer) -> str:
@@ -148,25 +183,20 @@ class AnswerSoFar:
         choice = piece.choices[0] if piece.choices else _Choice()
         self.stop_reason = choice.finish_reason or self.stop_reason
         said = choice.message or choice.delta or _Said()
-        if choice.message:
-            self._calls.extend(said.tool_calls or ())
-        else:
-            for call in said.tool_calls or ():
-                self._add_fragment(call)
+        for call in said.tool_calls or ():
+            self._add_call(call, is_whole=choice.message is not None)
         text = said.content or said.refusal or ""
         self._text.append(text)
         return text
 
-    def _add_fragment(self, piece: _Call) -> None:
+    def _add_call(self, piece: _Call, *, is_whole: bool) -> None:
         """Continue the last call of the same index, unless another begins."""
-        begun = next((call for call in reversed(self._calls) if call.index == piece.index), None)
-        if begun is None or begun.function is None or _begins_another(piece, begun):
-            self._calls.append(piece)
+        begun = self._last.get(piece.index)
+        if is_whole or begun is None or not begun.has_function or begun.is_left_for(piece):
+            begun = self._last[piece.index] = _Begun(piece)
+            self._calls.append(begun)
         elif piece.function is not None:
-            before, added = begun.function.arguments, piece.function.arguments
-            begun.function.name = begun.function.name or piece.function.name
-            both = isinstance(before, str) and isinstance(added, str)
-            begun.function.arguments = before + added if both else added or before
+            begun.add(piece.function)
 
     def response(self) -> LLMResponse:
         """Return the whole answer."""
@@ -188,5 +218,5 @@ class AnswerSoFar:
     def _tool_calls(self) -> Iterator[ToolCall]:
         for call in self._calls:
             # Any other type is run by the provider, which needs no result of ours.
-            if (call.type or "function") == "function" and call.function is not None:
-                yield ToolCall(id=call.id or "", name=call.function.name or "", arguments=call.function.arguments)
+            if (call.type or "function") == "function" and call.has_function:
+                yield ToolCall(id=call.id or "", name=call.name or "", arguments=call.arguments)

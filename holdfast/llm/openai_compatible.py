@@ -3,11 +3,13 @@
 One request per call. Whether a failed one is made again is for the driver to decide, by what `ModelError` says of it.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.errors import DefinitionError, InputError, ModelError
+from holdfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, bounded, events, too_long
 from holdfast.llm.chat_completions import Answer, AnswerSoFar, request_messages, request_tools
 from holdfast.llm.json_tool_calls import plain_messages, read_reply, response_format
 from holdfast.llm.prices import Price, check_price, priced
@@ -32,6 +34,7 @@ class OpenAICompatible:
             the server enforce a JSON schema on the answer (`response_format`), one call at a time: for small models.
         timeout: seconds of silence after which a call fails. An answer that is not streamed comes when it is done, and
             until then all is silent.
+        limits: how much of an answer is read, and for how long.
         price: what its tokens cost; of a `provider` that the library `genai-prices` knows, by that.
         client: makes the requests and is closed by whoever made it. Without one every call opens a connection, so that
             the adapter may be used from several event loops and needs no closing.
@@ -51,6 +54,7 @@ class OpenAICompatible:
         timeout: float = 600.0,
         price: Price | None = None,
         provider: str = "openai-compatible",
+        limits: AnswerLimits = AnswerLimits(),  # noqa: B008  # it is frozen
         client: "httpx.AsyncClient | None" = None,
     ) -> None:
         try:
@@ -75,7 +79,7 @@ class OpenAICompatible:
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._tool_mode = tool_mode
         self._timeout = httpx.Timeout(timeout, connect=min(timeout, _CONNECT_TIMEOUT))
-        self._client = client
+        self._client, self._limits = client, limits
         given = "" if client is None else client.headers.get("Authorization", "").removeprefix("Bearer ")
         self._secrets = tuple(secret for secret in (key, given, url.password) if secret)
         self._certificates = httpx.create_ssl_context()  # 17 ms: once, not for every call
@@ -89,10 +93,10 @@ class OpenAICompatible:
             ModelError: the server could not be reached, refused, or sent what is no answer.
         """
         answer = AnswerSoFar()
-        async with self._post(self._request(messages, tools, settings)) as response:
-            answer.add(self._read(await response.aread()))
-        whole = self._priced(answer.response())
-        return read_reply(whole) if self._in_json(tools) else whole
+        async with self._post(self._request(messages, tools, settings)) as body:
+            answer.add(self._read(b"".join([piece async for piece in body])))
+        response = self._priced(answer.response())
+        return read_reply(response) if self._in_json(tools) else response
 
     async def stream(
         self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
@@ -114,13 +118,12 @@ class OpenAICompatible:
             "stream": True,
         }
         answer, is_whole = AnswerSoFar(), False
-        async with self._post(streamed) as opened, aclosing(_lines(opened)) as lines:
-            async for line in lines:
-                data = line[5:].strip() if line.startswith(b"data:") else b""
+        async with self._post(streamed) as body, aclosing(events(body, self._limits)) as found:
+            async for data in found:
                 if data == b"[DONE]":
                     is_whole = True
                     break
-                if data and (text := answer.add(self._read(data))):
+                if text := answer.add(self._read(data)):
                     yield text
             # Not every server says [DONE], but a stream with neither was cut.
             if not (is_whole or answer.stop_reason):
@@ -158,26 +161,46 @@ class OpenAICompatible:
         return httpx.AsyncClient(verify=self._certificates) if self._client is None else nullcontext(self._client)
 
     @asynccontextmanager
-    async def _post(self, request: Mapping[str, Any]) -> "AsyncIterator[httpx.Response]":
-        """Make a request; what keeps its answer from being read, in the body of the `with` too, is a ModelError."""
+    async def _post(self, request: Mapping[str, Any]) -> AsyncIterator[AsyncGenerator[bytes, None]]:
+        """Make a request, and yield the body of its answer.
+
+        What keeps that from being read, in the body of the `with` too, is a ModelError.
+        """
         import httpx
 
         with hidden(self._secrets):
             try:
-                async with (
-                    self._connect() as client,
-                    client.stream(
-                        "POST", self._url, json=request, headers=self._headers, timeout=self._timeout
-                    ) as response,
-                ):
-                    if not response.is_success:
-                        raise self._refusal(response.status_code, await response.aread(), response.headers)
-                    yield response
+                async with self._connect() as client, self._opened(client, request) as response:
+                    encoding = response.headers.get("Content-Encoding", "")
+                    streamed = bool(request.get("stream")) and response.is_success
+                    pieces = bounded(response.aiter_raw(), encoding, self._limits, streamed=streamed)
+                    async with aclosing(pieces) as body:
+                        if not response.is_success:
+                            said = b"".join([piece async for piece in body])
+                            raise self._refusal(response.status_code, said, response.headers)
+                        yield body
             except httpx.ConnectError as error:
                 text = f"{_reason(error)} (check base_url, and the network)"
                 raise ModelError(f"{self._who} gave no answer: {text}", transient=True) from error
             except (httpx.RequestError, InputError) as error:
                 raise ModelError(f"{self._who} gave no answer: {_reason(error)}", transient=True) from error
+            except PastLimitError as error:
+                raise ModelError(f"{self._who} gave no answer: {error}") from error
+
+    @asynccontextmanager
+    async def _opened(self, client: "httpx.AsyncClient", request: Mapping[str, Any]) -> "AsyncIterator[httpx.Response]":
+        """Make a request, whose head may not take longer than an answer."""
+        headers = {"Accept-Encoding": ENCODINGS, **self._headers}
+        sent = client.build_request("POST", self._url, json=request, headers=headers, timeout=self._timeout)
+        try:
+            async with asyncio.timeout(self._limits.max_seconds):
+                response = await client.send(sent, stream=True)
+        except TimeoutError as error:
+            raise too_long(self._limits) from error
+        try:
+            yield response
+        finally:
+            await response.aclose()
 
     def _refusal(self, status: int | None, body: bytes, headers: Mapping[str, str]) -> ModelError:
         text, codes = _words(body)
@@ -209,13 +232,3 @@ def _words(body: bytes) -> tuple[str, tuple[str, ...]]:
     message = said.get("message")
     codes = tuple(name for name in (said.get("code"), said.get("type")) if isinstance(name, str))
     return (message if isinstance(message, str) else body.decode(errors="replace")), codes
-
-
-async def _lines(response: "httpx.Response") -> AsyncGenerator[bytes, None]:
-    """Yield a body line by line; httpx's `aiter_lines` also splits at Unicode's line breaks, which JSON may hold."""
-    rest = b""
-    async for piece in response.aiter_bytes():
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            yield line
-    yield rest

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InputError
 from holdfast.llm import responses
+from holdfast.llm.answer_limits import AnswerLimits
 from holdfast.llm.held_schemas import held_schema
 from holdfast.llm.json_tool_calls import reply_schema
 from holdfast.llm.prices import Price
@@ -32,7 +34,9 @@ class OpenAIResponses(SDKAdapter):
         tool_mode: "native", or "json" for a model that calls tools poorly; see `OpenAICompatible`.
         timeout: seconds after which a call fails; of silence, if its answer is streamed.
         price: what its tokens cost; by the library `genai-prices` by default, if that is installed.
-        client: makes the requests and is closed by whoever made it; without one every call opens a connection.
+        limits: how much of an answer is read, and for how long.
+        client: makes the requests, and is bounded and closed by whoever made it; without one every call opens a
+            connection.
 
     Raises:
         DefinitionError: there is no key, or something else no request could be made with.
@@ -50,6 +54,7 @@ class OpenAIResponses(SDKAdapter):
         tool_mode: ToolMode = "native",
         timeout: float = 600.0,
         price: Price | None = None,
+        limits: AnswerLimits = AnswerLimits(),  # noqa: B008  # it is frozen
         client: "openai.AsyncOpenAI | None" = None,
     ) -> None:
         try:
@@ -58,7 +63,7 @@ class OpenAIResponses(SDKAdapter):
             raise ImportError("Models of OpenAI need its SDK: pip install 'holdfast[openai]'") from error
         self._sdk = openai
         options = options_of("openai", "OPENAI_API_KEY", api_key, base_url, timeout, client)
-        super().__init__(model, tool_mode, price, client, options)
+        super().__init__(model, tool_mode, price, limits, client, options)
         self._thinks = _WITHOUT_THOUGHTS.match(model) is None
 
     def _held(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -84,23 +89,24 @@ class OpenAIResponses(SDKAdapter):
 
     async def _answer(self, request: dict[str, Any]) -> LLMResponse:
         async with self._client(self._sdk.AsyncOpenAI) as client:
-            raw = await self._asked(client.responses.with_raw_response.create, request)
+            raw = await self._opened(self._asked(client.responses.with_raw_response.create, request))
         return responses.response(self._whole(read_body(raw.content)))
 
     async def _parts(self, request: dict[str, Any]) -> AsyncGenerator[str | LLMResponse, None]:
         whole = None
-        async with (
-            self._client(self._sdk.AsyncOpenAI) as client,
-            await self._asked(partial(client.responses.create, stream=True), request) as events,
-        ):
-            async for event in events:
-                match event.type:
-                    case "response.output_text.delta" | "response.refusal.delta":
-                        yield event.delta
-                    case "response.completed" | "response.incomplete" | "response.failed":
-                        whole = event.response.to_dict(warnings=False)
-                    case "error":
-                        raise refused(self._who, {"error": event.to_dict(warnings=False)}, secrets=self._secrets)
+        async with self._client(self._sdk.AsyncOpenAI) as client, AsyncExitStack() as opened:
+            ask = partial(client.responses.with_streaming_response.create, stream=True)
+            raw = await self._opened(self._asked(lambda **asked: opened.enter_async_context(ask(**asked)), request))
+            async with aclosing(self._events(raw)) as found:
+                async for event in found:
+                    match event:
+                        case {"type": "response.output_text.delta" | "response.refusal.delta", "delta": str(text)}:
+                            yield text
+                        case {
+                            "type": "response.completed" | "response.incomplete" | "response.failed",
+                            "response": dict(body),
+                        }:
+                            whole = body
         yield responses.response(self._whole(whole))
 
     async def _asked(self, ask: Callable[..., Awaitable[Any]], request: dict[str, Any]) -> Any:

@@ -5,13 +5,15 @@ One request per call: the SDKs' retries are off. Whether a failed one is made ag
 carry both, and know their streams.
 """
 
+import asyncio
 import json
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from holdfast.errors import DefinitionError, InputError, ModelError
+from holdfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, events, too_long
 from holdfast.llm.json_tool_calls import plain_messages, read_reply
 from holdfast.llm.prices import Price, check_price, priced
 from holdfast.llm.refusals import check_key, check_url, hidden, refusal
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.llm import ToolDescription  # the package exports what is built on this module
 
 ToolMode = Literal["native", "json"]
+T = TypeVar("T")
 
 # What providers call an error in a stream, or in one that has status 200, as a status.
 _STATUS = {
@@ -38,12 +41,14 @@ class SDKAdapter:
     _name: str
     _sdk: Any
 
-    def __init__(self, model: str, tool_mode: ToolMode, price: Price | None, client: Any, options: Any) -> None:
+    def __init__(
+        self, model: str, tool_mode: ToolMode, price: Price | None, limits: AnswerLimits, client: Any, options: Any
+    ) -> None:
         check_tool_mode(tool_mode)
         check_price(price)
         self.model = model
         self._tool_mode, self._price = tool_mode, price
-        self._given, self._options = client, options
+        self._limits, self._given, self._options = limits, client, options
 
     async def chat(
         self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
@@ -120,8 +125,35 @@ class SDKAdapter:
         if self._given is not None:
             return nullcontext(self._given)
         # A key in a header goes along to wherever a redirect leads.
-        http = self._sdk.DefaultAsyncHttpxClient(follow_redirects=False)
+        from holdfast.llm.bounded_clients import bounding
+
+        hooks = {"response": [bounding(self._limits)]}
+        http = self._sdk.DefaultAsyncHttpxClient(
+            follow_redirects=False, headers={"Accept-Encoding": ENCODINGS}, event_hooks=hooks
+        )
         return make(**self._options, http_client=http)  # type: ignore[no-any-return]
+
+    async def _events(self, response: Any) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the events of a streamed answer, as the JSON that they are.
+
+        Not the SDKs' own: what they add up from them takes a time that grows with the square of an answer.
+        """
+        async with aclosing(response.iter_bytes()) as pieces, aclosing(events(pieces, self._limits)) as found:
+            async for data in found:
+                if data == b"[DONE]":
+                    return
+                event = read_body(data)
+                if event.get("type") == "error" or event.get("error"):
+                    raise refused(self._who, event, secrets=self._secrets)
+                yield event
+
+    async def _opened(self, asked: Awaitable[T]) -> T:
+        """Return what a request came to, whose head may not take longer than an answer."""
+        try:
+            async with asyncio.timeout(self._limits.max_seconds):
+                return await asked
+        except TimeoutError as error:
+            raise too_long(self._limits) from error
 
     @property
     def _who(self) -> str:
@@ -177,8 +209,12 @@ def errors_of(sdk: Any, who: str, secrets: Sequence[str]) -> Iterator[None]:
             raise refused(who, error.body, after, secrets=secrets) from error
         text = _words(error.body) or error.response.text
         raise refusal(who, error.status_code, text, after, codes=_codes(error.body), secrets=secrets) from error
+    except PastLimitError as error:
+        raise ModelError(f"{who} gave no answer: {error}") from error
     except sdk.APIConnectionError as error:
         cause = error.__cause__ or error
+        if isinstance(cause, PastLimitError):
+            raise ModelError(f"{who} gave no answer: {cause}") from error
         where = error.request.url.netloc.decode()
         text = f"{type(cause).__name__} at {where} (check base_url, and the network): {error_text(cause)}"
         raise ModelError(f"{who} gave no answer: {text}", transient=True) from error

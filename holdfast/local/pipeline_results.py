@@ -9,6 +9,7 @@ from pydantic_core import to_json
 from holdfast.agent_loop import Decision
 from holdfast.errors import InputError, SessionAccessDeniedError
 from holdfast.messages import read_json
+from holdfast.stores.kept_values import read_kept
 from holdfast.stores.protocol import DecisionRecord, DurableStore
 
 
@@ -37,15 +38,18 @@ class Kept:
         if key not in self._values and self._store is not None:
             text = await self._store.load_reply(f"{self._place}/{key}", 0)
             if text is not None:
-                self._values[key] = read_json(text)
+                self._values[key] = self._read(key, text)
         return key in self._values
 
     async def keep(self, key: str, value: Any) -> Any:
         """Keep a value of plain JSON data, and return the one that is kept."""
         if self._store is not None:
             text = to_json(value).decode()
-            value = read_json(await self._store.save_reply(f"{self._place}/{key}", 0, text))
+            value = self._read(key, await self._store.save_reply(f"{self._place}/{key}", 0, text))
         return self._values.setdefault(key, value)
+
+    def _read(self, key: str, text: str) -> Any:
+        return read_kept(f"{key} of run {self.name}", text, read_json)
 
     async def count(self, key: str) -> int:
         """Return how many values are kept in a list, in the store alone."""

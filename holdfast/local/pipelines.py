@@ -18,6 +18,7 @@ from holdfast.errors import InputError, SessionConflictError
 from holdfast.local.events import PipelineEvent, StepCompleted, StepFailed, StepStarted
 from holdfast.local.gates import GivenDecision, has_counted, judge, read_decisions
 from holdfast.local.inputs import RunOptions
+from holdfast.local.outputs import read_in_time
 from holdfast.local.pipeline_results import Kept
 from holdfast.local.pipeline_steps import StepRunner, read_result
 from holdfast.messages import explain
@@ -224,7 +225,7 @@ class PipelineRun:
     async def _came_to(self, path: str, step: Step[Any], result: StepResult) -> Done:
         """Note what a step came to, and keep it if that is an output."""
         self._results[path] = result
-        done, output = read_result(step, result)
+        done, output = await read_in_time(step, lambda: read_result(step, result))
         if done.reason is None:
             await self._kept.keep(f"{path}?result", result.model_dump())
             await self._kept.keep(path, output)

@@ -36,6 +36,7 @@ from holdfast.local.gates import GivenDecision, at_gates, pending_approvals, rea
 from holdfast.local.inputs import GivenCheckpoint, Handlers, Images, RunInput, Transcript, check_may_speak
 from holdfast.local.invocations import Invocations
 from holdfast.local.model_calls import ModelCalls, note_failure
+from holdfast.local.outputs import output_problem
 from holdfast.local.pipeline_results import Kept
 from holdfast.local.sessions import Log, open_log
 from holdfast.local.tool_calls import ToolCalls
@@ -246,7 +247,8 @@ class Run:
                     shown = self._transcript.checkpoint(state)
                     return InterruptedResponse(question.question, shown, self._log.session_id)
                 case Finish() as finish:
-                    problem = self._agent.output_problem(finish.response) if finish.status == "complete" else None
+                    is_whole = finish.status == "complete"
+                    problem = await output_problem(self._agent, finish.response) if is_whole else None
                     if problem is None or not state.may_correct:
                         return await self._finish(state, finish, problem)
                     self._transcript.add([Message(role="user", content=correction(problem))])

@@ -24,13 +24,14 @@ from holdfast.errors import (
 from holdfast.llm import LLM, LLMAdapter, named
 from holdfast.messages import error_text
 from holdfast.pipelines import Pipeline
+from holdfast.stores.kept_values import read_kept_object
 from holdfast.stores.protocol import RunningCall
 from holdfast.temporal import names
 from holdfast.temporal.facts import Surroundings
 from holdfast.temporal.handler_threads import HandlerThread
 from holdfast.temporal.store_checks import durable_store
 from holdfast.temporal.transcript_cache import TranscriptCache
-from holdfast.temporal.turn_records import TurnRecord, step_place
+from holdfast.temporal.turn_records import TurnRecord, read_record, step_place
 from holdfast.tools import Tool, check_count
 
 T = TypeVar("T")
@@ -289,15 +290,20 @@ class AgentHost:
         """Return the record of a turn, or of a pipeline's step that calls a tool."""
         run = reference["run"]
         if "path" in reference:
-            return TurnRecord.model_validate_json(await self.load_kept(step_place(run, reference["path"]), 0))
+            place = step_place(run, reference["path"])
+            return read_record(place, 0, await self.load_kept(place, 0))
         return await self.load_record(run, reference["turn"])
 
     async def load_record(self, run: str, turn: int) -> TurnRecord:
         """Return the record of a turn."""
         known = self.cache.record(run, turn)
         if known is None:
-            known = TurnRecord.model_validate_json(await self.load_kept(run, turn))
+            known = read_record(run, turn, await self.load_kept(run, turn))
         return known
+
+    async def load_opened(self, run: str) -> dict[str, Any]:
+        """Return what steers a run, as it was recorded when the run was opened."""
+        return read_kept_object("what steers this run", await self.load_kept(f"{run}/open", 0))
 
 
 class Heartbeats:

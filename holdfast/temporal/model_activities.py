@@ -20,7 +20,9 @@ from holdfast.errors import HoldfastError, ModelError
 from holdfast.llm import LLMAdapter, settings_for, tools_to_descriptions
 from holdfast.llm.refusals import asked_to_wait, may_pass, retry_delay
 from holdfast.local.model_calls import chat, compressed, note_cost, note_failure, streamed
+from holdfast.local.outputs import output_problem
 from holdfast.messages import LLMResponse, Message, cut, error_text, read_json, size_over, unfenced
+from holdfast.stores.kept_values import read_kept
 from holdfast.stores.protocol import Append, PartialAnswers
 from holdfast.temporal import names
 from holdfast.temporal.at_work import begin_work, end_work
@@ -36,7 +38,7 @@ from holdfast.temporal.hosts import (
 from holdfast.temporal.partial_answers import PartialAnswerWriter
 from holdfast.temporal.transcripts import Transcript, session_key
 from holdfast.temporal.turn_facts import available, called_tools, news, started_facts
-from holdfast.temporal.turn_records import KeptView, TurnRecord
+from holdfast.temporal.turn_records import KeptView, TurnRecord, read_record
 from holdfast.temporal.wire import INLINE_BYTES, PREVIEW, Said, shown_arguments, user_message
 
 _LOG = logging.getLogger("holdfast")
@@ -143,7 +145,8 @@ class ModelActivities:
     async def _load_view(self, run: str, reference: Mapping[str, Any]) -> KeptView | None:
         if "view" not in reference:
             return None
-        return KeptView.model_validate_json(await self._host.load_kept(f"{run}/view", reference["view"]))
+        kept = await self._host.load_kept(f"{run}/view", reference["view"])
+        return read_kept(f"a compressed view of run {run}", kept, KeptView.model_validate_json)
 
     async def _ask(
         self,
@@ -227,7 +230,7 @@ class ModelActivities:
 
     async def _write(self, reference: Mapping[str, Any], transcript: Transcript, kept: str) -> dict[str, Any]:
         """Write an answer that is kept already; the transcript has it, or its writer died between the two."""
-        record = TurnRecord.model_validate_json(kept)
+        record = read_record(reference["run"], reference["turn"], kept)
         await transcript.commit(turn=reference["turn"] - 1)
         await transcript.write(_take_answer(reference, transcript, record))
         return await self._reply(reference, transcript, record)
@@ -253,7 +256,7 @@ class ModelActivities:
             return reply | _asked(record) | ({"declared": told} if told else {})
         if len(transcript.messages) > self._host.max_stored_messages:
             await self._host.store.prune_messages(transcript.session.id, self._host.max_stored_messages)
-        return reply | _final(transcript.agent, message.content)
+        return reply | await _final(transcript.agent, message.content)
 
 
 def _has_ended(messages: Sequence[Message]) -> bool:
@@ -357,14 +360,14 @@ def _noticed(
     return result
 
 
-def _final(agent: Agent, text: str) -> dict[str, Any]:
+async def _final(agent: Agent, text: str) -> dict[str, Any]:
     """Return what the workflow needs of a final answer: its text, and the output that is read from it."""
     final: dict[str, Any] = {"text": text}
     if size := size_over(text, INLINE_BYTES):
         final = {"text": cut(text, INLINE_BYTES), "size": size}
     if agent.output is None:
         return final
-    if (problem := agent.output_problem(text)) is not None:
+    if (problem := await output_problem(agent, text)) is not None:
         return final | {"output_error": problem}
     return final if "size" in final else final | {"output": read_json(unfenced(text))}
 

@@ -1,9 +1,8 @@
 """The activities of pipelines: what users declare is called here, and what steps came to is read and kept."""
 
-import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, cast
 
 from pydantic_core import to_json
 from temporalio import activity
@@ -13,6 +12,7 @@ from holdfast.agent_loop import access_problem, digest_of, last_answer
 from holdfast.checkpoints import StepResult
 from holdfast.errors import InputError, SessionAccessDeniedError
 from holdfast.local.dispatches import call_key
+from holdfast.local.outputs import read_in_time
 from holdfast.local.pipeline_results import Kept
 from holdfast.local.pipeline_steps import read_result
 from holdfast.messages import Message, ToolCall, cut, error_text
@@ -27,17 +27,16 @@ from holdfast.pipeline_loop import (
 )
 from holdfast.pipelines import Pipeline, Step
 from holdfast.pipelines.paths import find, stage_index
+from holdfast.stores.kept_values import read_kept_object
 from holdfast.temporal import names
 from holdfast.temporal.failures import TypedErrors
 from holdfast.temporal.hosts import AgentHost, Heartbeats
 from holdfast.temporal.plans import pipeline_facts, place_of, read_plan
 from holdfast.temporal.transcripts import recorded
 from holdfast.temporal.turn_facts import called_tool
-from holdfast.temporal.turn_records import TurnRecord, step_place
+from holdfast.temporal.turn_records import TurnRecord, read_record, step_place
 from holdfast.temporal.wire import INLINE_BYTES, PipelineInput, read_outcome, shown_arguments
 from holdfast.tools import Approval, Failed, Outcome, Returned, Terminated, Unknown
-
-T = TypeVar("T")
 
 _LOG = logging.getLogger("holdfast")
 
@@ -61,8 +60,8 @@ class PipelineActivities:
             if "tool" in reference:
                 self._host.tool(reference["tool"])
             if "path" in reference:
-                opened = json.loads(await self._host.load_kept(f"{reference['run']}/open", 0))
-                self.stage(pipeline, PipelineState(read_plan(opened["plan"])), reference["path"])
+                steered = await self._host.load_opened(reference["run"])
+                self.stage(pipeline, PipelineState(read_plan(steered["plan"])), reference["path"])
             if "input" not in reference:  # the run is open, and looked for a worker
                 return {}
             run, store = reference["run"], self._host.store
@@ -86,7 +85,7 @@ class PipelineActivities:
                 value = await self._call("input", lambda: pipeline.write_input(pipeline.read_input(value)))
                 await kept.begin(value, who)
                 opened = await store.save_reply(f"{run}/open", 0, to_json(facts).decode())
-            return {**json.loads(opened), **self._host.surroundings}
+            return {**read_kept_object("what steers this run", opened), **self._host.surroundings}
 
     async def _restart(
         self, pipeline: Pipeline, kept: Kept, who: dict[str, str | None], restart: Mapping[str, str]
@@ -97,7 +96,7 @@ class PipelineActivities:
             raise InputError(f"restart: there is no run {restart['run']} in this store")
         if earlier["?who"] != who:
             raise SessionAccessDeniedError(restart["run"])
-        if json.loads(await self._host.load_kept(f"{restart['run']}/open", 0))["pipeline"] != pipeline.name:
+        if (await self._host.load_opened(restart["run"]))["pipeline"] != pipeline.name:
             raise InputError(f"restart: run {restart['run']} is one of another pipeline")
         state = PipelineState(plan(pipeline)[: stage_index(pipeline, first)])
         while isinstance(todo := state.next_actions(), Todo):
@@ -125,7 +124,7 @@ class PipelineActivities:
         with TypedErrors(self._host), Heartbeats():
             pipeline, kept = self._host.pipeline(), Kept(reference["run"], self._host.store)
             await kept.find("?who")
-            opened = json.loads(await self._host.load_kept(f"{reference['run']}/open", 0))
+            opened = await self._host.load_opened(reference["run"])
             known = {key: Done(value) for key, value in reference.get("known", {}).items()}
             work = Work(self, pipeline, kept, PipelineState(read_plan(opened["plan"]), known), opened["tools"])
             found: dict[str, Any] = {}
@@ -148,16 +147,17 @@ class PipelineActivities:
 
     # --- what users declare ---
 
-    async def _call(self, what: str, function: Callable[[], T], *, step: str | None = None) -> T:
+    async def _call(self, what: str, function: Callable[[], Any], *, step: str | None = None) -> Any:
         """Call what a user declared, where users' code runs.
 
         Raises:
             ApplicationError: what it raised. At a step the run pauses then, until somebody has mended it.
         """
 
-        async def work() -> T:
+        async def work() -> Any:
             try:
-                return function()
+                result = function()
+                return await result if isinstance(result, Awaitable) else result
             except SystemExit as error:  # it would end the thread
                 raise RuntimeError(f"SystemExit: {error}") from error
 
@@ -242,7 +242,7 @@ class Work:
                 at = last_answer(messages)
                 response = "" if at is None else messages[at].content
             result = StepResult.model_validate({"status": status, "response": response, "iterations": iterations})
-        done, output = await self._call(path, "output", lambda: read_result(step, result))
+        done, output = await self._call(path, "output", lambda: read_in_time(step, lambda: read_result(step, result)))
         if done.reason is not None:
             await self._kept.keep(f"{path}?failure", result.model_dump())
             return [done.reason, cut(done.error or "", 2_000)]
@@ -269,7 +269,7 @@ class Work:
             await self._kept.keep(action.key, value)
         return action.done(self._kept[action.key]).value
 
-    async def _call(self, path: str, what: str, function: Callable[[], T]) -> T:
+    async def _call(self, path: str, what: str, function: Callable[[], Any]) -> Any:
         return await self._activities._call(f"Step '{path}': {what}", function, step=path)
 
     async def _with(self, path: str, step: Step[Any]) -> Any:
@@ -291,7 +291,7 @@ class Work:
             **who,
         )
         store, place = self._activities._host.store, step_place(self._kept.name, path)
-        kept = TurnRecord.model_validate_json(await store.save_reply(place, 0, record.model_dump_json()))
+        kept = read_record(place, 0, await store.save_reply(place, 0, record.model_dump_json()))
         (call,) = kept.calls
         shown, facts = shown_arguments(call.arguments), dict(kept.tools[call.name].facts)
         if call.name == self._state.planned(path).runs and facts == self._tools.get(call.name):

@@ -1,6 +1,5 @@
 """The activities around a run: opening its session, its hooks, its last write, and what is exported of it."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,7 +18,8 @@ from holdfast.local.dispatches import claim_next
 from holdfast.local.inputs import RunInput
 from holdfast.local.pipeline_results import Kept
 from holdfast.local.sessions import check_access
-from holdfast.messages import Message, ToolCall, Usage, cut, usage_of
+from holdfast.messages import Message, ToolCall, Usage, cut, read_json, usage_of
+from holdfast.stores.kept_values import read_kept, read_kept_object
 from holdfast.stores.protocol import Session
 from holdfast.temporal import names
 from holdfast.temporal.at_work import begin_work, check_writer, end_work
@@ -29,7 +29,7 @@ from holdfast.temporal.gate_activities import arguments_of, asked_of, edit_place
 from holdfast.temporal.hosts import AgentHost, Heartbeats, hooked
 from holdfast.temporal.transcripts import Transcript, made_at, session_key
 from holdfast.temporal.turn_facts import at_most_once, called_tools
-from holdfast.temporal.turn_records import CalledTool, TurnRecord
+from holdfast.temporal.turn_records import CalledTool, TurnRecord, read_record
 from holdfast.temporal.wire import (
     CHECKPOINT_BYTES,
     INLINE_BYTES,
@@ -75,7 +75,7 @@ class SessionActivities:
                 kept = await self._host.store.save_reply(place, 0, to_json(found).decode())
             else:
                 await begin_work(self._host.store, reference)
-            opened: dict[str, Any] = json.loads(kept)
+            opened = read_kept_object("what steers this run", kept)
             self._host.cache.keep_facts(reference["run"], opened["facts"])
             if (version := opened.pop("gates_of", None)) is not None:
                 await self._take_over_gates(reference, version)
@@ -261,7 +261,7 @@ class SessionActivities:
         called = called_tools(agent, calls)
         run, _, turn = (before or "").rpartition("/")
         kept = await self._host.store.load_reply(run, int(turn)) if run else None
-        then = {} if kept is None else TurnRecord.model_validate_json(kept).tools
+        then = {} if kept is None else read_record(run, int(turn), kept).tools
         for name in called.keys() & then.keys():
             if "safe_to_retry" not in then[name].facts:
                 called[name] = at_most_once(called[name])
@@ -305,7 +305,8 @@ class SessionActivities:
         approvals = [dict(one) for one in question.gate["approvals"]]
         for one in approvals:
             if one.get("edit") is not None:
-                one["edit"] = json.loads(await self._host.load_kept(edit_place(run, one["edit"]["digest"]), 0))
+                kept = await self._host.load_kept(edit_place(run, one["edit"]["digest"]), 0)
+                one["edit"] = read_kept(f"edited arguments of run {run}", kept, read_json)
         arguments = arguments_of(record, str(question.tool_call_id))
         return question.model_copy(update={"gate": {**question.gate, "approvals": approvals, "arguments": arguments}})
 

@@ -20,6 +20,7 @@ from holdfast.local.at_work import may_run
 from holdfast.local.dispatches import call_key, last_dispatch
 from holdfast.local.threads import bounded
 from holdfast.messages import ToolCall, Usage, error_text, read_json
+from holdfast.stores.kept_values import read_kept
 from holdfast.stores.protocol import LedgerEntry
 from holdfast.temporal import names
 from holdfast.temporal.facts import GRACE, TIMEOUT, ToolFacts, tool_facts
@@ -138,7 +139,8 @@ class ToolActivities:
         if approved is not None:
             arguments = arguments_of(record, call.id)
             if "edit" in approved:
-                arguments = read_json(await self._host.load_kept(edit_place(run, approved["edit"]), 0))
+                kept = await self._host.load_kept(edit_place(run, approved["edit"]), 0)
+                arguments = read_kept(f"edited arguments of run {run}", kept, read_json)
             if arguments is not None:
                 call = ToolCall(id=call.id, name=call.name, arguments=arguments)
         return Place(reference, record, call)

@@ -1,6 +1,5 @@
 """What activities read and write of a session: its transcript as far as the run knows it, and the results of a turn."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,6 +13,7 @@ from holdfast.checkpoints import Question
 from holdfast.errors import SessionConflictError
 from holdfast.local.dispatches import call_key
 from holdfast.messages import Message, ToolCall
+from holdfast.stores.kept_values import read_kept_object
 from holdfast.stores.protocol import Append, LedgerEntry, Session
 from holdfast.temporal.facts import read_usage
 from holdfast.temporal.hosts import AgentHost
@@ -234,8 +234,7 @@ def recorded(entry: LedgerEntry | None) -> dict[str, Any]:
 
 def read_entry(entry: LedgerEntry) -> dict[str, Any]:
     """Return the written outcome of a call that has one."""
-    written: dict[str, Any] = json.loads(entry.result or "{}")
-    return written
+    return read_kept_object("the result of a call in its ledger", entry.result or "{}")
 
 
 def _time(text: str | None) -> datetime | None:

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from holdfast.checkpoints import Question
 from holdfast.messages import Message, Record, ToolCall
+from holdfast.stores.kept_values import read_kept
 
 
 class CalledTool(Record):
@@ -55,6 +56,15 @@ class TurnRecord(Record):
     @property
     def calls(self) -> tuple[ToolCall, ...]:
         return self.message.tool_calls or ()
+
+
+def read_record(run: str, turn: int, kept: str) -> TurnRecord:
+    """Read what is kept of a turn.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    return read_kept(f"turn {turn} of run {run}", kept, TurnRecord.model_validate_json)
 
 
 class KeptView(Record):

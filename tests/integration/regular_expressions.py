@@ -1,0 +1,157 @@
+"""Finds every regular expression of the code, and runs each on hostile texts.
+
+A program of its own, since `re` lets nothing else run until it is done: only the kernel can end one that never is. Its
+last line names the expression at which it was ended.
+"""
+
+import ast
+import importlib
+import re
+import resource
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from re import _constants, _parser  # type: ignore[attr-defined]
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+SIZE = 1_000_000  # characters
+CPU_SECONDS = 240  # all together take a tenth of that; a text on which one takes quadratic time takes an hour
+_OF_RE = {"compile", "search", "match", "fullmatch", "findall", "finditer", "sub", "subn", "split"}
+
+
+def sources() -> list[Path]:
+    return sorted(path for name in ("holdfast", "activities", "workflows") for path in (ROOT / name).rglob("*.py"))
+
+
+def expressions() -> dict[tuple[str, int], set[str]]:
+    """Return the expressions that are written down for `re`, with their flags, and how each is used.
+
+    Raises:
+        NameError: one is made while the program runs, and nobody can tell what it will be.
+    """
+    found: dict[tuple[str, int], set[str]] = {}
+    trees = {path: ast.parse(path.read_text()) for path in sources()}
+    uses: dict[str, set[str]] = {}
+    for tree in trees.values():
+        for node in ast.walk(tree):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method in _OF_RE:
+                    uses.setdefault(name, set()).add(method)
+    for path, tree in trees.items():
+        names = {
+            id(node.value): node.targets[0].id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        }
+        for node in ast.walk(tree):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr=method), args=[first, *_]) if (
+                    method in _OF_RE
+                ):
+                    flags = [node.args[1]] if method == "compile" and len(node.args) > 1 else []
+                    flags += [keyword.value for keyword in node.keywords if keyword.arg == "flags"]
+                    pattern, number = _value(path, first), sum(int(_value(path, flag)) for flag in flags)
+                    methods = {method} if method != "compile" else uses.get(names.get(id(node), ""), {"search"})
+                    found.setdefault((pattern, number), set()).update(methods)
+    return found
+
+
+def declared() -> list[str]:
+    """Return the patterns of arguments and fields, which pydantic reads with an engine of its own."""
+    return [
+        _value(path, keyword.value)
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+        if keyword.arg == "pattern"
+    ]
+
+
+def _value(path: Path, expression: ast.expr) -> Any:
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    try:
+        return eval(compile(ast.Expression(expression), str(path), "eval"), vars(importlib.import_module(name)))
+    except NameError as error:
+        raise NameError(f"{path}:{expression.lineno}: write the expression down, at the top of the module") from error
+
+
+def hostile_texts(pattern: str, flags: int = 0) -> Iterator[str]:
+    """Yield texts that begin as the expression wants it, go on with much of the same, and end otherwise."""
+    for example in _examples(_parser.parse(pattern, flags)):
+        for at in range(len(example) + 1):
+            beside = example[max(0, at - 1) : at + 1]
+            if len(beside) == 2 and beside.isalnum():
+                continue  # in the middle of a word
+            for filler in dict.fromkeys(["\n", "a", *beside, example[:at] or example]):
+                yield example[:at] + filler * (SIZE // len(filler)) + "\x01"
+
+
+def _examples(parsed: Any) -> list[str]:
+    """Return short texts that an expression takes, one for each branch of it."""
+    match list(parsed):
+        case [(operation, (_, branches))] if str(operation) == "BRANCH":
+            examples = [example for branch in branches for example in _examples(branch)]
+        case _:
+            examples = [_example(parsed)]
+    return [example[:24] or "a" for example in examples]
+
+
+def _example(parsed: Any) -> str:
+    """Return a short text that an expression takes; each part that may be left out is there once."""
+    return "".join(_of(operation, argument) for operation, argument in parsed)
+
+
+def _of(operation: Any, argument: Any) -> str:
+    match str(operation):
+        case "LITERAL":
+            return chr(argument)
+        case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
+            return _example(argument[2]) * max(1, min(argument[0], 3))
+        case "SUBPATTERN":
+            return _example(argument[3])
+        case "BRANCH":
+            return _example(argument[1][0])
+        case "IN":
+            return _of(*argument[0]) if str(argument[0][0]) != "NEGATE" else "a"
+        case "CATEGORY":
+            digit, space = _constants.CATEGORY_DIGIT, _constants.CATEGORY_SPACE
+            return "0" if argument == digit else " " if argument == space else "a"
+        case "RANGE":
+            return chr(argument[0])
+        case "ANY" | "NOT_LITERAL":
+            return "a"
+        case _:
+            return ""
+
+
+def run(pattern: str, flags: int, methods: set[str]) -> None:
+    compiled = re.compile(pattern, flags)
+    for text in hostile_texts(pattern, flags):
+        for method in methods:
+            match method:
+                case "sub" | "subn":
+                    getattr(compiled, method)("", text)
+                case "finditer":
+                    list(compiled.finditer(text))
+                case _:
+                    getattr(compiled, method)(text)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main(seconds: str, *given: str) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 5))
+    found = {(pattern, 0): {"fullmatch"} for pattern in given} or expressions()
+    for (pattern, flags), methods in found.items():
+        _say(ascii(pattern))
+        run(pattern, flags, methods)
+    _say("done")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
