@@ -14,9 +14,9 @@ import click
 
 from holdfast.checkpoints import InterruptedResponse, RunResult
 from holdfast.cli.applications import Application, load_application
+from holdfast.cli.audits import BY, who
 from holdfast.cli.commands import client_of, server_options, with_output
 from holdfast.cli.outputs import Output, shown
-from holdfast.cli.people import BY, who
 from holdfast.cli.runs import progress, write_waiting
 from holdfast.cli.workers import STORE
 from holdfast.errors import HoldfastError, InputError

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import logging
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -109,10 +110,15 @@ _SERVER = [
     click.option("--tls-key-path", type=click.Path(exists=True, dir_okay=False), help="Its private key."),
     click.option("--tls-ca-path", type=click.Path(exists=True, dir_okay=False), help="CA of the server."),
     click.option("--tls-server-name", help="Name that the server's certificate has."),
+    click.option(
+        "--codec",
+        metavar="MODULE:ATTRIBUTE",
+        help="Payload codec of the workers, as for encryption.  [env: HOLDFAST_CODEC]",
+    ),
 ]
 _SERVER_NAMES = (
     "address", "namespace", "profile", "api_key", "tls", "tls_cert_path", "tls_key_path", "tls_ca_path",
-    "tls_server_name",
+    "tls_server_name", "codec",
 )  # fmt: skip
 
 
@@ -191,6 +197,9 @@ async def client_of(server: dict[str, Any]) -> "Client":
         more["tls"] = server["tls"]
     if server["api_key"] is not None:
         more["api_key"] = server["api_key"]
+    if codec := server["codec"] or os.environ.get("HOLDFAST_CODEC"):
+        sys.path.insert(0, os.getcwd())  # where a module of the user's own lies, as for APP
+        more["codec"] = codec
     log_as_python_does()
     return await connect(server["address"], namespace=server["namespace"], profile=server["profile"], **more)
 

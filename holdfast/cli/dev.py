@@ -15,6 +15,7 @@ import click
 
 from holdfast.cli.processes import child, local_environment, until_stopped
 from holdfast.errors import HoldfastError
+from holdfast.stores.private_files import private
 
 _HOLDFAST = (sys.executable, "-P", "-m", "holdfast")  # -P: this one, and not what is called so in the current folder
 DRAIN = 120.0  # seconds for a worker that is told to stop; a tool that takes longer is cut off
@@ -85,7 +86,7 @@ def _alone(db_filename: str) -> Iterator[None]:
     Raises:
         HoldfastError: another server has it.
     """
-    with open(f"{db_filename}-lock", "a") as lock:
+    with open(f"{db_filename}-lock", "a", opener=private) as lock:
         try:
             import fcntl
 

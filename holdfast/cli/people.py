@@ -1,7 +1,5 @@
 """Commands of people: what waits for them, and what they say to it. Each says whether it counts."""
 
-import getpass
-import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -9,23 +7,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from holdfast.cli.audits import AUDITED, BY, put_on_record, who
 from holdfast.cli.commands import on_temporal
 from holdfast.cli.inputs import image_of, read_json_option, read_text
 from holdfast.cli.outputs import Output, ago, stoppable
 from holdfast.cli.runs import RUN, tell_if_failed, write_waiting
 from holdfast.errors import InputError
+from holdfast.stores.private_files import private
 
 if TYPE_CHECKING:
     from temporalio.client import Client
 
     from holdfast.temporal import HoldfastClient
 
-BY = click.option("--by", help="Who decides.  [env: HOLDFAST_USER; else the login name]")
 COMMENT = click.option("--comment", help="Why; it stands in the audit trail, and the model reads that of a rejection.")
-
-
-def who(by: str | None) -> str:
-    return by or os.environ.get("HOLDFAST_USER") or getpass.getuser()
 
 
 def _people(client: "Client") -> "HoldfastClient":
@@ -144,9 +139,10 @@ async def _decide(
 @click.argument("text", required=False)
 @click.option("--call", help="Id of the call that asks; the first open question if left out.")
 @BY
+@AUDITED
 @on_temporal
 async def answer(
-    client: "Client", output: Output, run: str, text: str | None, call: str | None, by: str | None
+    client: "Client", output: Output, run: str, text: str | None, call: str | None, by: str | None, store: str | None
 ) -> None:
     """Answer a question of a run.
 
@@ -159,22 +155,30 @@ async def answer(
         output.note(next((item["message"] for item in asked if item["name"] == call), asked[0]["message"]))
         with stoppable():
             text = click.prompt("Answer", err=True)
-    await _people(client).answer(run, read_text(str(text)), tool_call_id=call, by=who(by))
+    said = read_text(str(text))
+    await _people(client).answer(run, said, tool_call_id=call, by=who(by))
     output.item({"workflow_id": run, "answered": True}, lambda: output.line(f"Answered {run}"))
+    await put_on_record(client, output, store, run, "answer", by=who(by), of=call or "", comment=said)
 
 
 @click.command()
 @RUN
 @click.argument("text")
 @click.option("--image", "images", multiple=True, metavar="URL|FILE", help="An image beside it; may be repeated.")
+@BY
+@AUDITED
 @on_temporal
-async def message(client: "Client", output: Output, run: str, text: str, images: tuple[str, ...]) -> None:
+async def message(
+    client: "Client", output: Output, run: str, text: str, images: tuple[str, ...], by: str | None, store: str | None
+) -> None:
     """Say something to a run.
 
     Its agent hears it before it calls the model again. TEXT - reads standard input.
     """
-    await _people(client).message(run, read_text(text), images=[image_of(one) for one in images])
+    said = read_text(text)
+    await _people(client).message(run, said, images=[image_of(one) for one in images], by=who(by))
     output.item({"workflow_id": run, "said": True}, lambda: output.line(f"Said to {run}"))
+    await put_on_record(client, output, store, run, "message", by=who(by), comment=said)
 
 
 # --- pauses, unknown outcomes ---
@@ -200,13 +204,26 @@ def _check_resolve(*, happened: str | None, not_happened: bool, leave: bool, **_
 @click.option("--model", help="Go on with this model.")
 @click.option("--reason", help="Why; the model reads that of a skip.")
 @BY
+@AUDITED
 @partial(on_temporal, check=_check_resume)
-async def resume(client: "Client", output: Output, run: str, abort: bool, skip: bool, **given: Any) -> None:
+async def resume(
+    client: "Client",
+    output: Output,
+    run: str,
+    abort: bool,
+    skip: bool,
+    name: str | None,
+    model: str | None,
+    reason: str | None,
+    by: str | None,
+    store: str | None,
+) -> None:
     """Let a paused run try again, or give up; or go on without what no worker has."""
     action: Literal["retry", "abort", "skip"] = "skip" if skip else "abort" if abort else "retry"
-    given["by"] = who(given["by"])
-    await _people(client).resume(run, action, **given)
+    await _people(client).resume(run, action, name=name, model=model, by=who(by), reason=reason)
     output.item({"workflow_id": run, "action": action}, lambda: output.line(f"{run}: {action}"))
+    why = ": ".join(filter(None, [model and f"with the model {model}", reason])) or None
+    await put_on_record(client, output, store, run, "abort" if abort else "resume", by=who(by), comment=why)
 
 
 @click.command()
@@ -217,6 +234,7 @@ async def resume(client: "Client", output: Output, run: str, abort: bool, skip: 
 @click.option("--leave", is_flag=True, help="Nobody knows: the model is told so.")
 @click.option("--reason", help="How it is known.")
 @BY
+@AUDITED
 @partial(on_temporal, check=_check_resolve)
 async def resolve(
     client: "Client",
@@ -228,6 +246,7 @@ async def resolve(
     leave: bool,
     reason: str | None,
     by: str | None,
+    store: str | None,
 ) -> None:
     """Say what became of a call of unknown outcome.
 
@@ -240,6 +259,8 @@ async def resolve(
     await _people(client).resolve(run, call, decision, result=result, by=who(by), reason=reason)
     output.item({"workflow_id": run, "call": call, "decision": decision},
                 lambda: output.line(f"{call} of {run}: {decision}"))  # fmt: skip
+    why = ": ".join(filter(None, [decision, happened, reason]))
+    await put_on_record(client, output, store, run, "resolve", by=who(by), of=call, comment=why)
 
 
 # --- checkpoints ---
@@ -261,7 +282,8 @@ async def export_run(client: "Client", output: Output, run: str, file: Path | No
     if file is None:
         click.echo(text)
         return
-    file.write_text(text + "\n")
+    with open(file, "w", opener=private) as written:  # noqa: ASYNC230  # a command does one thing
+        written.write(text + "\n")
     output.note(f"Wrote {file}")
 
 

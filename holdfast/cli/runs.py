@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.audits import AUDITED, BY, put_on_record, who
 from holdfast.cli.commands import INCOMPLETE, IncompleteError, on_temporal
 from holdfast.cli.inputs import image_of, read_json_option, read_text
 from holdfast.cli.outputs import Output, ago, shown
-from holdfast.cli.sessions import STORED, transcript, write_message
+from holdfast.cli.sessions import STORED, opened, transcript, write_message
 from holdfast.errors import InputError
 
 if TYPE_CHECKING:
     from temporalio.client import Client
+
+    from holdfast.stores import DecisionRecord
 
 RUN = click.argument("run")  # a workflow id
 
@@ -53,9 +56,17 @@ def _check_start(*, message: str | None, given: str | None, **options: Any) -> N
 @click.option("--task-queue", default="holdfast", show_default=True, help="Queue of the workers.")
 @click.option("--say", is_flag=True, help="Say the message to the session's run, if one is in flight.")
 @click.option("-w", "--wait", is_flag=True, help="Wait for the end, and show the result.")
+@AUDITED
 @partial(on_temporal, check=_check_start)
 async def start(
-    client: "Client", output: Output, name: str, message: str | None, given: str | None, wait: bool, **options: Any
+    client: "Client",
+    output: Output,
+    name: str,
+    message: str | None,
+    given: str | None,
+    wait: bool,
+    store: str | None,
+    **options: Any,
 ) -> None:
     """Start an agent (--message) or a pipeline (--input).
 
@@ -67,7 +78,12 @@ async def start(
         handle = await _start_agent(client, name, message, options)
     else:
         handle = await _start_pipeline(client, name, str(given), options)
-    began = "Said to" if options["say"] and handle.first_execution_run_id is None else "Started"
+    was_there = options["say"] and handle.first_execution_run_id is None
+    began = "Said to" if was_there else "Started"
+    await put_on_record(
+        client, output, store, handle.id, "message" if was_there else "start", by=who(None),
+        comment=message if was_there else None,
+    )  # fmt: skip
     if not wait:
         await tell_if_failed(client, output, handle.id)
         data = {"workflow_id": handle.id, "run_id": handle.first_execution_run_id}
@@ -165,13 +181,18 @@ async def list_runs(client: "Client", output: Output, limit: int, **wanted: Any)
 @RUN
 @click.option("--messages", type=click.IntRange(min=0), is_flag=False, flag_value=0, metavar="[N]",
               help="With what was said in its session, from the store: the last N messages, or all.")  # fmt: skip
+@click.option(
+    "--audit", is_flag=True, help="With who decided, answered, said, resumed, cancelled, started, from the store."
+)
 @STORED
 @on_temporal
-async def show(client: "Client", output: Output, run: str, messages: int | None, store: str) -> None:
+async def show(client: "Client", output: Output, run: str, messages: int | None, audit: bool, store: str) -> None:
     """Show how far a run is, or what it came to."""
     from holdfast.temporal.seen import looked_at
 
     seen = await looked_at(client, run)
+    if audit:
+        seen |= {"audit": [row.model_dump(mode="json", exclude={"run_key", "key"}) for row in await _acts(store, seen)]}
     if messages is None:
         output.item(seen, lambda: _write(output, seen))
         return
@@ -186,6 +207,15 @@ async def show(client: "Client", output: Output, run: str, messages: int | None,
             write_message(output, message)
 
     output.item(seen | {"messages": [message.model_dump(mode="json") for message in said]}, write)
+
+
+async def _acts(store: str, seen: dict[str, Any]) -> "list[DecisionRecord]":
+    from holdfast.temporal.audits import load_acts
+
+    told = [seen.get(part) for part in ("state", "result")]
+    keys = [str(part["run_key"]) for part in told if isinstance(part, dict) and "run_key" in part]
+    async with opened(store) as trail:
+        return await load_acts(trail, *keys, seen["first_run_id"])
 
 
 @click.command()
@@ -288,6 +318,10 @@ def _write(output: Output, seen: dict[str, Any]) -> None:
             "No worker": seen.get("unreachable"),
         }
     )
+    for row in seen.get("audit", ()):
+        words = [f"{row['at']}  {row.get('by') or 'somebody'}: {row['decision']}", row["gate"]]
+        words.append(f"(did not count: {row['refused']})" if row.get("refused") else "")
+        output.line(" ".join(filter(None, words)) + (f": {row['comment']}" if row.get("comment") else ""))
     for item in state.get("waiting", ()):
         output.line("")
         write_waiting(output, {**item, "workflow_id": seen["workflow_id"]})
@@ -343,15 +377,18 @@ def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True) -> 
 @click.command()
 @RUN
 @click.option("-w", "--wait", is_flag=True, help="Wait until it has ended.")
+@BY
+@AUDITED
 @on_temporal
-async def cancel(client: "Client", output: Output, run: str, wait: bool) -> None:
+async def cancel(client: "Client", output: Output, run: str, wait: bool, by: str | None, store: str | None) -> None:
     """Cancel a run.
 
     What has finished is kept, what runs is told, and nothing more begins.
     """
     from holdfast.temporal.seen import cancel_run, watched
 
-    await cancel_run(client, run)
+    await cancel_run(client, run, by=who(by))
+    await put_on_record(client, output, store, run, "cancel", by=who(by))
     if wait:
         async for _ in watched(client, run):
             pass

@@ -30,7 +30,7 @@ def sessions(output: Output, session: str | None, store: str, **wanted: Any) -> 
 
 
 async def _list(output: Output, path: str, agent: str | None, user: str | None, limit: int) -> None:
-    async with _opened(path) as store:
+    async with opened(path) as store:
         found = await store.list_sessions(agent_name=agent, user_id=user, limit=limit)
     output.rows(
         [one.model_dump(mode="json", exclude={"state", "questions"}) | {"waits": bool(one.questions)} for one in found],
@@ -68,7 +68,7 @@ async def transcript(path: str, session_id: str) -> tuple[Session, list[Message]
     Raises:
         InputError: there is no such store, or no such session in it.
     """
-    async with _opened(path) as store:
+    async with opened(path) as store:
         session = await store.load_session(session_id)
         if session is None:
             raise InputError(f"There is no session {session_id!r} in store {path!r}; {_ANOTHER}")
@@ -78,7 +78,7 @@ async def transcript(path: str, session_id: str) -> tuple[Session, list[Message]
 _ANOTHER = "--store or HOLDFAST_STORE names another"
 
 
-def _opened(path: str) -> SQLiteStore:
+def opened(path: str) -> SQLiteStore:
     if not Path(path).is_file():  # it would be made
         raise InputError(f"There is no store {path!r}; {_ANOTHER}")
     return sqlite_store(path)

@@ -4,19 +4,21 @@ import asyncio
 import os
 import socket
 import tomllib
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.applications import Application, BrokenApplicationError, load_application
+from holdfast.cli.audits import who
 from holdfast.cli.commands import on_temporal
 from holdfast.cli.outputs import Output
-from holdfast.cli.people import who
 from holdfast.cli.processes import until_stopped
-from holdfast.cli.workers import STORE
+from holdfast.cli.workers import STORE, log_safely
 from holdfast.errors import DefinitionError, InputError
 from holdfast.stores import sqlite_store
 
@@ -26,9 +28,21 @@ if TYPE_CHECKING:
     from holdfast.web import Access
 
 
-def _check(*, people: str | None, proxy_header: str | None, **_: Any) -> None:
+def _check(*, people: str | None, proxy_header: str | None, proxies: tuple[str, ...], **_: Any) -> None:
     if proxy_header is not None and people is None:
         raise click.UsageError("--proxy-header needs --people: it says who they are, not what they may do.")
+    if proxy_header is not None and not proxies:
+        raise click.UsageError("--proxy-header needs --proxy-from: from anywhere else, anybody could send the header.")
+
+
+def _new_token(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        from holdfast.web.access import token_digest
+
+        token = token_urlsafe(24)
+        click.echo(f"{token}\n\nThat is shown once: give it to whom it is for. In FILE.toml:\n")
+        click.echo(f'token = "{token_digest(token)}"')
+        ctx.exit()
 
 
 @click.command()
@@ -38,9 +52,21 @@ def _check(*, people: str | None, proxy_header: str | None, **_: Any) -> None:
 @click.option("--people", type=click.Path(exists=True, dir_okay=False), metavar="FILE.toml", help="Who may use it.")
 @click.option("--proxy-header", metavar="HEADER", help="Header in which a proxy says who it is, once it has signed in.")
 @click.option(
-    "--proxy", "proxies", multiple=True, metavar="ADDRESS", help="Address of that proxy.  [default: this machine]"
+    "--proxy-from",
+    "proxies",
+    multiple=True,
+    metavar="ADDRESS|unix:PATH",
+    help="Address of that proxy, or a socket to listen at for it alone; may be repeated.",
 )
 @click.option("--https", is_flag=True, help="People use https, which a proxy ends: cookies are for that alone.")
+@click.option(
+    "--new-token",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_new_token,
+    help="Make a token for a person, and what stands for it in FILE.toml.",
+)
 @click.option("--temporal-ui", metavar="URL", help="Address of Temporal Web, for links.")
 @click.option("--app", metavar="APP", help="File or module whose agents and pipelines can be started from the page.")
 @click.option("--task-queue", default="holdfast", show_default=True, help="Queue of the workers that have them.")
@@ -69,42 +95,35 @@ async def web(
     \b
     [people.ada]
     role = "approver"            # or "viewer", "operator"
-    token = "at least 20 characters"
+    token = "sha256:…"           # --new-token makes both
 
     HOLDFAST_SECRET signs cookies; without it everybody signs in again after a restart. HOLDFAST_LINK_SECRET is that of
     workers that send approval links.
     """
     try:
-        import uvicorn
-
         from holdfast.web import Person, create_app
+        from holdfast.web.servers import Sparing, server_of
     except ImportError as error:
         raise InputError(f"The page needs more ({error.name}): pip install 'holdfast[web]'") from error
 
     local = None if people else Person(name=who(None), role="operator")
-    access = _access(people, local, https, proxy_header, proxies)
+    access = _access(people, local, https, proxy_header, proxies, output.note)
     loaded = _loaded(output, app, store)
     page = create_app(
         client, access=access, store=loaded.store, host=host, names=names,
         temporal_ui=None if temporal_ui is None else temporal_ui.rstrip("/"),
         agents=loaded.agents.values(), pipelines=loaded.pipelines.values(), task_queue=task_queue,
     )  # fmt: skip
-    with _listening(host, port) as listener:
-        config = uvicorn.Config(
-            page,
-            log_level="warning",
-            proxy_headers=False,
-            server_header=False,
-            lifespan="off",
-            timeout_graceful_shutdown=1,
-        )
-        server = uvicorn.Server(config)
-        server.capture_signals = nullcontext  # type: ignore[method-assign,assignment]  # we take them
-        at = listener.getsockname()
+    log_safely(Sparing())
+    with ExitStack() as listening:
+        listeners = [listening.enter_context(_listening(host, port))]
+        listeners += [listening.enter_context(_at_socket(one[5:])) for one in proxies if one.startswith("unix:")]
+        server = server_of(page)
+        at = listeners[0].getsockname()
         output.note(f"The page is at http://{at[0]}:{at[1]}")
 
         async def serve() -> None:
-            serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+            serving = asyncio.ensure_future(server.serve(sockets=listeners))
             try:
                 await asyncio.shield(serving)
             except asyncio.CancelledError:
@@ -141,14 +160,40 @@ def _listening(host: str, port: int) -> socket.socket:
         raise InputError(f"Nothing can listen at {host}:{port}: {error.strerror or error}") from error
 
 
+@contextmanager
+def _at_socket(path: str) -> Iterator[socket.socket]:
+    """Listen at a socket of the file system, which its owner and group may use; it goes when we do."""
+    with suppress(ConnectionRefusedError, FileNotFoundError), socket.socket(socket.AF_UNIX) as other:
+        other.connect(path)
+        raise InputError(f"Somebody listens at {path} already")
+    with suppress(FileNotFoundError):  # of a process that was killed
+        os.unlink(path)
+    with socket.socket(socket.AF_UNIX) as listener:
+        before = os.umask(0o117)
+        try:
+            listener.bind(path)
+        finally:
+            os.umask(before)
+        try:
+            yield listener
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+
+
 def _access(
-    people: str | None, local: Any, https: bool, proxy_header: str | None, proxies: tuple[str, ...]
+    people: str | None,
+    local: Any,
+    https: bool,
+    proxy_header: str | None,
+    proxies: tuple[str, ...],
+    note: Callable[[str], None],
 ) -> "Access":
     from holdfast.web import Access, Person
+    from holdfast.web.access import is_digest, token_digest
 
     given: dict[str, Any] = {"people": [], "local": local, "https": https, "proxy_header": proxy_header}
-    if proxies:
-        given["proxies"] = proxies
+    given["proxies"] = proxies
     for name, variable in (("secret", "HOLDFAST_SECRET"), ("link_secret", "HOLDFAST_LINK_SECRET")):
         if secret := os.environ.get(variable):
             given[name] = secret
@@ -156,6 +201,12 @@ def _access(
         try:
             read = tomllib.loads(Path(people).read_text())["people"]
             given["people"] = [Person(name=name, **rules) for name, rules in read.items()]
+            for person in given["people"]:
+                if person.token is not None and not is_digest(person.token):
+                    note(
+                        f"{people} has the token of {person.name} in the clear. Put in its place: "
+                        f'token = "{token_digest(person.token)}"'
+                    )
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{people}: must have tables [people.NAME] with role and token: {error}") from error
         except DefinitionError as error:

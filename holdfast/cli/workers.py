@@ -31,6 +31,14 @@ class _Safe(logging.Formatter):
         return shown(super().formatException(ei))
 
 
+def log_safely(which: logging.Filter) -> None:
+    """Let this process write its log to standard error, as far as a filter lets it."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Safe("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(which)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
 class _Outages(logging.Filter):
     """Says once a minute that the server does not answer, where the SDK does for each poller and attempt."""
 
@@ -67,10 +75,7 @@ async def worker(
 
     from holdfast.temporal import HoldfastPlugin
 
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Safe("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    handler.addFilter(_Outages())
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    log_safely(_Outages())
     app = load_application(application, store)
     plugin = HoldfastPlugin(
         agents=app.agents.values(),

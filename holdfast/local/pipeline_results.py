@@ -83,7 +83,8 @@ class Kept:
     async def decisions(self, gate: str) -> list[DecisionRecord]:
         """Return what was decided at a gate and counted, in order."""
         found = self._decisions if self._store is None else await self._store.load_decisions(self.name)
-        return [record for record in found if record.gate == gate and record.refused is None]
+        verdicts = [record for record in found if record.decision in ("approve", "reject")]
+        return [record for record in verdicts if record.gate == gate and record.refused is None]
 
     async def record(
         self, decision: Decision, at: datetime, refused: str | None, key: str | None = None, digest: str | None = None

@@ -1,5 +1,6 @@
 """The vocabulary of a conversation: messages, what a model answers, and texts that can be stored and sent anywhere."""
 
+from holdfast.messages.appearances import visible, visible_json
 from holdfast.messages.records import (
     Image,
     LLMResponse,
@@ -25,8 +26,6 @@ from holdfast.messages.texts import (
     read_object,
     size_over,
     unfenced,
-    visible,
-    visible_json,
 )
 
 __all__ = [

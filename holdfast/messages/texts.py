@@ -68,27 +68,6 @@ def read_json(text: str) -> Any:
     return value
 
 
-# What people are shown comes from models and strangers, too: escape sequences must not reach a terminal, nor marks of
-# direction make a text read otherwise than it is, nor words be there that nobody sees. Joiners and selectors of
-# variants belong to emoji and to scripts such as Persian, but not three in a row.
-_INVISIBLE = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e"
-    r"\u2060-\u206f\u2800\u3164\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
-    r"\U000e0000-\U000e0fff]|[\u200c\u200d\ufe00-\ufe0f]{3,}"
-)
-
-
-def visible(text: str) -> str:
-    """Return a text in which nothing is hidden: what has no shape of its own is shown as a replacement character."""
-    return _INVISIBLE.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
-
-
-def visible_json(value: object) -> str:
-    """Return a value as JSON to be read, and perhaps edited, by people: what has no shape of its own is escaped."""
-    text = json.dumps(value, ensure_ascii=False, indent=2)
-    return _INVISIBLE.sub(lambda found: json.dumps(found[0])[1:-1], text)
-
-
 def unfenced(text: str) -> str:
     """Return what a model has put into a fence of Markdown, as many do with JSON; any other text as it is.
 

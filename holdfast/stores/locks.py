@@ -10,12 +10,14 @@ import errno
 import hashlib
 import logging
 import os
+import stat
 import struct
 import sys
 import threading
 from types import ModuleType
 
 from holdfast.errors import StoreError
+from holdfast.stores.private_files import private
 
 fcntl: ModuleType | None
 try:
@@ -111,11 +113,20 @@ class SessionLocks:
 
 
 def _open_beside(path: str) -> int:
-    file = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    mode = os.stat(path).st_mode & 0o777
-    if os.fstat(file).st_mode & 0o777 != mode:
-        with contextlib.suppress(PermissionError):  # somebody else's: who may write to the database may lock, too
-            os.fchmod(file, mode)
+    # In a folder of others somebody may have put a link there, to a file that would be made, or get other rights.
+    file = private(f"{path}-lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        lock, database = os.fstat(file), os.stat(path)
+        if not stat.S_ISREG(lock.st_mode) or lock.st_nlink != 1:
+            raise OSError(errno.EPERM, "it is a link, or not a file")
+        if lock.st_uid not in (os.geteuid(), database.st_uid) and not database.st_mode & 0o022:
+            raise OSError(errno.EPERM, "it belongs to somebody who may not write to the database")
+        if lock.st_mode & 0o777 != database.st_mode & 0o777:
+            with contextlib.suppress(PermissionError):  # somebody else's: who may write to the database may lock, too
+                os.fchmod(file, database.st_mode & 0o777)
+    except BaseException:
+        os.close(file)
+        raise
     return file
 
 

@@ -122,13 +122,18 @@ class RunningCall(Record):
     run_id: str
 
 
+Act = Literal["answer", "message", "resume", "abort", "resolve", "cancel", "start"]
+
+
 class DecisionRecord(Record):
-    """One decision at a gate, counted or not: a row of the audit trail, never changed.
+    """One decision at a gate, counted or not, or another thing that somebody did: a row of the audit trail, never
+    changed.
 
     Args:
         run_key: of the pipeline's or agent's run.
-        gate: the path of the step, or the id of the tool call.
+        gate: the path of the step, or the id of the tool call; empty where it is about the run.
         at: when it arrived, UTC.
+        decision: at a gate "approve" or "reject"; all others decide nothing there, and say what else was done.
         digest: of what the gate showed; if the person's page said on what they decided, of that.
         edit: what they put in place of it, as JSON data.
         refused: why it did not count.
@@ -138,7 +143,7 @@ class DecisionRecord(Record):
     run_key: str
     gate: str
     at: datetime
-    decision: Literal["approve", "reject"]
+    decision: Literal["approve", "reject"] | Act
     by: str | None = None
     comment: str | None = None
     digest: str | None = None

@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Literal, Self
 
-from holdfast.errors import InputError, StoreError
+from holdfast.errors import InputError
 from holdfast.messages import Message
 from holdfast.stores.locks import SessionLocks
 from holdfast.stores.protocol import (
@@ -16,6 +16,7 @@ from holdfast.stores.protocol import (
     RunningCall,
     Session,
 )
+from holdfast.stores.sqlite_files import reading
 from holdfast.stores.sqlite_rows import (
     DECISION,
     MESSAGE,
@@ -158,7 +159,8 @@ class SQLiteStore:
             lambda db: db.execute(f"SELECT {SESSION} FROM agent_sessions WHERE id = ?", (session_id,)).fetchall(),
             writes=False,
         )
-        return read_session(rows[0]) if rows else None
+        with reading(self._path, f"session {session_id}"):
+            return read_session(rows[0]) if rows else None
 
     async def save_session(self, session: Session) -> None:
         await self._do(lambda db: save_session(db, session, 0))
@@ -171,10 +173,11 @@ class SQLiteStore:
             ).fetchall(),
             writes=False,
         )
-        try:
-            return [read_message(row) for row in rows]
-        except ValueError as error:
-            raise StoreError(f"The store {self._path} is damaged at session {session_id}: {error}") from error
+        messages = []
+        for place, row in enumerate(rows, 1):
+            with reading(self._path, f"session {session_id}, message {place} of {len(rows)}"):
+                messages.append(read_message(row))
+        return messages
 
     async def append_messages(self, session_id: str, messages: Sequence[Message], session: Session) -> None:
         rows = message_rows(messages)
@@ -228,7 +231,11 @@ class SQLiteStore:
             ).fetchall(),
             writes=False,
         )
-        return [read_session(row) for row in rows]
+        found = []
+        for row in rows:
+            with reading(self._path, f"session {row[0]}"):
+                found.append(read_session(row))
+        return found
 
     # --- ledger and replies ---
 
@@ -300,7 +307,11 @@ class SQLiteStore:
 
     async def running_calls(self) -> list[RunningCall]:
         rows = await self._do(lambda db: db.execute(f"SELECT {RUNNING} FROM running_calls").fetchall(), writes=False)
-        return [RunningCall(**dict(zip(RUNNING.split(", "), row, strict=True))) for row in rows]
+        calls = []
+        for row in rows:
+            with reading(self._path, f"running call {row[0]}"):
+                calls.append(RunningCall(**dict(zip(RUNNING.split(", "), row, strict=True))))
+        return calls
 
     async def settle(self, run_key: str, call_key: str) -> LedgerEntry:
         def work(db: sqlite3.Connection) -> LedgerEntry:
@@ -349,7 +360,11 @@ class SQLiteStore:
             ).fetchall(),
             writes=False,
         )
-        return [read_decision(row) for row in rows]
+        decisions = []
+        for place, row in enumerate(rows, 1):
+            with reading(self._path, f"decision {place} of {len(rows)} of run {run_key}"):
+                decisions.append(read_decision(row))
+        return decisions
 
     # --- who is at work ---
 

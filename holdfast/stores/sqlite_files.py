@@ -1,9 +1,14 @@
 """The file of a SQLite store: opened only if it is one, migrated, and what its errors mean."""
 
+import os
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
-from holdfast.errors import HoldfastError, StoreError
+from holdfast.errors import HoldfastError, InputError, StoreError
+from holdfast.messages import error_text
+from holdfast.stores.private_files import private
 
 BREAKING = "-- breaking"  # begins a script after which code that does not know it cannot use the file
 
@@ -20,6 +25,10 @@ _MEANINGS = {
 
 
 def open_file(path: str, migrations: tuple[str, ...], busy_timeout: float) -> sqlite3.Connection:
+    if path != ":memory:":
+        # SQLite would let everybody read it. The files beside it get its rights. What is wrong SQLite says itself.
+        with suppress(OSError):
+            os.close(private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
     db = sqlite3.connect(path, timeout=busy_timeout, isolation_level=None)
     try:
         # Looked at before anything is changed: what is no database, or newer, stays as it is.
@@ -124,6 +133,19 @@ def _migrate(db: sqlite3.Connection, path: str, migrations: tuple[str, ...]) -> 
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
+
+
+@contextmanager
+def reading(store: object, row: str) -> Iterator[None]:
+    """Read a row; one that nobody could have written as it is, is an error of the store that names it.
+
+    Raises:
+        StoreError: the row cannot be read.
+    """
+    try:
+        yield
+    except (InputError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise StoreError(f"The store {store} is damaged at {row}: {error_text(error)}") from error
 
 
 def translated(error: Exception, path: str) -> Exception:

@@ -12,6 +12,7 @@ from holdfast.checkpoints import Question
 from holdfast.errors import InputError, SessionConflictError
 from holdfast.messages import Message, ToolCall, Usage
 from holdfast.stores.protocol import DecisionRecord, LedgerEntry, PartialAnswer, RunningCall, Session, kept_from
+from holdfast.stores.sqlite_files import reading
 from holdfast.stores.workers import AtWork
 
 SESSION = (
@@ -202,13 +203,14 @@ def find_entry(db: sqlite3.Connection, run_key: str, call_key: str) -> LedgerEnt
     if row is None:
         return None
     state, owner, arguments_hash, result, at = row
-    return LedgerEntry(
-        state=state,
-        owner=owner,
-        arguments_hash=arguments_hash,
-        result=result,
-        claimed_at=None if at is None else datetime.fromisoformat(at),
-    )
+    with reading(db.execute("PRAGMA database_list").fetchone()[2], f"call {call_key} of run {run_key} in the ledger"):
+        return LedgerEntry(
+            state=state,
+            owner=owner,
+            arguments_hash=arguments_hash,
+            result=result,
+            claimed_at=None if at is None else datetime.fromisoformat(at),
+        )
 
 
 def begin_work(db: sqlite3.Connection, work: AtWork, instead_of: AtWork | None) -> AtWork:

@@ -164,9 +164,8 @@ class AgentRun(People):
             await self._cancelled()
         calls = {call.id: call for call in read_calls(opened.pop("calls", ()))}
         seq, approved = opened.pop("seq"), dict(opened.pop("approved", ()))
-        turn = Turn(
-            seq=opened.pop("number", seq), calls=calls, arguments=opened.pop("arguments", {}), approved=approved
-        )
+        turn = Turn(seq=opened.pop("number", seq), calls=calls, arguments=opened.pop("arguments", {}),
+                    approved=approved, sizes=opened.pop("sizes", {}))  # fmt: skip
         return Progress(run=run, opened=opened, seq=seq, turn=turn)
 
     async def _start_hook(self) -> None:
@@ -197,10 +196,11 @@ class AgentRun(People):
         self._steps += 1
         progress.kept_by = workflow.info().original_execution_run_id
         progress.opened.pop("agent_state", None)
-        gates, refused, shown = reply.pop("gates", ()), reply.pop("refused", {}), reply.pop("arguments", {})
+        gates, refused = reply.pop("gates", ()), reply.pop("refused", {})
+        shown = {"arguments": reply.pop("arguments", {}), "sizes": reply.pop("sizes", {})}
         progress.seq, progress.last = reply["seq"], reply
         calls = tuple(read_calls(reply.get("calls", ())))
-        progress.turn = Turn(progress.turn.number + 1, progress.seq, {call.id: call for call in calls}, arguments=shown,
+        progress.turn = Turn(progress.turn.number + 1, progress.seq, {call.id: call for call in calls}, **shown,
                              declared=reply.pop("declared", {}))  # fmt: skip
         progress.view = reply.get("view", progress.view)
         progress.say = [progress.say[index] for index in reply.get("untold", ())]

@@ -217,9 +217,18 @@ class HoldfastClient:
         except (RPCError, WorkflowQueryFailedError) as error:
             return [{"kind": "unreachable", "name": "", "message": f"no worker answers for this run: {error}"}]
 
-    async def message(self, workflow_id: str, text: str, *, images: Images = (), id: str | None = None) -> None:  # noqa: A002
+    async def message(
+        self,
+        workflow_id: str,
+        text: str,
+        *,
+        images: Images = (),
+        by: str | None = None,
+        id: str | None = None,  # noqa: A002
+    ) -> None:
         """Say something to a run; images are those of `start_agent`, 256 KiB in all."""
-        await self._send(workflow_id, names.MESSAGE, {"text": text, "images": _plain_images(images)}, id)
+        data = {"text": text, "images": _plain_images(images), "by": by}
+        await self._send(workflow_id, names.MESSAGE, data, id)
 
     async def answer(
         self,

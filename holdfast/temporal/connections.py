@@ -16,11 +16,11 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio.client import Client, Plugin
-from temporalio.converter import DataConverter
+from temporalio.converter import DataConverter, PayloadCodec
 from temporalio.envconfig import ClientConfig, ClientConnectConfig
 
 from holdfast.errors import HoldfastError, InputError
-from holdfast.temporal.converters import DATA_CONVERTER
+from holdfast.temporal.converters import DATA_CONVERTER, with_codec
 
 DEFAULT_TARGET = "localhost:7233"  # as of the `temporal` command; envconfig has none
 _TCP_SECONDS = 10  # by default as long as the operating system tries, which is minutes
@@ -33,6 +33,7 @@ async def connect(
     profile: str | None = None,
     plugins: Sequence[Plugin] = (),
     data_converter: DataConverter | None = None,
+    codec: PayloadCodec | str | None = None,
     **options: Any,
 ) -> Client:
     """Connect to the Temporal server that the arguments, the environment or a profile name, in this order.
@@ -41,17 +42,19 @@ async def connect(
         target: `host:port`; if nothing names one, `localhost:7233`.
         profile: of the TOML file at TEMPORAL_CONFIG_FILE, or at Temporal's own place.
         data_converter: reads and writes pydantic models if None.
+        codec: encodes what a history has, as by encryption, the messages of failures, too: a codec, or where it is, as
+            `module:attribute`; if None, that of HOLDFAST_CODEC. Workers, the page and commands need the same.
         options: further arguments of `Client.connect`.
 
     Raises:
-        InputError: the profile, its file or the address cannot be used.
+        InputError: the profile, its file, the address or the codec cannot be used.
         HoldfastError: no server answers.
     """
     configured = _configured(profile)
     found: dict[str, Any] = {"target_host": DEFAULT_TARGET, "connect_timeout": timedelta(seconds=_TCP_SECONDS)}
     found |= configured
     found |= {key: value for key, value in (("target_host", target), ("namespace", namespace)) if value is not None}
-    found |= {"plugins": plugins, "data_converter": data_converter or DATA_CONVERTER} | options
+    found |= {"plugins": plugins, "data_converter": with_codec(data_converter or DATA_CONVERTER, codec)} | options
     where = f"{found['target_host']} ({_origin(target, configured)})"
     exit_cleanly()
     try:

@@ -61,16 +61,21 @@ async def find_gates(
 
 
 def asked_of(gates: Sequence[Question]) -> dict[str, Any]:
-    """Return what a history has of gates, and by id the arguments that people see: all of them, or their beginning."""
-    asked, shown, left = [], {}, INLINE_BYTES
+    """Return what a history has of gates, and by id the arguments that people see: all of them, or their beginning.
+
+    Of those that are cut the size of the whole is beside them; see `load_arguments`.
+    """
+    asked, shown, sizes, left = [], {}, {}, INLINE_BYTES
     for gate in gates:
         rule = dict(gate.gate or {})
         arguments = rule.pop("arguments", None)
         left -= (size := len(to_json(arguments)))
         is_small = size <= SHOWN_BYTES and left > 0
         shown[str(gate.tool_call_id)] = arguments if is_small else shown_arguments(arguments)
+        if not is_small:
+            sizes[str(gate.tool_call_id)] = size
         asked.append(gate.model_copy(update={"gate": rule}).model_dump())
-    return {"gates": asked, "arguments": shown}
+    return {"gates": asked, "arguments": shown, **({"sizes": sizes} if sizes else {})}
 
 
 def held_by(workflow_id: str, gates: Sequence[Question]) -> tuple[Question, ...]:
@@ -81,10 +86,14 @@ def held_by(workflow_id: str, gates: Sequence[Question]) -> tuple[Question, ...]
     )
 
 
+def gate_of(record: TurnRecord, call_id: str) -> dict[str, Any] | None:
+    """Return the gate of a call as it was opened, or None if it had none."""
+    return next((question.gate for question in record.gates if question.tool_call_id == call_id), None)
+
+
 def arguments_of(record: TurnRecord, call_id: str) -> Any:
-    """Return the arguments that were approved for a call, or None if it had no gate."""
-    gates = (question.gate for question in record.gates if question.tool_call_id == call_id)
-    return next((gate.get("arguments") for gate in gates if gate is not None), None)
+    """Return the arguments that people are asked about, or None if the call had no gate."""
+    return (gate_of(record, call_id) or {}).get("arguments")
 
 
 class GateActivities:
@@ -142,7 +151,7 @@ class GateActivities:
         turn, position = call
         record = await self._host.load_record(run, turn)
         asked, agent = record.calls[position], self._host.agent()
-        gate = next((one.gate for one in record.gates if one.tool_call_id == asked.id and one.gate is not None), None)
+        gate = gate_of(record, asked.id)
         rule = GateRule.read(gate["rule"]) if gate is not None else GateRule()
         shown = arguments_of(record, asked.id)
         if shown is not None:

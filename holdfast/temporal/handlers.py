@@ -74,7 +74,7 @@ class Handlers(Gates):
 
     # --- signals: with an id the main door, whose sender looks up what it came to; else the side door ---
 
-    @workflow.signal(name=names.MESSAGE, description='Say something to the agent: {"text": "…", "images"?}')
+    @workflow.signal(name=names.MESSAGE, description='Say something to the agent: {"text": "…", "images"?, "by"?}')
     def message_signal(self, data: Any = None, *extra: Any) -> None:
         self._take("message", data, lambda given, _: self._read_message(given, extra), self._keep_message)
 
@@ -131,7 +131,7 @@ class Handlers(Gates):
 
     # --- updates: for other programs; the sender learns whether it counts ---
 
-    @workflow.update(name=names.MESSAGE, description='Say something to the agent: {"text": "…", "images"?}')
+    @workflow.update(name=names.MESSAGE, description='Say something to the agent: {"text": "…", "images"?, "by"?}')
     def message_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
         return self._keep_message(self._read_message(data, extra))
 

@@ -38,7 +38,7 @@ class Item(BaseModel):
 
     model_config = _STRICT
 
-    kind: Literal["question", "unknown", "approval", "pause", "worker"]
+    kind: Literal["question", "unknown", "approval", "pause", "worker", "store"]
     name: _Name
     message: _Text
     since: _Time
@@ -49,6 +49,9 @@ class Item(BaseModel):
     arguments: Any = None
     quorum: Annotated[int, Field(ge=1, le=1_000)] | None = None
     approved_by: _Names | None = None
+    size: Annotated[int, Field(ge=0)] | None = None
+    reference: dict[str, Any] | None = None
+    can_skip: bool | None = None
 
     @model_validator(mode="after")
     def _check(self) -> "Item":

@@ -91,7 +91,7 @@ class Mailbox:
     # --- reading; each raises InputError ---
 
     def read_message(self, data: object, limit: int) -> Said:
-        fields = read_fields(data, "message", {"text": str, "images": list})
+        fields = read_fields(data, "message", {"text": str, "images": list, "by": str})
         text: str = _required(fields, "message", "text")
         _check_size(text, limit)
         images = read_images(fields.get("images", ()), limit)

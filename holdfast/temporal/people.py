@@ -193,6 +193,9 @@ class People(Handlers):
             if gate.name not in self._deciding:
                 call = turn.calls[gate.name]
                 shown = {"tool": call.name, "arguments": turn.arguments.get(call.id, call.shown)}
+                if call.id in turn.sizes:
+                    place = {"run_key": self._progress.run, "turn": turn.number, "position": call.position}
+                    shown |= {"size": turn.sizes[call.id], "reference": place}
                 self._deciding[gate.name] = asyncio.create_task(self._at_gate(gate, question.question, **shown))
                 self._gates.pop(gate.name, None)
         tasks = self._deciding

@@ -26,6 +26,7 @@ class Turn:
         dispatches: by position, how often a call was dispatched.
         spent: by agents that were called, and by id what each call's have.
         arguments: by id, of calls that people are asked about, as far as they are shown.
+        sizes: by id, of arguments that are cut, the bytes of all of them.
         approved: by position, who has let a call through, and the digest of the arguments that it is to run with, if
             those are not the model's.
         path: of a pipeline's step that calls a tool, in the place of a number.
@@ -41,6 +42,7 @@ class Turn:
     spent: Usage | None = None
     spent_by: dict[str, Usage] = field(default_factory=dict)
     arguments: dict[str, Any] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
     approved: dict[int, dict[str, Any]] = field(default_factory=dict)
     path: str = ""
     declared: dict[str, Any] = field(default_factory=dict)
@@ -140,6 +142,7 @@ class Progress:
             "sources": [list(item) for item in turn.sources.items()],
             "dispatches": [list(item) for item in turn.dispatches.items()],
             "arguments": turn.arguments,
+            "sizes": turn.sizes,
             "approved": [list(item) for item in turn.approved.items()],
             "declared": turn.declared,
             "say": self.say,
@@ -161,7 +164,7 @@ class Progress:
         calls = {call.id: call for call in read_calls(data.get("calls", ()))}
         turn = Turn(
             number, seq, calls, part, dict(data.get("sources", ())), dict(data.get("dispatches", ())),
-            arguments=data.get("arguments", {}), approved=dict(data.get("approved", ())),
+            arguments=data.get("arguments", {}), sizes=data.get("sizes", {}), approved=dict(data.get("approved", ())),
             declared=data.get("declared", {}),
         )  # fmt: skip
         since = data.get("since")

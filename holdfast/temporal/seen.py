@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from temporalio.api.enums.v1 import EventType
+from temporalio.api.failure.v1 import Failure
 from temporalio.client import (
     Client,
     WorkflowExecution,
@@ -14,6 +15,7 @@ from temporalio.client import (
     WorkflowHandle,
     WorkflowQueryFailedError,
 )
+from temporalio.exceptions import FailureError
 from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast.errors import HoldfastError, InputError
@@ -118,7 +120,8 @@ async def looked_at(client: Client, workflow_id: str) -> dict[str, Any]:
     seen = listed(run)
     if "closed" in seen:
         return seen | await _end(client, workflow_id, run.run_id)
-    if retries := [_retry(item) for item in run.raw_description.pending_activities if item.attempt > 1]:
+    tried = [item for item in run.raw_description.pending_activities if item.attempt > 1]
+    if retries := [await _retry(client, item) for item in tried]:
         seen["retries"] = retries
     try:
         return seen | {"state": await _state(client, workflow_id, seen["status"])}
@@ -126,12 +129,15 @@ async def looked_at(client: Client, workflow_id: str) -> dict[str, Any]:
         return seen | {"unreachable": str(error)}
 
 
-def _retry(pending: Any) -> dict[str, Any]:
-    return {
-        "activity": pending.activity_type.name,
-        "attempt": pending.attempt,
-        "error": pending.last_failure.message,
-    }
+async def _retry(client: Client, pending: Any) -> dict[str, Any]:
+    failure = Failure()
+    failure.CopyFrom(pending.last_failure)
+    try:
+        decoded = await client.data_converter.decode_failure(failure)
+        error = decoded.message if isinstance(decoded, FailureError) else str(decoded)
+    except HoldfastError as wrong:  # with the codec
+        error = str(wrong)
+    return {"activity": pending.activity_type.name, "attempt": pending.attempt, "error": error}
 
 
 async def described(client: Client, workflow_id: str) -> WorkflowExecutionDescription:
@@ -193,15 +199,15 @@ async def failed_at_once(client: Client, workflow_id: str) -> dict[str, Any] | N
     return await looked_at(client, workflow_id) if failed else None
 
 
-async def cancel_run(client: Client, workflow_id: str) -> None:
-    """Cancel a run.
+async def cancel_run(client: Client, workflow_id: str, *, by: str | None = None) -> None:
+    """Cancel a run; its history says by whom.
 
     Raises:
         InputError: there is none, it is another program's, or it has ended.
     """
     if (await our_run(client, workflow_id)).close_time is not None:
         raise InputError(f"Run {workflow_id} has ended already")
-    await client.get_workflow_handle(workflow_id).cancel()
+    await client.get_workflow_handle(workflow_id).cancel(reason="" if by is None else f"cancelled by {by}")
 
 
 async def _state(client: Client, workflow_id: str, listed_as: str) -> dict[str, Any]:
@@ -236,6 +242,8 @@ async def _end(client: Client, workflow_id: str, run_id: str) -> dict[str, Any]:
         details = getattr(error.cause, "details", ())
         step = details[0].get("failed_step") if details and isinstance(details[0], dict) else None
         return {"error": str(error.cause)} | ({} if step is None else {"failed_step": step})
+    except HoldfastError as error:  # what it ended with cannot be read
+        return {"error": str(error)}
 
 
 async def watched(client: Client, workflow_id: str) -> AsyncIterator[dict[str, Any]]:

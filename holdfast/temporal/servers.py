@@ -21,6 +21,7 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.service import ConnectConfig, RPCError, ServiceClient
 
 from holdfast.errors import HoldfastError, InputError
+from holdfast.stores.private_files import private
 from holdfast.temporal.connections import exit_cleanly
 from holdfast.temporal.names import SEARCH_ATTRIBUTES
 
@@ -165,7 +166,7 @@ def _usable_name(db_filename: str | os.PathLike[str]) -> str:
 
 def _opened(log_file: str | os.PathLike[str] | None) -> IO[bytes]:
     """Return where the server writes. Unlike a pipe, a file needs no reader, does not fill up and does not break."""
-    return tempfile.TemporaryFile() if log_file is None else open(log_file, "ab+")
+    return tempfile.TemporaryFile() if log_file is None else open(log_file, "ab+", opener=private)
 
 
 def _spawn(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -177,6 +178,7 @@ def _spawn(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
         stdout=log,
         stderr=log,
         start_new_session=True,  # out of reach of the terminal's signals
+        umask=0o077,  # what it keeps is for its owner alone
         # What is meant for clients could make the server fail: TEMPORAL_ENV does.
         env={key: value for key, value in os.environ.items() if not key.startswith("TEMPORAL_")},
     )

@@ -230,7 +230,8 @@ class SessionActivities:
         if state.verdicts:
             opened["approved"] = await self._approved(reference["run"], state, calls)
         if state.gates or state.verdicts:
-            opened["arguments"] = asked_of(state.gates)["arguments"]
+            asked = asked_of(state.gates)
+            opened |= {name: asked[name] for name in ("arguments", "sizes") if name in asked}
             state = await self._light(reference["run"], state)
         plain = {item[0]: Call(*item) for item in opened.get("calls", ())}
         light = LoopState(

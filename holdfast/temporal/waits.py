@@ -50,6 +50,8 @@ class Waiting:
         can_skip: a person may have the run go on without it.
         quorum, approved_by: how many must approve, and who has.
         tool, arguments: of the call that is to be approved; large arguments as a text that is cut.
+        size, reference: of arguments that are cut, the bytes of all of them, and where the store has them; see
+            `load_arguments`.
     """
 
     kind: str
@@ -65,6 +67,8 @@ class Waiting:
     tool: str | None = None
     arguments: Any = None
     can_skip: bool = False
+    size: int | None = None
+    reference: dict[str, Any] | None = None
 
     def plain(self) -> dict[str, Any]:
         data: dict[str, Any] = {
@@ -78,6 +82,8 @@ class Waiting:
             data |= {"tool": self.tool, "arguments": self.arguments}
         if self.can_skip:
             data["can_skip"] = True
+        if self.size is not None:
+            data |= {"size": self.size, "reference": self.reference}
         if self.quorum > 1:
             data |= {"quorum": self.quorum, "approved_by": list(self.approved_by)}
         return data

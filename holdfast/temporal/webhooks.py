@@ -9,7 +9,7 @@ import hmac
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
@@ -53,10 +53,10 @@ class Webhook:
         ImportError: httpx is not installed.
     """
 
-    url: str
+    url: str = field(repr=False)  # in which there may be a secret, too
     name: str = ""
     format: Literal["json", "slack"] = "json"
-    secret: str | None = None
+    secret: str | None = field(default=None, repr=False)
     kinds: Sequence[str] = KINDS
     link: str | None = None
     approval_links: ApprovalLinks | None = None

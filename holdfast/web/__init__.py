@@ -9,7 +9,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
@@ -25,8 +25,10 @@ from holdfast.temporal.names import TASK_QUEUE
 from holdfast.web.access import HEADERS, Access, Person, check_listening, hosts_of
 from holdfast.web.pages import Pages, status_of
 from holdfast.web.starts import starts_of
+from holdfast.web.visitors import Recognised, TooManyAttempts, Visitors, refusal, who
 
 _MOST_BYTES = 1_048_576  # of a form
+_OF_STRANGERS = 65_536  # bytes of a form, such as that of a link
 
 __all__ = ["Access", "Person", "check_listening", "create_app"]
 
@@ -58,7 +60,8 @@ def create_app(
         DefinitionError: it would listen where strangers are, and nobody has to sign in.
     """
     check_listening(host, access, names)
-    pages = Pages(client, access, store, temporal_ui, starts_of(agents, pipelines), task_queue)
+    visitors = Visitors(access, store)
+    pages = Pages(client, visitors, store, temporal_ui, starts_of(agents, pipelines), task_queue)
 
     async def failed(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException) and error.status_code == 401:
@@ -74,6 +77,13 @@ def create_app(
         assert isinstance(error, HoldfastError | RPCError)
         return pages.refused(request, status_of(error), str(error))
 
+    async def gone(request: Request, error: Exception) -> Response:
+        return PlainTextResponse("You have gone before all of it was here.", 400)
+
+    async def guessed(request: Request, error: Exception) -> Response:
+        assert isinstance(error, TooManyAttempts)
+        return refusal(error)
+
     async def broken(request: Request, error: Exception) -> Response:
         return pages.refused(request, 500, "Something is wrong with the page itself; its log says what.")
 
@@ -81,10 +91,18 @@ def create_app(
         routes=[Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")), *pages.routes()],
         middleware=[
             Middleware(_Headers),
-            Middleware(_Limit),
             Middleware(TrustedHostMiddleware, allowed_hosts=hosts_of(host, names), www_redirect=False),
+            Middleware(Recognised, visitors=visitors),
+            Middleware(_Limit),
         ],
-        exception_handlers={HTTPException: failed, HoldfastError: failed, RPCError: failed, Exception: broken},
+        exception_handlers={
+            HTTPException: failed,
+            HoldfastError: failed,
+            RPCError: failed,
+            TooManyAttempts: guessed,
+            ClientDisconnect: gone,
+            Exception: broken,
+        },
     )
     app.state.close = pages.looks.close
     return app
@@ -98,13 +116,14 @@ class _Limit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         size = 0
+        most = _OF_STRANGERS if scope["type"] == "http" and who(Request(scope)) is None else _MOST_BYTES
 
         async def counted() -> Message:
             nonlocal size
             message = await receive()
             size += len(message.get("body", b""))
-            if size > _MOST_BYTES:
-                raise HTTPException(413, f"That is more than {_MOST_BYTES:,} bytes.")
+            if size > most:
+                raise HTTPException(413, f"That is more than {most:,} bytes.")
             return message
 
         await self._app(scope, counted, send)

@@ -9,14 +9,13 @@ import contextlib
 import hashlib
 import hmac
 import os
+import re
 import secrets
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from itsdangerous import BadSignature, TimestampSigner
 from starlette.exceptions import HTTPException
@@ -32,6 +31,7 @@ ROLES: tuple[Role, ...] = ("viewer", "approver", "operator")  # each may what th
 COOKIE = "holdfast_session"
 SESSION = 12 * 3_600  # seconds that somebody stays signed in
 _MOST_FIELDS = 500  # of a form
+_UNIX = "unix:"
 _NOT_YOURS = "This form is not of your session. Open the page again, and send it from there."
 _LOCAL = ("127.0.0.1", "::1", "localhost", "testclient")
 
@@ -43,7 +43,8 @@ class Person:
     Args:
         name: by which decisions are recorded, and which gates know.
         role: "viewer" sees everything, "approver" also decides and answers, "operator" also starts, resumes, cancels.
-        token: what signs in and what programs send as a bearer token; None where a proxy says who it is.
+        token: what signs in and what programs send as a bearer token, or `token_digest` of it; None where a proxy says
+            who it is.
 
     Raises:
         DefinitionError: naming the field and the rule.
@@ -57,11 +58,27 @@ class Person:
         if not self.name or not self.name.isprintable():
             raise DefinitionError(f"person.name must be text, got {self.name!r}")
         check_choice(f"person {self.name}: role", self.role, ROLES)
-        if self.token is not None and len(self.token) < SHORTEST_SECRET:
+        if self.token is None:
+            return
+        if len(self.token) < SHORTEST_SECRET:
             raise DefinitionError(f"person {self.name}: a token has at least {SHORTEST_SECRET} characters")
+        if self.token.startswith(_DIGEST) and not is_digest(self.token):
+            raise DefinitionError(f"person {self.name}: what follows {_DIGEST} must be 64 hexadecimal digits")
 
     def may(self, role: Role) -> bool:
         return ROLES.index(self.role) >= ROLES.index(role)
+
+
+_DIGEST = "sha256:"
+
+
+def token_digest(token: str) -> str:
+    """Return what tells whether a token is the right one, and not what it is: that is what files and stores keep."""
+    return token if is_digest(token) else _DIGEST + hashlib.sha256(token.encode()).hexdigest()
+
+
+def is_digest(token: str) -> bool:
+    return re.fullmatch(_DIGEST + "[0-9a-f]{64}", token) is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +92,8 @@ class Access:
         secret: signs cookies; a new one at every start if None, and then everybody signs in again.
         proxy_header: where a proxy says who it is, such as "X-Forwarded-User"; believed only from `proxies`. Somebody
             of that name must be among the people.
-        proxies: addresses of that proxy.
-        https: people use https, also where a proxy ends it: cookies are sent by that alone.
+        proxies: addresses of that proxy, or "unix:" and the path of the socket at which the page listens for it.
+        https: people use https, which a proxy ends: cookies are sent by that alone.
 
     Raises:
         DefinitionError: the rules do not go together.
@@ -87,51 +104,68 @@ class Access:
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     link_secret: str | None = field(default=None, repr=False)
     proxy_header: str | None = None
-    proxies: Sequence[str] = ("127.0.0.1", "::1")
+    proxies: Sequence[str] = ()
     https: bool = False
-    _ended: dict[str, float] = field(default_factory=dict, init=False, repr=False)  # sessions, and when they ended
 
     def __post_init__(self) -> None:
         names = [person.name for person in self.people]
         if len(names) != len(set(names)):
             raise DefinitionError("access.people: two have one name")
-        tokens = [person.token for person in self.people if person.token is not None]
+        tokens = [token_digest(person.token) for person in self.people if person.token is not None]
         if len(tokens) != len(set(tokens)):
             raise DefinitionError("access.people: two have one token")
         if self.people and self.local is not None:
             raise DefinitionError("access.local: where there are people, everybody signs in")
+        if self.proxy_header is not None and not self.proxies:
+            raise DefinitionError("access.proxies: say from where the proxy asks, or anybody could send its header")
+        for proxy in self.proxies:
+            if not (proxy.startswith(_UNIX) or _is_address(proxy)):
+                raise DefinitionError(f"access.proxies must be addresses, or unix:PATH, got {proxy!r:.80}")
         for name in ("secret", "link_secret"):
             if len(getattr(self, name) or " " * SHORTEST_SECRET) < SHORTEST_SECRET:
                 raise DefinitionError(f"access.{name} must have at least {SHORTEST_SECRET} characters")
 
     # --- who it is ---
 
-    def who(self, request: Request) -> Person | None:
-        """Return who has sent a request; None for a stranger."""
-        if (token := _bearer(request)) is not None:
-            return self.by_token(token)
-        if (names := self._by_proxy(request)) is not None:
-            return self._named(names[0]) if len(names) == 1 else None  # a second one is of whom the proxy has let in
+    def who(self, request: Request) -> tuple[Person | None, str]:
+        """Return who has sent a request, None for a stranger, and the session by which that is known, if by one."""
+        if (token := bearer(request)) is not None:
+            return self.by_token(token), ""
+        if (names := self._by_proxy(request)) is not None:  # a second one is of whom the proxy has let in
+            return self._named(names[0]) if len(names) == 1 else None, ""
         if self.local is not None:
-            return self.local if _host(request) in _LOCAL and is_ours(request) else None
-        return self._read(request.cookies.get(COOKIE, ""))[1]
+            return self.local if _host(request) in _LOCAL and is_ours(request) else None, ""
+        session, person = self.read(request.cookies.get(COOKIE, ""))
+        return person, session
 
     def stranger(self, request: Request) -> str | None:
         """Return whom the proxy has let in, if that is nobody who may use the page."""
         names = self._by_proxy(request)
-        return None if names is None or self.who(request) is not None else ", ".join(names) or "nobody"
+        return None if names is None or self.who(request)[0] is not None else ", ".join(names) or "nobody"
+
+    def address(self, request: Request) -> str:
+        """Return from where somebody asks: behind a proxy of ours, what that says."""
+        if self._is_proxy(request) and (passed := request.headers.getlist("X-Forwarded-For")):
+            return passed[-1].rpartition(",")[2].strip()  # what stands before it, anybody may have written
+        return _host(request) or "a socket"
 
     def _by_proxy(self, request: Request) -> list[str] | None:
         """Return what the proxy says who it is; None if the request is not from there."""
-        if self.proxy_header is None or _host(request) not in self.proxies:
+        if self.proxy_header is None or not self._is_proxy(request):
             return None
         return request.headers.getlist(self.proxy_header)
 
+    def _is_proxy(self, request: Request) -> bool:
+        if request.client is not None:
+            return request.client.host in self.proxies
+        server = request.scope.get("server")
+        return server is not None and f"{_UNIX}{server[0]}" in self.proxies
+
     def by_token(self, token: str) -> Person | None:
         """Return whose token it is; takes as long for a wrong one as for a right one."""
-        given, found = hashlib.sha256(token.encode()).digest(), None
+        given, found = hashlib.sha256(token.encode()).hexdigest(), None
         for person in self.people:
-            known = hashlib.sha256((person.token or secrets.token_urlsafe()).encode()).digest()
+            known = token_digest(person.token or secrets.token_urlsafe()).removeprefix(_DIGEST)
             if hmac.compare_digest(given, known) and person.token is not None:
                 found = person
         return found
@@ -158,14 +192,14 @@ class Access:
 
     # --- sessions ---
 
-    def _read(self, cookie: str) -> tuple[str, Person | None]:
+    def read(self, cookie: str) -> tuple[str, Person | None]:
         """Return which session a cookie is of, and whose that is."""
         try:
             session, name, token = self._signer.unsign(cookie, max_age=SESSION).decode().split(".")
         except (BadSignature, ValueError):
             return "", None
         person = next((one for one in self.people if _ascii(one.name) == name), None)
-        is_good = person is not None and session not in self._ended and _digest(person) == token
+        is_good = person is not None and _digest(person) == token
         return session, person if is_good else None
 
     @property
@@ -179,19 +213,9 @@ class Access:
         # Lax: a link in a message opens the page for who has signed in; every act needs `csrf` besides.
         response.set_cookie(COOKIE, value, max_age=SESSION, httponly=True, samesite="lax", secure=self.https)
 
-    def sign_out(self, request: Request, response: Response) -> None:
-        """End a session: its cookie is good for nothing any more, while this process lives."""
-        session, person = self._read(request.cookies.get(COOKIE, ""))
-        if person is not None:
-            now = time.time()
-            for old in [old for old, at in self._ended.items() if now - at > SESSION]:
-                del self._ended[old]
-            self._ended[session] = now
-        response.delete_cookie(COOKIE, path="/")
-
     def csrf(self, request: Request) -> str:
         """Return the token that a form of this session carries."""
-        session = request.cookies.get(COOKIE) or getattr(self.who(request), "name", "")
+        session = request.cookies.get(COOKIE) or getattr(self.who(request)[0], "name", "")
         return hmac.new(self.secret.encode(), f"csrf {session}".encode(), hashlib.sha256).hexdigest()
 
     # --- forged requests ---
@@ -205,9 +229,9 @@ class Access:
         Raises:
             HTTPException: 403, another site has sent it in somebody's name; 400 or 413, it is more than a form has.
         """
-        is_bearer = bool(_bearer(request))
+        is_bearer = bool(bearer(request))
         site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
-        foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("Host")
+        foreign = origin is not None and origin.partition("://")[2] != request.headers.get("Host")
         if not is_bearer and (foreign or site not in (None, "same-origin", "none")):
             raise HTTPException(403, _NOT_YOURS)
         sent = await request.form(max_files=0, max_fields=_MOST_FIELDS)
@@ -222,7 +246,7 @@ def _host(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
-def _bearer(request: Request) -> str | None:
+def bearer(request: Request) -> str | None:
     """Return the token that a program has sent, which no browser does by itself."""
     kind, _, token = request.headers.get("Authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else None
@@ -233,7 +257,13 @@ def _ascii(name: str) -> str:
 
 
 def _digest(person: Person) -> str:
-    return hashlib.sha256((person.token or "").encode()).hexdigest()[:16]
+    return token_digest(person.token or "").removeprefix(_DIGEST)[:16]
+
+
+def _is_address(text: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(ip_address(text))
+    return False
 
 
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
@@ -280,15 +310,20 @@ def _address(shown: str) -> tuple[Any, int]:
 
 
 def check_listening(host: str, access: Access, names: Iterable[str]) -> None:
-    """Refuse to listen where strangers are, without knowing who somebody is.
+    """Refuse to listen where strangers are, without knowing who somebody is, or where they could read along.
 
     Raises:
-        DefinitionError: it would not be for this machine alone, and nobody has to sign in.
+        DefinitionError: it would not be for this machine alone, and nobody has to sign in, or not by https.
     """
     if (host not in _LOCAL or [*names]) and not access.people:
         raise DefinitionError(
             f"The page would listen at {', '.join([host, *names])}, where others are, and anybody could decide: say "
             "who may (--people FILE), or leave it to this machine, at 127.0.0.1"
+        )
+    if host not in _LOCAL and not access.https:
+        raise DefinitionError(
+            f"The page speaks plain HTTP, and would listen at {host}: tokens and cookies would cross the network for "
+            "everybody on it to read. Put a proxy before it that ends TLS and say so (--https), or listen at 127.0.0.1"
         )
 
 

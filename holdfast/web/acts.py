@@ -2,16 +2,37 @@
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import InputError
 from holdfast.messages import read_object
+from holdfast.stores.protocol import Act
 from holdfast.temporal import HoldfastClient
 from holdfast.temporal.seen import cancel_run
 from holdfast.web.access import Person, Role
 
 Form = Mapping[str, str]
-Act = Callable[[HoldfastClient, str, Form, Person], Awaitable[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was done.
+
+    Args:
+        said: the word for it; see `SAID`.
+        act: for the audit trail; None for decisions, which the run itself puts there.
+        of: the id of the call that it was about.
+        comment: what was said, or why.
+    """
+
+    said: str
+    act: Act | None = None
+    of: str = ""
+    comment: str | None = None
+
+
+Doing = Callable[[HoldfastClient, str, Form, Person], Awaitable[Done]]
 
 
 def _text(form: Form, name: str) -> str | None:
@@ -24,7 +45,7 @@ def _needed(form: Form, name: str) -> str:
     return value
 
 
-async def _decide(people: HoldfastClient, run: str, form: Form, person: Person) -> str:
+async def _decide(people: HoldfastClient, run: str, form: Form, person: Person) -> Done:
     decision, gate, edit = _needed(form, "decision"), _needed(form, "gate"), None
     if decision not in ("approve", "reject"):
         raise InputError("Decision must be approve or reject")
@@ -33,7 +54,7 @@ async def _decide(people: HoldfastClient, run: str, form: Form, person: Person) 
     await people.decide(
         run, gate, decision, by=person.name, comment=_text(form, "comment"), digest=_needed(form, "digest"), edit=edit  # type: ignore[arg-type]
     )  # fmt: skip
-    return decision
+    return Done(decision)
 
 
 def _edited(text: str, shown: str | None) -> dict[str, Any] | None:
@@ -57,36 +78,39 @@ def _same(value: Any) -> str:
     return json.dumps(value, sort_keys=True)  # in which true, 1 and 1.0 are three things
 
 
-async def _answer(people: HoldfastClient, run: str, form: Form, person: Person) -> str:
-    await people.answer(run, _needed(form, "text"), tool_call_id=_text(form, "call"), by=person.name)
-    return "answer"
+async def _answer(people: HoldfastClient, run: str, form: Form, person: Person) -> Done:
+    text, call = _needed(form, "text"), _text(form, "call")
+    await people.answer(run, text, tool_call_id=call, by=person.name)
+    return Done("answer", "answer", of=call or "", comment=text)
 
 
-async def _resume(people: HoldfastClient, run: str, form: Form, person: Person) -> str:
-    action = _needed(form, "action")
+async def _resume(people: HoldfastClient, run: str, form: Form, person: Person) -> Done:
+    action, model = _needed(form, "action"), _text(form, "model")
     reason = _needed(form, "reason") if action == "skip" else None
     await people.resume(
-        run, action, name=_text(form, "name"), model=_text(form, "model"), by=person.name, reason=reason  # type: ignore[arg-type]
+        run, action, name=_text(form, "name"), model=model, by=person.name, reason=reason  # type: ignore[arg-type]
     )  # fmt: skip
-    return action
+    return Done(
+        action, "abort" if action == "abort" else "resume", comment=reason or (model and f"with the model {model}")
+    )
 
 
-async def _resolve(people: HoldfastClient, run: str, form: Form, person: Person) -> str:
-    decision, result = _needed(form, "decision"), _text(form, "result")
-    await people.resolve(
-        run, _needed(form, "call"), decision, result=result, by=person.name, reason=_text(form, "reason")  # type: ignore[arg-type]
-    )  # fmt: skip
-    return "resolve"
+async def _resolve(people: HoldfastClient, run: str, form: Form, person: Person) -> Done:
+    decision, result, reason = _needed(form, "decision"), _text(form, "result"), _text(form, "reason")
+    call = _needed(form, "call")
+    await people.resolve(run, call, decision, result=result, by=person.name, reason=reason)  # type: ignore[arg-type]
+    return Done("resolve", "resolve", of=call, comment=": ".join(filter(None, [decision, result, reason])))
 
 
-async def _message(people: HoldfastClient, run: str, form: Form, person: Person) -> str:
-    await people.message(run, _needed(form, "text"))
-    return "message"
+async def _message(people: HoldfastClient, run: str, form: Form, person: Person) -> Done:
+    text = _needed(form, "text")
+    await people.message(run, text, by=person.name)
+    return Done("message", "message", comment=text)
 
 
-async def _cancel(people: HoldfastClient, run: str, form: Form, person: Person) -> str:
-    await cancel_run(people.client, run)
-    return "cancel"
+async def _cancel(people: HoldfastClient, run: str, form: Form, person: Person) -> Done:
+    await cancel_run(people.client, run, by=person.name)
+    return Done("cancel", "cancel")
 
 
 # What is said when it is done, by the word in the address; nothing else can be put there.
@@ -114,7 +138,7 @@ def may_act(person: Person, item: Mapping[str, Any]) -> bool:
     return act is not None and person.may(ACTS[act][0]) and person.name in allowed
 
 
-ACTS: dict[str, tuple[Role, Act]] = {
+ACTS: dict[str, tuple[Role, Doing]] = {
     "decide": ("approver", _decide),
     "answer": ("approver", _answer),
     "resume": ("operator", _resume),

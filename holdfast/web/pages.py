@@ -4,7 +4,8 @@ Every form works without JavaScript. Whether what it does counts is said by the 
 signed in, whatever the form says.
 """
 
-import asyncio
+import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
@@ -19,20 +20,25 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from holdfast.errors import HoldfastError, InputError, NotConfirmedError, SessionConflictError
+from holdfast.messages import visible
 from holdfast.stores.protocol import AgentStore, PartialAnswer
 from holdfast.temporal import HoldfastClient
+from holdfast.temporal.audits import load_acts, record_act
 from holdfast.temporal.items import read_result
 from holdfast.temporal.seen import listed, outcome, runs_query
-from holdfast.web.access import Access, Person, Role
-from holdfast.web.acts import ACTS, SAID, Act, Form, may_act
+from holdfast.web.access import Person, Role
+from holdfast.web.acts import ACTS, SAID, Doing, Done, Form, may_act
 from holdfast.web.graphs import draw
 from holdfast.web.looks import Looks, digest, position, read_position
 from holdfast.web.rendering import run_path, step_link, templates
 from holdfast.web.runs import Runs
 from holdfast.web.starts import Start
+from holdfast.web.visitors import Visitors, who
 
+_LOG = logging.getLogger("holdfast.web")
 _RUNS = 50  # on a page
 _WAITING = 100  # runs in the inbox
+_LISTENING = 50  # open pages of one person that are told of changes; there are connections for others, too
 _TITLES = {403: "That is not for you", 404: "There is no such page", 500: "That did not work", 504: "Not confirmed"}
 _NO_RUN = ("There is no run", "is not known as a run")
 _TYPED = ("edit", "comment", "text", "result", "reason", "model")  # fields of forms
@@ -44,17 +50,19 @@ class Pages:
     def __init__(
         self,
         client: Client,
-        access: Access,
+        visitors: Visitors,
         store: AgentStore | None,
         temporal_ui: str | None,
         starts: Mapping[str, Start],
         task_queue: str,
     ) -> None:
         self.client, self.people = client, HoldfastClient(client)
-        self._access, self._ui, self._runs = access, temporal_ui, Runs(self.people, store)
+        self._visitors, self._access, self._store = visitors, visitors.access, store
+        self._ui, self._runs = temporal_ui, Runs(self.people, store)
         self._starts, self._task_queue = starts, task_queue
         self.looks = Looks(self._look, store)
         self._templates = templates()
+        self._listening: Counter[str] = Counter()
 
     def routes(self) -> list[Route]:
         return [
@@ -76,7 +84,7 @@ class Pages:
     # --- what everybody needs ---
 
     def _person(self, request: Request, role: Role = "viewer") -> Person:
-        person = self._access.who(request)
+        person = who(request)
         if person is None:
             raise HTTPException(401)
         if not person.may(role):
@@ -87,7 +95,7 @@ class Pages:
         self, request: Request, name: str, *, status: int = 200, decider: Person | None = None, **values: Any
     ) -> Response:
         """Return a page; `decider` is who acts on it, if that is not who has signed in."""
-        person = self._access.who(request)
+        person = who(request)
         html = self._templates.get_template(f"{name}.html").render(
             person=person,
             decider=decider or person,
@@ -156,7 +164,7 @@ class Pages:
             ended=outcome(seen) if "closed" in seen else None,
             waiting=waiting,
             messages=await self._runs.messages(seen),
-            decisions=await self._runs.decisions(run_key),
+            decisions=await load_acts(self._store, run_key, seen["first_run_id"]),
             progress=progress,
             graph=None if progress is None else draw(progress, ended="closed" in seen, link=partial(step_link, run)),
             temporal=self._in_temporal(seen),
@@ -175,7 +183,9 @@ class Pages:
 
     async def changes(self, request: Request) -> Response:
         """Tell a page that is open when what it shows is no longer so, and what a model says, by server-sent events."""
-        self._person(request)
+        person = self._person(request)
+        if self._listening[person.name] >= _LISTENING:
+            raise HTTPException(429, f"{person.name} has {_LISTENING} pages open already that are told of changes.")
         asked = request.query_params
         # A browser that comes back says itself what it heard last.
         has = read_position(request.headers.get("Last-Event-ID") or asked.get("has", ""))
@@ -183,10 +193,14 @@ class Pages:
         events = self.looks.events(asked.get("of", "/"), asked.get("shown", ""), words)
 
         async def until_gone() -> AsyncIterator[str]:
-            async for event in events:
-                if await request.is_disconnected() or self._access.who(request) is None:  # or signed out
-                    return
-                yield event
+            self._listening[person.name] += 1
+            try:
+                async for event in events:
+                    if await request.is_disconnected() or await self._visitors.recognise(request) is None:
+                        return  # has gone, or signed out
+                    yield event
+            finally:
+                self._listening[person.name] -= 1
 
         return StreamingResponse(until_gone(), media_type="text/event-stream")
 
@@ -218,24 +232,37 @@ class Pages:
             run, is_new = await start.run(self.client, form, key=key, user=person.name, task_queue=self._task_queue)
         except (InputError, SessionConflictError) as error:
             return self.page(request, "start", status=422, typed=form, why=str(error), key=key, **shown)
+        if is_new:
+            await self._put_on_record(run, Done("start", "start"), person)
         return RedirectResponse(f"/runs/{run_path(run)}?said={'start' if is_new else 'started'}", 303)
 
     # --- acting ---
 
-    def _acting(self, role: Role, act: Act) -> Callable[[Request], Awaitable[Response]]:
+    def _acting(self, role: Role, act: Doing) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             person = self._person(request, role)
             form = await self._access.form(request)
             run = request.path_params["run"]
             try:
-                said = await act(self.people, run, form, person)
+                done = await act(self.people, run, form, person)
             except (HoldfastError, RPCError) as error:
                 return self.refused(request, status_of(error), str(error), run=run, form=form)
+            await self._put_on_record(run, done, person)
             if form.get("back") == "inbox":
-                return RedirectResponse(f"/?{urlencode({'said': said, 'run': run})}", 303)
-            return RedirectResponse(f"/runs/{run_path(run)}?said={said}", 303)
+                return RedirectResponse(f"/?{urlencode({'said': done.said, 'run': run})}", 303)
+            return RedirectResponse(f"/runs/{run_path(run)}?said={done.said}", 303)
 
         return handle
+
+    async def _put_on_record(self, run: str, done: Done, person: Person) -> None:
+        """Put on the audit trail what was done, which cannot be undone if that fails."""
+        if done.act is None:
+            return
+        try:
+            await record_act(self.client, self._store, run, done.act, by=person.name, of=done.of, comment=done.comment)
+        except (HoldfastError, RPCError) as error:
+            _LOG.error("%s did '%s' to %s, which is not on the audit trail: %s",
+                       *map(visible, (person.name, done.act, run, str(error))))  # fmt: skip
 
     async def link(self, request: Request) -> Response:
         """Show what a signed link is for, and decide on it by the form: who has the link needs no session."""
@@ -250,10 +277,10 @@ class Pages:
         form = await self._access.form(request, in_session=False)
         form |= {"gate": link.gate, "digest": link.digest}  # as it was signed, whatever was sent
         try:
-            said = await ACTS["decide"][1](self.people, link.workflow_id, form, person)
+            done = await ACTS["decide"][1](self.people, link.workflow_id, form, person)
         except (HoldfastError, RPCError) as error:
             return self.refused(request, status_of(error), str(error), form=form)
-        return RedirectResponse(f"/link/{token}?said={said}", 303)
+        return RedirectResponse(f"/link/{token}?said={done.said}", 303)
 
     # --- signing in ---
 
@@ -263,9 +290,8 @@ class Pages:
         if request.method == "GET":
             return self.page(request, "login", to=to, wrong=False, changes=None)
         form = await self._access.form(request)
-        person = self._access.by_token(form.get("token", "").strip())
+        person = self._visitors.sign_in(request, form.get("token", "").strip())
         if person is None:
-            await asyncio.sleep(0.5)  # who tries many waits long
             return self.page(request, "login", status=401, to=to, wrong=True, changes=None)
         response = RedirectResponse(_own_path(form.get("to", "/")), 303)
         self._access.sign_in(response, person)
@@ -274,7 +300,7 @@ class Pages:
     async def logout(self, request: Request) -> Response:
         await self._access.form(request)
         response = RedirectResponse("/login", 303)
-        self._access.sign_out(request, response)
+        await self._visitors.sign_out(request, response)
         return response
 
 
@@ -295,6 +321,9 @@ def _changes(of: str, shown: Any, words: str | None = None, has: PartialAnswer |
 
 def _own_path(to: str) -> str:
     """Return where somebody goes after signing in: a page of this site, and no other."""
-    parts = urlsplit(to)
+    try:
+        parts = urlsplit(to)
+    except ValueError:
+        return "/"
     own = to.startswith("/") and not to.startswith(("//", "/\\")) and not parts.scheme and not parts.netloc
     return to if own and to.isprintable() else "/"

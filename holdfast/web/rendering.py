@@ -22,7 +22,8 @@ def templates() -> Environment:
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, finalize=_finalized, trim_blocks=True, lstrip_blocks=True
     )
     found.filters |= {
-        "at": _at, "json": _pretty, "long": _long, "path": run_path, "step_link": step_link, "typed": _typed
+        "at": _at, "editable": _editable, "is_drawn_otherwise": _is_drawn_otherwise,
+        "json": _pretty, "long": _long, "path": run_path, "step_link": step_link, "typed": _typed
     }  # fmt: skip
     found.globals["may_act"] = may_act
     return found
@@ -53,6 +54,16 @@ def _long(text: str) -> str:
 
 def _pretty(value: Any) -> str:
     return value if isinstance(value, str) else visible_json(value)
+
+
+def _editable(value: Any) -> Markup:
+    """Return JSON to be edited, or sent back: what is read from it is the value."""
+    return escape(visible_json(value))
+
+
+def _is_drawn_otherwise(value: Any) -> bool:
+    """Whether a field, which isolates nothing, draws JSON otherwise than it is read: it has words from the right."""
+    return visible(text := visible_json(value)) != text
 
 
 def _at(value: str | datetime | None) -> str:

@@ -10,7 +10,7 @@ from temporalio.service import RPCError
 
 from holdfast.errors import HoldfastError
 from holdfast.messages import Message
-from holdfast.stores.protocol import AgentStore, DecisionRecord, DurableStore, Ledger, PartialAnswer, PartialAnswers
+from holdfast.stores.protocol import AgentStore, DurableStore, Ledger, PartialAnswer, PartialAnswers
 from holdfast.temporal import HoldfastClient, names
 from holdfast.temporal.items import read_items
 from holdfast.temporal.names import child_id
@@ -57,6 +57,3 @@ class Runs:
     async def progress(self, run_key: str, seen: dict[str, Any]) -> Progress | None:
         store = self._store
         return await load_progress(cast(DurableStore, store), run_key, seen) if isinstance(store, Ledger) else None
-
-    async def decisions(self, run_key: str) -> list[DecisionRecord]:
-        return await self._store.load_decisions(run_key) if isinstance(self._store, Ledger) else []

@@ -6,16 +6,16 @@ import os
 import re
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from typing import Any
 from unittest.mock import patch
 
 import httpx
-import uvicorn
 from starlette.applications import Starlette
 
 from holdfast import Approval, tool
 from holdfast.web import Access, Person, create_app
+from holdfast.web.servers import server_of
 from integration.temporal_runs import Temporal
 from integration.transcripts import asks_for, call
 
@@ -24,9 +24,7 @@ from integration.transcripts import asks_for, call
 async def served(app: Starlette) -> AsyncIterator[str]:
     """Serve the page at a free port; yields its address."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
-        server = uvicorn.Server(config)
-        server.capture_signals = nullcontext  # type: ignore[method-assign,assignment]
+        server = server_of(app)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -195,7 +195,7 @@ async def test_what_a_model_says_does_not_reach_the_terminal_as_a_command(tempor
         await pending(run)
         for words in (("show", run.id), ("pending", run.id)):
             shown = await done(temporal, *words)
-            assert "Which \N{REPLACEMENT CHARACTER}[31maccount\N{REPLACEMENT CHARACTER}?" in shown
+            assert "Which ‹U+001B›[31maccount‹U+202E›?" in shown
             assert "\x1b" not in shown
 
 
@@ -211,7 +211,7 @@ async def test_what_was_said_in_a_run_is_shown_with_it(temporal: Temporal, tmp_p
         assert shown.splitlines()[-4:] == [
             "user: go",
             'assistant: -> echo({"text": "\\u001b[2Jodd"})',
-            "echo: \N{REPLACEMENT CHARACTER}[2Jodd",
+            "echo: ‹U+001B›[2Jodd",
             "assistant: done",
         ]
         assert (await data(temporal, "show", run.id, *store, "--messages", "1"))["messages"][0]["content"] == "done"

@@ -116,7 +116,7 @@ async def test_sessions_of_a_store_are_listed_and_shown(tmp_path: Path) -> None:
     table = await done(None, "sessions", "--store", path, "--user", "ada")
     assert table.splitlines()[1].split()[:4] == ["two", "greeter", "ada", "2"]
     shown = await holdfast(None, "sessions", "two", "--store", path)
-    assert shown.stdout == "user: Hi\nassistant: good \N{REPLACEMENT CHARACTER}[2Jday\n"
+    assert shown.stdout == "user: Hi\nassistant: good ‹U+001B›[2Jday\n"
     assert "1,500 tokens in" in shown.stderr
     lines = (await done(None, "sessions", "two", "--store", path, "-o", "jsonl")).splitlines()
     assert [Message(**json.loads(line)).content for line in lines] == ["Hi", "good \x1b[2Jday"]

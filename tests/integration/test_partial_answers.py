@@ -132,7 +132,7 @@ async def test_a_page_that_is_open_is_told_the_words_and_goes_on_where_it_was(te
             model.go_on()
             await said(temporal, run, "<Hello\u202e>")
             more = await first_words(client, words, {"Last-Event-ID": heard["id"]})
-            assert more["data"] == {"offset": 4, "text": "lo\N{REPLACEMENT CHARACTER}>"}
+            assert more["data"] == {"offset": 4, "text": "lo‹U+202E›>"}
             assert (await first_words(client, words, {"Last-Event-ID": "no/such/place"}))["data"]["offset"] == 0
         model.go_on()
         await result(run)

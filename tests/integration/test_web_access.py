@@ -80,7 +80,8 @@ async def test_a_session_ends_with_the_token_that_began_it(temporal: Temporal) -
 
 
 async def test_a_name_that_stands_beside_the_proxys_own_is_not_believed(temporal: Temporal) -> None:
-    async with browser(temporal, Access(people=PEOPLE, proxy_header="X-Forwarded-User")) as client:
+    access = Access(people=PEOPLE, proxy_header="X-Forwarded-User", proxies=[HOST])
+    async with browser(temporal, access) as client:
         both = [("X-Forwarded-User", "olga"), ("X-Forwarded-User", "vera")]
         assert "you are olga, vera, who is not" in (await client.get("/runs", headers=both)).text
 
@@ -167,7 +168,7 @@ async def test_a_program_decides_with_its_token_as_who_it_is(temporal: Temporal)
 
 async def test_a_proxy_says_who_it_is_and_nobody_else(temporal: Temporal) -> None:
     said = {"X-Forwarded-User": "vera"}
-    access = Access(people=PEOPLE, proxy_header="X-Forwarded-User")
+    access = Access(people=PEOPLE, proxy_header="X-Forwarded-User", proxies=[HOST])
     async with browser(temporal, access) as client:
         assert "vera · viewer" in (await client.get("/runs", headers=said)).text
         stranger = await client.get("/runs", headers={"X-Forwarded-User": "mallory"})
@@ -221,7 +222,8 @@ async def test_the_token_of_one_session_is_not_that_of_another(temporal: Tempora
 async def test_a_name_that_a_stranger_may_have_is_refused(temporal: Temporal) -> None:
     async with browser(temporal) as client:
         assert (await client.get("/", headers={"Host": "evil.example"})).status_code == 400
-    async with browser(temporal, Access(people=PEOPLE), host="0.0.0.0", names=["runs.example.com"]) as client:
+    access = Access(people=PEOPLE, https=True)
+    async with browser(temporal, access, host="0.0.0.0", names=["runs.example.com"]) as client:
         assert (await client.get("/login", headers={"Host": "runs.example.com"})).status_code == 200
         assert (await client.get("/login", headers={"Host": "evil.example"})).status_code == 400
 

@@ -83,7 +83,7 @@ def test_words_of_a_model_are_no_markup_and_hide_nothing() -> None:
         r"\# \*now\* \[here\](https\://x\.example) \<b\>\|",
         r"\`code\`",
         r"\`\`\`",
-        "\N{REPLACEMENT CHARACTER}evil",
+        "‹U+202E›evil",
     ]
     assert "\n\n> " + "\n>\n> ".join(quoted) + "\n\n" in shown(waits("question", message=said))
 

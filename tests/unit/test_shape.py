@@ -154,7 +154,7 @@ def test_the_persisted_names_are_pinned() -> None:
     }
     assert sorted(holdfast.ToolDurabilityError("t", "c").payload()) == ["error", "kind", "toolCallId", "toolName"]
     assert holdfast.ToolDurabilityError.kind == "tool-durability-error"
-    assert len(MIGRATIONS) == 6
+    assert len(MIGRATIONS) == 7
     assert [line.split()[2] for line in "".join(MIGRATIONS).splitlines() if "CREATE TABLE" in line] == [
         "agent_sessions",
         "agent_messages",
@@ -163,9 +163,9 @@ def test_the_persisted_names_are_pinned() -> None:
         "model_replies",
         "gate_decisions",
         "partial_answers",
+        "partial_answers",  # made anew
         "sessions_at_work",
         "workers",
-        "partial_answers",  # made anew
     ]
 
 
