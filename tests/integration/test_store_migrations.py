@@ -20,6 +20,7 @@ _LANDED = (
     "f256bc4c8907",
     "f39ea151229d",
     "8ae8cfb7d0ed",
+    "1bced22eb496",
 )  # a new script is appended with its digest; none of these ever changes
 
 
