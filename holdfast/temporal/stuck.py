@@ -9,7 +9,7 @@ from itertools import takewhile
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast.temporal import names
 
@@ -52,7 +52,13 @@ async def find_stuck(client: Client, task_queue: str, limit: int) -> list[Stuck]
     """Return runs of a task queue that are stuck: of those that the server reports, and of the last in flight."""
     found: dict[str, Stuck] = {}
     for query in (_REPORTED, _RECENT):
-        async for run in client.list_workflows(query, limit=limit):
+        try:
+            runs = [run async for run in client.list_workflows(query, limit=limit)]
+        except RPCError as error:
+            if query is _REPORTED and error.status == RPCStatusCode.INVALID_ARGUMENT:
+                continue  # an older server, which has no such attribute
+            raise
+        for run in runs:
             if run.task_queue != task_queue or run.run_id in found:
                 continue
             if (stuck := await _look(client, run.id, run.run_id)) is not None:
