@@ -9,7 +9,8 @@ from holdfast.stores.protocol import AgentStore, DurableStore
 async def check_not_at_work(store: AgentStore, session_id: str) -> None:
     """Refuse a session that a Temporal run is at work on, as long as a worker lives that may go on with it.
 
-    Otherwise the session is free: the mark goes. To be asked by who holds the session.
+    Otherwise the session is free; a mark that is left over is dropped by the next worker. To be asked by who holds the
+    session.
 
     Raises:
         SessionConflictError: naming the workflow.
@@ -26,7 +27,6 @@ async def check_not_at_work(store: AgentStore, session_id: str) -> None:
                     "its end, cancel it, or send it the message"
                 )
             await store.drop_worker(worker)
-        await store.end_work(work)
 
 
 def scope_of(worker: str) -> str:

@@ -66,13 +66,13 @@ class ModelActivities:
         run, turn = reference["run"], reference["turn"]
         view = await self._load_view(run, reference)
         transcript = await Transcript.load(self._host, reference, after=0 if view is None else view.seq)
+        if is_moved or (turn > 1 and _has_ended(transcript.messages)):  # and the user has said something more
+            await begin_work(self._host.store, reference)
         if not transcript.is_fresh or is_moved or activity.info().attempt > 1:
             # Otherwise this worker wrote what came before, and nobody can have been here yet.
             kept = await self._host.store.load_reply(run, turn)
             if kept is not None:
                 return await self._write(reference, transcript, kept)
-        if turn > 1 and _has_ended(transcript.messages):  # and the user has said something more
-            await begin_work(self._host.store, reference)
         await self._check_named(transcript.agent, reference)
         results = await transcript.take_results(turn=turn - 1)
         try:

@@ -6,6 +6,7 @@ import pytest
 
 from acceptance.temporal_worker import Outside
 from acceptance.temporal_world import LOST, World, until
+from acceptance.test_operator_actions import reset
 from holdfast import InterruptedResponse, RunResult, SessionConflictError, run
 from holdfast.local.dispatches import call_key
 
@@ -65,7 +66,6 @@ async def test_a_session_is_taken_over_in_process_at_once_where_no_worker_lives(
     await temporal.terminate()
     assert isinstance(await run_here(world, "case"), RunResult)
     assert (world.count("effects", "case"), await world.results("case")) == (1, [f"failed: {LOST}"])
-    assert await is_free(world, "case")
 
 
 async def test_a_frozen_worker_that_thaws_finds_the_call_fenced_that_a_process_ran_meanwhile(world: World) -> None:
@@ -90,6 +90,22 @@ async def test_a_frozen_worker_that_thaws_finds_the_call_fenced_that_a_process_r
     entries = await world.store.load_entries(scope, [call_key(0, "case.1", number) for number in (1, 2)])
     assert [entry.state for entry in entries.values()] == ["abandoned", "claimed"]
     assert (world.count("effects", "case"), await world.results("case")) == (1, ["completed: did case.1"])
+
+
+async def test_a_run_that_is_reset_in_its_course_is_at_work_again(world: World) -> None:
+    await world.worker("a")
+    first = await world.start_and_stop("case", "charge charge", "after-effect", worker="a", call=2)
+    for work in await world.store.find_work("case"):
+        await world.store.end_work(work)
+    again = await reset(world, first, "call_model", 2)
+
+    async def is_at_work() -> bool:
+        return not await is_free(world, "case")
+
+    await until(is_at_work, "the run is at work")
+    world.go_on("after-effect", "case.2", worker="a")
+    assert (await again.result())["status"] == "complete"
+    assert (world.count("effects", "case"), await is_free(world, "case")) == (2, True)
 
 
 async def test_of_two_temporal_runs_that_open_a_session_at_once_one_goes_on(world: World) -> None:

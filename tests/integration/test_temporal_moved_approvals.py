@@ -8,7 +8,7 @@ from temporalio.api.enums.v1 import EventType, ResetReapplyExcludeType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowFailureError
 
-from holdfast import Agent, Approval, InputError, assert_complete, is_interrupted, run, tool
+from holdfast import Agent, Approval, InputError, SessionConflictError, assert_complete, is_interrupted, run, tool
 from holdfast.temporal import waits
 from holdfast.testing import ScriptedModel
 from integration.temporal_runs import (
@@ -196,7 +196,7 @@ async def test_a_session_that_waits_on_temporal_is_not_decided_on_in_process(tem
         given: Any = {"store": temporal.store, "session_id": temporal.session(), "llm": posts()}
         tries: list[dict[str, Any]] = [{"message": "hello"}, {"decisions": [approve(by="ada")]}, {}]
         for try_ in tries:
-            with pytest.raises(InputError, match=f"waits for approval of call c1 in the workflow {handle.id}"):
+            with pytest.raises(SessionConflictError, match=f"has a run in flight on Temporal: workflow {handle.id}"):
                 await run(agent, **try_, **given)
         assert posted == []
 
@@ -326,9 +326,21 @@ async def test_a_session_that_a_workflow_took_over_is_not_decided_on_in_process(
         handle = await temporal.start("a", message=None)
         await pending(handle)
         for options in ({}, {"message": "hello"}, {"decisions": [approve()]}):
-            with pytest.raises(InputError, match="waits for approval of call c1 in the workflow"):
+            with pytest.raises(SessionConflictError, match=f"has a run in flight on Temporal: workflow {handle.id}"):
                 await run(agent, **options, **given)  # type: ignore[arg-type]
         await temporal.people.decide(handle.id, "c1", "approve")
         assert (await result(handle))["status"] == "complete"
         await check_healthy(handle)
     assert posted == ["hi"]
+
+
+async def test_a_gate_on_temporal_is_not_decided_on_in_process_while_no_worker_lives(temporal: Temporal) -> None:
+    posted, post = world(Approval())
+    agent = Agent("a", tools=[post])
+    async with temporal.worker(agent, llm=posts("hi")):
+        handle = await temporal.start("a")
+        await pending(handle)
+    given: Any = {"store": temporal.store, "session_id": temporal.session(), "llm": posts("hi")}
+    with pytest.raises(InputError, match=f"waits for approval of call c1 in the workflow {handle.id}"):
+        await run(agent, decisions=[approve()], **given)
+    assert posted == []
