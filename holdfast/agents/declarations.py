@@ -59,7 +59,7 @@ class Agent:
 
     Args:
         name: `^[a-z][a-z0-9-]*$`; on Temporal the workflow type.
-        formerly: names that it had before: runs and sessions of theirs are its own.
+        formerly: names that it had before; their sessions, and runs in flight on Temporal, are its own.
         model: "provider:name", or None if `llm=` is always given.
         fallback_models: models for when that one cannot be called, in this order. A run that has gone over to one
             stays with it; its messages say which answered.
