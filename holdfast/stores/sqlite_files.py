@@ -24,6 +24,45 @@ _MEANINGS = {
 }
 
 
+class SameFile:
+    """Knows the file that a path led to when it was opened.
+
+    An open connection goes on with a file that was moved or replaced, where nobody finds what it writes: a call would
+    be claimed there, and run again by whoever opens the file that stands at the path.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._known: tuple[int, int] | None = None
+
+    def note(self) -> None:
+        """Take note of the file that stands there, the first time."""
+        if self._known is None and self._path != ":memory:":
+            found = os.stat(self._path)
+            self._known = (found.st_dev, found.st_ino)
+
+    def forget(self) -> None:
+        self._known = None
+
+    def check(self) -> None:
+        """Look whether it still stands there.
+
+        Raises:
+            StoreError: it does not.
+        """
+        if self._known is None:
+            return
+        try:
+            found = os.stat(self._path)
+        except OSError as error:
+            raise StoreError(f"The store {self._path} was moved or deleted while it was open: put it back") from error
+        if (found.st_dev, found.st_ino) != self._known:
+            raise StoreError(
+                f"The store {self._path} was replaced by another file while it was open: put it back, or start this "
+                "process anew if the other one is right"
+            )
+
+
 def open_file(path: str, migrations: tuple[str, ...], busy_timeout: float) -> sqlite3.Connection:
     if path != ":memory:":
         # SQLite would let everybody read it. The files beside it get its rights. What is wrong SQLite says itself.
@@ -53,6 +92,11 @@ def open_again(path: str) -> sqlite3.Connection:
 def _set_up(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA synchronous = FULL")
     db.execute("PRAGMA foreign_keys = ON")
+
+
+def wait_for_locks(db: sqlite3.Connection, seconds: float) -> None:
+    """Have a connection wait so long for others."""
+    db.execute(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
 
 
 def is_busy(error: Exception | None) -> bool:

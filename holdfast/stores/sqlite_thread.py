@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
-from holdfast.stores.sqlite_files import is_busy, open_again, open_file, translated
+from holdfast.errors import StoreError
+from holdfast.stores.sqlite_files import SameFile, is_busy, open_again, open_file, translated, wait_for_locks
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], Any]
@@ -26,6 +27,7 @@ Put = Callable[["list[_Job]"], None]
 A_FEW = 16  # jobs of one turn of the loop; for more, the thread's hand-overs are cheap
 QUICK = 0.005  # seconds; a disk that takes longer must not hold the loop up
 STALL = 0.05  # seconds of one commit, after which the thread is better at once
+LOCKED = 0.5  # seconds that work waits for a lock that was not given before; also what reads stands behind it
 A_WHILE = 1.0  # seconds, for which all work then is the thread's
 
 
@@ -39,7 +41,8 @@ class SQLiteThread:
         self._queue = _Queue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
-        self._here = _Here(path)
+        self._file = SameFile(path)
+        self._here = _Here(path, self._file)
 
     async def do(self, work: Callable[[sqlite3.Connection], T], *, writes: bool = True) -> T:
         """Run work in a transaction and return what it returns, once that is committed. Work is done in order."""
@@ -72,13 +75,14 @@ class SQLiteThread:
             self._queue = _Queue()
         if thread is not None:
             await asyncio.to_thread(thread.join)
+        self._file.forget()
 
     def _start(self) -> None:
         # Each thread has a queue of its own: one that closes does not take the end of the next.
         self._queue = _Queue()
         thread = threading.Thread(
             target=_serve,
-            args=(self._path, self._migrations, self._busy_timeout, self._queue),
+            args=(self._path, self._migrations, self._busy_timeout, self._queue, self._file),
             name=f"sqlite {self._path}",
             daemon=True,
         )
@@ -95,8 +99,9 @@ class _Here:
     much; when another process writes; when the disk is slow.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, file: SameFile) -> None:
         self._path = path
+        self._file = file
         self._jobs: list[_Job] = []
         self._db: sqlite3.Connection | None = None
         self._owner: tuple[int, int] | None = None  # a connection belongs to its process and thread
@@ -139,9 +144,10 @@ class _Here:
     def _do(self, jobs: "list[_Job]", put: "Put") -> None:
         started = time.monotonic()
         try:
+            self._file.check()
             self._db = self._db or open_again(self._path)
             _work_off(self._db, jobs)
-        except sqlite3.Error:
+        except (sqlite3.Error, StoreError):
             put(jobs)  # the thread opens the file, too, and says what is wrong with it
             return
         except BaseException:  # a signal's: nothing was done
@@ -192,10 +198,10 @@ class _Job:
     error: Exception | None = None
 
 
-def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, queue: _Queue) -> None:
+def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, queue: _Queue, file: SameFile) -> None:
     jobs = queue.jobs
     db: sqlite3.Connection | None = None
-    closing = False
+    closing = was_busy = False
     while not closing:
         batch = [jobs.get()]
         while len(batch) < 1_000 and not jobs.empty():
@@ -203,12 +209,17 @@ def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, queue: _
         closing = None in batch
         todo = [job for job in batch if job is not None]
         try:
+            file.check()
             db = db or open_file(path, migrations, busy_timeout)
+            file.note()
             queue.is_open = True
             _work_off(db, todo)
         except Exception as error:
             for job in todo:
                 job.error = error
+        writers = [job for job in todo if job.writes]
+        if db is not None and writers and was_busy != (was_busy := any(is_busy(job.error) for job in writers)):
+            wait_for_locks(db, min(LOCKED, busy_timeout) if was_busy else busy_timeout)
         for job in todo:
             if job.error is not None:
                 job.error = translated(job.error, path)

@@ -30,12 +30,14 @@ STORE_OPTIONS: dict[str, Any] = {
     "retry_policy": _STORE_RETRIES,
 }
 OPEN_OPTIONS: dict[str, Any] = {
-    "start_to_close_timeout": timedelta(seconds=30),
+    "start_to_close_timeout": timedelta(seconds=10),  # meanwhile nobody can ask the run anything
     # Longer waits are timers of the workflow's: a worker cannot stop while one of its own retries goes on (measured).
     "local_retry_threshold": timedelta(seconds=1),
     # Another worker may have what this one has not, also a store: nothing is tried again here.
     "retry_policy": replace(
-        _STORE_RETRIES, non_retryable_error_types=[names.NOT_HERE, names.STORE_ERROR, names.STORE_AWAY]
+        _STORE_RETRIES,
+        maximum_attempts=1,
+        non_retryable_error_types=[names.NOT_HERE, names.STORE_ERROR, names.STORE_AWAY],
     ),
 }
 # Of the same on whichever worker has what is missing, as soon as there is one.

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, Protocol, TypeVar, cast
 
-from temporalio import workflow
+from temporalio import exceptions, workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from holdfast.temporal import names
@@ -57,6 +57,14 @@ def is_store_away(error: FailureError) -> bool:
     """Whether a worker could not use its store; the error of an activity, or its cause."""
     cause = error.cause or error
     return isinstance(cause, ApplicationError) and cause.type in (names.STORE_ERROR, names.STORE_AWAY)
+
+
+def may_pass(error: FailureError) -> bool:
+    """Whether an activity that was tried once may succeed later: it took too long, or failed not for good."""
+    cause = error.cause or error
+    if isinstance(cause, ApplicationError):
+        return not cause.non_retryable
+    return isinstance(cause, exceptions.TimeoutError)
 
 
 class Waiter(Protocol):

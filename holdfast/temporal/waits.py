@@ -20,7 +20,15 @@ from holdfast.messages import error_text, json_problem
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import NOTIFY_OPTIONS, OPEN_ELSEWHERE_OPTIONS, OPEN_OPTIONS, summary
 from holdfast.temporal.descriptions import show_ended, show_waiting
-from holdfast.temporal.elsewhere import SkippedError, is_missing, is_store_away, missing, surroundings_of, with_store
+from holdfast.temporal.elsewhere import (
+    SkippedError,
+    is_missing,
+    is_store_away,
+    may_pass,
+    missing,
+    surroundings_of,
+    with_store,
+)
 from holdfast.temporal.facts import Surroundings
 from holdfast.temporal.mailboxes import TOLD, Mailbox, Resume, split_id
 from holdfast.temporal.running import Running
@@ -311,15 +319,16 @@ class Waits:
         except FailureError as error:  # the cause itself, of a local activity that fails at once
             if is_missing(error):
                 return await self.await_worker(error)
-            if not is_store_away(error):
+            if is_store_away(error):
+                self._learn_from(error)
+            elif not may_pass(error):
                 raise
-            self._learn_from(error)
             return await self._open_elsewhere(activity, reference)
         return opened
 
     async def _open_elsewhere(self, activity: str, reference: dict[str, Any]) -> dict[str, Any] | None:
-        """Open the run on a worker that can use the store, which the one that has its workflow cannot."""
-        options = {**OPEN_ELSEWHERE_OPTIONS, "summary": "on a worker that can use the store"}
+        """Open the run on any worker, since the one that has its workflow could not at once."""
+        options = {**OPEN_ELSEWHERE_OPTIONS, "summary": "on a worker that can"}
         try:
             opened: dict[str, Any] = await self._with_store(activity, reference, options)
         except (asyncio.CancelledError, ActivityError) as error:
