@@ -3,7 +3,7 @@ PYTHON ?= python3
 PIP = .venv/bin/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
 CHROMIUM = /usr/bin/chromium
 
-.PHONY: demo test check format bench test-llm test-browser pictures wheel-test clean
+.PHONY: demo test test-pythons check format bench test-llm test-browser pictures wheel-test clean
 
 demo: .venv/demo                ## a worker is killed in the middle of a post, and an agent asks you
 	.venv/bin/python -m examples.demo
@@ -16,6 +16,9 @@ check: .venv/test
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
+
+test-pythons:                   ## the demo and tests on other Pythons of this machine, Debian's own first
+	PYTHON="$(PYTHON)" .ci/pythons
 
 format: .venv/test
 	.venv/bin/ruff check --fix .

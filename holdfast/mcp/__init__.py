@@ -10,8 +10,12 @@ from pydantic import AfterValidator, WithJsonSchema
 
 from holdfast.errors import DefinitionError
 from holdfast.mcp.connections import Connection
-from holdfast.messages import ToolCall
+from holdfast.mcp.schemas import check_listing, checked_by
+from holdfast.messages import ToolCall, cut
 from holdfast.tools import Approval, Duration, Tool, ToolContext
+
+Gate = Approval | Callable[[ToolCall], Approval | None]
+_LONGEST_DESCRIPTION = 16 * 1024  # bytes
 
 
 @asynccontextmanager
@@ -20,7 +24,8 @@ async def mcp_tools(
     *,
     only: Iterable[str] | None = None,
     safe_to_retry: Mapping[str, bool] | None = None,
-    approval: Mapping[str, Approval | Callable[[ToolCall], Approval | None]] | None = None,
+    approval: Gate | Mapping[str, Gate] | None = None,
+    trust_hints: bool = False,
     timeout: Duration | None = None,  # noqa: ASYNC109  # of each call, not of this one
 ) -> AsyncIterator[list[Tool[..., Any]]]:
     """Connect to a server and yield its tools, for as long as the block lasts; a lost connection is made again.
@@ -29,9 +34,9 @@ async def mcp_tools(
         server: the URL of a server with streamable HTTP, or an `mcp.StdioServerParameters`, whose process is started.
         only: names of the tools to take, as the server has them; all if None. Here a tool's name has letters, digits,
             `_` and `-` alone, and a number at its end if another one has it.
-        safe_to_retry: by the name of a tool, in place of what the server says: a tool is safe if its `readOnlyHint` or
-            `idempotentHint` is set. Of a server that you do not trust, say it yourself.
-        approval: by the name of a tool.
+        safe_to_retry: by the name of a tool; others have effects, unless `trust_hints` says otherwise.
+        approval: by the name of a tool; or one for all of them, also for those that the server will have tomorrow.
+        trust_hints: believe the server, whose tools are then safe if their `readOnlyHint` or `idempotentHint` is set.
         timeout: of one call.
 
     Raises:
@@ -41,19 +46,29 @@ async def mcp_tools(
     """
     try:
         mcp = importlib.import_module("mcp")
-        jsonschema = importlib.import_module("jsonschema")
+        importlib.import_module("jsonschema")
     except ImportError as error:
         raise ImportError("MCP servers need their SDK: pip install 'holdfast[mcp]'") from error
     connection = Connection(mcp, server)
     try:
         found = {item.name: item for item in await connection.tools()}
+        check_listing([found[name] for name in found if only is None or name in set(only)])
         names = _names(found)
-        safe, gates = dict(safe_to_retry or {}), dict(approval or {})
+        safe = dict(safe_to_retry or {})
+        by_name = approval if isinstance(approval, Mapping) else dict.fromkeys(found, approval)
+        gates = {name: gate for name, gate in by_name.items() if gate is not None}
         wanted = list(found if only is None else only)
         if unknown := sorted({*wanted, *safe, *gates} - found.keys()):
             raise DefinitionError(f"The MCP server has no tool {unknown[0]!r}; it has {', '.join(found) or 'none'}")
         yield [
-            _tool(connection, names[name], found[name], jsonschema, safe.get(name), gates.get(name), timeout)
+            _tool(
+                connection,
+                names[name],
+                found[name],
+                safe.get(name, trust_hints and _is_said_safe(found[name])),
+                gates.get(name),
+                timeout,
+            )
             for name in wanted
         ]
     finally:
@@ -73,34 +88,23 @@ def _names(theirs: Iterable[str]) -> dict[str, str]:
     return ours
 
 
+def _is_said_safe(item: Any) -> bool:
+    hints = item.annotations
+    return hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
+
+
 def _tool(
-    connection: Connection,
-    name: str,
-    item: Any,
-    jsonschema: Any,
-    safe: bool | None,
-    approval: Any,
-    timeout: Duration | None,
+    connection: Connection, name: str, item: Any, is_safe: bool, approval: Any, timeout: Duration | None
 ) -> Tool[..., Any]:
     schema = {"type": "object", "properties": {}, **item.input_schema}
-    checker = jsonschema.Draft202012Validator(schema)
-
-    def check(arguments: dict[str, Any]) -> dict[str, Any]:
-        fault = jsonschema.exceptions.best_match(checker.iter_errors(arguments))
-        if fault is not None:
-            raise ValueError(f"{'.'.join(map(str, fault.path)) or 'arguments'}: {fault.message}")
-        return arguments
-
-    hints = item.annotations
-    is_safe = hints is not None and bool(hints.read_only_hint or hints.idempotent_hint) if safe is None else safe
 
     async def call(arguments: dict[str, Any], ctx: ToolContext) -> Any:
-        return await connection.call(item.name, arguments, ctx, is_safe=is_safe)
+        return await connection.call(item, arguments, ctx, is_safe=is_safe)
 
     return Tool(
         name,
-        description=item.description or item.title or item.name,
-        input=Annotated[dict[str, Any], AfterValidator(check), WithJsonSchema(schema)],
+        description=cut(item.description or item.title or item.name, _LONGEST_DESCRIPTION),
+        input=Annotated[dict[str, Any], AfterValidator(checked_by(schema)), WithJsonSchema(schema)],
         handler=call,
         safe_to_retry=is_safe,
         approval=approval,

@@ -6,10 +6,12 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from holdfast.errors import HoldfastError, RetryableError, ToolDurabilityError
+from holdfast.mcp.clients import bounded_client
 from holdfast.messages import error_text
 from holdfast.tools import ToolContext
 
 T = TypeVar("T")
+MAX_TOOLS, MAX_PAGES = 1_000, 100
 CONNECT_TIMEOUT = 30.0  # seconds, until a server that was started or called has said who it is
 
 
@@ -24,6 +26,7 @@ class _Session:
         self._mcp, self._server = mcp, server
         self._task: asyncio.Task[None] | None = None
         self.client: Any = None
+        self.tools: list[Any] | None = None  # as the server described them on this connection
         self.calls = 0
         self.is_given_up = False
 
@@ -44,7 +47,7 @@ class _Session:
 
     async def _serve(self, ready: "asyncio.Future[Any]") -> None:
         try:
-            async with self._mcp.Client(self._server) as client:
+            async with bounded_client(self._mcp, self._server) as client:
                 if not ready.done():
                     ready.set_result(client)
                 await asyncio.Event().wait()  # until it is cancelled
@@ -76,33 +79,32 @@ class Connection:
 
     async def tools(self) -> list[Any]:
         async with self._using() as session:
-            found, cursor = [], None
             try:
-                while True:
-                    page = await session.client.list_tools(cursor=cursor)
-                    found += page.tools
-                    cursor = page.next_cursor
-                    if cursor is None:
-                        return found
+                session.tools = await _listed(session.client)
             except Exception as error:
                 raise HoldfastError(f"The MCP server's tools cannot be read: {error_text(_first(error))}") from error
+            return session.tools
 
-    async def call(self, name: str, arguments: dict[str, Any], ctx: ToolContext, *, is_safe: bool) -> Any:
+    async def call(self, item: Any, arguments: dict[str, Any], ctx: ToolContext, *, is_safe: bool) -> Any:
         """Return what a tool returned.
+
+        Args:
+            item: the tool, as the server described it; a tool that is described otherwise now is not called.
 
         Raises:
             HoldfastError: what it said went wrong.
             RetryableError: it was not called, or may be called again.
             ToolDurabilityError: nobody can tell whether it ran.
         """
-        return await self._here(self._call(name, arguments, ctx, is_safe))
+        return await self._here(self._call(item, arguments, ctx, is_safe))
 
-    async def _call(self, name: str, arguments: dict[str, Any], ctx: ToolContext, is_safe: bool) -> Any:
+    async def _call(self, item: Any, arguments: dict[str, Any], ctx: ToolContext, is_safe: bool) -> Any:
+        name = item.name
         try:
-            result = await self._ask(name, arguments)
+            result = await self._ask(item, arguments)
         except _NotTakenError:
             try:
-                result = await self._ask(name, arguments)  # by a new connection
+                result = await self._ask(item, arguments)  # by a new connection
             except _NotTakenError as error:
                 raise RetryableError(f"its MCP server does not take it: {error_text(error)}") from error
             except _LostError as error:
@@ -114,12 +116,13 @@ class Connection:
             raise HoldfastError(value if isinstance(value, str) else str(value))
         return value
 
-    async def _ask(self, name: str, arguments: dict[str, Any]) -> Any:
+    async def _ask(self, item: Any, arguments: dict[str, Any]) -> Any:
         """Ask the server once; what the error means is in its type."""
         try:
             async with self._using() as session:
+                await self._check_unchanged(session, item)
                 try:
-                    return await session.client.call_tool(name, arguments)
+                    return await session.client.call_tool(item.name, arguments)
                 except self._mcp.MCPError as error:
                     raise self._meaning(error, session) from error
                 except Exception as error:
@@ -127,6 +130,25 @@ class Connection:
                     raise _LostError(error_text(error)) from error
         except _UnreachableError as error:
             raise RetryableError(error_text(error)) from error
+
+    async def _check_unchanged(self, session: _Session, item: Any) -> None:
+        """Refuse a tool that is another one since it was read, and perhaps approved: it may do something else.
+
+        Raises:
+            HoldfastError: it is.
+        """
+        if session.tools is None:
+            try:
+                session.tools = await _listed(session.client)
+            except Exception as error:
+                self._give_up(session)
+                raise _UnreachableError(f"its tools cannot be read: {error_text(_first(error))}") from error
+        now = next((one for one in session.tools if one.name == item.name), None)
+        if now is None or _described(now) != _described(item):
+            raise HoldfastError(
+                f"Not called: the MCP server describes its tool {item.name!r} otherwise than when it was read. Look at "
+                "it, and start this process anew"
+            )
 
     def _meaning(self, error: Any, session: _Session) -> Exception:
         """Return what an error means for a call: only what the server itself says of it is known.
@@ -195,6 +217,25 @@ class Connection:
         if asyncio.get_running_loop() is self._loop:
             return await work
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+
+async def _listed(client: Any) -> list[Any]:
+    """Return all tools of a server, of which there may not be any number."""
+    found: list[Any] = []
+    cursor = None
+    for _ in range(MAX_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        found += page.tools
+        cursor = page.next_cursor
+        if len(found) > MAX_TOOLS:
+            break
+        if cursor is None:
+            return found
+    raise HoldfastError(f"there are more than {MAX_TOOLS:,} of them, or {MAX_PAGES} pages")
+
+
+def _described(item: Any) -> tuple[Any, ...]:
+    return item.description, item.title, item.input_schema
 
 
 class _UnreachableError(HoldfastError):

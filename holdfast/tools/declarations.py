@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError, WithJsonSchema
 from pydantic_core import to_json
 
 from holdfast.errors import (
@@ -159,7 +159,10 @@ class Tool(Generic[P, R]):
     def _input_schema(self) -> dict[str, Any]:
         if self.input is None:
             return {"type": "object", "properties": {}}
-        schema = json_schema(self._arguments, f"Tool '{self.name}'", "input")
+        # Taken as it is: pydantic cannot take in one that has references of its own.
+        said = [one for one in getattr(self.input, "__metadata__", ()) if isinstance(one, WithJsonSchema)]
+        given = copy.deepcopy(said[-1].json_schema) if said else None
+        schema = given or json_schema(self._arguments, f"Tool '{self.name}'", "input")
         if "$ref" in schema:  # a recursive model; providers want the type at the top
             schema = {**schema["$defs"][schema["$ref"].rpartition("/")[2]], "$defs": schema["$defs"]}
         if schema.get("type") != "object":

@@ -14,6 +14,7 @@ class GatewayedServer:
 
     def __init__(self, tools: Any = None) -> None:
         self.effects: list[str] = []
+        self.structured: Any = None  # in the place of words
         self.release = asyncio.Event()
         self._sessions: set[str] = set()
         self._tools = tools
@@ -75,7 +76,8 @@ class GatewayedServer:
             return (*_LOST[name], {})
         if name == "post" and asked["params"].get("arguments", {}).get("slowly"):
             await self.release.wait()
-        return 200, _result(asked, {"content": [{"type": "text", "text": f"{name} is done"}]}), {}
+        data = {} if self.structured is None else {"structuredContent": self.structured}
+        return 200, _result(asked, {"content": [{"type": "text", "text": f"{name} is done"}], **data}), {}
 
 
 def _described() -> list[dict[str, Any]]:

@@ -63,8 +63,8 @@ def asks(*calls: Any) -> ScriptedModel:
     return ScriptedModel([asks_for(*calls), "done"])
 
 
-async def test_a_server_says_what_its_tools_are(server: Any) -> None:
-    async with mcp_tools(server) as tools:
+async def test_a_server_that_is_trusted_says_which_of_its_tools_are_safe(server: Any) -> None:
+    async with mcp_tools(server, trust_hints=True) as tools:
         by_name = {tool.name: tool for tool in tools}
         assert {name: tool.safe_to_retry for name, tool in by_name.items()} == {
             "read": True, "post": False, "put": True, "die": False, "fail": False
@@ -101,7 +101,7 @@ async def test_an_effect_whose_server_died_is_not_repeated(driver: Driver, effec
 
 
 async def test_what_is_safe_is_called_again_when_its_server_died(driver: Driver, effects: Path) -> None:
-    async with mcp_tools(stdio(effects), only=["put"]) as tools:
+    async with mcp_tools(stdio(effects), only=["put"], trust_hints=True) as tools:
         ended = await driver.run(Agent("a", tools=tools), asks(call("put", "c1", text="x")))
     assert effects.read_text() == "put x\nput x\n"
     assert result_of(ended.messages, "c1") == "put"

@@ -133,7 +133,7 @@ async def test_a_block_that_is_left_while_a_connection_is_made_leaves_nothing_be
     script = tmp_path / "server.py"
     script.write_text(HANGS_THE_SECOND_TIME.format(folder=tmp_path, server=SERVER))
     server = StdioServerParameters(command=sys.executable, args=[str(script)])
-    async with mcp_tools(server, only=["put"]) as tools:
+    async with mcp_tools(server, only=["put"], trust_hints=True) as tools:
         model = ScriptedModel([asks_for(call("put", "c1", text="x")), "done"])
         work = asyncio.create_task(run(Agent("a", tools=tools), message="go", llm=model))
         await until((tmp_path / "again").exists)
