@@ -7,7 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 from uuid import uuid4
 
 import click
@@ -22,6 +22,7 @@ from holdfast.cli.workers import STORE
 from holdfast.errors import HoldfastError, InputError
 from holdfast.local import ModelRetried, TextDelta, ToolEnded, ToolStarted, run_streaming
 from holdfast.stores import PartialAnswer, SQLiteStore, sqlite_store
+from holdfast.stores.protocol import Act
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -297,7 +298,22 @@ class _There:
             if_running="message",
         )  # fmt: skip
         self._run = handle.id
+        was_there = handle.first_execution_run_id is None
+        await self._put_on_record("message" if was_there else "start", comment=line if was_there else None)
         return await self._followed()
+
+    async def _put_on_record(self, act: Act, *, of: str = "", comment: str | None = None) -> None:
+        from holdfast.temporal.audits import record_act
+
+        await record_act(self._client, self._store, self._run, act, by=self._by, of=of, comment=comment)
+
+    async def _answer(self, call: str, line: str) -> None:
+        await self._people.answer(self._run, line, tool_call_id=call or None, by=self._by)
+        await self._put_on_record("answer", of=call, comment=line)
+
+    async def _resume(self, action: Literal["retry", "abort"]) -> None:
+        await self._people.resume(self._run, action, by=self._by)
+        await self._put_on_record("abort" if action == "abort" else "resume")
 
     async def _followed(self) -> dict[str, Any] | None:
         """Follow the run until it ends, or asks something."""
@@ -325,11 +341,11 @@ class _There:
         write_waiting(self._output, {"workflow_id": run, **asked}, how=kind in ("worker", "store", "unknown"))
         match kind:
             case "question" if (line := _said("? ")) is not None:
-                return partial(people.answer, run, line, tool_call_id=name or None, by=self._by)
+                return partial(self._answer, name, line)
             case "approval" if (decision := _decision(self._by)) is not None:
                 return partial(people.decide, run, name, digest=asked.get("digest"), **decision)
             case "pause" if (line := _said("retry or abort? ")) is not None:
-                return partial(people.resume, run, "abort" if line == "abort" else "retry", by=self._by)
+                return partial(self._resume, "abort" if line == "abort" else "retry")
         self._output.note("Left open; `holdfast pending` shows it.")
         return None
 

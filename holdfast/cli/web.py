@@ -149,7 +149,7 @@ def _loaded(output: Output, app: str | None, store: str | None) -> Application:
             output.note(f"{app} cannot be loaded, so nothing can be started from the page: {why}")
     path = store or ("holdfast.db" if Path("holdfast.db").is_file() else None)
     if path is None:
-        output.note("No store: --store FILE shows transcripts, decisions and pictures of pipelines, too.")
+        output.note("No store: --store FILE shows transcripts, decisions and pictures, and keeps who has signed out.")
     return Application(store=None if path is None else sqlite_store(path))
 
 

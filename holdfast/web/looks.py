@@ -9,7 +9,7 @@ from typing import Any
 
 from temporalio.service import RPCError
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreError
 from holdfast.messages import visible
 from holdfast.stores.protocol import AgentStore, PartialAnswer, PartialAnswers
 
@@ -53,7 +53,9 @@ class Looks:
                 again = looked + min(max(_EVERY, (clock() - looked) / _SHARE), _AT_LEAST_EVERY)
                 yield ": still here\n\n"
             if words is not None and isinstance(self._store, PartialAnswers):
-                part = await self._store.load_partial(words[0], after=words[1])
+                part = None
+                with suppress(StoreError):  # its words are told as soon as the store can be read
+                    part = await self._store.load_partial(words[0], after=words[1])
                 if part is not None and part.text:
                     words = (words[0], part)
                     data = {"offset": part.offset, "text": visible(part.text)}
@@ -88,6 +90,8 @@ def read_position(text: str) -> PartialAnswer | None:
     """Return what `position` wrote; None for anything else, and then a page is told all."""
     turn, _, rest = text.partition("/")
     attempt, _, end = rest.rpartition("/")
-    if not (turn.isascii() and turn.isdecimal() and end.isascii() and end.isdecimal() and len(turn) + len(end) < 30):
+    if not (
+        turn.isascii() and turn.isdecimal() and end.isascii() and end.isdecimal() and max(len(turn), len(end)) <= 15
+    ):
         return None
     return PartialAnswer(turn=int(turn), attempt=attempt, offset=int(end), text="")

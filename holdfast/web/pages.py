@@ -28,6 +28,7 @@ from holdfast.temporal.items import read_result
 from holdfast.temporal.seen import listed, outcome, runs_query
 from holdfast.web.access import Person, Role
 from holdfast.web.acts import ACTS, SAID, Doing, Done, Form, may_act
+from holdfast.web.asked import load_all, load_whole
 from holdfast.web.graphs import draw
 from holdfast.web.looks import Looks, digest, position, read_position
 from holdfast.web.rendering import run_path, step_link, templates
@@ -72,6 +73,7 @@ class Pages:
             Route("/runs", self.runs),
             Route("/changes", self.changes),
             Route("/link/{token}", self.link, methods=["GET", "POST"]),
+            Route("/arguments/{run:path}", self.arguments),
             Route("/start", self.starts),
             Route("/start/{name}", self.start, methods=["GET", "POST"]),
             *(
@@ -127,7 +129,8 @@ class Pages:
         changes = _changes(f"/?group={quote(group)}", items)
         mine = [item for item in items if may_act(person, item)]
         others = [item for item in items if item not in mine]
-        return self.page(request, "inbox", mine=mine, others=others, group=group, most=_WAITING, changes=changes)
+        shown: dict[str, Any] = {"mine": mine, "others": others, "whole": await load_all(self._store, items)}
+        return self.page(request, "inbox", group=group, most=_WAITING, changes=changes, **shown)
 
     async def _waiting(self, group: str) -> list[dict[str, Any]]:
         items = await self.people.waiting(group=group or None, limit=_WAITING)
@@ -163,6 +166,7 @@ class Pages:
             result=result,
             ended=outcome(seen) if "closed" in seen else None,
             waiting=waiting,
+            whole=await load_all(self._store, waiting),
             messages=await self._runs.messages(seen),
             decisions=await load_acts(self._store, run_key, seen["first_run_id"]),
             progress=progress,
@@ -172,6 +176,22 @@ class Pages:
             partial=said,
             changes=None if "closed" in seen else _changes(f"/runs/{run}", seen, run_key if speaks else None, said),
         )
+
+    async def arguments(self, request: Request) -> Response:
+        """All arguments that somebody is asked to approve, a part at a time, or as a file."""
+        self._person(request)
+        run, gate = request.path_params["run"], request.query_params.get("gate", "")
+        items = [item for item in await self.people.pending(run) if item["name"] == gate]
+        whole = await load_whole(self._store, items[0]) if items else None
+        if whole is None or whole.why is not None:
+            raise HTTPException(404, (whole and whole.why) or "Nothing of this name waits, or its card has all of it.")
+        if "file" in request.query_params:
+            name = {"Content-Disposition": 'attachment; filename="arguments.json"'}
+            return Response(whole.file, media_type="application/json", headers=name)
+        asked = request.query_params.get("page", "1")
+        number = min(int(asked) if asked.isdecimal() and len(asked) < 9 else 1, whole.pages) or 1
+        shown = {"item": items[0], "run": run, "whole": whole, "number": number}
+        return self.page(request, "arguments", changes=None, **shown)
 
     def _in_temporal(self, seen: dict[str, Any]) -> str | None:
         if self._ui is None:
@@ -272,7 +292,8 @@ class Pages:
         items = [{**item, "workflow_id": link.workflow_id} for item in found if link.is_for(item)]
         if request.method == "GET" or not items:
             status = 200 if request.method == "GET" else 409
-            shown = {"items": items, "link": link, "token": token, "decider": person}
+            whole = await load_all(self._store, items)
+            shown = {"items": items, "link": link, "token": token, "decider": person, "whole": whole}
             return self.page(request, "link", status=status, changes=None, **shown)
         form = await self._access.form(request, in_session=False)
         form |= {"gate": link.gate, "digest": link.digest}  # as it was signed, whatever was sent

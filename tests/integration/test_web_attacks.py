@@ -121,6 +121,19 @@ async def test_a_broken_request_leaves_no_traceback_in_the_log(
     assert [record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR] == []
 
 
+async def test_a_page_that_says_it_has_heard_of_impossible_words_is_told_all(
+    temporal: Temporal, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = create_app(temporal.client, access=Access(people=PEOPLE), store=temporal.store)
+    olga = {"Authorization": f"Bearer {TOKENS['olga']}"}
+    async with served(app) as address, httpx.AsyncClient(base_url=address, headers=olga) as client:
+        for has in ("99999999999999999999/x/9999999", "1/x/99999999999999999999", "-1//-1", "1/\udcff/1"):
+            asked = {"of": "/", "words": "nobody's", "has": has.encode(errors="replace").decode()}
+            async with client.stream("GET", "/changes", params=asked) as told:
+                assert await anext(told.aiter_bytes())  # it is told of a change, and its words were looked for before
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
 def test_a_fault_that_comes_again_and_again_is_logged_once_with_how_often_it_came() -> None:
     sparing, logged = servers.Sparing(), []
     for second in range(120):

@@ -7,7 +7,7 @@ from typing import Any
 
 from temporalio.api.enums.v1 import EventType
 
-from holdfast import Agent, Loop, ModelError, RetryPolicy
+from holdfast import Agent, Loop, ModelError, RetryPolicy, sqlite_store
 from holdfast.stores import DecisionRecord
 from holdfast.temporal.audits import load_acts
 from holdfast.testing import ScriptedModel
@@ -123,3 +123,19 @@ async def test_commands_put_on_record_who_it_was_and_show_it(temporal: Temporal,
 
 async def _asks(run: Run, kind: str) -> bool:
     return any(item["kind"] == kind for item in await run.query("pending"))
+
+
+async def test_what_is_said_and_answered_in_a_chat_is_on_record(temporal: Temporal, tmp_path: Path) -> None:
+    agent = Agent("clerk", tools=[ask_user])
+    trail = ("--store", str(tmp_path / "holdfast.db"))
+    async with temporal.worker(agent, llm=ScriptedModel([ASKS, "done"])):
+        words = ("chat", "clerk", "--session", temporal.session(), "--task-queue", temporal.name, *trail)
+        assert "done" in await done(temporal, *words, stdin="go\nred\n", HOLDFAST_USER="grace")
+        run: Run = temporal.people.run(f"clerk/{temporal.session()}")
+        first = (await run.describe()).raw_info.first_run_id
+        async with sqlite_store(tmp_path / "holdfast.db") as store:
+            rows = await load_acts(store, first)
+        assert [(row.decision, row.by, row.comment) for row in rows] == [
+            ("start", "grace", None),
+            ("answer", "grace", "red"),
+        ]
