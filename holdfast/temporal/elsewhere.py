@@ -1,5 +1,6 @@
 """What a worker has not, its store included, and how an activity comes to one that has it."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, Protocol, TypeVar, cast
@@ -100,13 +101,16 @@ async def with_store(waiter: Waiter, attempt: Callable[[dict[str, Any]], Awaitab
             if not is_store_away(error):
                 raise
             waiter.show_store_away(error, since)
+        # Not in a `finally`: a worker that drops the run closes it outside of the workflow's loop.
         try:
-            return await attempt(until_the_store_is_back(options))
-        except FailureError as error:
-            if not _may_be_tried_again(error):
-                raise
-        finally:
+            result = await attempt(until_the_store_is_back(options))
+        except (FailureError, asyncio.CancelledError) as error:
             waiter.show_store_back()
+            if not isinstance(error, FailureError) or not _may_be_tried_again(error):
+                raise
+        else:
+            waiter.show_store_back()
+            return result
 
 
 def _may_be_tried_again(error: FailureError) -> bool:
