@@ -1,5 +1,7 @@
 """What a run returns, and the JSON from which another process continues it."""
 
+import hmac
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -8,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from typing_extensions import TypeIs
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, InputError
 from holdfast.messages import Message, Record, Usage
 
 RunStatus = Literal[
@@ -81,6 +83,7 @@ class Checkpoint(Record):
         pending_tool_use_id: the call that waits for an answer, the first of `questions`.
         questions: all open questions of the turn, in call order; and gates that were decided, until it is over.
         session_id: the session that holds the same messages, if there is one.
+        signature: proves that it was written with the `checkpoint_key` by which it is read; None without one.
     """
 
     messages: tuple[Message, ...] = ()
@@ -89,6 +92,52 @@ class Checkpoint(Record):
     pending_tool_use_id: str | None = None
     questions: tuple[Question, ...] | None = None
     session_id: str | None = None
+    signature: str | None = None
+
+
+CheckpointKey = bytes | str
+_SHORTEST_KEY = 16  # bytes
+
+
+def check_key(key: object) -> bytes | None:
+    """Return the key that checkpoints are signed with, as bytes.
+
+    Raises:
+        InputError: it can be guessed, or is none.
+    """
+    if key is None:
+        return None
+    if not isinstance(key, str | bytes):
+        raise InputError(f"checkpoint_key must be text or bytes, got {type(key).__name__}")
+    plain = key.encode() if isinstance(key, str) else key
+    if len(plain) < _SHORTEST_KEY:
+        raise InputError(f"checkpoint_key must have at least {_SHORTEST_KEY} bytes, got {len(plain)}")
+    return plain
+
+
+def signed(checkpoint: Checkpoint, agent: str, key: bytes | None) -> Checkpoint:
+    """Return a checkpoint of an agent signed with a key; without one, as it is."""
+    if key is None:
+        return checkpoint
+    return checkpoint.model_copy(update={"signature": _signature(checkpoint, agent, key)})
+
+
+def check_signature(checkpoint: Checkpoint, agent: str, key: bytes) -> None:
+    """Refuse a checkpoint that was not signed with this key for this agent, or was changed since.
+
+    Raises:
+        InputError: saying so.
+    """
+    if checkpoint.signature is None:
+        raise InputError("the checkpoint is not signed, and checkpoint_key= takes none that is not")
+    if not hmac.compare_digest(checkpoint.signature.encode(), _signature(checkpoint, agent, key).encode()):
+        raise InputError(f"the checkpoint was changed, or signed with another key or for another agent than '{agent}'")
+
+
+def _signature(checkpoint: Checkpoint, agent: str, key: bytes) -> str:
+    plain = checkpoint.model_copy(update={"signature": None}).model_dump(mode="json")
+    text = json.dumps([agent, plain], sort_keys=True, separators=(",", ":"))
+    return hmac.digest(key, text.encode(), "sha256").hex()
 
 
 @dataclass(frozen=True, slots=True)

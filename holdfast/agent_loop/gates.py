@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from pydantic_core import to_json
 
-from holdfast.messages import Record, clean_text, cut, error_text, explain, json_problem
+from holdfast.messages import Record, clean_text, cut, error_text, explain, json_problem, person
 from holdfast.tools import Approval
 
 GateStatus = Literal["open", "approved", "rejected", "timed-out"]
@@ -53,7 +53,7 @@ def digest_of(gate: str, message: str, *shown: Any) -> str:
 
 
 def access_problem(rule: Callable[[str | None], object] | None, user: str | None) -> str | None:
-    """Return why an access rule of a pipeline does not let somebody, or None if it does."""
+    """Return why an access rule of an agent or a pipeline does not let somebody, or None if it does."""
     if rule is None:
         return None
     try:
@@ -100,8 +100,8 @@ class GateRule:
             remind_every=approval.remind_every,  # type: ignore[arg-type]
             users=approval.users,
             groups=approval.asked_groups,
-            quorum=approval.quorum,
-            exclude_requester=approval.exclude_requester,
+            quorum=approval.quorum or 1,
+            exclude_requester=bool(approval.exclude_requester),
             escalate_to=None if approval.escalate_to is None else cls.of(approval.escalate_to, patience=patience),
         )
 
@@ -147,7 +147,7 @@ class Gate:
     Args:
         rule: whom it asks now; another one after an escalation.
         digest: of what people are shown.
-        requester: who started the run.
+        requesters: who has spoken to the run: who started it, said or answered something, or edited a call.
         since: when it began to ask those whom it asks now.
         approvals: so far; the first has the edit that all of them mean.
         last: the decision that ended it; None while it is open, and when its time ended it.
@@ -158,7 +158,7 @@ class Gate:
     rule: GateRule
     digest: str
     since: datetime
-    requester: str | None = None
+    requesters: tuple[str, ...] = ()
     approvals: tuple[Decision, ...] = ()
     status: GateStatus = "open"
     last: Decision | None = None
@@ -185,32 +185,36 @@ class Gate:
 
     def problem(self, decision: Decision) -> str | None:
         """Return why a decision does not count, or None if it does."""
-        by, rule = decision.by, self.rule
+        by, rule, who = decision.by, self.rule, person(decision.by)
         if self.status != "open":
             return f"gate {self.name} was {self.status.replace('-', ' ')} already"
         if decision.digest is not None and decision.digest != self.digest:
             return f"gate {self.name} shows something else now: look at it again, and decide on digest {self.digest}"
         needs_name = bool(rule.users) or rule.quorum > 1 or rule.exclude_requester
-        if by is None and needs_name:
+        if not who and needs_name:
             return f"gate {self.name}: by is missing; it must be said who decides"
-        if rule.users and by not in rule.users:
+        if rule.users and who not in map(person, rule.users):
             return f"gate {self.name}: {by} may not decide it; {', '.join(rule.users)} may"
         if decision.decision == "reject":
             return None
-        if rule.exclude_requester and by == self.requester:
+        if rule.exclude_requester and who in map(person, self.requesters):
             return f"gate {self.name}: {by} has asked for it, and cannot approve it"
-        if any(earlier.by == by for earlier in self.approvals) and by is not None:
+        if who and any(person(earlier.by) == who for earlier in self.approvals):
             return f"gate {self.name}: {by} has approved it already"
         if self.approvals and to_json(self.approvals[0].edit) != to_json(decision.edit):
             return f"gate {self.name}: others have approved it with another edit"
         return None
 
     def decided(self, decision: Decision) -> "Gate":
-        """Return the gate after a decision that counts."""
+        """Return the gate after a decision that counts.
+
+        Where requesters cannot approve, who edits asks for what the edit says: so many others must approve that.
+        """
         if decision.decision == "reject":
             return replace(self, status="rejected", last=decision)
         approvals = (*self.approvals, decision.model_copy(update={"edit": None}) if self.approvals else decision)
-        if len(approvals) < self.rule.quorum:
+        is_own = self.rule.exclude_requester and approvals[0].edit is not None
+        if len(approvals) < self.rule.quorum + is_own:
             return replace(self, approvals=approvals)
         return replace(self, approvals=approvals, status="approved", last=approvals[-1])
 
@@ -240,7 +244,7 @@ class Gate:
             "rule": self.rule.plain(),
             "digest": self.digest,
             "since": self.since.isoformat(),
-            "requester": self.requester,
+            "requesters": list(self.requesters),
             "approvals": [decision.model_dump() for decision in self.approvals],
         }
         if self.arguments is not None:
@@ -262,7 +266,7 @@ class Gate:
             rule=GateRule.read(data["rule"]),
             digest=data["digest"],
             since=datetime.fromisoformat(data["since"]),
-            requester=data["requester"],
+            requesters=tuple(data.get("requesters", ())),
             approvals=approvals,
             status=status,
             last=ended if last is None else Decision(**last),

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, cast
 
 from pydantic_core import to_json
@@ -11,7 +12,7 @@ from holdfast.agent_loop.gates import Decision, Gate, GateRule, digest_of
 from holdfast.agents import Agent
 from holdfast.checkpoints import Question
 from holdfast.errors import InputError
-from holdfast.messages import ToolCall, cut, error_text, read_json, size_over
+from holdfast.messages import ToolCall, cut, distinct_people, error_text, read_json, size_over
 from holdfast.tools import Approval, Failed, Outcome, Returned
 
 NOBODY_TO_ASK = "Not run: it needs approval, for which an agent that a tool runs cannot wait"
@@ -19,7 +20,12 @@ _SHOWN_BYTES = 4 * 1024  # of what people are asked before a call; a turn may ha
 
 
 def open_gates(
-    agent: Agent, calls: Iterable[ToolCall], *, at: datetime, requester: str | None
+    agent: Agent,
+    calls: Iterable[ToolCall],
+    *,
+    at: datetime,
+    requesters: Iterable[str | None],
+    asked_at: Mapping[str, datetime] = MappingProxyType({}),
 ) -> tuple[list[Question], dict[str, str], list[str]]:
     """Return the gates that these calls have to pass, by call id why some cannot run at all, and what a developer
     should hear of that.
@@ -29,8 +35,11 @@ def open_gates(
 
     Args:
         at: the time now.
-        requester: for whom the agent runs.
+        requesters: who has spoken to the run.
+        asked_at: by call id, when somebody who need not tell the truth says that people were asked: their digest is
+            good, and a time that is over stays over, but nothing is let through by it.
     """
+    people = distinct_people(requesters)
     questions, refused, faults = [], {}, []
     for asked in calls:
         tool = agent.tool_map[asked.name]
@@ -42,7 +51,7 @@ def open_gates(
         try:
             approval = tool.approval_of(call)
             if approval is not None:
-                questions.append(_asked(agent, call, approval, at, requester))
+                questions.append(_asked(agent, call, approval, at, asked_at.get(call.id, at), people))
         except InputError as error:
             refused[call.id] = cut(error_text(error), _SHOWN_BYTES)
             faults.append(refused[call.id])
@@ -54,18 +63,23 @@ def open_gates(
     return questions, refused, faults
 
 
-def _asked(agent: Agent, call: ToolCall, approval: Approval, at: datetime, requester: str | None) -> Question:
+def _asked(
+    agent: Agent, call: ToolCall, approval: Approval, at: datetime, asked_at: datetime, requesters: tuple[str, ...]
+) -> Question:
     usual = f'May the tool "{call.name}" run?'
     texts = [cut(one.shown(call.model_copy(deep=True)), _SHOWN_BYTES) or usual for one in approval.chain]
     # By the time, too: providers' ids repeat, and a decision must not count for another call.
-    digests = [digest_of(call.id, text, call.name, call.arguments, at.isoformat(), n) for n, text in enumerate(texts)]
+    digests = [
+        digest_of(call.id, text, call.name, call.arguments, asked_at.isoformat(), n) for n, text in enumerate(texts)
+    ]
     later = [{"message": text, "digest": digest} for text, digest in zip(texts, digests, strict=True)][1:]
+    is_let_through_by_time = any(one.on_timeout in ("approve", "escalate") for one in approval.chain)
     gate = Gate(
         name=call.id,
         rule=_rule(agent, approval).asking(later),
         digest=digests[0],
-        since=at,
-        requester=requester,
+        since=at if is_let_through_by_time else min(at, asked_at),
+        requesters=requesters,
         arguments=call.arguments,
     )
     return Question(question=texts[0], tool_call_id=call.id, gate=gate.plain())

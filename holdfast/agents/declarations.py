@@ -15,7 +15,7 @@ from pydantic_core import PydanticSerializationError
 from holdfast.agents.limits import Loop
 from holdfast.errors import DefinitionError
 from holdfast.messages import cut, explain, read_json, unfenced
-from holdfast.tools import Tool, ToolContext, check_choice, json_schema, schema_type, tool
+from holdfast.tools import Tool, ToolContext, check_access, check_choice, json_schema, schema_type, tool
 
 NAME = re.compile(r"[a-z][a-z0-9-]*")
 
@@ -69,7 +69,8 @@ class Agent:
         state, initial_state: the type of `ctx.state` and the value each run starts with a copy of.
         output: the type that the final answer, read as JSON, must match; else the run ends with "error".
         settings: further keyword arguments for the adapter's `chat`, such as max_tokens.
-        access: kept as given.
+        access: `{"start": f, "approve": f}`, functions of a user id, or None, that say whether that user may begin a
+            run of it, and decide on its calls.
         on_start, on_complete, on_stuck: functions of `AgentContext`, plain or async, around the loop. `on_stuck`
             is called when the run stopped early; neither is on "error".
         on_terminal_tool_error: "message" lets the model read it, "stop" ends the run with "error" after the turn's
@@ -114,10 +115,10 @@ class Agent:
                 raise self._fault(f"{name} must be callable, got {getattr(self, name)!r}")
         check_choice(f"Agent '{self.name}': on_terminal_tool_error", self.on_terminal_tool_error,
                       ("message", "stop", "fail"))  # fmt: skip
-        for name in ("settings", "access"):
-            if not isinstance(getattr(self, name), Mapping):
-                raise self._fault(f"{name} must be a mapping, got {getattr(self, name)!r}")
-            object.__setattr__(self, name, _frozen(getattr(self, name)))
+        if not isinstance(self.settings, Mapping):
+            raise self._fault(f"settings must be a mapping, got {self.settings!r}")
+        object.__setattr__(self, "settings", _frozen(self.settings))
+        object.__setattr__(self, "access", check_access(f"Agent '{self.name}'", self.access))
         if wrong := [key for key in self.settings if not isinstance(key, str) or key in ("messages", "tools")]:
             raise self._fault(f"settings are further keyword arguments for chat(messages, tools); {wrong[0]!r} is none")
         self._check_tools()

@@ -135,7 +135,8 @@ class Loop:
         on_budget: when a budget is spent: "end" ends the run, "ask" pauses it on Temporal, until a person lets it use
             as much again. In process, and in an agent that another one runs, it always ends.
         model_retry: how a model call is tried again whose error may pass, such as status 429, 5xx, or no connection; a
-            provider's `Retry-After` goes before. Eight times in all by default, 1 s apart, then 2 s, up to 60 s.
+            provider's `Retry-After` goes before. Eight times in all by default, 1 s apart, then 2 s, up to 60 s; then
+            a run on Temporal pauses. After as many as are said here it ends with an error, as in process.
     """
 
     max_iterations: int = 20

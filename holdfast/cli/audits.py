@@ -1,7 +1,5 @@
 """Who does what by a command, and the audit trail of the store that keeps it."""
 
-import getpass
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,10 +18,6 @@ AUDITED = click.option(
     "--store", metavar="FILE", envvar="HOLDFAST_STORE",
     help="SQLite store whose audit trail is to say who did it; else holdfast.db, if it is here.  [env: HOLDFAST_STORE]",
 )  # fmt: skip
-
-
-def who(by: str | None) -> str:
-    return by or os.environ.get("HOLDFAST_USER") or getpass.getuser()
 
 
 async def put_on_record(

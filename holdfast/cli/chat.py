@@ -14,8 +14,9 @@ import click
 
 from holdfast.checkpoints import InterruptedResponse, RunResult
 from holdfast.cli.applications import Application, load_application
-from holdfast.cli.audits import BY, who
+from holdfast.cli.audits import BY
 from holdfast.cli.commands import client_of, server_options, with_output
+from holdfast.cli.inputs import who
 from holdfast.cli.outputs import Output, shown
 from holdfast.cli.runs import progress, write_waiting
 from holdfast.cli.workers import STORE
@@ -283,10 +284,13 @@ class _There:
 
     async def begin(self) -> dict[str, Any] | None:
         """Come back to the session's run, if there is one that is in flight."""
+        from holdfast.temporal.owners import check_owner
         from holdfast.temporal.seen import described
 
         with suppress(InputError):
-            if (await described(self._client, self._run)).close_time is None:
+            run = await described(self._client, self._run)
+            if run.close_time is None:
+                await check_owner(self._client, self._run, run.run_id, self._session, (self._by, None))
                 return await self._followed()
         return None
 
@@ -295,7 +299,7 @@ class _There:
 
         handle = await start_agent(
             self._client, self._agent, message=line, session_id=self._session, task_queue=self._task_queue,
-            if_running="message",
+            user_id=self._by, if_running="message",
         )  # fmt: skip
         self._run = handle.id
         was_there = handle.first_execution_run_id is None

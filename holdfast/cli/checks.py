@@ -17,7 +17,7 @@ from holdfast.cli.commands import FAILED, client_of, log_as_python_does, server_
 from holdfast.cli.outputs import Output
 from holdfast.errors import HoldfastError, InputError
 from holdfast.pipelines import pipeline
-from holdfast.stores import sqlite_store
+from holdfast.stores import session_key_of, sqlite_store
 
 if TYPE_CHECKING:
     from temporalio.client import Client, WorkflowHistory
@@ -176,7 +176,7 @@ async def _sessions(client: "Client", task_queue: str, path: str) -> tuple[bool,
             has_begun = not {"worker", "store"} & {*seen["waiting"]}  # else nothing may be written yet
             if run.task_queue == task_queue and has_begun:
                 count += 1
-                if await store.load_session(seen["session_id"]) is None:
+                if await store.load_session(session_key_of(seen.get("tenant_id"), seen["session_id"])) is None:
                     lost.append(run.id)
     if not lost:
         return True, f"those of {count} runs in flight are in {path}"

@@ -1,12 +1,19 @@
 """What people give: texts, JSON and images, as arguments, in files or on standard input."""
 
+import getpass
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import InputError
 from holdfast.messages import Image
+
+
+def who(by: str | None) -> str:
+    """Return who somebody is who gives a command: what they say, else the login name."""
+    return by or os.environ.get("HOLDFAST_USER") or getpass.getuser()
 
 
 def read_text(given: str) -> str:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from holdfast.cli.audits import AUDITED, BY, put_on_record, who
+from holdfast.cli.audits import AUDITED, BY, put_on_record
 from holdfast.cli.commands import on_temporal
-from holdfast.cli.inputs import image_of, read_json_option, read_text
+from holdfast.cli.inputs import image_of, read_json_option, read_text, who
 from holdfast.cli.outputs import Output, ago, stoppable
 from holdfast.cli.runs import RUN, tell_if_failed, write_waiting
 from holdfast.errors import InputError
@@ -291,7 +291,7 @@ async def export_run(client: "Client", output: Output, run: str, file: Path | No
 @click.argument("agent")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("-s", "--session", help="The session to begin with it; a new one if left out.")
-@click.option("--user", help="Whose it is.")
+@click.option("--user", help="Whose it is.  [env: HOLDFAST_USER; else the login name]")
 @click.option("--tenant", help="For whom.")
 @click.option("--task-queue", default="holdfast", show_default=True, help="Queue of the workers.")
 @on_temporal
@@ -312,10 +312,10 @@ async def import_run(
     from holdfast.temporal import start_agent
 
     data = read_json_option("FILE", "-" if file == "-" else f"@{file}")
-    if isinstance(data, dict):
+    if isinstance(data, dict) and "signature" not in data:
         data.pop("session_id", None)  # it begins another one
     handle = await start_agent(
-        client, agent, checkpoint=data, session_id=session, user_id=user, tenant_id=tenant, task_queue=task_queue
+        client, agent, checkpoint=data, session_id=session, user_id=who(user), tenant_id=tenant, task_queue=task_queue
     )
     await tell_if_failed(client, output, handle.id)
     output.item({"workflow_id": handle.id}, lambda: output.line(f"Started {handle.id}"))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.audits import AUDITED, BY, put_on_record, who
+from holdfast.cli.audits import AUDITED, BY, put_on_record
 from holdfast.cli.commands import INCOMPLETE, IncompleteError, on_temporal
-from holdfast.cli.inputs import image_of, read_json_option, read_text
+from holdfast.cli.inputs import image_of, read_json_option, read_text, who
 from holdfast.cli.outputs import Output, ago, shown
 from holdfast.cli.sessions import STORED, opened, transcript, write_message
 from holdfast.errors import InputError
@@ -50,7 +50,7 @@ def _check_start(*, message: str | None, given: str | None, **options: Any) -> N
 @click.option("--run-key", help="Names a pipeline's run, as a session an agent's.")
 @click.option("--restart-of", metavar="RUN_KEY", help="An earlier run of the pipeline, whose results are used again.")
 @click.option("--restart-from", metavar="STEP", help="The step at which it begins then.")
-@click.option("--user", help="Who says it.")
+@click.option("--user", help="Who says it.  [env: HOLDFAST_USER; else the login name]")
 @click.option("--tenant", help="For whom.")
 @click.option("--max-iterations", type=click.IntRange(min=1), help="Model calls, in place of the agent's own limit.")
 @click.option("--task-queue", default="holdfast", show_default=True, help="Queue of the workers.")
@@ -103,7 +103,7 @@ async def _start_agent(client: "Client", name: str, message: str, options: dict[
         message=read_text(message),
         images=[image_of(one) for one in options["images"]],
         session_id=options["session"],
-        user_id=options["user"],
+        user_id=who(options["user"]),
         tenant_id=options["tenant"],
         max_iterations=options["max_iterations"],
         task_queue=options["task_queue"],
@@ -121,7 +121,7 @@ async def _start_pipeline(client: "Client", name: str, given: str, options: dict
         run_key=options["run_key"],
         restart_of=options["restart_of"],
         restart_from=options["restart_from"],
-        user_id=options["user"],
+        user_id=who(options["user"]),
         tenant_id=options["tenant"],
         task_queue=options["task_queue"],
     )
@@ -198,7 +198,7 @@ async def show(client: "Client", output: Output, run: str, messages: int | None,
         return
     if "session_id" not in seen:
         raise InputError(f"Run {run} has no session of its own; the agents that it runs have")
-    said = (await transcript(store, seen["session_id"]))[1][-messages:]  # -0 leaves all
+    said = (await transcript(store, seen["session_id"], seen.get("tenant_id")))[1][-messages:]  # -0 leaves all
 
     def write() -> None:
         _write(output, seen)

@@ -11,7 +11,8 @@ from holdfast.cli.commands import with_output
 from holdfast.cli.outputs import Output, ago
 from holdfast.errors import InputError
 from holdfast.messages import Message, Usage
-from holdfast.stores import Session, SQLiteStore, sqlite_store
+from holdfast.stores import Session, SQLiteStore, session_key_of, sqlite_store
+from holdfast.stores.protocol import session_id_of
 
 STORED = click.option("--store", metavar="FILE", envvar="HOLDFAST_STORE", default="holdfast.db",
                       show_default=True, help="SQLite store.  [env: HOLDFAST_STORE]")  # fmt: skip
@@ -22,22 +23,29 @@ STORED = click.option("--store", metavar="FILE", envvar="HOLDFAST_STORE", defaul
 @STORED
 @click.option("--agent", help="Those of an agent.")
 @click.option("--user", help="Those of a user.")
+@click.option("--tenant", help="Those of a tenant; each has sessions of its own.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
 @with_output
-def sessions(output: Output, session: str | None, store: str, **wanted: Any) -> None:
+def sessions(output: Output, session: str | None, store: str, tenant: str | None, **wanted: Any) -> None:
     """List sessions in a store, or show the messages of one."""
-    asyncio.run(_list(output, store, **wanted) if session is None else _show(output, store, session))
+    asyncio.run(_list(output, store, tenant, **wanted) if session is None else _show(output, store, session, tenant))
 
 
-async def _list(output: Output, path: str, agent: str | None, user: str | None, limit: int) -> None:
+async def _list(output: Output, path: str, tenant: str | None, agent: str | None, user: str | None, limit: int) -> None:
     async with opened(path) as store:
-        found = await store.list_sessions(agent_name=agent, user_id=user, limit=limit)
+        found = await store.list_sessions(agent_name=agent, user_id=user, limit=limit if tenant is None else None)
+    found = [one for one in found if tenant in (None, one.tenant_id)][:limit]
     output.rows(
-        [one.model_dump(mode="json", exclude={"state", "questions"}) | {"waits": bool(one.questions)} for one in found],
+        [
+            one.model_dump(mode="json", exclude={"state", "questions"})
+            | {"id": session_id_of(one.id), "waits": bool(one.questions)}
+            for one in found
+        ],
         {
             "SESSION": lambda row: row["id"],
             "AGENT": lambda row: row["agent_name"],
             "USER": lambda row: row.get("user_id"),
+            "TENANT": lambda row: row.get("tenant_id"),
             "MESSAGES": lambda row: str(row["last_seq"]),
             "USED": lambda row: used(Usage(**row["usage"])) if row.get("usage") else "",
             "WAITS": lambda row: "for a person" if row["waits"] else "",
@@ -47,8 +55,8 @@ async def _list(output: Output, path: str, agent: str | None, user: str | None, 
     )
 
 
-async def _show(output: Output, path: str, session_id: str) -> None:
-    session, messages = await transcript(path, session_id)
+async def _show(output: Output, path: str, session_id: str, tenant: str | None) -> None:
+    session, messages = await transcript(path, session_id, tenant)
     if output.is_text:
         for message in messages:
             write_message(output, message)
@@ -57,22 +65,25 @@ async def _show(output: Output, path: str, session_id: str) -> None:
         return
     plain = [message.model_dump(mode="json") for message in messages]
     if output.form == "json":
-        output.item(session.model_dump(mode="json") | {"messages": plain}, lambda: None)
+        item = session.model_dump(mode="json") | {"id": session_id, "messages": plain}
+        output.item(item, lambda: None)
     else:
         output.rows(plain, {}, nothing="")
 
 
-async def transcript(path: str, session_id: str) -> tuple[Session, list[Message]]:
+async def transcript(path: str, session_id: str, tenant: str | None = None) -> tuple[Session, list[Message]]:
     """Return a session of a store, and its messages.
 
     Raises:
         InputError: there is no such store, or no such session in it.
     """
     async with opened(path) as store:
-        session = await store.load_session(session_id)
+        key = session_key_of(tenant, session_id)
+        session = await store.load_session(key)
         if session is None:
-            raise InputError(f"There is no session {session_id!r} in store {path!r}; {_ANOTHER}")
-        return session, await store.load_messages(session_id)
+            of = "" if tenant is None else f" of tenant {tenant!r}"
+            raise InputError(f"There is no session {session_id!r}{of} in store {path!r}; {_ANOTHER}")
+        return session, await store.load_messages(key)
 
 
 _ANOTHER = "--store or HOLDFAST_STORE names another"

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.applications import Application, BrokenApplicationError, load_application
-from holdfast.cli.audits import who
 from holdfast.cli.commands import on_temporal
+from holdfast.cli.inputs import who
 from holdfast.cli.outputs import Output
 from holdfast.cli.processes import until_stopped
 from holdfast.cli.workers import STORE, log_safely

@@ -83,6 +83,8 @@ async def run(
         user_id, tenant_id: who runs; owner of a new session, checked against a stored one.
         tools: handlers by tool name, in place of those declared; also for invoked agents.
         instance_id: what `ctx.agent.id` is; else a new id.
+        checkpoint_key: a secret of at least 16 bytes. Checkpoints are signed with it, and no other is taken; what was
+            decided at the gates of a signed one counts. Without it gates of a checkpoint are asked again.
 
     Raises:
         InputError: something given cannot be used, and nothing of it was written; or a decision does not count.

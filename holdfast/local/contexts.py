@@ -1,12 +1,19 @@
-"""Makes what a handler learns about its call. The key of a call rests on where in its session it stands."""
+"""Calls hooks, and makes what a handler learns about its call, whose key rests on where in its session it stands."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.agent_loop import last_answer
 from holdfast.agents import AgentContext
 from holdfast.local.dispatches import call_key
 from holdfast.messages import Message, ToolCall
 from holdfast.tools import AgentInvoker, ToolContext
+
+
+async def call_hook(hook: Callable[[AgentContext], object] | None, context: AgentContext) -> None:
+    """Call a hook of the agent's, if it has it."""
+    result = None if hook is None else hook(context)
+    if isinstance(result, Awaitable):
+        await result
 
 
 def tool_contexts(

@@ -1,12 +1,13 @@
 """Gates in this process: a decision is judged and recorded before it counts, and what waits is shown to people."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import ValidationError
 
-from holdfast.agent_loop import Decision, Gate, LoopState, access_problem, caller_problem, edit_problem
+from holdfast.agent_loop import Decision, Gate, LoopState, access_problem, caller_problem, edit_problem, open_gates
 from holdfast.agents import Agent
 from holdfast.checkpoints import PendingApproval, Question
 from holdfast.errors import InputError
@@ -14,6 +15,7 @@ from holdfast.local.pipeline_results import Kept
 from holdfast.messages import ToolCall, explain
 from holdfast.stores.protocol import DecisionRecord
 
+_LOG = logging.getLogger("holdfast")
 GivenDecision = Decision | Mapping[str, Any]
 _EXAMPLE = '[{"gate": "c1", "decision": "approve", "by": "ada"}]'
 
@@ -50,6 +52,21 @@ async def judge(
     if refused is not None:
         raise InputError(refused)
     return gate.decided(decision)
+
+
+def at_new_gates(
+    state: LoopState,
+    calls: Iterable[ToolCall],
+    agent: Agent,
+    requesters: Iterable[str | None],
+    asked_at: Mapping[str, datetime],
+) -> LoopState:
+    """Return the state in which people are asked about calls; see `open_gates`."""
+    at = datetime.now(UTC)
+    questions, refused, faults = open_gates(agent, calls, at=at, requesters=requesters, asked_at=asked_at)
+    for fault in faults:
+        _LOG.warning("Agent %s: %s", agent.name, fault)
+    return state.gated(questions, refused)
 
 
 async def at_gates(state: LoopState, decisions: Sequence[Decision], agent: Agent, kept: Kept) -> LoopState:
@@ -95,9 +112,11 @@ async def _judged(state: LoopState, decision: Decision, agent: Agent, kept: Kept
         gate = _gate(waiting[decision.gate])
         asked = next(call for call in state.open_calls if call.id == decision.gate)
         call = ToolCall(id=asked.id, name=asked.name, arguments=gate.arguments)
-        return gate, gate.problem(decision) or caller_problem(agent, call, decision) or edit_problem(
-            agent, call, decision, gate.rule
-        )
+        problem = gate.problem(decision)
+        if problem is None and (denied := access_problem(agent.access.get("approve"), decision.by)):
+            problem = f"gate {gate.name}: {denied} decide it"
+        problem = problem or caller_problem(agent, call, decision)
+        return gate, problem or edit_problem(agent, call, decision, gate.rule)
     if has := await has_counted(kept, decision):
         return None, None
     over = next((_gate(one).status for one in state.verdicts if one.tool_call_id == decision.gate), None)

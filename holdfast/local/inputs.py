@@ -6,8 +6,16 @@ from typing import Any, TypedDict
 
 from pydantic import ValidationError
 
-from holdfast.agent_loop import Decision, LoopState, gate_problem, read_transcript, unanswered
-from holdfast.checkpoints import Checkpoint, InterruptedResponse, Question, RunResult
+from holdfast.agent_loop import Decision, Gate, LoopState, access_problem, gate_problem, read_transcript, unanswered
+from holdfast.agents import Agent
+from holdfast.checkpoints import (
+    Checkpoint,
+    CheckpointKey,
+    InterruptedResponse,
+    Question,
+    RunResult,
+    check_signature,
+)
 from holdfast.errors import InputError
 from holdfast.llm import LLM
 from holdfast.messages import Image, Message, clean_text, explain, read_images, size_over
@@ -33,6 +41,22 @@ class RunOptions(TypedDict, total=False):
     tenant_id: str | None
     tools: Handlers | None
     instance_id: str | None
+    checkpoint_key: CheckpointKey | None
+
+
+def check_given(agent: object, user_id: str | None, max_stored_messages: object, tools: object) -> None:
+    """Refuse what no run can be made of.
+
+    Raises:
+        InputError: saying what.
+    """
+    if not isinstance(agent, Agent):
+        raise InputError(f"run() needs an Agent, got {agent!r}")
+    if isinstance(max_stored_messages, bool) or not isinstance(max_stored_messages, int) or max_stored_messages < 1:
+        raise InputError(f"max_stored_messages must be >= 1, got {max_stored_messages!r}")
+    if tools is not None and not isinstance(tools, Mapping):
+        raise InputError(f"tools must map names to handlers, got {tools!r}; tools are declared with the agent")
+    check_may_start(agent, user_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +65,7 @@ class RunInput:
 
     Args:
         messages: the transcript to start from, the checkpoint's if there is one.
+        is_signed: the checkpoint is one of ours, and says what was decided at its gates.
     """
 
     message: str | None
@@ -49,6 +74,7 @@ class RunInput:
     checkpoint: Checkpoint | None
     decisions: tuple[Decision, ...] = ()
     images: tuple[Image, ...] | None = None
+    is_signed: bool = False
 
     @classmethod
     def read(
@@ -61,8 +87,13 @@ class RunInput:
         *,
         images: Images = (),
         limit: int,
+        agent: str = "",
+        key: bytes | None = None,
     ) -> "RunInput":
         """Read what a caller gave; texts come out clean and at most `limit` bytes long.
+
+        Args:
+            agent, key: whose checkpoint it must be, and what it must be signed with; with anything if None.
 
         Raises:
             InputError: saying what cannot be used.
@@ -74,6 +105,8 @@ class RunInput:
         if images and message is None:
             raise InputError("images= go with a message=")
         read = None if checkpoint is None else _read_checkpoint(checkpoint)
+        if read is not None and key is not None:
+            check_signature(read, agent, key)
         given = messages if read is None else read.messages
         return cls(
             message=_read_text("message", message, limit),
@@ -82,6 +115,7 @@ class RunInput:
             checkpoint=read,
             decisions=decisions,
             images=read_images(images, limit),
+            is_signed=read is not None and key is not None,
         )
 
     @property
@@ -93,6 +127,28 @@ class RunInput:
         if self.checkpoint.questions is None and pending is not None:
             return (Question(question="", tool_call_id=pending),)  # a checkpoint of the documents' four fields
         return self.checkpoint.questions or ()
+
+    @property
+    def credible_questions(self) -> tuple[Question, ...]:
+        """The questions that a run may go on with. Whoever holds an unsigned checkpoint can write into it that a call
+        was approved, by whom it may be, and that time approves it: its gates are made anew from the agent.
+        """
+        return tuple(question for question in self.questions if self.is_signed or question.gate is None)
+
+    @property
+    def claimed_gates(self) -> tuple[Gate, ...]:
+        """The gates that an unsigned checkpoint says were open or decided."""
+        gates = (question.gate for question in self.questions if not self.is_signed)
+        return tuple(Gate.read(gate) for gate in gates if gate is not None)
+
+    @property
+    def decisions_as_shown(self) -> tuple[Decision, ...]:
+        """The decisions, each on what the checkpoint shows: nobody approves what it became when it was made anew."""
+        shown = {gate.name: gate.digest for gate in self.claimed_gates}
+        return tuple(
+            one if one.digest or one.gate not in shown else one.model_copy(update={"digest": shown[one.gate]})
+            for one in self.decisions
+        )
 
     def check_questions(self) -> None:
         """Refuse a checkpoint whose questions do not belong to calls that wait for a result."""
@@ -173,6 +229,12 @@ def _read_checkpoint(checkpoint: GivenCheckpoint) -> Checkpoint:
         return Checkpoint.model_validate(checkpoint)
     except ValidationError as error:
         raise InputError(f"the checkpoint cannot be read: {explain(error)}") from error
+
+
+def check_may_start(agent: Agent, user: str | None) -> None:
+    """Refuse whom the agent does not let begin a run."""
+    if refused := access_problem(agent.access.get("start"), user):
+        raise InputError(f"Agent '{agent.name}': {refused} start it")
 
 
 def check_may_speak(state: LoopState, session_id: str | None) -> None:

@@ -86,6 +86,11 @@ class Kept:
         verdicts = [record for record in found if record.decision in ("approve", "reject")]
         return [record for record in verdicts if record.gate == gate and record.refused is None]
 
+    async def editors(self) -> list[str | None]:
+        """Return who has put something else in the place of what was asked for, and counted."""
+        found = self._decisions if self._store is None else await self._store.load_decisions(self.name)
+        return [record.by for record in found if record.edit is not None and record.refused is None]
+
     async def record(
         self, decision: Decision, at: datetime, refused: str | None, key: str | None = None, digest: str | None = None
     ) -> None:

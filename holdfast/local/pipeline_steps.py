@@ -17,7 +17,7 @@ from holdfast.local.runs import Run
 from holdfast.messages import LLMResponse, Message, ToolCall, error_text
 from holdfast.pipeline_loop import Done, read_answer, read_value
 from holdfast.pipelines import Step
-from holdfast.stores.protocol import DurableStore
+from holdfast.stores.protocol import DurableStore, session_key_of
 from holdfast.tools import Tool
 
 
@@ -52,7 +52,7 @@ class StepRunner:
     async def calls_of(self, path: str, step: Step[Any]) -> Kept:
         """Return where the decisions on the calls of a step's agent are kept."""
         session = step_session(self._name, path, await self._kept.count(f"{path}?failed"))
-        name = f"{cast(Agent, step.agent).name}/{session}"
+        name = f"{cast(Agent, step.agent).name}/{session_key_of(self._options.get('tenant_id'), session)}"
         return Kept(name, cast("DurableStore | None", self._options.get("store")))
 
     async def failed(self, path: str, step: Step[Any], result: StepResult) -> None:
@@ -67,7 +67,8 @@ class StepRunner:
         store, said = options.get("store"), False
         if store is not None:
             session = step_session(self._name, path, await self._kept.count(f"{path}?failed"))
-            said = await store.load_session(session) is not None
+            key = session_key_of(options.get("tenant_id"), session)
+            said = await store.load_session(key) is not None
             options = {**options, "session_id": session}
         try:
             return await Run(agent, **options).go(message=None if said else message, decisions=decisions)

@@ -21,7 +21,7 @@ from holdfast.local.inputs import RunOptions
 from holdfast.local.outputs import read_in_time
 from holdfast.local.pipeline_results import Kept
 from holdfast.local.pipeline_steps import StepRunner, read_result
-from holdfast.messages import explain
+from holdfast.messages import distinct_people, explain
 from holdfast.pipeline_loop import (
     Action,
     Done,
@@ -35,7 +35,7 @@ from holdfast.pipeline_loop import (
 )
 from holdfast.pipelines import Pipeline, Step
 from holdfast.pipelines.paths import find, stage_index
-from holdfast.stores.protocol import DurableStore, check_session_id
+from holdfast.stores.protocol import DurableStore, check_session_id, check_tenant_id, session_key_of
 from holdfast.tools import Approval
 
 _LOG = logging.getLogger("holdfast")
@@ -52,7 +52,8 @@ class PipelineRun:
         self._pipeline = pipeline
         self._store = store = cast("DurableStore | None", options.get("store"))
         self._run_key = run_key
-        self._name = f"{pipeline.name}/{run_key}"
+        tenant = check_tenant_id(options.get("tenant_id"))
+        self._name = f"{pipeline.name}/{session_key_of(tenant, str(run_key))}"
         self._who = {"user_id": options.get("user_id"), "tenant_id": options.get("tenant_id")}
         self._on_progress = on_progress
         self._state = PipelineState(plan(pipeline))
@@ -267,10 +268,6 @@ class PipelineRun:
     async def _at_gate(self, path: str, approval: Approval) -> Done:
         now = datetime.now(UTC)
         is_skipped = path.split("/")[0] in self._skipped
-        if is_skipped and self._store is None:  # the caller says so, and nobody knows better
-            skipped = Gate(name=path, rule=GateRule(), digest="", since=now, status="approved")
-            await self._kept.keep(path, skipped.output)
-            return Done()
         key = f"{path}?gate"
         if not await self._kept.find(key):
             context = self._evaluations.context(path)
@@ -283,7 +280,7 @@ class PipelineRun:
             rule=GateRule.of(approval).asking(shown.get("later", ())),
             digest=digest_of(path, shown["message"]),
             since=datetime.fromisoformat(shown["since"]),
-            requester=self._who["user_id"],
+            requesters=distinct_people([self._who["user_id"], *await self._kept.editors()]),
         )
         for record in await self._kept.decisions(path):
             gate = gate.at(record.at).decided(

@@ -2,9 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import cast
 from uuid import uuid4
@@ -16,24 +15,24 @@ from holdfast.agent_loop import (
     CallModel,
     CallTools,
     Finish,
+    Gate,
     LoopState,
     OpenGates,
     Settled,
     answer_message,
     correction,
     next_action,
-    open_gates,
     unanswered,
 )
 from holdfast.agents import Agent, AgentContext, AgentIdentity
-from holdfast.checkpoints import InterruptedResponse, RunResult
+from holdfast.checkpoints import CheckpointKey, InterruptedResponse, RunResult, check_key
 from holdfast.errors import InputError, TerminalError
 from holdfast.llm import LLM, tools_to_descriptions
-from holdfast.local.contexts import coordinates, tool_contexts
+from holdfast.local.contexts import call_hook, coordinates, tool_contexts
 from holdfast.local.dispatches import Fence
 from holdfast.local.events import CheckpointReached, Event
-from holdfast.local.gates import GivenDecision, at_gates, pending_approvals, read_decisions
-from holdfast.local.inputs import GivenCheckpoint, Handlers, Images, RunInput, Transcript, check_may_speak
+from holdfast.local.gates import GivenDecision, at_gates, at_new_gates, pending_approvals, read_decisions
+from holdfast.local.inputs import GivenCheckpoint, Handlers, Images, RunInput, Transcript, check_given, check_may_speak
 from holdfast.local.invocations import Invocations
 from holdfast.local.model_calls import ModelCalls, note_failure
 from holdfast.local.outputs import output_problem
@@ -64,27 +63,24 @@ class Run:
         tenant_id: str | None = None,
         tools: Handlers | None = None,
         instance_id: str | None = None,
+        checkpoint_key: CheckpointKey | None = None,
         emit: Callable[[Event], None] | None = None,
         invoked_by: str | None = None,
         depth: int = 0,
     ) -> None:
-        if not isinstance(agent, Agent):
-            raise InputError(f"run() needs an Agent, got {agent!r}")
-        if isinstance(max_stored_messages, bool) or not isinstance(max_stored_messages, int) or max_stored_messages < 1:
-            raise InputError(f"max_stored_messages must be >= 1, got {max_stored_messages!r}")
+        check_given(agent, user_id, max_stored_messages, tools)
         self._agent = agent
         self._llm = llm
         self._store = store
         self._session_id = session_id
         self._create_session = create_session
         self._keep = max_stored_messages
-        if tools is not None and not isinstance(tools, Mapping):
-            raise InputError(f"tools must map names to handlers, got {tools!r}; tools are declared with the agent")
         self._injected = dict(tools or {})
         self._tools = {
             name: tool.with_handler(self._injected[name]) if name in self._injected else tool
             for name, tool in agent.tool_map.items()
         }
+        self._key = check_key(checkpoint_key)
         self._emit = emit
         self._invoked_by = invoked_by
         self._depth = depth
@@ -112,8 +108,9 @@ class Run:
         """Run to the end, or to a question."""
         limit = self._agent.loop.max_message_bytes
         given = RunInput.read(
-            message, messages, checkpoint, answer, read_decisions(decisions), images=images, limit=limit
-        )
+            message, messages, checkpoint, answer, read_decisions(decisions), images=images, limit=limit,
+            agent=self._agent.name, key=self._key,
+        )  # fmt: skip
         session_id = given.session_for(self._session_id, self._store is not None)
         async with open_log(
             self._store,
@@ -123,9 +120,11 @@ class Run:
             user_id=self._context.user_id,
             tenant_id=self._context.tenant_id,
         ) as self._log:
-            self._transcript = RunTranscript(self._log, self._model, self._written_state, self._emit)
+            self._transcript = RunTranscript(
+                self._log, self._model, self._written_state, self._emit, self._agent.name, self._key
+            )
             state = self._begin(given)
-            await _call_hook(self._agent.on_start, self._context)
+            await call_hook(self._agent.on_start, self._context)
             prompt = await self._agent.system_prompt(self._context)
             state = await self._take_in(given, state)
             self._model.show([Message(role="system", content=prompt), *self._transcript.messages])
@@ -141,25 +140,25 @@ class Run:
 
     def _begin(self, given: RunInput) -> LoopState:
         """Find the transcript that the run starts from, and the state it is in. Nothing is done or written yet."""
-        log, questions = self._log, given.questions
+        log, questions = self._log, given.credible_questions
         if not log.is_new:
             if given.messages is not None and given.checkpoint is None:
                 raise InputError(
-                    f"Session {log.session.id} has messages of its own: leave out messages= or session_id="
+                    f"Session {log.session_id} has messages of its own: leave out messages= or session_id="
                 )
             self._context.state = self._agent.read_state(log.session.state)
             questions = log.session.questions or ()
-            given.check_not_elsewhere(log.session.id, questions)
+            given.check_not_elsewhere(str(log.session_id), questions)
             unwritten = given.not_in(log.messages)
-            given.check_session(log.session.id, questions, log.messages)
+            given.check_session(str(log.session_id), questions, log.messages)
             self._transcript.begin([*log.messages, *unwritten], unwritten)
         elif given.checkpoint is not None and given.checkpoint.session_id is not None:
-            raise InputError(f"the checkpoint belongs to session {log.session.id}, which is not in this store")
+            raise InputError(f"the checkpoint belongs to session {log.session_id}, which is not in this store")
         elif given.messages is not None:
             self._transcript.begin(given.messages, given.messages)
             given.check_questions()
         if not self._transcript.messages and given.message is None:
-            there = f"session {log.session.id} has no messages yet" if self._session_id else "no session was named"
+            there = f"session {log.session_id} has no messages yet" if self._session_id else "no session was named"
             raise InputError(f"nothing to run, {there}: give message=, messages= or checkpoint= to begin")
         used = log.session.used_by(self._transcript.unwritten)
         state = LoopState(
@@ -180,6 +179,8 @@ class Run:
     async def _take_in(self, given: RunInput, state: LoopState) -> LoopState:
         """Take in the answer or message: an answer without a question is a message, an empty one nothing."""
         message = given.message
+        if state.unasked and given.claimed_gates:
+            state = await self._open_gates(state, state.unasked, given.claimed_gates)
         if state.gates or given.decisions:
             state = await self._at_gates(given, state)
         if given.answer is not None and state.gates:
@@ -195,14 +196,12 @@ class Run:
             # Orphans are answered before the user's new message, so that results follow their calls.
             state = await self._call_tools(state, cast(CallTools, next_action(state)))
             check_may_speak(state, self._log.session_id)
-        self._transcript.add([Message(role="user", content=message, images=given.images)])
+        self._transcript.add([Message(role="user", content=message, images=given.images, by=self._context.user_id)])
         return state.told()
 
     async def _at_gates(self, given: RunInput, state: LoopState) -> LoopState:
         """Take in decisions. What they let through is written before it runs, as only one run of a session can."""
-        ledger = self._store if self._store is not None and self._store.durable else None
-        kept = Kept(f"{self._agent.name}/{self._log.session.id}", cast("DurableStore | None", ledger))
-        decided = await at_gates(state, given.decisions, self._agent, kept)
+        decided = await at_gates(state, given.decisions_as_shown, self._agent, self._kept)
         if decided.kept_questions != state.kept_questions:
             await self._transcript.write(decided.kept_questions)
         return decided
@@ -211,12 +210,12 @@ class Run:
         call_id, usage = state.questions[0].tool_call_id, state.questions[0].usage
         state = state.answered()
         if call_id is None:
-            result = Message(role="user", content=answer)
+            result = Message(role="user", content=answer, by=self._context.user_id)
         else:
             names = {call.id: call.name for call in unanswered(self._transcript.messages)}
             result = Message(
                 role="tool", content=answer, tool_call_id=call_id, tool_name=names.get(call_id), status="completed",
-                usage=usage,
+                usage=usage, by=self._context.user_id,
             )  # fmt: skip
         self._transcript.add([result])
         await self._transcript.write(state.kept_questions)
@@ -282,13 +281,24 @@ class Run:
                 raise
         return state
 
-    async def _open_gates(self, state: LoopState, calls: tuple[ToolCall, ...]) -> LoopState:
-        """Ask who must approve calls, and write that with them."""
-        requester = self._context.user_id
-        questions, refused, faults = open_gates(self._agent, calls, at=datetime.now(UTC), requester=requester)
-        for fault in faults:
-            _LOG.warning("Agent %s: %s", self._agent.name, fault)
-        state = state.gated(questions, refused)
+    @property
+    def _kept(self) -> Kept:
+        """The audit trail of the session."""
+        ledger = self._store if self._store is not None and self._store.durable else None
+        return Kept(f"{self._agent.name}/{self._log.session.id}", cast("DurableStore | None", ledger))
+
+    async def _open_gates(
+        self, state: LoopState, calls: tuple[ToolCall, ...], claimed: Sequence[Gate] = ()
+    ) -> LoopState:
+        """Ask who must approve calls, and write that with them; `claimed` of an unsigned checkpoint.
+
+        In a store their time begins anew.
+        """
+        spoke = [message.by for message in self._transcript.messages]
+        requesters = [self._context.user_id, self._log.session.user_id, *spoke, *await self._kept.editors()]
+        asked_at = {gate.name: gate.since for gate in claimed} if self._store is None else {}
+        requesters += [person for gate in claimed for person in gate.requesters]
+        state = at_new_gates(state, calls, self._agent, requesters, asked_at)
         if self._invoked_by is not None:
             state = state.unattended(NOBODY_TO_ASK)
         await self._transcript.write(state.kept_questions)
@@ -372,7 +382,7 @@ class Run:
         ending = finish if error is None else replace(finish, status="error")
         try:
             if ending.hook is not None:
-                await _call_hook(getattr(self._agent, ending.hook), self._context)
+                await call_hook(getattr(self._agent, ending.hook), self._context)
         finally:
             changed = self._written_state() != self._log.session.state
             if finish.hook is not None and (self._transcript.unwritten or changed):
@@ -394,9 +404,3 @@ class Run:
             tool_call_summary=self._counts or None,
             compression_count=self._model.compressions if self._agent.loop.context_compression else None,
         )
-
-
-async def _call_hook(hook: Callable[[AgentContext], object] | None, context: AgentContext) -> None:
-    result = None if hook is None else hook(context)
-    if isinstance(result, Awaitable):
-        await result

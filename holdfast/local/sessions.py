@@ -22,7 +22,14 @@ from holdfast.errors import (
 from holdfast.local.at_work import check_not_at_work
 from holdfast.local.cancellation import to_the_end
 from holdfast.messages import Message, clean_text, usage_of
-from holdfast.stores.protocol import AgentStore, Session, check_session_id
+from holdfast.stores.protocol import (
+    AgentStore,
+    Session,
+    check_session_id,
+    check_tenant_id,
+    session_id_of,
+    session_key_of,
+)
 
 _LOG = logging.getLogger("holdfast")
 _RETRY_DELAYS = (0.05, 0.2, 1.0)  # seconds; a locked database has waited for its own timeout each time
@@ -61,7 +68,7 @@ class Log:
 
     @property
     def session_id(self) -> str | None:
-        return None if self._store is None else self.session.id
+        return None if self._store is None else session_id_of(self.session.id)
 
     async def write(self, messages: Sequence[Message], state: str, questions: tuple[Question, ...] = ()) -> None:
         """Record messages together with the agent's state and the open questions, all or nothing."""
@@ -149,10 +156,10 @@ async def open_log(
         if store is None:
             raise InputError(f"session_id={session_id!r} needs a store to find the session in: pass store=")
     new = Session(
-        id=session_id or f"sess_{uuid4()}",
+        id=session_key_of(check_tenant_id(tenant_id), session_id or f"sess_{uuid4()}"),
         agent_name=agent.name,
-        user_id=_check_owner("user_id", user_id),
-        tenant_id=_check_owner("tenant_id", tenant_id),
+        user_id=_check_user(user_id),
+        tenant_id=tenant_id,
         created_at=datetime.now(UTC),
     )
     if store is None:
@@ -163,7 +170,9 @@ async def open_log(
         held = await store.load_session(new.id)
         if held is not None:
             check_access(held, agent, user_id, tenant_id)  # a stranger learns nothing, not even of the run
-        raise SessionConflictError(f"Session {new.id} has a run in flight; wait for it to end, then run again")
+        raise SessionConflictError(
+            f"Session {session_id_of(new.id)} has a run in flight; wait for it to end, then run again"
+        )
     try:
         session = await store.load_session(new.id) if session_id else None
         await _check_free(store, new, agent, session)
@@ -193,15 +202,17 @@ def _check_store(store: object) -> None:
             raise InputError(f"store must be a store, such as sqlite_store('a.db'); {store!r:.80} has no {needed!r}")
 
 
-def _check_owner(what: str, value: object) -> str | None:
+def _check_user(value: object) -> str | None:
     if value is None or (isinstance(value, str) and value and clean_text(value) == value):
         return value
-    raise InputError(f"{what} must be text without NUL or lone surrogates, or None, got {value!r}")
+    raise InputError(f"user_id must be text without NUL or lone surrogates, or None, got {value!r}")
 
 
 def check_access(session: Session, agent: Agent, user_id: str | None, tenant_id: str | None) -> None:
     """Refuse a stranger, and another agent. A session without an owner is anybody's, and stays so."""
     if session.user_id not in (None, user_id) or session.tenant_id not in (None, tenant_id):
-        raise SessionAccessDeniedError(session.id)
+        raise SessionAccessDeniedError(session_id_of(session.id))
     if session.agent_name not in agent.names:
-        raise InputError(f"Session {session.id} belongs to agent '{session.agent_name}', not to '{agent.name}'")
+        raise InputError(
+            f"Session {session_id_of(session.id)} belongs to agent '{session.agent_name}', not to '{agent.name}'"
+        )

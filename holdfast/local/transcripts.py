@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from holdfast.agent_loop import LoopState, in_call_order
-from holdfast.checkpoints import Checkpoint, Question
+from holdfast.checkpoints import Checkpoint, Question, signed
 from holdfast.local.events import Event, MessageAdded
 from holdfast.local.model_calls import ModelCalls
 from holdfast.local.sessions import Log
@@ -17,10 +17,17 @@ class RunTranscript:
         log: of the session.
         model: sees what is added.
         state: returns the agent's state as text; it is written with every message.
+        agent, key: whose checkpoints it makes, and what they are signed with, if they are.
     """
 
     def __init__(
-        self, log: Log, model: ModelCalls, state: Callable[[], str], emit: Callable[[Event], None] | None
+        self,
+        log: Log,
+        model: ModelCalls,
+        state: Callable[[], str],
+        emit: Callable[[Event], None] | None,
+        agent: str,
+        key: bytes | None,
     ) -> None:
         self.log = log
         self.messages: list[Message] = []
@@ -29,6 +36,7 @@ class RunTranscript:
         self._model = model
         self._state = state
         self._emit = emit
+        self._agent, self._key = agent, key
 
     def begin(self, messages: Sequence[Message], unwritten: Sequence[Message]) -> None:
         """Begin with these, the last of which are not written."""
@@ -61,7 +69,7 @@ class RunTranscript:
 
     def checkpoint(self, state: LoopState) -> Checkpoint:
         """Return the run as plain JSON."""
-        return Checkpoint(
+        made = Checkpoint(
             messages=tuple(self.messages),
             iterations=state.iterations,
             usage=state.usage or Usage(),
@@ -69,3 +77,4 @@ class RunTranscript:
             questions=state.kept_questions or None,
             session_id=self.log.session_id if self.log.is_stored else None,
         )
+        return signed(made, self._agent, self._key)

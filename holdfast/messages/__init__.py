@@ -1,6 +1,7 @@
 """The vocabulary of a conversation: messages, what a model answers, and texts that can be stored and sent anywhere."""
 
 from holdfast.messages.appearances import visible, visible_json
+from holdfast.messages.people import distinct_people, person
 from holdfast.messages.records import (
     Image,
     LLMResponse,
@@ -41,10 +42,12 @@ __all__ = [
     "Usage",
     "clean_text",
     "cut",
+    "distinct_people",
     "error_text",
     "explain",
     "is_cut",
     "json_problem",
+    "person",
     "read_images",
     "read_json",
     "read_object",

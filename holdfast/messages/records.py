@@ -197,6 +197,7 @@ class Message(Record):
         reasoning: before an answer, as some providers want to have it back.
         stop_reason: of an answer that is not whole: "max-tokens", "refusal" or "content-filter".
         model: which answered, if it was not the agent's own.
+        by: who said it, of what a person said or answered.
     """
 
     role: Role
@@ -211,8 +212,9 @@ class Message(Record):
     reasoning: Reasoning | None = None
     stop_reason: StopReason | None = None
     model: str | None = None
+    by: str | None = None
 
-    @field_validator("content", "tool_call_id", "tool_name")
+    @field_validator("content", "tool_call_id", "tool_name", "by")
     @classmethod
     def _clean(cls, value: str | None) -> str | None:
         return value if value is None else clean_text(value)

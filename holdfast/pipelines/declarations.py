@@ -14,7 +14,8 @@ from holdfast.agents import Agent, check_name
 from holdfast.errors import DefinitionError, InputError
 from holdfast.messages import clean_text, error_text, explain, json_problem, read_json
 from holdfast.pipelines.contexts import StepContext
-from holdfast.tools import Approval, Tool, check_choice, check_count, check_function, json_schema, schema_type
+from holdfast.tools import Approval, Tool, json_schema, schema_type
+from holdfast.tools.checks import check_access, check_choice, check_count, check_function
 
 T = TypeVar("T", default=dict[str, Any])
 StepInput = Callable[[StepContext], Any]
@@ -210,12 +211,7 @@ class Pipeline:
                 seen.add(name)
         if (count := self.size) > MAX_STEPS:
             raise DefinitionError(f"Pipeline '{self.name}': {count:,} steps, more than {MAX_STEPS:,}")
-        if not isinstance(self.access, Mapping) or self.access.keys() - {"start", "approve"}:
-            raise DefinitionError(f"Pipeline '{self.name}': access maps 'start' and 'approve' to functions of a user, "
-                                  f"got {self.access!r:.80}")  # fmt: skip
-        for name, rule in self.access.items():
-            check_function(f"Pipeline '{self.name}': access[{name!r}]", rule, "a user")
-        object.__setattr__(self, "access", MappingProxyType(dict(self.access)))
+        object.__setattr__(self, "access", check_access(f"Pipeline '{self.name}'", self.access))
         _ = self._input_type
 
     @property

@@ -12,6 +12,7 @@ from holdfast.stores.protocol import (
     PartialAnswers,
     RunningCall,
     Session,
+    session_key_of,
 )
 from holdfast.stores.sqlite import SQLiteStore, sqlite_store
 from holdfast.stores.workers import AtWork, Workers
@@ -32,5 +33,6 @@ __all__ = [
     "Session",
     "Workers",
     "memory_store",
+    "session_key_of",
     "sqlite_store",
 ]

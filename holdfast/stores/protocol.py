@@ -32,10 +32,43 @@ def check_session_id(session_id: object, what: str = "session_id") -> str:
     )
 
 
+LONGEST_TENANT = 100
+
+
+def check_tenant_id(tenant_id: object) -> str | None:
+    """Return a tenant's id that is safe wherever a session's is; None is no tenant.
+
+    Raises:
+        InputError: it is not 1 to 100 of the characters of session ids.
+    """
+    if tenant_id is None:
+        return None
+    if isinstance(tenant_id, str) and len(tenant_id) <= LONGEST_TENANT and SESSION_ID.fullmatch(tenant_id):
+        return tenant_id
+    raise InputError(
+        f"tenant_id must be 1 to {LONGEST_TENANT} characters of a-z A-Z 0-9 _ . : @ + = ~ - and begin with a letter, "
+        f"digit or _, got {repr(tenant_id)[:80]}"
+    )
+
+
+def session_key_of(tenant_id: str | None, session_id: str) -> str:
+    """Return the id under which a store has a session, and the end of its workflow id: tenants share no sessions.
+
+    No session id has these characters, so that nobody names the session of a tenant by accident or design.
+    """
+    return session_id if tenant_id is None else f"@{tenant_id}/{session_id}"
+
+
+def session_id_of(key: str) -> str:
+    """Return the session id in what `session_key_of` returned."""
+    return key.rpartition("/")[2]
+
+
 class Session(Record):
     """One conversation with one agent.
 
     Args:
+        id: as `session_key_of` returns it.
         state: the agent's state as JSON.
         user_id, tenant_id: the owner, checked when the session is resumed; None is nobody's.
         questions: open questions; None if none.

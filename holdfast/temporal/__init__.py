@@ -6,12 +6,14 @@ from holdfast.temporal.connections import connect
 from holdfast.temporal.links import ApprovalLinks
 from holdfast.temporal.plugin import HoldfastPlugin
 from holdfast.temporal.servers import dev_server
+from holdfast.temporal.user_clients import UserClient
 from holdfast.temporal.webhooks import Webhook
 
 __all__ = [
     "ApprovalLinks",
     "HoldfastClient",
     "HoldfastPlugin",
+    "UserClient",
     "Webhook",
     "approval",
     "connect",

@@ -29,7 +29,7 @@ from holdfast.temporal import names
 from holdfast.temporal.activity_options import model_options, summary
 from holdfast.temporal.calls import Calls
 from holdfast.temporal.descriptions import show_started
-from holdfast.temporal.elsewhere import is_missing, put_in_by_hand
+from holdfast.temporal.elsewhere import is_missing, is_unavailable, put_in_by_hand
 from holdfast.temporal.facts import Call, Facts, Reply, read_state, read_usage, tools_of
 from holdfast.temporal.people import People
 from holdfast.temporal.progress import Progress, Turn, read_calls
@@ -51,6 +51,8 @@ class AgentRun(People):
         super().__init__()
         self._data, self._extra = data, extra
         self._steps = 0
+        if isinstance(data, dict):  # before anybody can speak
+            self._owner = (data.get("user_id"), data.get("tenant_id"))
         if workflow.info().continued_run_id is not None and isinstance(data, dict) and "carried" in data:
             # Before anybody can ask: what was open in the run before is open.
             asked = data["carried"].get("state", {}).get("questions", ())
@@ -71,7 +73,7 @@ class AgentRun(People):
                 if getattr(self._given, name) is not None and not is_ours:
                     raise InputError(f"The input: {name!r} is for runs that holdfast itself starts")
         except InputError as error:
-            raise ApplicationError(str(error), type="InputError", non_retryable=True) from None
+            _refuse(str(error))
         await self._begin()
         while True:
             await self._serve_exports()
@@ -140,21 +142,20 @@ class AgentRun(People):
             self._state = read_state(opened.pop("state", {}), self._facts)
             self._mailbox.messages[:0] = [said for said in (opened.pop("message", None),) if said is not None]
             if self._facts.search:
-                show_started(self._progress.session, self._given.tenant_id)
+                show_started(self._progress.session_id, self._given.tenant_id)
             if opened.pop("empty", False) and not self._mailbox.messages:
-                raise ApplicationError(
-                    f"nothing to run: session {self._progress.session} is new, and no message was given",
-                    type="InputError",
-                    non_retryable=True,
-                )
+                _refuse(f"nothing to run: session {self._progress.session_id} is new, and no message was given")
             if "on_start" in self._facts.hooks:
                 await self._start_hook()
         self._tell()
 
     async def _open(self) -> Progress:
         info = workflow.info()
-        session = self._given.session_id or names.session_of(info.workflow_type, info.workflow_id)
         run = info.original_execution_run_id
+        try:
+            session = self._given.session_key(names.session_of(info.workflow_type, info.workflow_id))
+        except InputError as error:
+            _refuse(str(error))
         self._progress = Progress(run=run, opened={"session": session or f"sess_{workflow.uuid4()}"})
         try:
             opened = await self._open_anywhere()
@@ -267,7 +268,7 @@ class AgentRun(People):
         if is_missing(error):
             await self.await_worker(error)
             return True
-        if self._state.has_fallback:
+        if self._state.has_fallback or (self._facts.limits_retries and is_unavailable(error)):
             return False
         return await self.pause("model", why(error))
 
@@ -372,7 +373,7 @@ class AgentRun(People):
         return {
             "status": status,
             **more,
-            "session_id": self._progress.session,
+            "session_id": self._progress.session_id,
             "iterations": self._state.iterations,
             "usage": None if usage is None else usage.model_dump(),
         }
@@ -397,6 +398,10 @@ class AgentRun(People):
         given = {name: value for name, value in self._given.plain().items() if name not in _ONCE}
         carried = {**self._progress.carried(self._state), **self._carried_decisions()}
         workflow.continue_as_new({**given, "carried": carried})
+
+
+def _refuse(why: str) -> NoReturn:
+    raise ApplicationError(why, type="InputError", non_retryable=True) from None
 
 
 def _fail(error: FailureError) -> NoReturn:

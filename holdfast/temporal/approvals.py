@@ -9,6 +9,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from holdfast.agent_loop import Gate, GateRule, digest_of
 from holdfast.errors import DefinitionError
+from holdfast.messages import distinct_people
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import OPEN_OPTIONS
 from holdfast.temporal.descriptions import pipeline_details
@@ -70,7 +71,8 @@ async def approval(name: str, *, requester: str | None = None, **options: Any) -
         raise ApplicationError(f"approval({name!r}): {error}", type="DefinitionError", non_retryable=True) from None
     message = str(asked.message)
     digest = digest_of(name, message)
-    gate = Gate(name=name, rule=GateRule.of(asked), digest=digest, since=workflow.now(), requester=requester)
+    gate = Gate(name=name, rule=GateRule.of(asked), digest=digest, since=workflow.now(),
+                requesters=distinct_people([requester]))  # fmt: skip
     gates = _gates()
     await gates.look()
     decided = await gates._at_gate(gate, message)

@@ -115,7 +115,7 @@ class Calls:
         asked = {"run": self._progress.run, "turn": self._progress.turn.number, "position": call.position}
         return AgentInput(
             call=asked,
-            session_id=child_session(self._progress.session, f"{call.id}.{call_digest(self._asked(call))}"),
+            session_id=child_session(self._progress.session_id, f"{call.id}.{call_digest(self._asked(call))}"),
             user_id=self._given.user_id,
             tenant_id=self._given.tenant_id,
             depth=(self._given.depth or 0) + 1,

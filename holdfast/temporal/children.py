@@ -17,7 +17,7 @@ from temporalio.exceptions import (
 
 from holdfast.local.invocations import MAX_DEPTH
 from holdfast.messages import Usage, cut
-from holdfast.stores.protocol import SESSION_ID
+from holdfast.stores.protocol import SESSION_ID, session_key_of
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import ATTACH_OPTIONS, summary
 from holdfast.temporal.facts import Call
@@ -58,7 +58,11 @@ async def run_agent(call: Call, turn: Turn, given: AgentInput, running: Running,
             outcome, spent = _outcome(call.name, result), result_usage(result)
         except FailureError as error:
             outcome = _failure(call.name, error)
-    source = {"answer_of": given.session_id} if isinstance(outcome, Returned) else write_outcome(outcome)
+    source = (
+        {"answer_of": session_key_of(given.tenant_id, str(given.session_id))}
+        if isinstance(outcome, Returned)
+        else write_outcome(outcome)
+    )
     turn.sources[call.position] = source if spent is None else source | {"spent": spent.plain()}
     turn.spend(call.id, spent)
     return outcome

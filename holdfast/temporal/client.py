@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -11,7 +12,7 @@ from temporalio.client import (
     WorkflowHandle,
     WorkflowQueryFailedError,
 )
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -22,9 +23,10 @@ from holdfast.local.inputs import Images
 from holdfast.local.pipelines import check_run_key
 from holdfast.messages import read_images
 from holdfast.pipelines import Pipeline
-from holdfast.stores.protocol import check_session_id
+from holdfast.stores.protocol import check_session_id, session_key_of
 from holdfast.temporal import names
 from holdfast.temporal.items import read_items, read_state, unreadable
+from holdfast.temporal.owners import start_or_say
 from holdfast.temporal.seen import answer, our_run, runs_query
 from holdfast.temporal.sending import Signal, send
 from holdfast.temporal.wire import CHECKPOINT_BYTES, AgentInput, PipelineInput, check_json
@@ -53,6 +55,8 @@ async def start_agent(
 ) -> Run:
     """Start a run of an agent as the workflow `<agent>/<session_id>`; `await handle.result()` is its result.
 
+    With a tenant it is `<agent>/@<tenant_id>/<session_id>`: tenants share no sessions.
+
     Args:
         images: beside the message: `Image`s, or `{"url"}` or `{"data", "media_type"}`, 1 MiB in all. They cross the
             run's history: large ones are better given by their urls.
@@ -64,6 +68,7 @@ async def start_agent(
     Raises:
         InputError: an argument cannot be used.
         SessionConflictError: the session has a run in flight.
+        SessionAccessDeniedError: with "message": that run is somebody else's.
     """
     name = agent.name if isinstance(agent, Agent) else agent
     session = f"sess_{uuid4()}" if session_id is None else check_session_id(session_id)
@@ -84,15 +89,16 @@ async def start_agent(
     if if_running == "message":
         if message is None:
             raise InputError('if_running="message" needs a message')
-        said = {"text": given.pop("message")} | ({"images": given.pop("images")} if images else {})
+        said = {"text": given["message"]} | ({"images": given["images"]} if images else {})
         check_json(said, "message, with its images")
-        options |= {"start_signal": names.MESSAGE, "start_signal_args": [said],
-                    "id_conflict_policy": WorkflowIDConflictPolicy.USE_EXISTING}  # fmt: skip
     options.setdefault("static_summary", None if message is None else " ".join(message.split())[:100])
-    options.setdefault("id", names.workflow_id(name, session))
+    options.setdefault("id", names.workflow_id(name, session_key_of(tenant_id, session)))
     options["memo"] = {**(options.get("memo") or {}), names.AGENT_MEMO: name}
+    start = partial(client.start_workflow, name, given, task_queue=task_queue, result_type=dict[str, Any], **options)
     try:
-        return await client.start_workflow(name, given, task_queue=task_queue, result_type=dict[str, Any], **options)
+        if if_running == "message":
+            return await start_or_say(start, client, options["id"], session, said, (user_id, tenant_id))
+        return await start()
     except WorkflowAlreadyStartedError as error:
         raise SessionConflictError(
             f"Session {session} has a run in flight, workflow {options['id']}: wait for its result, or say the message "
@@ -138,7 +144,7 @@ async def start_pipeline(
     again = None if restart_of is None else {"run": restart_of, "from": restart_from}
     data = {"input": plain, "user_id": user_id, "tenant_id": tenant_id, "restart": again}
     given = PipelineInput.read(data).plain()
-    options.setdefault("id", names.workflow_id(name, key))
+    options.setdefault("id", names.workflow_id(name, session_key_of(tenant_id, key)))
     options["memo"] = {**(options.get("memo") or {}), names.PIPELINE_MEMO: name}
     options.setdefault("id_reuse_policy", WorkflowIDReusePolicy.REJECT_DUPLICATE)
     try:

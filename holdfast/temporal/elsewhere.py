@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from temporalio import exceptions, workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+from temporalio.exceptions import TimeoutError as TimedOut
 
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import until_the_store_is_back
@@ -32,6 +33,14 @@ def is_missing(error: FailureError) -> bool:
     """Whether a worker has not the agent or the tool; the error of an activity, or its cause."""
     cause = error.cause or error
     return isinstance(cause, ApplicationError) and cause.type in (names.NOT_HERE, _NOT_REGISTERED)
+
+
+def is_unavailable(error: ActivityError) -> bool:
+    """Whether a model was tried as often as it may be, and could not be called."""
+    cause = error.cause
+    return isinstance(cause, TimedOut) or (
+        isinstance(cause, ApplicationError) and cause.type == names.MODEL_UNAVAILABLE
+    )
 
 
 def missing(error: FailureError, tool: str | None) -> tuple[str, str]:

@@ -79,7 +79,8 @@ class Facts:
 
     Args:
         model: shown to people; "" if the agent names none.
-        hooks: which of `HOOKS` the agent has.
+        hooks: which of `HOOKS` the agent has, and "approve" if it says who may.
+        limits_retries: the agent says how often its model is tried; then the run ends, and does not pause.
         fallbacks: the agent's other models.
         search, notices: see `Surroundings`.
     """
@@ -89,6 +90,7 @@ class Facts:
     on_terminal_tool_error: OnTerminalToolError = "message"
     model: str = ""
     hooks: tuple[str, ...] = ()
+    limits_retries: bool = False
     fallbacks: tuple[str, ...] = ()
     search: bool = False
     notices: bool = False
@@ -116,6 +118,7 @@ class Facts:
             on_terminal_tool_error=data.get("on_terminal_tool_error", "message"),
             model=data.get("model", ""),
             hooks=tuple(data.get("hooks", ())),
+            limits_retries="model_retry" in data.get("loop", {}),
             search=data.get("search", False),
             fallbacks=tuple(data.get("fallbacks", ())),
             notices=data.get("notices", False),
@@ -148,7 +151,8 @@ def write_facts(
         facts["on_terminal_tool_error"] = agent.on_terminal_tool_error
     if agent.model is not None:
         facts["model"] = agent.model
-    if hooks := [name for name in HOOKS if getattr(agent, name) is not None]:
+    hooks = [name for name in HOOKS if getattr(agent, name) is not None]
+    if hooks := [*hooks, *(["approve"] if "approve" in agent.access else [])]:
         facts["hooks"] = hooks
     if search:
         facts["search"] = True

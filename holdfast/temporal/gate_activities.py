@@ -1,7 +1,7 @@
 """What activities do at gates: find out which calls must pass one, and record what people decided."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ from holdfast.checkpoints import Question
 from holdfast.errors import InputError
 from holdfast.local.pipeline_results import Kept
 from holdfast.messages import ToolCall
-from holdfast.pipelines import Step
+from holdfast.pipelines import Pipeline, Step
 from holdfast.pipelines.paths import find
 from holdfast.temporal import names
 from holdfast.temporal.facts import Surroundings
@@ -39,14 +39,26 @@ _LOG = logging.getLogger("holdfast")
 
 
 async def find_gates(
-    host: AgentHost, agent: Agent, state: LoopState, requester: str | None
+    host: AgentHost,
+    agent: Agent,
+    state: LoopState,
+    run: str,
+    spoke: Iterable[str | None],
+    at: datetime | None = None,
 ) -> tuple[list[Question], dict[str, str]]:
-    """Return the gates that the calls of a state have to pass, and by id why some cannot run at all."""
+    """Return the gates that the calls of a state have to pass, and by id why some cannot run at all.
+
+    Args:
+        run: whose audit trail says who has edited calls of it.
+        spoke: who else has spoken to it.
+        at: the time now, if it is to be the same for the next attempt.
+    """
     if not state.unasked:
         return [], {}
+    requesters = [*spoke, *await Kept(run, host.store).editors()]
 
     async def find() -> tuple[list[Question], dict[str, str], list[str]]:
-        return open_gates(agent, state.unasked, at=datetime.now(UTC), requester=requester)
+        return open_gates(agent, state.unasked, at=at or datetime.now(UTC), requesters=requesters)
 
     questions, refused, faults = await host.thread.run(find())
     for fault in faults:
@@ -114,9 +126,10 @@ class GateActivities:
             refused: str | None = given.pop("refused")
             has_rule, call = given.pop("access", False), given.pop("call", None)
             decision = Decision(**given)
-            if refused is None and has_rule:
-                may = self._host.pipeline().access.get("approve")
-                denied = await self._called(lambda: access_problem(may, decision.by))
+            if refused is None:
+                may = _declared(self._host, is_needed=has_rule)
+                denied = None if may is None else await called(
+                    self._host, lambda: access_problem(may.access.get("approve"), decision.by))  # fmt: skip
                 refused = None if denied is None else f"gate {decision.gate}: {denied} decide it"
             if refused is None and has_rule:
                 refused = approver_problem(self._approval(decision.gate), decision)
@@ -156,23 +169,31 @@ class GateActivities:
         shown = arguments_of(record, asked.id)
         if shown is not None:
             asked = ToolCall(id=asked.id, name=asked.name, arguments=shown)
-        problem = await self._called(
-            lambda: caller_problem(agent, asked, decision) or edit_problem(agent, asked, decision, rule)
+        problem = await called(
+            self._host, lambda: caller_problem(agent, asked, decision) or edit_problem(agent, asked, decision, rule)
         )
         if problem is None:
             await keep_edit(self._host, run, decision.edit)
         return problem
 
-    async def _called(self, function: Callable[[], T]) -> T:
-        """Call what a user declared, where users' code runs."""
 
-        async def work() -> T:
-            try:
-                return function()
-            except SystemExit as error:  # it would end the thread
-                raise RuntimeError(f"SystemExit: {error}") from error
+def _declared(host: AgentHost, *, is_needed: bool) -> Agent | Pipeline | None:
+    """Return the agent or pipeline of the workflow that runs this activity; None if it is neither, or not here."""
+    name = activity.info().workflow_type or ""
+    known: dict[str, Agent | Pipeline] = {**host.agents, **host.pipelines}
+    return host.here("agent or pipeline", name, known) if is_needed else known.get(name)
 
-        return await self._host.thread.run(work())
+
+async def called(host: AgentHost, function: Callable[[], T]) -> T:
+    """Call what a user declared, where users' code runs."""
+
+    async def work() -> T:
+        try:
+            return function()
+        except SystemExit as error:  # it would end the thread
+            raise RuntimeError(f"SystemExit: {error}") from error
+
+    return await host.thread.run(work())
 
 
 async def keep_edit(host: AgentHost, run: str, edit: object) -> None:

@@ -13,7 +13,7 @@ from holdfast.temporal.gates import Gates
 from holdfast.temporal.mailboxes import Answer, Resolve
 from holdfast.temporal.progress import Progress
 from holdfast.temporal.waits import refuse_by
-from holdfast.temporal.wire import AWAITED_BYTES, PARKED_BYTES, Said
+from holdfast.temporal.wire import AWAITED_BYTES, PARKED_BYTES, Owner, Said
 
 _RESOLVE = (
     'Settle a call of unknown outcome: {"tool_call_id", "decision": "happened" | "not-happened" | "leave", "result"?, '
@@ -32,6 +32,7 @@ class Handlers(Gates):
     def __init__(self) -> None:
         super().__init__()
         self._progress = Progress()
+        self._owner: Owner = (None, None)
         self._exports: list[dict[str, Any]] = []
         self._exported: dict[str, dict[str, Any]] = {}  # of signals, by id
         self._loop_state: LoopState | None = None
@@ -50,7 +51,7 @@ class Handlers(Gates):
         return loop.max_message_bytes
 
     def _read_message(self, data: Any, extra: tuple[Any, ...]) -> Said:
-        return self._mailbox.read_message(self._one("message", data, extra), self._limit)
+        return self._mailbox.read_message(self._one("message", data, extra), self._limit, self._owner)
 
     def _read_answer(self, data: Any, extra: tuple[Any, ...], *, may_be_early: bool) -> Answer:
         state = self._loop_state

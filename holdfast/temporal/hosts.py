@@ -58,7 +58,9 @@ class AgentHost:
         handlers: Mapping[str, Callable[..., Any]],
         max_stored_messages: int,
         store_patience: float,
+        checkpoint_key: bytes | None = None,
     ) -> None:
+        self.checkpoint_key = checkpoint_key
         self.store = durable_store(store)
         self.agents: dict[str, Agent] = {}
         if isinstance(agents, Agent):
@@ -181,7 +183,7 @@ class AgentHost:
 
     def agent(self) -> Agent:
         """Return the agent of the workflow that runs this activity."""
-        return self._here("agent", activity.info().workflow_type or "", self.agents)
+        return self.here("agent", activity.info().workflow_type or "", self.agents)
 
     def caller(self) -> Agent:
         """Return what a tool is called by: the agent, or the pipeline as an agent of its name."""
@@ -190,7 +192,7 @@ class AgentHost:
 
     def pipeline(self) -> Pipeline:
         """Return the pipeline of the workflow that runs this activity."""
-        return self._here("pipeline", activity.info().workflow_type or "", self.pipelines)
+        return self.here("pipeline", activity.info().workflow_type or "", self.pipelines)
 
     @property
     def max_message_bytes(self) -> int:
@@ -199,9 +201,9 @@ class AgentHost:
         return (Loop() if agent is None else agent.loop).max_message_bytes
 
     def tool(self, name: str) -> Tool[..., Any]:
-        return self._here("tool", name, self.tools)
+        return self.here("tool", name, self.tools)
 
-    def _here(self, kind: str, name: str, known: Mapping[str, T]) -> T:
+    def here(self, kind: str, name: str, known: Mapping[str, T]) -> T:
         if name in known:
             return known[name]
         raise self.not_here(name, f"This worker has no {kind} '{name}'; it has {', '.join(known) or 'none'}")

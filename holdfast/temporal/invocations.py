@@ -15,6 +15,7 @@ from holdfast.agents import Agent
 from holdfast.errors import HoldfastError, InterruptError
 from holdfast.local.invocations import check_depth
 from holdfast.messages import Usage
+from holdfast.stores.protocol import session_id_of
 from holdfast.temporal import names
 from holdfast.temporal.children import child_session, result_usage
 from holdfast.temporal.turn_records import TurnRecord
@@ -89,7 +90,7 @@ class Invocations:
 
     async def _start(self, agent: str, name: str, asked: str, given: AgentInput) -> WorkflowHandle[Any, Any]:
         workflow_id = names.child_id(self._parent, name)
-        plain = {**given.plain(), "session_id": child_session(self._record.session, f"{name}.{asked}")}
+        plain = {**given.plain(), "session_id": child_session(session_id_of(self._record.session), f"{name}.{asked}")}
         try:
             return await self._client.start_workflow(
                 agent,

@@ -12,9 +12,10 @@ from pydantic_core import to_json
 from holdfast.checkpoints import Question
 from holdfast.errors import InputError
 from holdfast.messages import cut, read_images, size_over
-from holdfast.temporal.wire import PARKED_MESSAGES, Said, check_json, read_fields, said_by_user
+from holdfast.temporal.wire import PARKED_MESSAGES, Owner, Said, check_json, is_stranger, read_fields, said_by_user
 
 _REASON_BYTES = 4 * 1024  # of why something is skipped, which the model reads
+LONGEST_NAME = 256
 NOTED = 10  # refusals that `status` shows
 TOLD = 200  # notices that a run remembers, so that going on as new it does not send them again
 OUTCOMES = 500  # of signals with an id, which a run remembers
@@ -90,18 +91,27 @@ class Mailbox:
 
     # --- reading; each raises InputError ---
 
-    def read_message(self, data: object, limit: int) -> Said:
-        fields = read_fields(data, "message", {"text": str, "images": list, "by": str})
+    def read_message(self, data: object, limit: int, owner: Owner) -> Said:
+        known: dict[str, type] = {"text": str, "images": list, "by": str, "from": dict}
+        fields = read_fields(data, "message", known, own=("from",))
         text: str = _required(fields, "message", "text")
+        by = fields.get("by")
+        if "from" in fields:  # whoever says so on whose behalf they speak is held to it
+            who = read_fields(fields["from"], "message: from", {"user_id": str, "tenant_id": str})
+            if is_stranger(owner, (who.get("user_id"), who.get("tenant_id"))):
+                raise InputError("message: the run is somebody else's")
+            by = by or who.get("user_id")
+        _check_name(by, "message")
         _check_size(text, limit)
         images = read_images(fields.get("images", ()), limit)
         if len(self.messages) >= PARKED_MESSAGES:
             raise InputError(f"message: {len(self.messages)} messages wait to be taken in already; try again later")
-        return said_by_user(text, images)
+        return said_by_user(text, images, by)
 
     def read_answer(self, data: object, questions: tuple[Question, ...], limit: int, *, may_be_early: bool) -> Answer:
         known = {"tool_call_id": str, "text": str, "by": str}
         fields = read_fields(data, "answer", known)
+        _check_name(fields.get("by"), "answer")
         answer = Answer(**{"text": _required(fields, "answer", "text"), **fields})
         _check_size(answer.text, limit)
         open_ids = [question.tool_call_id or "" for question in questions]
@@ -223,6 +233,11 @@ def _required(fields: Mapping[str, Any], what: str, name: str) -> Any:
     if name not in fields:
         raise InputError(f"{what}: {name!r} is missing")
     return fields[name]
+
+
+def _check_name(by: str | None, what: str) -> None:
+    if len(by or "") > LONGEST_NAME:
+        raise InputError(f"{what}: by is longer than {LONGEST_NAME} characters")
 
 
 def _check_size(text: str, limit: int) -> None:

@@ -184,9 +184,11 @@ class ModelActivities:
             limit=agent.loop.max_message_bytes,
             model=reference.get("model"),
         )
-        gates, refused = await find_gates(
-            self._host, agent, LoopState(loop=agent.loop, tools=agent.tool_map).replied(message), context.user_id
-        )
+        asks = LoopState(loop=agent.loop, tools=agent.tool_map).replied(message)
+        heard = [*transcript.messages, *said] if view is None or not asks.unasked else [
+            *await self._host.store.load_messages(transcript.session.id), *said]  # fmt: skip
+        spoke = [context.user_id, transcript.session.user_id, *(one.by for one in heard)]
+        gates, refused = await find_gates(self._host, agent, asks, reference["run"], spoke)
         return TurnRecord(
             message=message,
             said=tuple(_digest(one) for one in reference.get("say", ())),

@@ -75,11 +75,11 @@ def child_id(parent: str, name: str) -> str:
     return f"{whole[:_LONGEST_ID]}~{hashlib.blake2b(whole.encode(), digest_size=12).hexdigest()}"
 
 
-def workflow_id(agent: str, session_id: str) -> str:
-    """Return the workflow id of a session's runs. There is one at a time, so a session has one writer."""
-    return f"{agent}/{session_id}"
+def workflow_id(agent: str, session: str) -> str:
+    """Return the workflow id of a session's runs, by its key. There is one at a time, so a session has one writer."""
+    return f"{agent}/{session}"
 
 
 def session_of(agent: str, workflow: str) -> str | None:
-    """Return the session id in a workflow id that `workflow_id` made, else None."""
+    """Return the key of the session in a workflow id that `workflow_id` made, else None."""
     return workflow.removeprefix(f"{agent}/") if workflow.startswith(f"{agent}/") else None

@@ -20,7 +20,7 @@ from holdfast.temporal.facts import Call, Facts, Surroundings
 from holdfast.temporal.handlers import Handlers
 from holdfast.temporal.mailboxes import Resolve
 from holdfast.temporal.waits import Waiting, is_long
-from holdfast.temporal.wire import AgentInput, edit_reference, let_through, write_outcome
+from holdfast.temporal.wire import AgentInput, edit_reference, let_through, said_by_user, write_outcome
 from holdfast.tools import Asked, Failed, Outcome, Returned, Unknown
 
 _RESOLVED = 20  # decisions of operators that `status` shows
@@ -62,7 +62,7 @@ class People(Handlers):
     def _details(self) -> str:
         return details(
             status=self._ended or self._status(),
-            session=self._progress.session,
+            session=self._progress.session_id,
             state=self._loop_state,
             waiting=self._waiting,
             refused=self._mailbox.refused,
@@ -120,7 +120,8 @@ class People(Handlers):
         if key in box.resolves:
             await self._resolve(question, box.resolves.pop(key))
         elif key in box.answers:
-            self._answered(question, Returned(box.take_answer(question.tool_call_id).text))
+            answer = box.take_answer(question.tool_call_id)
+            self._answered(question, Returned(answer.text), answer.by)
         elif deadline is not None and workflow.now() >= deadline and not self._running.cancelled:
             self._answered(question, Failed(f"Nobody answered within {deadline - self._progress.since}"))
 
@@ -128,16 +129,18 @@ class People(Handlers):
         """Whether the history has grown so long, by messages alone, that the run must continue as new."""
         return is_long() and workflow.all_handlers_finished()
 
-    def _answered(self, question: Question, outcome: Outcome) -> None:
+    def _answered(self, question: Question, outcome: Outcome, by: str | None = None) -> None:
         """Take what became of the first question: the result of its call, or what a person says to the agent."""
         call_id = question.tool_call_id
         if call_id is None:
-            self._mailbox.messages.insert(0, outcome.content if isinstance(outcome, Returned) else _text(outcome))
+            said = outcome.content if isinstance(outcome, Returned) else _text(outcome)
+            self._mailbox.messages.insert(0, said_by_user(said, by=by))
         else:
             position = self._progress.turn.calls[call_id].position
             if position not in self._progress.turn.sources:
                 spent = {} if question.usage is None else {"spent": question.usage.plain()}
-                self._progress.turn.sources[position] = write_outcome(outcome) | spent
+                who = {} if by is None else {"by": by}
+                self._progress.turn.sources[position] = write_outcome(outcome) | spent | who
             self._progress.unknown.pop(call_id, None)
         self._state = self._state.answered()
         if not self._state.questions:
@@ -159,7 +162,7 @@ class People(Handlers):
         )
         match resolve.decision:
             case "happened":
-                self._answered(question, Returned(resolve.result))
+                self._answered(question, Returned(resolve.result), resolve.by)
             case "leave":
                 self._answered(question, Unknown(resolve.reason or ""))
             case "not-happened":
@@ -242,9 +245,10 @@ class People(Handlers):
 
     def _recorded_with(self, decision: Decision) -> dict[str, Any]:
         turn = self._progress.turn
+        asks = {"access": True} if "approve" in self._facts.hooks else {}
         if decision.gate not in turn.calls:
-            return {}
-        return {"call": [turn.number, turn.calls[decision.gate].position]}
+            return asks
+        return {"call": [turn.number, turn.calls[decision.gate].position], **asks}
 
     def _leave_if_long(self) -> None:
         self._gates_leave = self._gates_leave or is_long()
@@ -257,7 +261,7 @@ class People(Handlers):
     def _learn(self, found: Surroundings) -> None:
         self._facts = replace(self._facts, search=found["search"], notices=found.get("notices", False))
         if found["search"]:
-            show_started(self._progress.session, self._given.tenant_id)
+            show_started(self._progress.session_id, self._given.tenant_id)
 
     async def _around(self, name: str, reference: dict[str, Any]) -> Any:
         """Return the result of an activity around the run; None if it needs the agent, and the run is cancelled."""
@@ -297,7 +301,7 @@ class People(Handlers):
         state = self._state
         return {
             "status": self._ended or self._status(),
-            "session_id": self._progress.session,
+            "session_id": self._progress.session_id,
             "turn": self._progress.turn.number,
             "iterations": state.iterations,
             "max_iterations": state.loop.max_iterations,

@@ -306,7 +306,8 @@ class Work:
             message, *later = await self._call(path, "message", lambda: self._messages(path, approval))
             more = {"later": [{"message": text, "digest": digest_of(path, text)} for text in later]} if later else {}
             await self._kept.keep(key, {"message": message, "digest": digest_of(path, message), **more})
-        return self._kept[key]
+        editors = await self._kept.editors() if any(one.exclude_requester for one in approval.chain) else []
+        return {**self._kept[key], "editors": editors} if editors else self._kept[key]
 
     def _messages(self, path: str, approval: Approval) -> list[str]:
         """Return what people are asked, and those to whom that escalates."""

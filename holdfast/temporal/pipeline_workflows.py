@@ -14,8 +14,9 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 from holdfast.agent_loop import Decision, Gate, GateRule, LoopState
 from holdfast.agents import Loop
 from holdfast.errors import InputError
-from holdfast.messages import cut
+from holdfast.messages import cut, distinct_people
 from holdfast.pipeline_loop import Action, Done, Ended, Evaluate, PipelineState, RunStep, Todo
+from holdfast.stores.protocol import session_key_of
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import STORE_OPTIONS, summary
 from holdfast.temporal.calls import Calls
@@ -180,7 +181,7 @@ class PipelineRun(Gates):
             return await self._came_to(
                 path, status="error", response=cut(f"Agent '{agent}' failed: {why(error)}", 8_192)
             )
-        more = {"session": session} if result["status"] == "complete" else {
+        more = {"session": session_key_of(given.tenant_id, session)} if result["status"] == "complete" else {
             "response": cut(str(result.get("error") or result.get("response") or ""), 65_536)}  # fmt: skip
         if result["status"] == "cancelled" and self._running.cancelled:
             return CANCELLED
@@ -214,7 +215,7 @@ class PipelineRun(Gates):
                 return Done()
             rule = cast("dict[str, GateRule]", self._rules)[place_of(path)].asking(shown.get("later", ()))
             gate = Gate(name=path, rule=rule, digest=shown["digest"], since=workflow.now(),
-                        requester=self._given.user_id)  # fmt: skip
+                        requesters=distinct_people([self._given.user_id, *shown.get("editors", ())]))  # fmt: skip
             message = shown["message"]
         self._gates.pop(path, None)
         gate = await self._at_gate(gate, message)

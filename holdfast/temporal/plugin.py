@@ -19,6 +19,7 @@ from temporalio.worker import ReplayerConfig, Worker, WorkerConfig, WorkflowRunn
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from holdfast.agents import Agent
+from holdfast.checkpoints import CheckpointKey, check_key
 from holdfast.errors import DefinitionError
 from holdfast.llm import LLM
 from holdfast.pipelines import Pipeline
@@ -26,6 +27,7 @@ from holdfast.stores.protocol import PartialAnswers
 from holdfast.temporal import names
 from holdfast.temporal.agent_workflows import AgentRun
 from holdfast.temporal.converters import DATA_CONVERTER
+from holdfast.temporal.export_activities import ExportActivities
 from holdfast.temporal.facts import GRACE, tool_facts
 from holdfast.temporal.gate_activities import GateActivities
 from holdfast.temporal.hosts import HEARTBEAT_EVERY, AgentHost
@@ -62,6 +64,8 @@ class HoldfastPlugin(SimplePlugin):
         stream: models are asked to stream, and what they say is told by the store while they say it, to whoever looks
             on: the page does. Histories have none of it.
         store_patience: seconds for which an activity waits for a store that refuses before people see that it does.
+        checkpoint_key: a secret, as that of `run`: what is exported is signed with it, and no other checkpoint begins
+            a run.
 
     Raises:
         DefinitionError: naming the agent or tool that is missing, or there twice.
@@ -81,12 +85,14 @@ class HoldfastPlugin(SimplePlugin):
         webhooks: Iterable[Webhook] = (),
         stream: bool = False,
         store_patience: float = 30.0,
+        checkpoint_key: CheckpointKey | None = None,
     ) -> None:
-        told = check_webhooks(webhooks)
+        told, key = check_webhooks(webhooks), check_key(checkpoint_key)
         self._host = host = AgentHost(
-            agents, pipelines, store, llm, dict(tools or {}), max_stored_messages, store_patience
+            agents, pipelines, store, llm, dict(tools or {}), max_stored_messages, store_patience, key
         )
-        parts = (ModelActivities, ToolActivities, SessionActivities, PipelineActivities, GateActivities)
+        parts = (ModelActivities, ToolActivities, SessionActivities, ExportActivities, PipelineActivities,
+                 GateActivities)  # fmt: skip
         activities = [activity for part in parts for activity in part(host).all()] + NoticeActivities(told).all()
         host.notices = bool(told)
         host.stream = _checked_stream(stream, store)

@@ -8,6 +8,7 @@ from temporalio import workflow
 
 from holdfast.agent_loop import LoopState
 from holdfast.messages import Usage
+from holdfast.stores.protocol import session_id_of
 from holdfast.temporal import names
 from holdfast.temporal.facts import Call, write_call, write_state
 from holdfast.temporal.wire import AgentInput, Said
@@ -95,7 +96,13 @@ class Progress:
 
     @property
     def session(self) -> str:
+        """The key of the session in the store."""
         return str(self.opened.get("session", ""))
+
+    @property
+    def session_id(self) -> str:
+        """As its users know it."""
+        return session_id_of(self.session)
 
     def wrote(self, seq: int) -> None:
         """The results of the turn so far were written, up to this message."""

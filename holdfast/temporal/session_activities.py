@@ -1,4 +1,4 @@
-"""The activities around a run: opening its session, its hooks, its last write, and what is exported of it."""
+"""The activities around a run: opening its session, its hooks, its last write."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,28 +10,27 @@ from temporalio import activity
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from holdfast.agent_loop import LoopState, last_answer, mended, unanswered
+from holdfast.agent_loop import LoopState, last_answer, mended
 from holdfast.agents import Agent
 from holdfast.checkpoints import Checkpoint, Question
 from holdfast.errors import InputError, SessionConflictError, StoreError
 from holdfast.local.dispatches import claim_next
-from holdfast.local.inputs import RunInput
+from holdfast.local.inputs import RunInput, check_may_start
 from holdfast.local.pipeline_results import Kept
 from holdfast.local.sessions import check_access
-from holdfast.messages import Message, ToolCall, Usage, cut, read_json, usage_of
-from holdfast.stores.kept_values import read_kept, read_kept_object
-from holdfast.stores.protocol import Session
+from holdfast.messages import Message, ToolCall, cut, usage_of
+from holdfast.stores.kept_values import read_kept_object
+from holdfast.stores.protocol import Session, session_id_of
 from holdfast.temporal import names
 from holdfast.temporal.at_work import begin_work, check_writer, end_work
 from holdfast.temporal.facts import Call, write_facts, write_state
 from holdfast.temporal.failures import TypedErrors
-from holdfast.temporal.gate_activities import arguments_of, asked_of, edit_place, find_gates, held_by, keep_edit
+from holdfast.temporal.gate_activities import asked_of, called, find_gates, held_by, keep_edit
 from holdfast.temporal.hosts import AgentHost, Heartbeats, hooked
 from holdfast.temporal.transcripts import Transcript, made_at, session_key
 from holdfast.temporal.turn_facts import at_most_once, called_tools
 from holdfast.temporal.turn_records import CalledTool, TurnRecord, read_record
 from holdfast.temporal.wire import (
-    CHECKPOINT_BYTES,
     INLINE_BYTES,
     AgentInput,
     check_json,
@@ -50,7 +49,7 @@ class SessionActivities:
         self._host = host
 
     def all(self) -> list[Any]:
-        return [self.open, self.start, self.commit, self.finish, self.export, self.attach]
+        return [self.open, self.start, self.commit, self.finish, self.attach]
 
     # --- opening ---
 
@@ -98,11 +97,12 @@ class SessionActivities:
             "facts": write_facts(agent, agent.tool_map, **self._host.surroundings),
             "seq": 0,
         }
+        await called(self._host, lambda: check_may_start(agent, given.user_id))
         said = await self._message(agent, given)
         limit = agent.loop.max_message_bytes
         brought = RunInput.read(said, None, None, None, images=given.images or (), limit=limit)
         if (message := brought.message) is not None:
-            opened["message"] = said_by_user(message, brought.images)
+            opened["message"] = said_by_user(message, brought.images, given.user_id)
         session = await self._session(agent, given, reference)
         if session is None:
             created = datetime.now(UTC)
@@ -116,13 +116,16 @@ class SessionActivities:
             opened["created"] = cast(datetime, session.created_at).isoformat()
             return await self._take_in(agent, given, reference, opened)  # an earlier attempt began to
         if given.checkpoint is not None:
-            raise InputError(f"Session {session.id} has messages of its own: give the checkpoint another session_id")
+            raise InputError(
+                f"Session {session_id_of(session.id)} has messages of its own: give the checkpoint another session_id"
+            )
         messages = mended(await self._host.store.load_messages(session.id))
         # Those of a workflow that is gone may have been approved there, and their calls may have run: they are orphans.
         questions = tuple(one for one in session.questions or () if one.gate is None or "workflow" not in one.gate)
         if any(question.gate is not None for question in questions):
             opened["gates_of"] = session.version
-        return await self._found(agent, reference, opened, session, messages, questions, recovering=True)
+        state = await self._state(agent, reference, session, messages, questions, recovering=True)
+        return await self._found(agent, reference, opened, session, messages, state)
 
     async def _message(self, agent: Agent, given: AgentInput) -> str | None:
         if given.step is not None:
@@ -145,7 +148,9 @@ class SessionActivities:
         # Marked before the hold is looked at, as a run in process looks at the mark when it holds: one of them sees it.
         await begin_work(store, reference)
         if not await store.hold(session_id):
-            raise SessionConflictError(f"Session {session_id} has a run in flight in a process; wait for it to end")
+            raise SessionConflictError(
+                f"Session {session_id_of(session_id)} has a run in flight in a process; wait for it to end"
+            )
         await store.let_go(session_id)
         session = await store.load_session(session_id)
         if session is not None:
@@ -158,7 +163,10 @@ class SessionActivities:
     ) -> dict[str, Any]:
         """Begin a session with the messages of a checkpoint."""
         run = reference["run"]
-        brought = RunInput.read(None, None, given.checkpoint, None, limit=agent.loop.max_message_bytes)
+        brought = RunInput.read(
+            None, None, given.checkpoint, None, limit=agent.loop.max_message_bytes, agent=agent.name,
+            key=self._host.checkpoint_key,
+        )  # fmt: skip
         brought.check_questions()
         checkpoint, messages = cast(Checkpoint, brought.checkpoint), brought.messages or []
         if checkpoint.session_id is not None:
@@ -172,22 +180,47 @@ class SessionActivities:
             state=agent.write_state(agent.new_state()),
             user_id=given.user_id,
             tenant_id=given.tenant_id,
-            questions=held_by(activity.info().workflow_id or "", brought.questions) or None,
             workflow_id=activity.info().workflow_id,
             run_key=f"{run}/0",
             created_at=datetime.fromisoformat(opened.pop("created")),
             usage=usage_of(messages),
         )
+        spoke = [person for gate in brought.claimed_gates for person in gate.requesters]
+        state = await self._state(
+            agent, reference, session, messages, brought.credible_questions, spoke, recovering=False
+        )
+        held = held_by(activity.info().workflow_id or "", state.kept_questions) or None
+        session = session.model_copy(update={"questions": held})
         seq = await self._host.store.append_messages_atomic(
             session.id, messages, session, write_key=f"{run}/0", expected_seq=0
         )
         session = session.model_copy(update={"last_seq": seq})
-        found = await self._found(agent, reference, opened, session, messages, brought.questions, recovering=False)
-        state = found.setdefault("state", {})
-        state["iterations"] = checkpoint.iterations
+        found = await self._found(agent, reference, opened, session, messages, state)
+        found["state"]["iterations"] = checkpoint.iterations
         if checkpoint.usage.total_tokens:
-            state["usage"] = checkpoint.usage.plain()
+            found["state"]["usage"] = checkpoint.usage.plain()
         return found
+
+    async def _state(
+        self,
+        agent: Agent,
+        reference: Mapping[str, Any],
+        session: Session,
+        messages: list[Message],
+        questions: tuple[Question, ...],
+        spoke: Sequence[str | None] = (),
+        *,
+        recovering: bool,
+    ) -> LoopState:
+        """Return the state that a session leaves, its gates open."""
+        used = usage_of(messages) if session.usage is None else session.usage
+        state = LoopState(
+            loop=agent.loop, tools=agent.tool_map, session_usage=used if agent.loop.has_session_budget else None
+        ).fold(messages, recovering=recovering, questions=questions)
+        if not state.unasked:
+            return state
+        people = [reference["input"].get("user_id"), session.user_id, *(message.by for message in messages), *spoke]
+        return state.gated(*await find_gates(self._host, agent, state, reference["run"], people, at=session.created_at))
 
     async def _found(
         self,
@@ -196,15 +229,8 @@ class SessionActivities:
         opened: dict[str, Any],
         session: Session,
         messages: list[Message],
-        questions: tuple[Question, ...],
-        *,
-        recovering: bool,
+        state: LoopState,
     ) -> dict[str, Any]:
-        used = usage_of(messages) if session.usage is None else session.usage
-        state = LoopState(
-            loop=agent.loop, tools=agent.tool_map, session_usage=used if agent.loop.has_session_budget else None
-        ).fold(messages, recovering=recovering, questions=questions)
-        state = state.gated(*await find_gates(self._host, agent, state, session.user_id)) if state.unasked else state
         last = last_answer(messages)
         answer = None if last is None else messages[last]
         calls = () if answer is None else answer.tool_calls or ()
@@ -297,20 +323,6 @@ class SessionActivities:
         verdicts = [await light(question) for question in state.verdicts]
         return replace(state, questions=tuple(questions), verdicts=tuple(verdicts))
 
-    async def _whole(self, reference: Mapping[str, Any], question: Question) -> Question:
-        """Return a gate with the arguments that a history has no room for."""
-        if question.gate is None:
-            return question
-        run = reference["run"]
-        record = await self._host.load_record(run, reference["turn"])
-        approvals = [dict(one) for one in question.gate["approvals"]]
-        for one in approvals:
-            if one.get("edit") is not None:
-                kept = await self._host.load_kept(edit_place(run, one["edit"]["digest"]), 0)
-                one["edit"] = read_kept(f"edited arguments of run {run}", kept, read_json)
-        arguments = arguments_of(record, str(question.tool_call_id))
-        return question.model_copy(update={"gate": {**question.gate, "approvals": approvals, "arguments": arguments}})
-
     # --- hooks and the end ---
 
     async def _transcript(self, reference: Mapping[str, Any]) -> Transcript:
@@ -371,30 +383,7 @@ class SessionActivities:
         response = next(answers, "")
         return {"seq": transcript.seq, "response": cut(response, INLINE_BYTES)}
 
-    # --- leaving ---
-
-    @activity.defn(name=names.EXPORT)
-    async def export(self, reference: dict[str, Any]) -> dict[str, Any]:
-        """Return the run as a checkpoint, or why that cannot be."""
-        with TypedErrors(self._host):
-            transcript = await self._transcript(reference)
-            asked = {question["tool_call_id"] for question in reference["questions"]}
-            if "at_gate" not in reference and any(call.id not in asked for call in unanswered(transcript.messages)):
-                await transcript.commit(turn=reference["turn"], questions=reference["questions"])
-            located = await self._host.located(reference)
-            questions = tuple([await self._whole(located, Question(**question)) for question in reference["questions"]])
-            usage = reference.get("usage")
-            checkpoint = Checkpoint(
-                messages=tuple(transcript.messages),
-                iterations=reference["iterations"],
-                usage=Usage() if usage is None else Usage(**usage),
-                pending_tool_use_id=questions[0].tool_call_id if questions else None,
-                questions=questions or None,
-            ).model_dump(mode="json")
-            if (size := len(to_json(checkpoint))) > CHECKPOINT_BYTES:
-                error = f"export: the run is {size:,} bytes, more than {CHECKPOINT_BYTES:,}; read it from the store"
-                return {"error": error, "seq": transcript.seq}
-            return {"checkpoint": checkpoint, "seq": transcript.seq}
+    # --- agents that agents run ---
 
     @activity.defn(name=names.ATTACH)
     async def attach(self, reference: dict[str, Any]) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from holdfast.local.dispatches import call_key, last_dispatch
 from holdfast.local.threads import bounded
 from holdfast.messages import ToolCall, Usage, error_text, read_json
 from holdfast.stores.kept_values import read_kept
-from holdfast.stores.protocol import LedgerEntry
+from holdfast.stores.protocol import LedgerEntry, session_id_of
 from holdfast.temporal import names
 from holdfast.temporal.facts import GRACE, TIMEOUT, ToolFacts, tool_facts
 from holdfast.temporal.failures import TypedErrors
@@ -154,7 +154,7 @@ class ToolActivities:
         context = ToolContext(
             agent_name=agent.name,
             agent_id=record.agent_id,
-            session_id=record.session,
+            session_id=session_id_of(record.session),
             tool_call_id=call.id,
             idempotency_key=f"{place.scope}.{call_key(place.position, call.id)}",
             user_id=record.user_id,

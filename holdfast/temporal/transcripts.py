@@ -143,7 +143,7 @@ class Transcript:
             spent = read_usage(written.get("spent"))
             message = result_message(call, read_outcome(written), self.host.max_message_bytes, spent)
             if message is not None:
-                results.append(message)
+                results.append(message.model_copy(update={"by": written["by"]}) if "by" in written else message)
         append = self.take(
             results,
             key=f"{turn}.{self.reference.get('part', 0)}",

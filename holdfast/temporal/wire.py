@@ -11,7 +11,7 @@ from pydantic_core import to_json
 from holdfast.agent_loop import Gate
 from holdfast.errors import DefinitionError, InputError, TerminalError
 from holdfast.messages import Image, Message, Usage, clean_text, cut, json_problem, read_images, size_over
-from holdfast.stores.protocol import check_session_id
+from holdfast.stores.protocol import check_session_id, check_tenant_id, session_id_of, session_key_of
 from holdfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown, check_count
 
 INLINE_BYTES = 256 * 1024  # of one value in a history; Temporal refuses 2 MiB, and looks slow long before
@@ -85,20 +85,32 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else text[:80] + "…"
 
 
+Owner = tuple[str | None, str | None]
+"""A user's id and a tenant's."""
+
+
+def is_stranger(owner: Owner, who: Owner) -> bool:
+    """Whether a run is somebody else's; one that is nobody's is anybody's."""
+    return any(has not in (None, given) for has, given in zip(owner, who, strict=True))
+
+
 Said = str | dict[str, Any]
-"""What a user said: text, or `{"text", "images"}`."""
+"""What a user said: text, or `{"text", "images"?, "by"?}`."""
 
 
-def said_by_user(text: str, images: tuple[Image, ...] | None) -> Said:
+def said_by_user(text: str, images: tuple[Image, ...] | None = None, by: str | None = None) -> Said:
     """Return what a history has of a user's message."""
-    return text if images is None else {"text": text, "images": [image.model_dump() for image in images]}
+    if images is None and by is None:
+        return text
+    plain = None if images is None else [image.model_dump() for image in images]
+    return {"text": text} | {name: value for name, value in (("images", plain), ("by", by)) if value is not None}
 
 
 def user_message(said: Said) -> Message:
     """Read what `said_by_user` returned."""
     if isinstance(said, str):
         return Message(role="user", content=said)
-    return Message(role="user", content=said["text"], images=said["images"])
+    return Message(role="user", content=said["text"], images=said.get("images"), by=said.get("by"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +120,8 @@ class AgentInput:
     Args:
         message: what the user says.
         images: beside it, each `{"url"}` or `{"data", "media_type"}`.
-        session_id: the conversation; that of the workflow id `<agent>/<session_id>` by default.
+        session_id: the conversation; that of the workflow id `<agent>/<session_id>`, or of a tenant's
+            `<agent>/@<tenant_id>/<session_id>`, by default.
         user_id, tenant_id: who says it; must be the session's owner.
         max_iterations: instead of the agent's own.
         instance_id: what `ctx.agent.id` is.
@@ -149,7 +162,8 @@ class AgentInput:
         read_images(given.get("images", ()), CHECKPOINT_BYTES)
         if "session_id" in given:
             check_session_id(given["session_id"])
-        for name in ("user_id", "tenant_id", "instance_id"):
+        check_tenant_id(given.get("tenant_id"))
+        for name in ("user_id", "instance_id"):
             if given.get(name) == "":
                 raise InputError(f"The input: {name} must not be empty; leave it out")
         if "call" in given:
@@ -164,6 +178,20 @@ class AgentInput:
             except DefinitionError as error:
                 raise InputError(f"The input: {error}") from error
         return cls(**given)
+
+    def session_key(self, named: str | None) -> str | None:
+        """Return the key of the session: the given one, or the one that the workflow's id names, or None.
+
+        Raises:
+            InputError: that one is another tenant's.
+        """
+        if self.session_id is not None or named is None:
+            return None if self.session_id is None else session_key_of(self.tenant_id, self.session_id)
+        if not named.startswith("@"):
+            return session_key_of(self.tenant_id, named)
+        if named != session_key_of(self.tenant_id, session_id_of(named)):
+            raise InputError(f"The input: the workflow's id names a session of another tenant than {self.tenant_id}")
+        return named
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON, without what is absent."""
@@ -202,9 +230,9 @@ class PipelineInput:
             restart = given["restart"] = read_fields(given["restart"], "The input: restart", {"run": str, "from": str})
             if len(restart) < 2:
                 raise InputError("The input: restart must have run and from")
-        for name in ("user_id", "tenant_id"):
-            if given.get(name) == "":
-                raise InputError(f"The input: {name} must not be empty; leave it out")
+        check_tenant_id(given.get("tenant_id"))
+        if given.get("user_id") == "":
+            raise InputError("The input: user_id must not be empty; leave it out")
         return cls(**given)
 
     def plain(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from holdfast.tools.attempts import (
     Unknown,
     Verdict,
 )
-from holdfast.tools.checks import Duration, check_choice, check_count, check_function, seconds
+from holdfast.tools.checks import Duration, check_access, check_choice, check_count, check_function, seconds
 from holdfast.tools.declarations import TOOL_NAME, InThread, Tool
 from holdfast.tools.functions import tool
 from holdfast.tools.signatures import json_schema, schema_type
@@ -40,6 +40,7 @@ __all__ = [
     "ToolContext",
     "Unknown",
     "Verdict",
+    "check_access",
     "check_choice",
     "check_count",
     "check_function",

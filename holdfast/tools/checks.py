@@ -2,7 +2,9 @@
 
 import inspect
 import re
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from types import MappingProxyType
 
 from holdfast.errors import DefinitionError
 
@@ -40,6 +42,17 @@ def check_count(name: str, value: object, least: int) -> None:
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise DefinitionError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def check_access(what: str, access: object) -> Mapping[str, Callable[[str | None], object]]:
+    """Return the functions of a user that say who may start something, and who may approve in it."""
+    if not isinstance(access, Mapping) or access.keys() - {"start", "approve"}:
+        raise DefinitionError(
+            f"{what}: access maps 'start' and 'approve' to functions of a user, got {repr(access)[:80]}"
+        )
+    for name, rule in access.items():
+        check_function(f"{what}: access[{name!r}]", rule, "a user")
+    return MappingProxyType(dict(access))
 
 
 def check_function(what: str, value: object, of: str = "StepContext") -> None:

@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.errors import DefinitionError, InputError
+from holdfast.messages import person as identity
 from holdfast.temporal.links import SHORTEST_SECRET, Link, read_link
 from holdfast.tools import check_choice
 
@@ -108,7 +109,7 @@ class Access:
     https: bool = False
 
     def __post_init__(self) -> None:
-        names = [person.name for person in self.people]
+        names = [identity(person.name) for person in self.people]
         if len(names) != len(set(names)):
             raise DefinitionError("access.people: two have one name")
         tokens = [token_digest(person.token) for person in self.people if person.token is not None]
@@ -188,7 +189,7 @@ class Access:
         return link, person
 
     def _named(self, name: str) -> Person | None:
-        return next((person for person in self.people if person.name == name), None)
+        return next((person for person in self.people if identity(person.name) == identity(name)), None)
 
     # --- sessions ---
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import InputError
+from holdfast.messages import person as identity
 from holdfast.messages import read_object
 from holdfast.stores.protocol import Act
 from holdfast.temporal import HoldfastClient
@@ -135,7 +136,7 @@ def may_act(person: Person, item: Mapping[str, Any]) -> bool:
     """Whether somebody can do what an item waits for; the run itself has the last word."""
     act = "resume" if item.get("can_skip") else _ACT_OF.get(item["kind"])
     allowed = item.get("approvers") or [person.name]
-    return act is not None and person.may(ACTS[act][0]) and person.name in allowed
+    return act is not None and person.may(ACTS[act][0]) and identity(person.name) in map(identity, allowed)
 
 
 ACTS: dict[str, tuple[Role, Doing]] = {

@@ -10,7 +10,14 @@ from temporalio.service import RPCError
 
 from holdfast.errors import HoldfastError
 from holdfast.messages import Message
-from holdfast.stores.protocol import AgentStore, DurableStore, Ledger, PartialAnswer, PartialAnswers
+from holdfast.stores.protocol import (
+    AgentStore,
+    DurableStore,
+    Ledger,
+    PartialAnswer,
+    PartialAnswers,
+    session_key_of,
+)
 from holdfast.temporal import HoldfastClient, names
 from holdfast.temporal.items import read_items
 from holdfast.temporal.names import child_id
@@ -47,9 +54,10 @@ class Runs:
         """Return the last messages of a run's session."""
         if self._store is None or "session_id" not in seen:
             return []
-        session = await self._store.load_session(seen["session_id"])
+        key = session_key_of(seen.get("tenant_id"), seen["session_id"])
+        session = await self._store.load_session(key)
         after = 0 if session is None else max(0, session.last_seq - _MESSAGES)
-        return await self._store.load_messages(seen["session_id"], after=after)
+        return await self._store.load_messages(key, after=after)
 
     async def partial(self, run_key: str) -> PartialAnswer | None:
         return await self._store.load_partial(run_key) if isinstance(self._store, PartialAnswers) else None

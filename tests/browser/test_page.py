@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from integration.questions import ask_user
-from integration.temporal_runs import Temporal, pending, result
+from integration.temporal_runs import Temporal, ask_models_once, pending, result
 from integration.transcripts import asks_for, call
 from playwright.async_api import Browser, Page, expect
 
 from browser.conftest import LOOK_AWAY, faults_of
-from holdfast import Agent, Approval, Loop, ModelError, RetryPolicy, tool
+from holdfast import Agent, Approval, ModelError, tool
 from holdfast.testing import ScriptedModel
 from holdfast.web import Access, Person
 
@@ -74,10 +74,10 @@ async def test_a_person_signs_in_approves_with_an_edit_and_answers(
 
 
 async def test_a_rejection_and_a_resume_by_the_keyboard_alone(
-    temporal: Temporal, chromium: Browser, serve: Any
+    temporal: Temporal, chromium: Browser, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    soon = Loop(model_retry=RetryPolicy(initial_interval=0.01, maximum_attempts=1))
-    agent = Agent("clerk", tools=[charge], loop=soon)
+    ask_models_once(monkeypatch)
+    agent = Agent("clerk", tools=[charge])
     model = ScriptedModel([CHARGES, ModelError("down", transient=True), "done"])
     async with temporal.worker(agent, llm=model), serve(LOCAL) as address:
         run = await temporal.start(agent)

@@ -19,7 +19,7 @@ from temporalio.worker import Worker
 
 from holdfast import Agent, Message
 from holdfast.stores import SQLiteStore
-from holdfast.temporal import HoldfastClient, HoldfastPlugin, connect, start_agent
+from holdfast.temporal import HoldfastClient, HoldfastPlugin, agent_workflows, connect, start_agent
 from holdfast.testing import ScriptedModel
 from integration.questions import ask
 from integration.transcripts import asks_for, call
@@ -246,3 +246,9 @@ async def question(temporal: Temporal, agent: Agent = clerk, **options: Any) -> 
             await handle.execute_update("answer", {"text": "Ada", "tool_call_id": "c1"})
         assert (await result(handle))["status"] == "complete"
         await check_healthy(handle)
+
+
+def ask_models_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a run pause as soon as its model could not be called; an agent's own limit would end it."""
+    usual = agent_workflows.model_options
+    monkeypatch.setattr(agent_workflows, "model_options", lambda retry: usual(replace(retry, maximum_attempts=1)))

@@ -233,9 +233,10 @@ async def test_what_was_approved_is_what_runs_though_a_default_has_changed() -> 
 
         return Agent("a", tools=[pay])
 
-    waiting = await waits(version(5), ScriptedModel([asks_for(call("pay", "c1"))]))
+    key: Any = {"checkpoint_key": "a key of the tests"}
+    waiting = await waits(version(5), ScriptedModel([asks_for(call("pay", "c1"))]), **key)
     assert waiting.approvals[0].arguments == {"amount": 5}
-    await resume(version(5_000), waiting.checkpoint, llm=ScriptedModel(["done"]), decisions=[approve()])
+    await resume(version(5_000), waiting.checkpoint, llm=ScriptedModel(["done"]), decisions=[approve()], **key)
     assert paid == [5]
 
 

@@ -13,7 +13,7 @@ from holdfast.testing import ScriptedModel
 from integration.commands import ASKS, asking, data, done, holdfast, refused
 from integration.doubles import echo
 from integration.questions import ask_user
-from integration.temporal_runs import Temporal, pending, result, until
+from integration.temporal_runs import Temporal, ask_models_once, pending, result, until
 from integration.transcripts import asks_for, call
 
 
@@ -301,10 +301,12 @@ async def test_a_run_is_told_something_with_an_image(temporal: Temporal, tmp_pat
     assert image.address == "data:image/png;base64,iVBORw=="
 
 
-async def test_a_paused_run_goes_on_with_another_model_or_gives_up(temporal: Temporal) -> None:
+async def test_a_paused_run_goes_on_with_another_model_or_gives_up(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask_models_once(monkeypatch)
     down = ScriptedModel([ModelError("down", transient=True)] * 9)
-    soon = Loop(model_retry=RetryPolicy(initial_interval=0.01, maximum_attempts=1))
-    agent = Agent("clerk", model="down", loop=soon)
+    agent = Agent("clerk", model="down")
     async with temporal.worker(agent, llm=lambda name: down if name == "down" else ScriptedModel(["up again"])):
         for words, status in ((["--model", "up"], "complete"), (["--abort"], "error")):
             run = await temporal.start(agent, session=status)

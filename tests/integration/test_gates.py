@@ -124,7 +124,7 @@ async def test_one_rejection_is_enough_for_a_quorum(pipelines: PipelineDriver) -
 
 
 async def test_approvals_of_a_quorum_agree_on_the_edit(pipelines: PipelineDriver) -> None:
-    gated = flow(quorum=2)
+    gated = flow(quorum=2, approvers=["ada", "bob"])
     decisions = [approve(by="ada", edit=1), approve(by="bob", edit=2), approve(by="bob", edit=1)]
     went = await pipelines.run(gated, ScriptedModel(echo), decisions=decisions)
     assert (went.status, went.refused) == ("complete", ("gate ok: others have approved it with another edit",))

@@ -51,6 +51,12 @@ async def test_any_other_is_not(driver: Driver, error: Exception) -> None:
     assert str(error) in str(ended.error)
 
 
+async def test_a_limit_of_retries_that_is_said_ends_the_run_with_an_error(driver: Driver) -> None:
+    model = ScriptedModel([BUSY] * 3 + ["done"])
+    ended = await driver.run(Agent("a", loop=SOON), model)
+    assert (ended.status, "busy" in str(ended.error), len(model.calls)) == ("error", True, 3)
+
+
 async def test_in_process_a_run_ends_when_it_has_been_tried_often_enough() -> None:
     model = ScriptedModel([BUSY] * 3 + ["done"])
     agent = Agent("a", loop=SOON)

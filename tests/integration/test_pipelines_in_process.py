@@ -405,7 +405,7 @@ async def test_what_a_function_raises_says_at_which_step(store: SQLiteStore) -> 
 
 
 async def test_a_quorum_tells_who_has_approved(store: SQLiteStore) -> None:
-    flow = pipeline("w").step("ok", approval=Approval(quorum=2)).build()
+    flow = pipeline("w").step("ok", approval=Approval(approvers=["ada", "bob"], quorum=2)).build()
     approve = {"gate": "ok", "decision": "approve", "by": "ada"}
     await run_pipeline(flow, store=store, run_key="k")
     went = await run_pipeline(flow, store=store, run_key="k", decisions=[approve])

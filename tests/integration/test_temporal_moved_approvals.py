@@ -235,7 +235,8 @@ async def test_a_run_that_is_reset_behind_its_gate_repeats_no_effect(temporal: T
 async def test_a_run_is_exported_at_its_gate_and_goes_on_in_process(temporal: Temporal) -> None:
     posted, post = world(TEAM)
     agent = Agent("a", tools=[post])
-    async with temporal.worker(agent, llm=posts("one", "two")):
+    key: Any = {"checkpoint_key": "a key of the tests"}
+    async with temporal.worker(agent, llm=posts("one", "two"), **key):
         handle = await temporal.start("a")
         await pending(handle, 2)
         await temporal.people.decide(handle.id, "c2", "approve", by="ada", edit={"text": "TWO"})
@@ -243,10 +244,11 @@ async def test_a_run_is_exported_at_its_gate_and_goes_on_in_process(temporal: Te
         await handle.cancel()
         with pytest.raises(WorkflowFailureError):
             await result(handle)
-    waiting = await run(agent, checkpoint=checkpoint, llm=ScriptedModel(["done"]))
+    waiting = await run(agent, checkpoint=checkpoint, llm=ScriptedModel(["done"]), **key)
     assert is_interrupted(waiting)
     assert [item.gate for item in waiting.approvals] == ["c1"]
-    ended = await run(agent, checkpoint=waiting.checkpoint, llm=ScriptedModel(["done"]), decisions=[approve(by="bob")])
+    decided: Any = {"decisions": [approve(by="bob")], **key}
+    ended = await run(agent, checkpoint=waiting.checkpoint, llm=ScriptedModel(["done"]), **decided)
     assert assert_complete(ended).status == "complete"
     assert posted == ["one", "TWO"]
 

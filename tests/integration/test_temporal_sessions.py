@@ -22,6 +22,7 @@ from holdfast import (
     run,
     tool,
 )
+from holdfast.stores import session_key_of
 from holdfast.testing import ScriptedModel, crash_after_tool_results
 from integration.doubles import echo, fail, poster
 from integration.questions import ask
@@ -109,8 +110,8 @@ async def test_a_run_in_process_is_refused_where_a_workflow_has_written_and_goes
         ({"user_id": "ada"}, {"user_id": "ada"}, True),
         ({"user_id": "ada"}, {"user_id": "bob"}, False),
         ({"user_id": "ada"}, {}, False),
-        ({"tenant_id": "acme"}, {"tenant_id": "other"}, False),
-        ({"user_id": "ada", "tenant_id": "acme"}, {"user_id": "ada"}, False),
+        ({"user_id": "ada", "tenant_id": "acme"}, {"user_id": "bob", "tenant_id": "acme"}, False),
+        ({"user_id": "ada", "tenant_id": "acme"}, {"tenant_id": "acme"}, False),
         ({}, {"user_id": "bob"}, True),
     ],
     ids=str,
@@ -128,10 +129,11 @@ async def test_a_session_belongs_to_its_owner(
             assert error.type == "SessionAccessDeniedError"
             assert error.message == f"Session not found or access denied: {temporal.session()}"
             await check_healthy(again)
-    session = await temporal.store.load_session(temporal.session())
+    key = session_key_of(first.get("tenant_id"), temporal.session())
+    session = await temporal.store.load_session(key)
     assert session is not None
     assert (session.user_id, session.tenant_id) == (first.get("user_id"), first.get("tenant_id"))
-    assert len(await temporal.messages()) == (4 if allowed else 2)
+    assert len(await temporal.store.load_messages(key)) == (4 if allowed else 2)
 
 
 async def test_a_session_of_another_agent_is_refused(temporal: Temporal) -> None:

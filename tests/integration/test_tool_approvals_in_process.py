@@ -54,12 +54,15 @@ async def test_a_checkpoint_is_enough_to_go_on(where: Callable[[], dict[str, Any
 async def test_what_was_decided_so_far_is_in_the_next_checkpoint(where: Callable[[], dict[str, Any]]) -> None:
     posted, post = world(Approval())
     agent, model = Agent("a", tools=[post]), posts("one", "two", "three")
-    waiting = await waits(agent, model, **where())
+    signed: Any = {"checkpoint_key": "a key of the tests"}
+    waiting = await waits(agent, model, **signed, **where())
     for decision in (approve("c2", edit={"text": "TWO"}), reject("c1", by="ada", comment="no")):
-        waiting = await resume(agent, waiting.checkpoint, llm=model, decisions=[decision], **where())  # type: ignore[assignment]
+        waiting = await resume(agent, waiting.checkpoint, llm=model, decisions=[decision], **signed, **where())  # type: ignore[assignment]
     assert [item.gate for item in waiting.approvals] == ["c3"]
     assert waiting.checkpoint.pending_tool_use_id == "c3"
-    ended = assert_complete(await resume(agent, waiting.checkpoint, llm=model, decisions=[approve("c3")], **where()))
+    ended = assert_complete(
+        await resume(agent, waiting.checkpoint, llm=model, decisions=[approve("c3")], **signed, **where())
+    )
     assert posted == ["TWO", "three"]
     assert error_of(tool_results(ended.messages)[0]) == "Not run: it was rejected by ada: no"
 

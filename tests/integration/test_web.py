@@ -8,7 +8,7 @@ import pytest
 from temporalio import workflow
 from temporalio.worker import Worker
 
-from holdfast import Agent, Approval, Loop, ModelError, RetryPolicy, pipeline, tool
+from holdfast import Agent, Approval, ModelError, pipeline, tool
 from holdfast.temporal import start_pipeline
 from holdfast.testing import ScriptedModel
 from holdfast.web import Access
@@ -26,7 +26,7 @@ from integration.pages import (
     shows,
 )
 from integration.questions import ask_user
-from integration.temporal_runs import Temporal, pending, result, until
+from integration.temporal_runs import Temporal, ask_models_once, pending, result, until
 from integration.transcripts import asks_for, call
 
 # --- what people do ---
@@ -191,10 +191,18 @@ async def test_a_question_is_answered_and_the_run_told_something(temporal: Tempo
     assert [message.content for message in await temporal.messages()][2:4] == ["savings", "hurry"]
 
 
-async def test_a_paused_run_goes_on_and_another_is_cancelled(temporal: Temporal) -> None:
-    soon = Loop(model_retry=RetryPolicy(initial_interval=0.01, maximum_attempts=1))
-    agent = Agent("clerk", loop=soon)
-    model = ScriptedModel([ModelError("down", transient=True), "done", ModelError("down", transient=True)])
+async def test_a_paused_run_goes_on_and_another_is_cancelled(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask_models_once(monkeypatch)
+    agent = Agent("clerk")
+    model = ScriptedModel(
+        [
+            ModelError("down", transient=True),
+            "done",
+            ModelError("down", transient=True),
+        ]
+    )
     async with temporal.worker(agent, llm=model), browser(temporal) as client:
         run = await temporal.start(agent)
         await pending(run)

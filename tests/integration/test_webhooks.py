@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from temporalio.worker import Worker
 
-from holdfast import Agent, Approval, DefinitionError, Loop, ModelError, RetryPolicy, pipeline, tool
+from holdfast import Agent, Approval, DefinitionError, ModelError, pipeline, tool
 from holdfast.temporal import HoldfastPlugin, Webhook, agent_workflows, start_pipeline
 from holdfast.testing import Fault, ModelServer, Reply, ScriptedModel
 from integration.doubles import echo
 from integration.questions import ask_user
-from integration.temporal_runs import Temporal, check_healthy, pending, result, until
+from integration.temporal_runs import Temporal, ask_models_once, check_healthy, pending, result, until
 from integration.test_temporal_approvals import Release
 from integration.transcripts import asks_for, call
 
@@ -128,9 +128,12 @@ async def test_people_are_told_that_a_run_waits_for_a_worker_before_it_has_begun
             await run.cancel()
 
 
-async def test_of_a_pause_they_are_told_what_could_not_be_done(temporal: Temporal) -> None:
+async def test_of_a_pause_they_are_told_what_could_not_be_done(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask_models_once(monkeypatch)
     down = ScriptedModel([ModelError("overloaded", transient=True), "done"])
-    agent = clerk(loop=Loop(model_retry=RetryPolicy(initial_interval=0.01, maximum_attempts=1)))
+    agent = clerk()
     async with (
         ModelServer(lambda request: OK) as server,
         temporal.worker(agent, llm=down, webhooks=[Webhook(url=server.url)]),

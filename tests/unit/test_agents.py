@@ -87,14 +87,14 @@ def test_what_is_declared_is_kept() -> None:
         output=Counter,
         loop=loop,
         settings={"max_tokens": 5},
-        access={"start": "all"},
+        access={"start": callable},
         on_start=print,
         on_terminal_tool_error="stop",
     )
 
     assert (agent.model, agent.instructions, agent.description) == ("anthropic:claude-sonnet-4-6", "Greet.", "Greets.")
     assert (agent.state, agent.output, agent.loop, agent.tools[0]) == (Counter, Counter, loop, look)
-    assert (agent.settings, agent.access) == ({"max_tokens": 5}, {"start": "all"})
+    assert (agent.settings, agent.access) == ({"max_tokens": 5}, {"start": callable})
     assert (agent.on_start, agent.on_terminal_tool_error) == (print, "stop")
 
 
@@ -116,7 +116,9 @@ def test_an_unknown_option_is_refused() -> None:
         ({"on_complete": "print"}, "on_complete must be callable, got 'print'"),
         ({"on_stuck": []}, "on_stuck must be callable, got []"),
         ({"settings": []}, "settings must be a mapping, got []"),
-        ({"access": None}, "access must be a mapping, got None"),
+        ({"access": None}, "access maps 'start' and 'approve' to functions of a user, got None"),
+        ({"access": {"stop": len}}, "access maps 'start' and 'approve' to functions of a user"),
+        ({"access": {"start": True}}, "access['start'] must be a function of a user, got True"),
         (
             {"on_terminal_tool_error": "ignore"},
             "on_terminal_tool_error must be one of message, stop, fail, got 'ignore'",
@@ -151,11 +153,9 @@ def test_an_agent_is_frozen() -> None:
         Agent("greeter").name = "other"  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("field", ["settings", "access"])
 @pytest.mark.parametrize("path", [(), ("nested",)], ids=["outer", "nested"])
-def test_settings_and_access_are_frozen_all_the_way_down(field: str, path: tuple[str, ...]) -> None:
-    options: dict[str, Any] = {field: {"nested": {"a": 1}}}
-    value = getattr(Agent("greeter", **options), field)
+def test_settings_are_frozen_all_the_way_down(path: tuple[str, ...]) -> None:
+    value: Any = Agent("greeter", settings={"nested": {"a": 1}}).settings
     for name in path:
         value = value[name]
 
@@ -163,15 +163,23 @@ def test_settings_and_access_are_frozen_all_the_way_down(field: str, path: tuple
         value["a"] = 2
 
 
-@pytest.mark.parametrize("field", ["settings", "access"])
-def test_settings_and_access_do_not_change_with_what_was_given(field: str) -> None:
-    options: dict[str, Any] = {field: {"nested": {"a": [1]}}}
-    agent = Agent("greeter", **options)
-    options[field]["nested"]["a"].append(2)
-    options[field]["more"] = 1
+def test_settings_do_not_change_with_what_was_given() -> None:
+    settings: dict[str, Any] = {"nested": {"a": [1]}}
+    agent = Agent("greeter", settings=settings)
+    settings["nested"]["a"].append(2)
+    settings["more"] = 1
 
-    assert list(getattr(agent, field)) == ["nested"]
-    assert tuple(getattr(agent, field)["nested"]["a"]) == (1,)
+    assert list(agent.settings) == ["nested"]
+    assert tuple(agent.settings["nested"]["a"]) == (1,)
+
+
+def test_access_does_not_change_any_more() -> None:
+    access: dict[str, Any] = {"start": callable}
+    agent = Agent("greeter", access=access)
+    access["approve"] = callable
+    assert list(agent.access) == ["start"]
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        agent.access["approve"] = callable  # type: ignore[index]
 
 
 def test_tools_do_not_change_with_the_list_that_was_given() -> None:

@@ -110,7 +110,7 @@ def test_reminders_come_at_their_times_until_the_deadline() -> None:
 def test_a_rule_survives_its_way_through_json() -> None:
     approval = Approval(
         timeout="7d", on_timeout="escalate", remind_every="1d", approvers=["ops", "zoe"], groups={"ops": ["ada"]},
-        quorum=2, exclude_requester=True, escalate_to=Approval(approvers=["eve"], timeout="1d"),
+        quorum=2, exclude_requester=True, escalate_to=Approval(approvers=["eve"], quorum=1, timeout="1d"),
     )  # fmt: skip
     rule = GateRule.of(approval)
     assert GateRule.read(rule.plain()) == rule

@@ -134,6 +134,7 @@ def test_the_persisted_names_are_pinned() -> None:
     }
     assert fields == {
         "Message": [
+            "by",
             "content",
             "cost",
             "images",
@@ -149,7 +150,15 @@ def test_the_persisted_names_are_pinned() -> None:
         ],
         "ToolCall": ["arguments", "id", "name"],
         "Usage": ["cache_write_tokens", "cached_tokens", "cost", "input_tokens", "output_tokens", "reasoning_tokens"],
-        "Checkpoint": ["iterations", "messages", "pending_tool_use_id", "questions", "session_id", "usage"],
+        "Checkpoint": [
+            "iterations",
+            "messages",
+            "pending_tool_use_id",
+            "questions",
+            "session_id",
+            "signature",
+            "usage",
+        ],
         "Question": ["gate", "question", "tool_call_id", "usage"],
     }
     assert sorted(holdfast.ToolDurabilityError("t", "c").payload()) == ["error", "kind", "toolCallId", "toolName"]

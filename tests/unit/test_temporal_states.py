@@ -204,7 +204,7 @@ def full() -> Agent:
     return Agent(
         "full", model="x:y", instructions=lambda context: "x", tools=[look, pay, Agent("child")], output=dict,
         loop=loop, on_start=print, on_complete=print, on_stuck=print, on_terminal_tool_error="fail",
-        settings={"max_tokens": 5}, access={"start": ["ada"]},
+        settings={"max_tokens": 5}, access={"start": callable, "approve": callable},
     )  # fmt: skip
 
 
@@ -228,7 +228,7 @@ def test_the_facts_of_an_agent_with_every_option_come_back() -> None:
         "child": ToolFacts(agent=True),
     }
     assert (facts.on_terminal_tool_error, facts.model, facts.search) == ("fail", "x:y", True)
-    assert facts.hooks == ("on_start", "on_complete", "on_stuck", "output")
+    assert facts.hooks == ("on_start", "on_complete", "on_stuck", "output", "approve")
 
 
 def test_an_agent_as_usual_has_hardly_any_facts() -> None:

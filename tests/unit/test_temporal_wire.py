@@ -342,7 +342,7 @@ def test_only_the_last_refusals_are_shown() -> None:
 def test_no_more_messages_are_parked_than_a_run_can_carry() -> None:
     box = Mailbox(messages=["x"] * PARKED_MESSAGES)
     with pytest.raises(InputError, match="wait to be taken in already"):
-        box.read_message({"text": "y"}, LIMIT)
+        box.read_message({"text": "y"}, LIMIT, (None, None))
 
 
 def test_no_more_early_answers_are_kept_than_a_run_can_carry() -> None:
@@ -358,7 +358,7 @@ def test_no_more_early_answers_are_kept_than_a_run_can_carry() -> None:
 @given(data=JUNK)
 def test_junk_in_a_mailbox_is_refused_with_a_reason(name: str, data: Any) -> None:
     more: dict[str, tuple[Any, ...]] = {
-        "read_message": (LIMIT,),
+        "read_message": (LIMIT, (None, None)),
         "read_answer": (ASKED, LIMIT),
         "read_resume": (["model"], ["post"]),
         "read_resolve": ({"p1": 1},),
