@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 from urllib.parse import quote
 
 from holdfast.errors import DefinitionError
@@ -14,10 +14,27 @@ if TYPE_CHECKING:
     from holdfast.llm import LLMAdapter
 
 
+@overload
 def create_adapter(
     *, provider: str, model: str, api_key: str | None = None, base_url: str | None = None, **options: Any
-) -> "LLMAdapter":
-    """Make an adapter for a provider's model.
+) -> "LLMAdapter": ...
+
+
+@overload
+def create_adapter(
+    *, provider: str, model: None = None, api_key: str | None = None, base_url: str | None = None, **options: Any
+) -> "Callable[[str | None], LLMAdapter]": ...
+
+
+def create_adapter(
+    *,
+    provider: str,
+    model: str | None = None,
+    api_key: str | None = None,
+    base_url: str | None = None,
+    **options: Any,
+) -> "LLMAdapter | Callable[[str | None], LLMAdapter]":
+    """Make an adapter for a provider's model; without a model, a function that makes one for each agent's own.
 
     Args:
         provider: "openai", "anthropic", "cloudflare", "minimax", or "openai-compatible" for any server with OpenAI's
@@ -34,10 +51,15 @@ def create_adapter(
     make = PROVIDERS.get(provider)
     if make is None:
         raise DefinitionError(f'Unsupported LLM provider: "{provider}". Supported: {", ".join(PROVIDERS)}')
-    if not isinstance(model, str) or not model:
-        raise DefinitionError(f"Provider '{provider}': model must be the name of one, got {model!r}")
     given = {"api_key": api_key, "base_url": base_url, **options}
-    return make(model, {name: value for name, value in given.items() if value is not None})
+    given = {name: value for name, value in given.items() if value is not None}
+
+    def of(name: str | None) -> "LLMAdapter":
+        if not isinstance(name, str) or not name.removeprefix(f"{provider}:"):
+            raise DefinitionError(f"Provider '{provider}': model must be the name of one, got {name!r}")
+        return make(name.removeprefix(f"{provider}:"), dict(given))
+
+    return of if model is None else of(model)
 
 
 def provided(model: str | None) -> "LLMAdapter | None":

@@ -209,3 +209,12 @@ def test_a_wrong_price_is_refused(wrong: Any) -> None:
 def test_a_wrong_budget_is_refused(wrong: Any) -> None:
     with pytest.raises(DefinitionError, match="cost_budget must be US dollars above 0"):
         Loop(cost_budget=wrong)
+
+
+async def test_a_provider_without_a_model_takes_that_of_each_agent() -> None:
+    async with ModelServer("one", "two") as server:
+        llm = create_adapter(provider="openai-compatible", api_key="key", base_url=server.url)
+        for name in ("openai-compatible:small", "large"):
+            ended: Any = await run(Agent("a", model=name), message="hi", llm=llm)
+            assert ended.status == "complete"
+    assert [request.body["model"] for request in server.requests] == ["small", "large"]
