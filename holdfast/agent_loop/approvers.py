@@ -2,7 +2,7 @@
 
 from holdfast.agent_loop.gates import Decision
 from holdfast.agents import Agent
-from holdfast.messages import ToolCall, cut, error_text
+from holdfast.messages import ToolCall, cut, error_text, person
 from holdfast.tools import Approval
 
 
@@ -15,7 +15,7 @@ def approver_problem(approval: Approval | None, decision: Decision) -> str | Non
         approval: today's; None if there is no such gate any more, and what was recorded holds.
     """
     asked = [] if approval is None else [one.users for one in approval.chain]
-    if not asked or any(not users or decision.by in users for users in asked):
+    if not asked or any(not users or person(decision.by) in map(person, users) for users in asked):
         return None
     return f"gate {decision.gate}: {decision.by} may not decide it any more; {', '.join(asked[0])} may"
 

@@ -1,7 +1,7 @@
 """What a decision at a gate means, and what its time means; no I/O, and no clock: drivers say what time it is."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
@@ -152,6 +152,7 @@ class Gate:
         approvals: so far; the first has the edit that all of them mean.
         last: the decision that ended it; None while it is open, and when its time ended it.
         arguments: of the tool call, as it runs if nobody edits them.
+        is_call: of a tool call, on which nobody decides who does not say the digest of what they have looked at.
     """
 
     name: str
@@ -163,6 +164,7 @@ class Gate:
     status: GateStatus = "open"
     last: Decision | None = None
     arguments: Any = None
+    is_call: bool = False
 
     @property
     def approved_by(self) -> tuple[str, ...]:
@@ -188,6 +190,11 @@ class Gate:
         by, rule, who = decision.by, self.rule, person(decision.by)
         if self.status != "open":
             return f"gate {self.name} was {self.status.replace('-', ' ')} already"
+        if decision.digest is None and self.is_call:
+            return (
+                f"gate {self.name}: digest is missing; who decides on a tool call says on which, by the digest that "
+                "stands beside it in `pending`, in the run's details, or in the approvals of an interrupted run"
+            )
         if decision.digest is not None and decision.digest != self.digest:
             return f"gate {self.name} shows something else now: look at it again, and decide on digest {self.digest}"
         needs_name = bool(rule.users) or rule.quorum > 1 or rule.exclude_requester
@@ -239,7 +246,7 @@ class Gate:
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON."""
-        data = {
+        data: dict[str, Any] = {
             "name": self.name,
             "rule": self.rule.plain(),
             "digest": self.digest,
@@ -249,6 +256,8 @@ class Gate:
         }
         if self.arguments is not None:
             data["arguments"] = self.arguments
+        if self.is_call:
+            data["is_call"] = True
         if self.status != "open":
             data["status"] = self.status
         if self.status == "rejected" and self.last is not None:
@@ -271,7 +280,25 @@ class Gate:
             status=status,
             last=ended if last is None else Decision(**last),
             arguments=data.get("arguments"),
+            is_call=data.get("is_call", False),
         )
+
+    def after(self, recorded: Iterable[tuple[Decision, datetime]]) -> "Gate":
+        """Return the gate after decisions that have counted at it, each at its own time, whatever ran since.
+
+        Those that it knows already change nothing, and so do those of another call of the same id, by their digest.
+        """
+        gate, known = self, len(self.approvals)
+        for decision, at in recorded:
+            if known and decision.digest == gate.digest:
+                known -= 1
+                continue
+            then = gate.at(at)
+            while then.status == "open" and then.digest != decision.digest and then.rule.escalate_to is not None:
+                then = then.expired()  # they were asked, before the gate was opened anew
+            if then.status == "open" and then.digest == decision.digest:
+                gate = then.decided(decision)
+        return gate
 
     @property
     def edit(self) -> Any:

@@ -81,6 +81,7 @@ def _asked(
         since=at if is_let_through_by_time else min(at, asked_at),
         requesters=requesters,
         arguments=call.arguments,
+        is_call=True,
     )
     return Question(question=texts[0], tool_call_id=call.id, gate=gate.plain())
 

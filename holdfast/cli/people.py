@@ -12,6 +12,7 @@ from holdfast.cli.commands import on_temporal
 from holdfast.cli.inputs import image_of, read_json_option, read_text, who
 from holdfast.cli.outputs import Output, ago, stoppable
 from holdfast.cli.runs import RUN, tell_if_failed, write_waiting
+from holdfast.cli.sessions import STORED, opened
 from holdfast.errors import InputError
 from holdfast.stores.private_files import private
 
@@ -31,14 +32,18 @@ def _people(client: "Client") -> "HoldfastClient":
 
 @click.command()
 @click.argument("run", required=False)
+@click.option("--full", is_flag=True, help="Read all of large arguments from the store.")
+@STORED
 @on_temporal
-async def pending(client: "Client", output: Output, run: str | None) -> None:
+async def pending(client: "Client", output: Output, run: str | None, full: bool, store: str) -> None:
     """Show what waits for people, of one RUN or of all."""
     people = _people(client)
     if run is None:
         items = await people.waiting()
     else:
         items = [{**item, "workflow_id": run} for item in await people.pending(run)]
+    if full:
+        items = [await _whole(item, store) for item in items]
     if not output.is_text or (run is None and len(items) > 1):
         output.rows(
             items,
@@ -72,17 +77,35 @@ async def pending(client: "Client", output: Output, run: str | None) -> None:
 )
 @click.option("--digest", help="Of what was looked at, as `pending` shows it: refused if it has changed since.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask in the terminal.")
+@STORED
 @on_temporal
 async def approve(
-    client: "Client", output: Output, run: str, gate: str | None, edit: str | None, yes: bool, **given: Any
+    client: "Client",
+    output: Output,
+    run: str,
+    gate: str | None,
+    edit: str | None,
+    yes: bool,
+    store: str,
+    **given: Any,
 ) -> None:
     """Approve at a gate of a run.
+
+    Arguments over 16 KB are read from the store, and shown. What is not shown is approved by its --digest alone.
 
     GATE is the path of a step, or the id of a tool call, as `pending` shows it; it may be left out if only one waits.
     """
     item = await _gate(client, run, gate)
     changed = None if edit is None else read_json_option("--edit", edit)
-    if output.is_text and not yes and sys.stdin.isatty():
+    is_shown = output.is_text and not yes and sys.stdin.isatty()
+    if _is_cut(item) and given["digest"] is None:
+        if not is_shown:
+            raise InputError(
+                f"Call {item['name']} has {item['size']:,} bytes of arguments, which nobody has seen here: look at "
+                "them with `holdfast pending --full`, and give the --digest that stands beside them"
+            )
+        item = await _whole(item, store)
+    if is_shown:
         write_waiting(output, {**item, "workflow_id": run})
         if changed is not None:
             output.line(f"  In its place: {edit}")
@@ -105,6 +128,20 @@ async def reject(client: "Client", output: Output, run: str, gate: str | None, *
     """
     item = await _gate(client, run, gate)
     await _decide(client, output, run, item["name"], "reject", **given)
+
+
+async def _whole(item: dict[str, Any], path: str) -> dict[str, Any]:
+    """Return what waits with all arguments, which the store has where they are large."""
+    if not _is_cut(item):
+        return item
+    from holdfast.temporal.asked import load_arguments
+
+    async with opened(path) as store:
+        return {**item, "arguments": await load_arguments(store, item)}
+
+
+def _is_cut(item: dict[str, Any]) -> bool:
+    return "reference" in item
 
 
 async def _gate(client: "Client", run: str, gate: str | None) -> dict[str, Any]:

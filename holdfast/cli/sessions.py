@@ -10,6 +10,7 @@ import click
 from holdfast.cli.commands import with_output
 from holdfast.cli.outputs import Output, ago
 from holdfast.errors import InputError
+from holdfast.local.unheard import Unheard
 from holdfast.messages import Message, Usage
 from holdfast.stores import Session, SQLiteStore, session_key_of, sqlite_store
 from holdfast.stores.protocol import session_id_of
@@ -57,15 +58,20 @@ async def _list(output: Output, path: str, tenant: str | None, agent: str | None
 
 async def _show(output: Output, path: str, session_id: str, tenant: str | None) -> None:
     session, messages = await transcript(path, session_id, tenant)
+    async with opened(path) as store:
+        unheard = [one.message for one in await Unheard(session, store).load()]
     if output.is_text:
         for message in messages:
             write_message(output, message)
+        for said in unheard:
+            output.line(f"user, not heard yet: {said.content}", style="bold")
         if session.usage is not None:
             output.note(used(session.usage))
         return
     plain = [message.model_dump(mode="json") for message in messages]
+    waits = [message.model_dump(mode="json") for message in unheard]
     if output.form == "json":
-        item = session.model_dump(mode="json") | {"id": session_id, "messages": plain}
+        item = session.model_dump(mode="json") | {"id": session_id, "messages": plain, "unheard": waits}
         output.item(item, lambda: None)
     else:
         output.rows(plain, {}, nothing="")
@@ -90,6 +96,11 @@ _ANOTHER = "--store or HOLDFAST_STORE names another"
 
 
 def opened(path: str) -> SQLiteStore:
+    """Open a store that is there.
+
+    Raises:
+        InputError: there is none.
+    """
     if not Path(path).is_file():  # it would be made
         raise InputError(f"There is no store {path!r}; {_ANOTHER}")
     return sqlite_store(path)

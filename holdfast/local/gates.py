@@ -81,14 +81,7 @@ async def at_gates(state: LoopState, decisions: Sequence[Decision], agent: Agent
     now = datetime.now(UTC)
     for question in state.gates:
         gate = _gate(question)
-        known = len(gate.approvals)
-        for row in await kept.decisions(gate.name):
-            if known and row.digest == gate.digest:
-                known -= 1  # it is in the session already
-                continue
-            then = gate.at(row.at)
-            if then.status == "open" and row.digest == then.digest:
-                gate = then.decided(_decision(row))
+        gate = gate.after((decision_of(row), row.at) for row in await kept.decisions(gate.name))
         if gate.at(now) != _gate(question):
             state = state.decided(gate.at(now))
     counts: list[tuple[Decision, str]] = []
@@ -129,11 +122,12 @@ async def _judged(state: LoopState, decision: Decision, agent: Agent, kept: Kept
 async def has_counted(kept: Kept, decision: Decision) -> bool | None:
     """Whether this very decision has counted at its gate; None if none has."""
     counted = await kept.decisions(decision.gate)
-    same = (_decision(row) == decision.model_copy(update={"digest": row.digest}) for row in counted)
+    same = (decision_of(row) == decision.model_copy(update={"digest": row.digest}) for row in counted)
     return any(same) if counted else None
 
 
-def _decision(row: DecisionRecord) -> Decision:
+def decision_of(row: DecisionRecord) -> Decision:
+    """Return what a person decided, of a row of the audit trail."""
     return Decision(**{name: getattr(row, name) for name in Decision.model_fields})
 
 

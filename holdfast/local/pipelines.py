@@ -16,7 +16,7 @@ from holdfast.agent_loop import Decision, Gate, GateRule, access_problem, digest
 from holdfast.checkpoints import InterruptedResponse, PendingApproval, PipelineResult, StepResult
 from holdfast.errors import InputError, SessionConflictError
 from holdfast.local.events import PipelineEvent, StepCompleted, StepFailed, StepStarted
-from holdfast.local.gates import GivenDecision, has_counted, judge, read_decisions
+from holdfast.local.gates import GivenDecision, decision_of, has_counted, judge, read_decisions
 from holdfast.local.inputs import RunOptions
 from holdfast.local.outputs import read_in_time
 from holdfast.local.pipeline_results import Kept
@@ -282,11 +282,7 @@ class PipelineRun:
             since=datetime.fromisoformat(shown["since"]),
             requesters=distinct_people([self._who["user_id"], *await self._kept.editors()]),
         )
-        for record in await self._kept.decisions(path):
-            gate = gate.at(record.at).decided(
-                Decision(**{name: getattr(record, name) for name in Decision.model_fields})
-            )
-        gate = gate.at(now)
+        gate = gate.after((decision_of(row), row.at) for row in await self._kept.decisions(path)).at(now)
         decisions = [decision for decision in self._decisions if decision.gate == path]
         if is_skipped:  # whoever takes it for done decides so
             decisions.append(Decision(gate=path, decision="approve", by=self._who["user_id"]))

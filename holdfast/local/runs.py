@@ -191,11 +191,12 @@ class Run:
         elif given.answer:
             message = given.answer
         if message is None:
-            return state
+            return await self._transcript.hear(state)
         if state.open_calls:
             # Orphans are answered before the user's new message, so that results follow their calls.
             state = await self._call_tools(state, cast(CallTools, next_action(state)))
             check_may_speak(state, self._log.session_id)
+        state = await self._transcript.hear(state)
         self._transcript.add([Message(role="user", content=message, images=given.images, by=self._context.user_id)])
         return state.told()
 

@@ -21,9 +21,11 @@ from holdfast.errors import (
 )
 from holdfast.local.at_work import check_not_at_work
 from holdfast.local.cancellation import to_the_end
+from holdfast.local.unheard import Unheard
 from holdfast.messages import Message, clean_text, usage_of
 from holdfast.stores.protocol import (
     AgentStore,
+    Ledger,
     Session,
     check_session_id,
     check_tenant_id,
@@ -49,8 +51,7 @@ class Log:
         self.messages = messages
         self.is_new = is_new
         self.last_seq = session.last_seq
-        # The time of creation tells this session from another one made later under the same id.
-        self.key = f"{session.id}@{session.created_at:%Y%m%dT%H%M%S%f}"
+        self.key = session.key
         self._version = session.version
         self._store = store
         self._unwritten: list[Message] = []
@@ -65,6 +66,11 @@ class Log:
     def is_stored(self) -> bool:
         """Whether there is such a session: a run whose first model call failed has not written one."""
         return not self.is_new or self.has_written
+
+    @property
+    def unheard(self) -> Unheard | None:
+        """What was said to the session that nobody has heard; None where nothing can be."""
+        return Unheard(self.session, self._store) if isinstance(self._store, Ledger) and not self.is_new else None
 
     @property
     def session_id(self) -> str | None:

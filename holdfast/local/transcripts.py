@@ -62,6 +62,16 @@ class RunTranscript:
             for index, message in enumerate(messages, len(self.messages) - len(messages)):
                 self._emit(MessageAdded(index, message))
 
+    async def hear(self, state: LoopState) -> LoopState:
+        """Take in what was said to earlier runs of the session, on Temporal, and nobody has heard."""
+        unheard = None if state.open_calls or state.questions else self.log.unheard
+        if unheard is None or not (kept := await unheard.load()):
+            return state
+        self.add([one.message for one in kept])
+        await self.write()
+        await unheard.hear([one.id for one in kept])
+        return state.told()
+
     async def write_rest(self, state: LoopState) -> None:
         """Write what is unwritten, if anything is."""
         if self.unwritten:

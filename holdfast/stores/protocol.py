@@ -96,6 +96,11 @@ class Session(Record):
     created_at: datetime | None = None
     updated_at: datetime | None = None
 
+    @property
+    def key(self) -> str:
+        """What tells it from one that was made anew under the same id: the same for every run of either driver."""
+        return f"{self.id}@{self.created_at:%Y%m%dT%H%M%S%f}"
+
     def used_by(self, messages: Sequence[Message]) -> Usage | None:
         """Return what it will have used with these messages."""
         used = usage_of(messages)

@@ -35,7 +35,7 @@ from holdfast.temporal.people import People
 from holdfast.temporal.progress import Progress, Turn, read_calls
 from holdfast.temporal.results import fits
 from holdfast.temporal.waits import failed, is_long, why
-from holdfast.temporal.wire import AgentInput, write_outcome
+from holdfast.temporal.wire import AgentInput, said_id, write_outcome
 from holdfast.tools import Outcome, Unknown
 
 STEPS = 100  # after which a run continues as new: replay stays short, and 5,000 steps cost what 50 × 100 do
@@ -58,6 +58,8 @@ class AgentRun(People):
             asked = data["carried"].get("state", {}).get("questions", ())
             self._gates = {item["tool_call_id"]: item for item in asked if "gate" in item}
             self._take_over(data["carried"])
+            said = [*data["carried"].get("mailbox", {}).get("messages", ()), *data["carried"].get("say", ())]
+            self._kept = {message_id for one in said if (message_id := said_id(one)) is not None}
 
     async def drive(self) -> dict[str, Any]:
         """Run to the end; see `Waits`."""
@@ -77,7 +79,7 @@ class AgentRun(People):
         await self._begin()
         while True:
             await self._serve_exports()
-            self._take_in_messages()
+            await self._take_in_messages()
             await self._ask_for_more()
             if self._running.cancelled:
                 self._state = self._state.unattended("Not run: the run was cancelled before people had decided")
@@ -87,7 +89,7 @@ class AgentRun(People):
                 await self._cancelled()
             ended = await self._carry_out(next_action(self._state))
             if ended is not None:
-                await workflow.wait_condition(workflow.all_handlers_finished)
+                await self._handlers_ended()
                 return ended
 
     async def _carry_out(self, action: Action) -> dict[str, Any] | None:
@@ -114,10 +116,13 @@ class AgentRun(People):
                 return await self._close(action)
         return None
 
-    def _take_in_messages(self) -> None:
+    async def _take_in_messages(self) -> None:
         """Take in what the user said, where it cannot get between a call and its result."""
+        if self._messages_looked < self._resets:
+            await self._recall_messages()
         state = self._state
         if self._mailbox.messages and not state.open_calls and not state.questions and state.ended is None:
+            await self._messages_kept()
             self._progress.say += self._mailbox.take_messages()
             self._progress.last = {}
             self._state = state.told()
@@ -140,13 +145,17 @@ class AgentRun(People):
             self._state = replace(state, tools=tools_of(self._facts.tools, self._progress.turn.declared))
         else:
             self._state = read_state(opened.pop("state", {}), self._facts)
-            self._mailbox.messages[:0] = [said for said in (opened.pop("message", None),) if said is not None]
+            unheard = opened.pop("unheard", [])
+            self._kept |= {str(said_id(said)) for said in unheard}
+            heard = [said for said in (opened.pop("message", None),) if said is not None]
+            self._mailbox.messages[:0] = [*unheard, *heard]
             if self._facts.search:
                 show_started(self._progress.session_id, self._given.tenant_id)
             if opened.pop("empty", False) and not self._mailbox.messages:
                 _refuse(f"nothing to run: session {self._progress.session_id} is new, and no message was given")
             if "on_start" in self._facts.hooks:
                 await self._start_hook()
+        self._keep_messages()
         self._tell()
 
     async def _open(self) -> Progress:
@@ -163,25 +172,12 @@ class AgentRun(People):
             _fail(error)
         if opened is None:
             await self._cancelled()
+        self._resets += opened.pop("again", False)
         calls = {call.id: call for call in read_calls(opened.pop("calls", ()))}
         seq, approved = opened.pop("seq"), dict(opened.pop("approved", ()))
         turn = Turn(seq=opened.pop("number", seq), calls=calls, arguments=opened.pop("arguments", {}),
                     approved=approved, sizes=opened.pop("sizes", {}))  # fmt: skip
         return Progress(run=run, opened=opened, seq=seq, turn=turn)
-
-    async def _start_hook(self) -> None:
-        while True:
-            try:
-                state = await self._around(names.START, self._reference())
-            except ActivityError as error:
-                if await self.pause("on_start", why(error)):
-                    continue
-                if self._running.cancelled:
-                    return
-                _fail(error)
-            if state is not None:
-                self._progress.opened["agent_state"] = state
-            return
 
     # --- the model ---
 
@@ -315,10 +311,12 @@ class AgentRun(People):
         hook = finish.hook if finish.hook in self._facts.hooks and status != "error" else None
         closed: dict[str, Any] = {}
         if hook is not None or not complete:
+            await self._messages_kept()
             if not complete:
                 self._progress.say += self._mailbox.take_messages()
             closed = await self._finish(status, hook)
             while self._mailbox.messages and not complete:
+                await self._messages_kept()
                 self._progress.say += self._mailbox.take_messages()
                 await self._finish(status, None)
         if complete and self._mailbox.messages:
@@ -336,6 +334,7 @@ class AgentRun(People):
         return self._result(status, {"response": closed.get("response", "") if finish.response else ""})
 
     async def _cancelled(self) -> NoReturn:
+        await self._messages_kept()
         if self._progress.seq:
             await self._finish("cancelled", None)
         self._ending("cancelled")
@@ -391,7 +390,12 @@ class AgentRun(People):
             self._continue_as_new_if_due()
 
     def _continue_as_new_if_due(self) -> None:
-        if self._exports or self._running.cancelled or not workflow.all_handlers_finished():
+        if (
+            self._exports
+            or self._running.cancelled
+            or self._keeping is not None
+            or not workflow.all_handlers_finished()
+        ):
             return
         if self._steps < STEPS and not is_long():
             return

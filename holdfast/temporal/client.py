@@ -34,6 +34,7 @@ from holdfast.temporal.wire import CHECKPOINT_BYTES, AgentInput, PipelineInput, 
 Run = WorkflowHandle[Any, dict[str, Any]]
 _PATIENCE = timedelta(seconds=2)
 _CONFIRMED = 10.0  # seconds in which a worker says whether something counts
+_NOT_TOLD = "AcceptedUpdateCompletedWorkflow"  # of a run that was terminated, or whose time was over
 _AT_ONCE = 32  # runs that are asked; more would wait for each other longer than anybody waits for an answer
 
 

@@ -14,7 +14,7 @@ from holdfast.temporal import names
 
 if TYPE_CHECKING:
     from holdfast.pipeline_loop import Done
-    from holdfast.temporal.waits import Waiting
+    from holdfast.temporal.waiting import Waiting
 
 _GROUP_BYTES = 1_800  # a server takes 2,048
 # Temporal Web sends what it shows through an address, which may not be too long.
@@ -118,8 +118,7 @@ def _shown(item: "Waiting") -> list[str]:
     """Return what waits, all that a person should see who ends it, and how it is ended."""
     lines = [f"#### Waits for {_WHAT[item.kind]}{f' {_code(item.name)}' if item.name else ''}", *_quote(item.message)]
     if item.tool is not None:
-        text = visible(item.arguments) if isinstance(item.arguments, str) else visible_json(item.arguments)
-        lines += [f"The tool {_code(item.tool)} with", *_block(cut(text, _ARGUMENTS_BYTES))]
+        lines += [f"The tool {_code(item.tool)} with", *_block(cut(_arguments(item), _ARGUMENTS_BYTES))]
     until = "no deadline" if item.deadline is None else f"until {_time(item.deadline)}"
     lines += [" · ".join([f"since {_time(item.since)}", until, *_who(item)]), ""]
     return [*lines, *_how(item)]
@@ -149,6 +148,10 @@ def _how(item: "Waiting") -> list[str]:
         case "approval":
             left = [user for user in item.approvers if user not in item.approved_by]
             by = {"by": left[0] if len(left) == 1 else "your name"}
+            if item.tool is not None and _is_cut(item):
+                return [_ELSEWHERE]
+            if item.tool is not None and item.digest is not None:
+                by["digest"] = item.digest
             return [
                 "Send the update `decide`, which says whether it counts, with",
                 *_json({"gate": item.name, "decision": "approve", **by}),
@@ -161,6 +164,20 @@ def _how(item: "Waiting") -> list[str]:
             return ["It goes on by itself when its workers can use the store again."]
         case _:
             return ["Send the signal or update `resume` with", *_json({"action": "retry"}), 'or `"abort"`.']
+
+
+_ELSEWHERE = (
+    "This is the beginning: `holdfast pending --full` and the page show all that would run, and beside it the digest, "
+    "without which nobody decides on a call."
+)
+
+
+def _is_cut(item: "Waiting") -> bool:
+    return item.size is not None or len(_arguments(item).encode()) > _ARGUMENTS_BYTES
+
+
+def _arguments(item: "Waiting") -> str:
+    return visible(item.arguments) if isinstance(item.arguments, str) else visible_json(item.arguments)
 
 
 def _last(refused: Refused) -> list[str]:

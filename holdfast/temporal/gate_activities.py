@@ -7,9 +7,13 @@ from typing import Any, TypeVar
 
 from pydantic_core import to_json
 from temporalio import activity
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import WorkflowExecutionSignaledEventAttributes
+from temporalio.client import Client
 
 from holdfast.agent_loop import (
     Decision,
+    Gate,
     GateRule,
     LoopState,
     access_problem,
@@ -21,16 +25,19 @@ from holdfast.agent_loop import (
 from holdfast.agents import Agent
 from holdfast.checkpoints import Question
 from holdfast.errors import InputError
+from holdfast.local.dispatches import call_key, last_dispatch
+from holdfast.local.gates import decision_of
 from holdfast.local.pipeline_results import Kept
-from holdfast.messages import ToolCall
+from holdfast.messages import ToolCall, json_problem
 from holdfast.pipelines import Pipeline, Step
 from holdfast.pipelines.paths import find
+from holdfast.stores.protocol import DurableStore, Session
 from holdfast.temporal import names
 from holdfast.temporal.facts import Surroundings
 from holdfast.temporal.failures import TypedErrors
-from holdfast.temporal.hosts import TRIES, AgentHost
+from holdfast.temporal.hosts import TRIES, AgentHost, Heartbeats
 from holdfast.temporal.turn_records import TurnRecord
-from holdfast.temporal.wire import GATES_BYTES, INLINE_BYTES, SHOWN_BYTES, edit_digest, shown_arguments
+from holdfast.temporal.wire import GATES_BYTES, INLINE_BYTES, SHOWN_BYTES, edit_digest, edit_reference, shown_arguments
 from holdfast.tools import Approval
 
 T = TypeVar("T")
@@ -98,6 +105,19 @@ def held_by(workflow_id: str, gates: Sequence[Question]) -> tuple[Question, ...]
     )
 
 
+async def after_decisions(store: DurableStore, session: Session, question: Question) -> Question:
+    """Return a gate of a session as it is after what people decided at it in a workflow that is gone.
+
+    While one of a turn is open, none of its calls has run. Those that were let through may have: they are orphans.
+    """
+    if question.gate is None or "workflow" not in question.gate:
+        return question
+    gate = Gate.read(question.gate)
+    rows = await Kept(str(session.run_key).rpartition("/")[0], store).decisions(gate.name)
+    gate = gate.after((decision_of(row), row.at) for row in rows).at(datetime.now(UTC))
+    return question.model_copy(update={"gate": gate.plain()})
+
+
 def gate_of(record: TurnRecord, call_id: str) -> dict[str, Any] | None:
     """Return the gate of a call as it was opened, or None if it had none."""
     return next((question.gate for question in record.gates if question.tool_call_id == call_id), None)
@@ -115,7 +135,7 @@ class GateActivities:
         self._host = host
 
     def all(self) -> list[Any]:
-        return [self.decide, self.searchable]
+        return [self.decide, self.recall, self.sent, self.searchable]
 
     @activity.defn(name=names.DECIDE)
     async def decide(self, reference: dict[str, Any]) -> str | None:
@@ -133,12 +153,47 @@ class GateActivities:
                 refused = None if denied is None else f"gate {decision.gate}: {denied} decide it"
             if refused is None and has_rule:
                 refused = approver_problem(self._approval(decision.gate), decision)
+            if refused is None and decision.decision == "reject" and call is not None:
+                has_run = await has_started(self._host, run, *call)
+                refused = f"gate {decision.gate}: the call has run already" if has_run else None
             if refused is None and call is not None:
                 refused = await self._denied(run, call, decision)
             info = activity.info()
             key = f"{info.workflow_run_id}/{info.activity_id}"
             await Kept(run, self._host.store).record(decision, at, refused, key)
             return refused
+
+    @activity.defn(name=names.RECALL)
+    async def recall(self, reference: dict[str, Any]) -> dict[str, Any]:
+        """Return what has counted at a gate before the workflow was reset, and whether the call behind it has run."""
+        with TypedErrors(self._host):
+            run, gate, call = reference["run"], reference["gate"], reference.get("call")
+            found: dict[str, Any] = {"decisions": []}
+            for row in await Kept(run, self._host.store).decisions(gate):
+                decision = decision_of(row)
+                if decision.edit is not None and call is not None:
+                    await keep_edit(self._host, run, decision.edit)
+                    decision = decision.model_copy(update={"edit": edit_reference(decision.edit)})
+                found["decisions"].append([decision.model_dump(exclude_none=True), row.at.isoformat()])
+            if call is not None and await has_started(self._host, run, *call):
+                found["has_run"] = True
+            return found
+
+    @activity.defn(name=names.SENT)
+    async def sent(self, reference: dict[str, Any]) -> str | None:
+        """Return when a signal was sent, by the history, which a workflow does not see."""
+        with TypedErrors(self._host), Heartbeats():
+            info, client, left = activity.info(), activity.client(), reference["number"]
+            run = client.get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
+            async for event in run.fetch_history_events():
+                signal = event.workflow_execution_signaled_event_attributes
+                if event.event_type != EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
+                    continue
+                if signal.signal_name == reference["name"] and await _digest(client, signal) == reference["digest"]:
+                    left -= 1
+                    if not left:
+                        return event.event_time.ToDatetime(UTC).isoformat()
+            return None
 
     @activity.defn(name=names.SEARCHABLE)
     async def searchable(self) -> Surroundings:
@@ -194,6 +249,25 @@ async def called(host: AgentHost, function: Callable[[], T]) -> T:
             raise RuntimeError(f"SystemExit: {error}") from error
 
     return await host.thread.run(work())
+
+
+async def _digest(client: Client, signal: WorkflowExecutionSignaledEventAttributes) -> str | None:
+    """Return the digest of a signal's data, as a workflow makes it; None for what it cannot use."""
+    try:
+        (data,) = await client.data_converter.decode(signal.input.payloads)
+    except Exception:  # of any kind: what does not decode reached no handler
+        return None
+    return None if json_problem(data) is not None else edit_digest(data)
+
+
+async def has_started(host: AgentHost, run: str, turn: int, position: int) -> bool:
+    """Return whether a call of a run was ever begun, by the ledger: then it cannot be rejected any more."""
+    record = await host.load_record(run, turn)
+    call_id = record.calls[position].id
+    last = await last_dispatch(host.store, record.key, position, call_id)
+    key = call_key(position, call_id, max(1, last))
+    entry = (await host.store.load_entries(record.key, [key])).get(key)
+    return entry is not None and entry.state != "abandoned"
 
 
 async def keep_edit(host: AgentHost, run: str, edit: object) -> None:

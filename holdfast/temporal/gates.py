@@ -1,7 +1,8 @@
 """Gates of a run: decisions that arrive, each judged and recorded before it counts, and the time that passes.
 
 One consumer per gate takes decisions in the order in which they came. Time ends a gate only when its timer has fired
-and no decision waits: one that came in time is in time, however long its record takes and however long no worker ran.
+and no decision waits. Whether one came in time the history tells, however long no worker ran: the time at which an
+update was accepted, or that of a signal's event. What was recorded before a workflow was reset is not asked again.
 """
 
 import asyncio
@@ -22,7 +23,9 @@ from holdfast.messages import explain
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import STORE_OPTIONS, summary
 from holdfast.temporal.elsewhere import anywhere
-from holdfast.temporal.waits import Waiting, Waits, refuse_by
+from holdfast.temporal.mailboxes import Sent
+from holdfast.temporal.waiting import Waiting
+from holdfast.temporal.waits import Waits, began_again, refuse_by
 from holdfast.temporal.wire import AWAITED_BYTES, EARLY_BYTES, PARKED_MESSAGES, check_json, read_fields
 
 _DECISION = {"gate": str, "decision": str, "by": str, "comment": str, "digest": str, "edit": object}
@@ -33,14 +36,14 @@ class Arrived:
     """A decision that waits to be judged.
 
     Args:
-        verdict: of an update; becomes why it does not count, or None.
-        sent: the id of a signal that has one.
+        at: when a worker took it; a signal may have been `sent` before.
+        verdict: of an update, becomes why it does not count, or None.
     """
 
     decision: Decision
     at: datetime
     verdict: "asyncio.Future[str | None] | None" = None
-    sent: str | None = None
+    sent: Sent | None = None
 
 
 class Gates(Waits):
@@ -54,6 +57,7 @@ class Gates(Waits):
         self._closed: dict[str, str] = {}  # gates that were decided, and how
         self._gates: dict[str, dict[str, Any]] = {}  # those that were open when the run continued as new
         self._gates_leave = False  # the run is about to, and nothing but gates is left of it
+        self._looked: dict[str, int] = {}  # gates that somebody waits at, and behind how many resets each has looked
 
     def _run_key(self) -> str:
         raise NotImplementedError
@@ -69,6 +73,10 @@ class Gates(Waits):
         """Return what else the activity that records a decision needs to know."""
         return {}
 
+    def _recalled_with(self, gate: str) -> dict[str, Any]:
+        """Return what else the activity needs to know that finds what was decided before a reset."""
+        return {}
+
     def _parked(self) -> list[Any]:
         arrived = [item.decision.model_dump() for items in self._arrived.values() for item in items]
         return [*super()._parked(), *arrived]
@@ -81,9 +89,9 @@ class Gates(Waits):
         """Say where a gate may be that is not here."""
         return ""
 
-    def _outcome(self, sent: str) -> dict[str, Any] | None:
-        waits = any(item.sent == sent for items in self._arrived.values() for item in items)
-        return {} if waits else super()._outcome(sent)
+    def _outcome(self, sent_id: str) -> dict[str, Any] | None:
+        waiting = (item.sent for items in self._arrived.values() for item in items if item.sent is not None)
+        return {} if any(one.id == sent_id for one in waiting) else super()._outcome(sent_id)
 
     def _has_senders(self) -> bool:
         """Whether somebody waits for what becomes of a decision."""
@@ -92,22 +100,23 @@ class Gates(Waits):
     def _carried_decisions(self) -> dict[str, Any]:
         """Return as JSON what a run that continues as new must not lose; of decisions those that nobody waits for."""
         arrived = {
-            gate: [[item.decision.model_dump(), item.at.isoformat(), item.sent] for item in items]
+            gate: [[item.decision.model_dump(), item.at.isoformat(), item.sent and item.sent.id] for item in items]
             for gate, items in self._arrived.items()
             if items
         }
-        data = {"arrived": arrived, "closed": self._closed, "mailbox": self._mailbox.carried()}
+        data = {"arrived": arrived, "closed": self._closed, "mailbox": self._mailbox.carried(), "resets": self._resets}
         return {name: value for name, value in data.items() if value}
 
     def _take_over(self, data: Mapping[str, Any]) -> None:
         """Take in what the run before carried over; what arrived meanwhile stands behind it."""
         for gate, items in data.get("arrived", {}).items():
             before = [
-                Arrived(Decision(**decision), datetime.fromisoformat(at), sent=sent[0] if sent else None)
-                for decision, at, *sent in items
+                Arrived(Decision(**decision), datetime.fromisoformat(at), sent=Sent(id=sent_id) if sent_id else None)
+                for decision, at, sent_id in items
             ]
             self._arrived[gate] = deque([*before, *self._arrived.get(gate, ())])
         self._closed = {**data.get("closed", {}), **self._closed}
+        self._resets += data.get("resets", 0) + began_again()
         self._mailbox.take_over(data.get("mailbox", {}))
 
     # --- what arrives ---
@@ -148,7 +157,10 @@ class Gates(Waits):
         return [item.decision for gate, items in self._arrived.items() if gate not in open_gates for item in items]
 
     def _keep(
-        self, decision: Decision, sent: str | None = None, verdict: "asyncio.Future[str | None] | None" = None
+        self,
+        decision: Decision,
+        sent: Sent | None = None,
+        verdict: "asyncio.Future[str | None] | None" = None,
     ) -> None:
         self._arrived.setdefault(decision.gate, deque()).append(Arrived(decision, workflow.now(), verdict, sent))
 
@@ -156,7 +168,7 @@ class Gates(Waits):
         self._take(
             name,
             data,
-            lambda given, sent: self._read_decision(name, given, extra, may_be_early=sent is None),
+            lambda given, sent_id: self._read_decision(name, given, extra, may_be_early=sent_id is None),
             self._keep,
         )
 
@@ -195,6 +207,7 @@ class Gates(Waits):
             shown: what else people see of it; see `Waiting`.
         """
         arrived = self._arrived.setdefault(gate.name, deque())
+        self._looked.setdefault(gate.name, 0)
         self._closed.pop(gate.name, None)  # of another call of the same id
         while gate.status == "open" and not self._running.cancelled and (arrived or not self._gates_leave):
             rule = gate.rule
@@ -214,7 +227,7 @@ class Gates(Waits):
         while arrived:
             late = arrived.popleft()
             await self._judge(gate, late, "the run is cancelled" if gate.status == "open" else None)
-        del self._arrived[gate.name]
+        del self._arrived[gate.name], self._looked[gate.name]
         return gate
 
     def _show_progress(self, gate: Gate) -> None:
@@ -228,6 +241,10 @@ class Gates(Waits):
         """Return the gate when it asks others than now, or nobody any more."""
         rule = gate.rule
         while gate.status == "open" and gate.rule is rule and not self._running.cancelled:
+            if self._looked[gate.name] < self._resets:
+                gate = await self._recall(gate)
+                self._show_progress(gate)
+                continue
             if arrived:
                 gate = await self._judge(gate, arrived[0])
                 arrived.popleft()
@@ -238,9 +255,11 @@ class Gates(Waits):
                 return gate
             reminder = gate.next_reminder(workflow.now())
             is_over = await self._until(
-                lambda: bool(arrived) or self._gates_leave, reminder or gate.deadline, f"decision at {gate.name}"
+                lambda: bool(arrived) or self._gates_leave or self._looked[gate.name] < self._resets,  # noqa: B023
+                reminder or gate.deadline,
+                f"decision at {gate.name}",
             )
-            if not is_over or arrived:
+            if not is_over or arrived or self._looked[gate.name] < self._resets:
                 continue
             if reminder is None:
                 gate = gate.expired()
@@ -252,9 +271,12 @@ class Gates(Waits):
 
     async def _judge(self, gate: Gate, arrived: Arrived, problem: str | None = None) -> Gate:
         """Return the gate after a decision, which is recorded whether it counts or not."""
-        decision = arrived.decision
-        problem = problem or gate.problem(self._as_kept(decision))
-        reference = {"run": self._run_key(), "at": arrived.at.isoformat(), "refused": problem, "digest": gate.digest,
+        decision, at = arrived.decision, arrived.at
+        if gate.at(at) != gate and arrived.sent is not None and arrived.sent.number:
+            at = await self._when_sent(arrived.sent, at)
+        gate = gate.at(at)
+        problem = problem or ("the run has ended" if self._ended else gate.problem(self._as_kept(decision)))
+        reference = {"run": self._run_key(), "at": at.isoformat(), "refused": problem, "digest": gate.digest,
                      **{name: value for name, value in decision.model_dump().items() if value is not None}}  # fmt: skip
         what = summary(f"{decision.decision} of {decision.by or 'somebody'} at {gate.name}")
         refused: str | None = await anywhere(
@@ -264,13 +286,38 @@ class Gates(Waits):
             {**STORE_OPTIONS, "summary": what},
             otherwise="the run is cancelled",
         )
+        sent_id = None if arrived.sent is None else arrived.sent.id
         if arrived.verdict is not None:
             arrived.verdict.set_result(refused)
         elif refused is not None:
-            self._came_of(decision.decision, arrived.sent, refused)
+            self._came_of(decision.decision, sent_id, refused)
         else:
-            self._mailbox.came_of(arrived.sent, accepted=True, gate=gate.name)
+            self._mailbox.came_of(sent_id, accepted=True, gate=gate.name)
         return gate if refused is not None else gate.decided(self._as_kept(decision))
+
+    async def _recall(self, gate: Gate) -> Gate:
+        """Return the gate after what was decided before the run was reset; approved, if what it is for has run."""
+        self._looked[gate.name] = self._resets
+        found: dict[str, Any] = await anywhere(
+            self,
+            names.RECALL,
+            {"run": self._run_key(), "gate": gate.name, **self._recalled_with(gate.name)},
+            {**STORE_OPTIONS, "summary": summary(f"what was decided at {gate.name} before the reset")},
+            otherwise={},
+        )
+        recorded = [(Decision(**decision), datetime.fromisoformat(at)) for decision, at in found.get("decisions", ())]
+        gate = gate.after(recorded)
+        return replace(gate, status="approved") if found.get("has_run") and gate.status == "open" else gate
+
+    # --- the end ---
+
+    async def _handlers_ended(self) -> None:
+        """Wait until every sender knows what became of a decision; at gates that nobody waits at, nothing did."""
+        for gate, items in self._arrived.items():
+            for item in items if gate not in self._looked else ():
+                if item.verdict is not None and not item.verdict.done():
+                    item.verdict.set_result("the run has ended")
+        await super()._handlers_ended()
 
 
 def _listed(gates: Sequence[str]) -> str:

@@ -1,5 +1,7 @@
 """The signals and updates of an agent's workflow. Handlers only check and enqueue; the run itself decides."""
 
+import asyncio
+from dataclasses import replace
 from typing import Any
 
 from temporalio import workflow
@@ -10,17 +12,16 @@ from holdfast.agents import Loop
 from holdfast.errors import InputError
 from holdfast.temporal import names
 from holdfast.temporal.gates import Gates
-from holdfast.temporal.mailboxes import Answer, Resolve
+from holdfast.temporal.mailboxes import Answer, Resolve, Sent
 from holdfast.temporal.progress import Progress
 from holdfast.temporal.waits import refuse_by
-from holdfast.temporal.wire import AWAITED_BYTES, PARKED_BYTES, Owner, Said
+from holdfast.temporal.wire import AWAITED_BYTES, PARKED_BYTES, Owner, Said, said_id, with_id
 
 _RESOLVE = (
     'Settle a call of unknown outcome: {"tool_call_id", "decision": "happened" | "not-happened" | "leave", "result"?, '
     '"by"?, "reason"?}'
 )
-
-
+_ASKING = ("question", "unknown")  # kinds of what waits for an answer
 _EXPORTED = 4  # checkpoints that a run keeps for those who asked for them by signal
 
 
@@ -36,6 +37,10 @@ class Handlers(Gates):
         self._exports: list[dict[str, Any]] = []
         self._exported: dict[str, dict[str, Any]] = {}  # of signals, by id
         self._loop_state: LoopState | None = None
+        self._kept: set[str] = set()  # messages that the store has
+        self._senders: dict[str, str] = {}  # the ids of signals that brought others
+        self._keeping: asyncio.Task[None] | None = None
+        self._answers_looked = 0  # behind how many resets the run has looked for answers
 
     # --- reading what came ---
 
@@ -53,7 +58,9 @@ class Handlers(Gates):
     def _read_message(self, data: Any, extra: tuple[Any, ...]) -> Said:
         return self._mailbox.read_message(self._one("message", data, extra), self._limit, self._owner)
 
-    def _read_answer(self, data: Any, extra: tuple[Any, ...], *, may_be_early: bool) -> Answer:
+    def _read_answer(self, data: Any, extra: tuple[Any, ...]) -> Answer:
+        if self._answers_looked < self._resets:
+            raise InputError("answer: the run was reset, and looks up what was answered before; try again in a moment")
         state = self._loop_state
         questions = () if state is None else tuple(one for one in state.questions if one.gate is None)
         gates = () if state is None else state.gates
@@ -68,10 +75,40 @@ class Handlers(Gates):
         open_ids = [question.tool_call_id for question in questions]
         is_awaited = isinstance(data, dict) and data.get("tool_call_id") in (None, *open_ids)
         data = self._one("answer", data, extra, most=AWAITED_BYTES if is_awaited else PARKED_BYTES)
-        return self._mailbox.read_answer(data, questions, self._limit, may_be_early=may_be_early)
+        return self._mailbox.read_answer(data, questions, self._limit)
 
     def _read_resolve(self, data: Any, extra: tuple[Any, ...]) -> Resolve:
+        self._refuse_overdue("resolve", "unknown")
         return self._mailbox.read_resolve(self._one("resolve", data, extra, most=AWAITED_BYTES), self._progress.unknown)
+
+    # --- messages ---
+
+    def _say(self, said: Said) -> None:
+        self._mailbox.messages.append(said)
+        self._keep_messages()
+
+    def _keep_messages(self) -> None:
+        """Begin to keep what was said in the store, where it outlives the run, as soon as that is open."""
+        if self._loop_state is not None and self._keeping is None and self._unkept():
+            self._keeping = asyncio.create_task(self._keep_all())
+
+    def _unkept(self) -> list[Said]:
+        ids = ((said, said_id(said)) for said in self._mailbox.messages)
+        return [said for said, message_id in ids if message_id is not None and message_id not in self._kept]
+
+    async def _keep_all(self) -> None:
+        try:
+            while messages := self._unkept():
+                await self._keep_in_store(messages)
+                kept = {str(said_id(said)) for said in messages}
+                self._kept |= kept
+                for message_id in kept & self._senders.keys():
+                    self._mailbox.came_of(self._senders.pop(message_id), accepted=True)
+        finally:
+            self._keeping = None
+
+    async def _keep_in_store(self, messages: list[Said]) -> None:
+        raise NotImplementedError
 
     # --- signals: with an id the main door, whose sender looks up what it came to; else the side door ---
 
@@ -81,12 +118,7 @@ class Handlers(Gates):
 
     @workflow.signal(name=names.ANSWER, description='Answer a question: {"text": "…", "tool_call_id"?, "by"?}')
     def answer_signal(self, data: Any = None, *extra: Any) -> None:
-        self._take(
-            "answer",
-            data,
-            lambda given, sent: self._read_answer(given, extra, may_be_early=sent is None),
-            self._keep_answer,
-        )
+        self._take("answer", data, lambda given, _: self._read_answer(given, extra), self._keep_answer)
 
     @workflow.signal(name=names.RESOLVE, description=_RESOLVE)
     def resolve_signal(self, data: Any = None, *extra: Any) -> None:
@@ -96,45 +128,60 @@ class Handlers(Gates):
         name=names.EXPORT_UPDATE, description='Make a checkpoint of the run, which a query returns: {"id"}'
     )
     def export_signal(self, data: Any = None, *extra: Any) -> None:
-        self._take("export", data, lambda given, sent: self._read_export(given, extra, sent), self._keep_export)
+        self._take("export", data, lambda given, sent_id: self._read_export(given, extra, sent_id), self._keep_export)
 
-    def _read_export(self, data: Any, extra: tuple[Any, ...], sent: str | None) -> dict[str, Any]:
-        if sent is None:
+    def _read_export(self, data: Any, extra: tuple[Any, ...], sent_id: str | None) -> dict[str, Any]:
+        if sent_id is None:
             raise InputError("export: a signal needs an id, by which the checkpoint is looked up")
         self._one("export", data, extra)
         return {}
 
-    def _keep_export(self, request: dict[str, Any], sent: str | None) -> None:
+    def _keep_export(self, request: dict[str, Any], sent: Sent) -> None:
         self._exports.append(request)
-        self._exported[str(sent)] = request
+        self._exported[str(sent.id)] = request
         if len(self._exported) > _EXPORTED:
             del self._exported[next(iter(self._exported))]
 
-    def _outcome(self, sent: str) -> dict[str, Any] | None:
-        request = self._exported.get(sent)
+    def _outcome(self, sent_id: str) -> dict[str, Any] | None:
+        request = self._exported.get(sent_id)
         if request is None:
-            return super()._outcome(sent)
+            return super()._outcome(sent_id)
         if "checkpoint" in request:
             return {"accepted": True, **request}
         return {"refused": _not_exported(request)} if "error" in request or self._ended else {}
 
-    def _keep_message(self, said: Said, sent: str | None = None) -> dict[str, Any]:
-        self._mailbox.messages.append(said)
-        return {"accepted": True}
+    def _keep_message(self, said: Said, sent: Sent) -> dict[str, Any]:
+        """Take in a message; its sender is told that it counts once the store has it, as soon as the run is open."""
+        # The same again behind a reset, which brings the signal back; another in the run that goes on as new.
+        message_id = f"signal/{workflow.info().original_execution_run_id}/{sent.digest}/{sent.number}"
+        self._say(with_id(said, message_id))
+        if self._loop_state is None or sent.id is None:
+            return {"accepted": True}
+        self._senders[message_id] = sent.id
+        return {}
 
-    def _keep_answer(self, answer: Answer, sent: str | None = None) -> dict[str, Any]:
-        self._mailbox.keep_answer(answer)
-        return {"accepted": True, "tool_call_id": answer.tool_call_id}
+    def _keep_answer(self, answer: Answer, sent: Sent | None = None) -> dict[str, Any]:
+        late = None if self._overdue(*_ASKING) is None else sent
+        self._mailbox.keep_answer(replace(answer, late=late))
+        return {"accepted": True, "tool_call_id": answer.tool_call_id} if late is None else {}
 
-    def _keep_resolve(self, resolve: Resolve, sent: str | None = None) -> dict[str, Any]:
+    def _keep_resolve(self, resolve: Resolve, sent: Sent | None = None) -> dict[str, Any]:
         self._mailbox.resolves[resolve.tool_call_id] = resolve
         return {"accepted": True, "tool_call_id": resolve.tool_call_id}
 
     # --- updates: for other programs; the sender learns whether it counts ---
 
     @workflow.update(name=names.MESSAGE, description='Say something to the agent: {"text": "…", "images"?, "by"?}')
-    def message_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
-        return self._keep_message(self._read_message(data, extra))
+    async def message_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
+        update = workflow.current_update_info()
+        message_id = f"update/{'' if update is None else update.id}"
+        self._say(with_id(self._read_message(data, extra), message_id))
+        if self._loop_state is None:  # nothing but the history has it until the run is open
+            return {"accepted": True}
+        await workflow.wait_condition(lambda: message_id in self._kept or (bool(self._ended) and self._keeping is None))
+        if message_id not in self._kept:
+            raise ApplicationError("message: the run has ended", type="InputError", non_retryable=True)
+        return {"accepted": True}
 
     @message_update.validator
     def _check_message(self, data: Any = None, *extra: Any) -> None:
@@ -142,11 +189,15 @@ class Handlers(Gates):
 
     @workflow.update(name=names.ANSWER, description='Answer a question: {"text": "…", "tool_call_id"?, "by"?}')
     def answer_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
-        return self._keep_answer(self._read_answer(data, extra, may_be_early=False))
+        return self._keep_answer(self._read_answer(data, extra))
 
     @answer_update.validator
     def _check_answer(self, data: Any = None, *extra: Any) -> None:
-        refuse_by(lambda: self._read_answer(data, extra, may_be_early=False))
+        def read() -> None:
+            self._read_answer(data, extra)
+            self._refuse_overdue("answer", *_ASKING)
+
+        refuse_by(read)
 
     @workflow.update(name=names.RESOLVE, description=_RESOLVE)
     def resolve_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:

@@ -23,17 +23,36 @@ _ID = 100  # characters of such an id
 
 
 @dataclass(frozen=True, slots=True)
+class Sent:
+    """Which signal of a run something came by: of those with this name and these data the n-th, from 1.
+
+    Args:
+        id: what its sender has given it, to look up what it came to.
+    """
+
+    name: str = ""
+    digest: str = ""
+    number: int = 0
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer to a question; `tool_call_id` None means the first that is open."""
+    """An answer to a question; `tool_call_id` None means the first that is open.
+
+    Args:
+        late: the signal that brought it, if the time for it was over when a worker took it.
+    """
 
     text: str
     tool_call_id: str | None = None
     by: str | None = None
+    late: Sent | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """What to do with a paused run, or with a call or step that no worker has.
+    """What to do with a paused run, or with a call or step that no worker has; `late` as of an `Answer`.
 
     Args:
         name: of what waits; all that is paused if None.
@@ -45,6 +64,7 @@ class Resume:
     model: str | None = None
     by: str | None = None
     reason: str | None = None
+    late: Sent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +83,7 @@ class Mailbox:
     """What has arrived and was not taken in yet.
 
     Args:
-        answers: by call id; "" for the question of the loop itself. Early ones are kept for the call they name.
+        answers: by call id; "" for the question of the loop itself.
         answered: call ids that have had their answer.
         refused: the last messages that changed nothing, and why.
         told: the last notices that were sent.
@@ -108,7 +128,7 @@ class Mailbox:
             raise InputError(f"message: {len(self.messages)} messages wait to be taken in already; try again later")
         return said_by_user(text, images, by)
 
-    def read_answer(self, data: object, questions: tuple[Question, ...], limit: int, *, may_be_early: bool) -> Answer:
+    def read_answer(self, data: object, questions: tuple[Question, ...], limit: int) -> Answer:
         known = {"tool_call_id": str, "text": str, "by": str}
         fields = read_fields(data, "answer", known)
         _check_name(fields.get("by"), "answer")
@@ -124,8 +144,6 @@ class Mailbox:
         if call_id in self.answered or (call_id in open_ids and call_id in self.answers):
             raise InputError(f"answer: call {call_id} has its answer already")
         if call_id not in waiting:
-            if may_be_early and len(self.answers) < PARKED_MESSAGES:
-                return answer
             shown = ", ".join(waiting) or "nothing"
             raise InputError(f"answer: call {call_id} asks nothing; the run waits for the answer to {shown}")
         return answer

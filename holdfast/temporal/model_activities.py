@@ -36,10 +36,10 @@ from holdfast.temporal.hosts import (
     surely,
 )
 from holdfast.temporal.partial_answers import PartialAnswerWriter
-from holdfast.temporal.transcripts import Transcript, session_key
+from holdfast.temporal.transcripts import Transcript
 from holdfast.temporal.turn_facts import available, called_tools, news, started_facts
 from holdfast.temporal.turn_records import KeptView, TurnRecord, read_record
-from holdfast.temporal.wire import INLINE_BYTES, PREVIEW, Said, shown_arguments, user_message
+from holdfast.temporal.wire import INLINE_BYTES, PREVIEW, Said, said_id, shown_arguments, user_message
 
 _LOG = logging.getLogger("holdfast")
 
@@ -192,8 +192,9 @@ class ModelActivities:
         return TurnRecord(
             message=message,
             said=tuple(_digest(one) for one in reference.get("say", ())),
+            heard=tuple(message_id for one in reference.get("say", ()) if (message_id := said_id(one)) is not None),
             state=agent.write_state(context.state),
-            key=f"{session_key(transcript.session)}/{number + 1}",
+            key=f"{transcript.session.key}/{number + 1}",
             session=transcript.session.id,
             agent_id=context.agent.id,
             user_id=context.user_id,
@@ -212,7 +213,8 @@ class ModelActivities:
     ) -> dict[str, Any]:
         """Keep the answer, and write it and the results before it: all or nothing."""
         run, turn, written = reference["run"], reference["turn"], record.model_dump_json()
-        appends = [*results, _take_answer(reference, transcript, record)]
+        said = [user_message(one) for one in reference.get("say", ())]
+        appends = [*results, _take_answer(reference, transcript, record, said)]
         try:
             append = partial(self._host.store.append_reply, appends, run_key=run, turn=turn, reply=written)
             ends = not record.calls and transcript.agent.on_complete is None
@@ -228,16 +230,23 @@ class ModelActivities:
                 reference, await Transcript.load(self._host, reference, after=transcript.after), kept
             )
         self._host.cache.keep_record(run, turn, record)
-        return await self._reply(reference, transcript, record)
+        await transcript.heard(record.heard)
+        return await self._reply(reference, transcript, record, said)
 
     async def _write(self, reference: Mapping[str, Any], transcript: Transcript, kept: str) -> dict[str, Any]:
         """Write an answer that is kept already; the transcript has it, or its writer died between the two."""
         record = read_record(reference["run"], reference["turn"], kept)
         await transcript.commit(turn=reference["turn"] - 1)
-        await transcript.write(_take_answer(reference, transcript, record))
-        return await self._reply(reference, transcript, record)
+        told = _told(reference, record)[0]
+        if len(told) < len(record.said):  # after a reset to before they were said, which has not been told of them
+            told = [one for one in await transcript.written_since() if one.role == "user"][: len(record.said)] or told
+        await transcript.write(_take_answer(reference, transcript, record, told))
+        await transcript.heard(record.heard)
+        return await self._reply(reference, transcript, record, told)
 
-    async def _reply(self, reference: Mapping[str, Any], transcript: Transcript, record: TurnRecord) -> dict[str, Any]:
+    async def _reply(
+        self, reference: Mapping[str, Any], transcript: Transcript, record: TurnRecord, told: Sequence[Message]
+    ) -> dict[str, Any]:
         """Return what the workflow needs of an answer."""
         reply: dict[str, Any] = {"seq": transcript.seq}
         message = record.message
@@ -251,11 +260,11 @@ class ModelActivities:
             reply["stop_reason"] = message.stop_reason
         if message.tool_calls:
             if record.view == reference["turn"]:  # what stands before the answer is in the view now
-                transcript.shorten(len(_told(reference, record)[0]) + 1)
+                transcript.shorten(len(told) + 1)
             transcript.keep()
             known = await started_facts(self._host, reference["run"])
-            told = news(record.tools, record.available, known["tools"])
-            return reply | _asked(record) | ({"declared": told} if told else {})
+            declared = news(record.tools, record.available, known["tools"])
+            return reply | _asked(record) | ({"declared": declared} if declared else {})
         if len(transcript.messages) > self._host.max_stored_messages:
             await self._host.store.prune_messages(transcript.session.id, self._host.max_stored_messages)
         return reply | await _final(transcript.agent, message.content)
@@ -278,9 +287,11 @@ def _asked(record: TurnRecord) -> dict[str, Any]:
     return asked | asked_of(record.gates) if record.gates else asked
 
 
-def _take_answer(reference: Mapping[str, Any], transcript: Transcript, record: TurnRecord) -> Append:
+def _take_answer(
+    reference: Mapping[str, Any], transcript: Transcript, record: TurnRecord, told: Sequence[Message]
+) -> Append:
     turn = reference["turn"]
-    messages = [*_told(reference, record)[0], record.message]
+    messages = [*told, record.message]
     held = held_by(activity.info().workflow_id or "", record.gates)
     return transcript.take(messages, key=str(turn), turn=turn, state=record.state, questions=held)
 
@@ -375,5 +386,10 @@ async def _final(agent: Agent, text: str) -> dict[str, Any]:
 
 
 def _digest(said: Said) -> str:
-    written = said.encode() if isinstance(said, str) else to_json(said)
+    if isinstance(said, str):
+        written = said.encode()
+    else:
+        written = (
+            to_json({name: said[name] for name in ("text", "images")}) if "images" in said else said["text"].encode()
+        )
     return hashlib.blake2b(written, digest_size=8).hexdigest()

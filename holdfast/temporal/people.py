@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from temporalio import workflow
+from temporalio.exceptions import ActivityError
 
 from holdfast.agent_loop import Decision, Gate, LoopState
 from holdfast.agents import Loop
@@ -19,8 +20,18 @@ from holdfast.temporal.elsewhere import anywhere
 from holdfast.temporal.facts import Call, Facts, Surroundings
 from holdfast.temporal.handlers import Handlers
 from holdfast.temporal.mailboxes import Resolve
-from holdfast.temporal.waits import Waiting, is_long
-from holdfast.temporal.wire import AgentInput, edit_reference, let_through, said_by_user, write_outcome
+from holdfast.temporal.waiting import Waiting
+from holdfast.temporal.waits import failed, is_long, why
+from holdfast.temporal.wire import (
+    AgentInput,
+    Said,
+    edit_reference,
+    let_through,
+    read_outcome,
+    said_by_user,
+    said_id,
+    write_outcome,
+)
 from holdfast.tools import Asked, Failed, Outcome, Returned, Unknown
 
 _RESOLVED = 20  # decisions of operators that `status` shows
@@ -36,6 +47,8 @@ class People(Handlers):
         self._given = AgentInput()
         self._facts = Facts(loop=Loop(), tools={})  # those of the agent, once the run is open
         self._is_denied = False  # nobody lets the run use more than its budget
+        self._messages_looked = 0  # behind how many resets the run has looked for messages
+        self._recalled: dict[str, Outcome] = {}  # what was answered before a reset, by call
         self._deciding: dict[str, asyncio.Task[Gate]] = {}  # gates of the turn, by call
 
     @property
@@ -113,17 +126,38 @@ class People(Handlers):
             self._wait_for(*waiting)
         box, key = self._mailbox, question.tool_call_id or ""
         await self._until(
-            lambda: key in box.answers or key in box.resolves or bool(self._exports) or self._leaves(),
+            lambda: (
+                key in box.answers
+                or key in box.resolves
+                or bool(self._exports)
+                or self._leaves()
+                or self._answers_looked < self._resets
+            ),
             deadline,
             f"answer to {key or 'the agent'}",
         )
-        if key in box.resolves:
+        if self._answers_looked < self._resets:
+            await self._recall_answers()
+        if key in self._recalled:
+            self._mailbox.answered.append(key)
+            self._answered(question, self._recalled.pop(key))
+        elif key in box.resolves:
             await self._resolve(question, box.resolves.pop(key))
         elif key in box.answers:
             answer = box.take_answer(question.tool_call_id)
-            self._answered(question, Returned(answer.text), answer.by)
+            if await self._is_late(answer.late, deadline):
+                box.answered.remove(key)
+            else:
+                self._answered(question, Returned(answer.text), answer.by)
         elif deadline is not None and workflow.now() >= deadline and not self._running.cancelled:
             self._answered(question, Failed(f"Nobody answered within {deadline - self._progress.since}"))
+
+    async def _recall_answers(self) -> None:
+        """Find what the questions of the turn were answered with before the run was reset."""
+        resets = self._resets
+        found = await self._around(names.ANSWERED, self._reference(after=self._progress.turn.seq))
+        self._recalled = {call_id: read_outcome(outcome) for call_id, outcome in (found or {}).items()}
+        self._answers_looked = resets
 
     def _leaves(self) -> bool:
         """Whether the history has grown so long, by messages alone, that the run must continue as new."""
@@ -244,16 +278,39 @@ class People(Handlers):
         return self._progress.run
 
     def _recorded_with(self, decision: Decision) -> dict[str, Any]:
-        turn = self._progress.turn
         asks = {"access": True} if "approve" in self._facts.hooks else {}
-        if decision.gate not in turn.calls:
-            return asks
-        return {"call": [turn.number, turn.calls[decision.gate].position], **asks}
+        return self._recalled_with(decision.gate) | asks
+
+    def _recalled_with(self, gate: str) -> dict[str, Any]:
+        turn = self._progress.turn
+        return {"call": [turn.number, turn.calls[gate].position]} if gate in turn.calls else {}
+
+    def _may_come_to(self, gate: str) -> bool:
+        return False  # the gates of an agent are of calls, on which nobody can decide who has not seen them
 
     def _leave_if_long(self) -> None:
         self._gates_leave = self._gates_leave or is_long()
 
     # --- pauses ---
+
+    # --- messages ---
+
+    async def _recall_messages(self) -> None:
+        """Find what was said before the run was reset, and nobody has heard."""
+        resets = self._resets
+        found = await self._around(names.KEEP, self._reference(messages=[], again=True))
+        self._messages_looked = resets
+        known = {said_id(said) for said in [*self._mailbox.messages, *self._progress.say]}
+        unheard = [said for said in found or () if said_id(said) not in known]
+        self._kept |= {str(said_id(said)) for said in unheard}
+        self._mailbox.messages[:0] = unheard
+
+    async def _messages_kept(self) -> None:
+        """Wait until the store has what was said: only what it has it can take note of as heard."""
+        await workflow.wait_condition(lambda: self._keeping is None)
+
+    async def _keep_in_store(self, messages: list[Said]) -> None:
+        await anywhere(self, names.KEEP, self._reference(messages=messages), STORE_OPTIONS)
 
     def _resumed(self, model: str | None) -> None:
         self._progress.model = model or self._progress.model
@@ -266,6 +323,22 @@ class People(Handlers):
     async def _around(self, name: str, reference: dict[str, Any]) -> Any:
         """Return the result of an activity around the run; None if it needs the agent, and the run is cancelled."""
         return await anywhere(self, name, reference, STORE_OPTIONS)
+
+    # --- hooks ---
+
+    async def _start_hook(self) -> None:
+        while True:
+            try:
+                state = await self._around(names.START, self._reference())
+            except ActivityError as error:
+                if await self.pause("on_start", why(error)):
+                    continue
+                if self._running.cancelled:
+                    return
+                raise failed(error) from None
+            if state is not None:
+                self._progress.opened["agent_state"] = state
+            return
 
     # --- exports ---
 

@@ -66,6 +66,7 @@ class PipelineActivities:
                 return {}
             run, store = reference["run"], self._host.store
             opened = await store.load_reply(f"{run}/open", 0)
+            again = {} if opened is None else {"again": True}  # what was acknowledged since is in the store
             if opened is None:
                 given = PipelineInput.read(reference["input"])
                 may = pipeline.access.get("start")
@@ -76,16 +77,11 @@ class PipelineActivities:
                 value = given.input
                 if given.restart is not None:
                     facts["done"], earlier = await self._restart(pipeline, kept, who, given.restart)
-                    gates = [key for key in facts["done"] if place_of(key) in facts["gates"]]
-                    if gates and value is not None and value != earlier:
-                        raise InputError(
-                            f"restart: {', '.join(gates)} was decided on another input; leave the input out"
-                        )
                     value = earlier if value is None else value
                 value = await self._call("input", lambda: pipeline.write_input(pipeline.read_input(value)))
                 await kept.begin(value, who)
                 opened = await store.save_reply(f"{run}/open", 0, to_json(facts).decode())
-            return {**read_kept_object("what steers this run", opened), **self._host.surroundings}
+            return {**read_kept_object("what steers this run", opened), **again, **self._host.surroundings}
 
     async def _restart(
         self, pipeline: Pipeline, kept: Kept, who: dict[str, str | None], restart: Mapping[str, str]
@@ -98,23 +94,23 @@ class PipelineActivities:
             raise SessionAccessDeniedError(restart["run"])
         if (await self._host.load_opened(restart["run"]))["pipeline"] != pipeline.name:
             raise InputError(f"restart: run {restart['run']} is one of another pipeline")
-        state = PipelineState(plan(pipeline)[: stage_index(pipeline, first)])
+        state, gates = PipelineState(plan(pipeline)[: stage_index(pipeline, first)]), pipeline_facts(pipeline)["gates"]
         while isinstance(todo := state.next_actions(), Todo):
             for action in todo.actions:
                 if not await earlier.find(action.key):
                     raise InputError(f"restart from {first!r}: the earlier run has nothing of step {action.path!r}")
-                await self._copy(earlier, kept, action)
+                if place_of(action.key) not in gates:
+                    await self._copy(earlier, kept, action)
                 state = state.ended(action.key, action.done(earlier[action.key]))
         await earlier.find("?input")
-        return {key: done.value for key, done in state.done.items()}, earlier["?input"]
+        # A verdict counts once: its gates are asked again, before what stands behind them runs again.
+        done = {key: done.value for key, done in state.done.items() if place_of(key) not in gates}
+        return done, earlier["?input"]
 
     async def _copy(self, earlier: Kept, kept: Kept, action: Action) -> None:
-        for key in (action.key, f"{action.path}?result", f"{action.path}?gate"):
+        for key in (action.key, f"{action.path}?result"):
             if await earlier.find(key):
                 await kept.keep(key, earlier[key])
-        for number, record in enumerate(await earlier.decisions(action.key)):
-            copied = {"run_key": kept.name, "key": f"{earlier.name}/{action.key}/{number}"}
-            await self._host.store.record_decision(record.model_copy(update=copied))
 
     # --- steps ---
 

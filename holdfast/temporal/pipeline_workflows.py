@@ -83,8 +83,6 @@ class PipelineRun(Gates):
             if not self._running.cancelled and not self._is_leaving:
                 self._start(found)
             if not self._tasks:
-                self._ending("cancelled")
-                await workflow.wait_condition(workflow.all_handlers_finished)
                 raise asyncio.CancelledError
             await workflow.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
             self._state = self._collect(self._state)
@@ -119,9 +117,9 @@ class PipelineRun(Gates):
         except FailureError as error:
             raise failed(error) from None
         if opened is None:
-            self._ending("cancelled")
             raise asyncio.CancelledError
         self._learn(cast(Surroundings, opened))
+        self._resets += opened.pop("again", False)
         self._rules = read_gates(opened["gates"])
         for gate in [gate for gate in self._arrived if not self._may_come_to(gate)]:
             for item in self._arrived.pop(gate):
@@ -346,7 +344,7 @@ class PipelineRun(Gates):
         status = "complete" if ended.reason is None else "error"
         why_not = {"failed_step": ended.failed_step, "error_reason": ended.reason, "error": ended.error}
         self._ending(status)
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        await self._handlers_ended()
         return {"status": status, **result, **({} if ended.reason is None else why_not), "run_key": self._run}
 
     # --- what is told ---

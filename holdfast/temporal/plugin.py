@@ -36,6 +36,7 @@ from holdfast.temporal.model_activities import ModelActivities
 from holdfast.temporal.pipeline_activities import PipelineActivities
 from holdfast.temporal.pipeline_workflows import PipelineRun
 from holdfast.temporal.runners import AgentWorkflowRunner
+from holdfast.temporal.said_activities import SaidActivities
 from holdfast.temporal.session_activities import SessionActivities
 from holdfast.temporal.tool_activities import ToolActivities
 from holdfast.temporal.webhooks import NoticeActivities, Webhook, check_webhooks
@@ -91,8 +92,8 @@ class HoldfastPlugin(SimplePlugin):
         self._host = host = AgentHost(
             agents, pipelines, store, llm, dict(tools or {}), max_stored_messages, store_patience, key
         )
-        parts = (ModelActivities, ToolActivities, SessionActivities, ExportActivities, PipelineActivities,
-                 GateActivities)  # fmt: skip
+        parts = (ModelActivities, ToolActivities, SessionActivities, SaidActivities, ExportActivities,
+                 PipelineActivities, GateActivities)  # fmt: skip
         activities = [activity for part in parts for activity in part(host).all()] + NoticeActivities(told).all()
         host.notices = bool(told)
         host.stream = _checked_stream(stream, store)

@@ -19,6 +19,8 @@ def fits(activity: str, reference: Mapping[str, Any], found: object) -> bool:
             return found is None or isinstance(found, str)
         case names.COMMIT:
             return _is_number(found)
+        case names.KEEP:
+            return found is None or (isinstance(found, list) and all(isinstance(said, str | dict) for said in found))
         case names.ATTACH:
             return found is None or _is_result(found)
     if not isinstance(found, dict) or json_problem(found) is not None:

@@ -25,9 +25,10 @@ from holdfast.temporal import names
 from holdfast.temporal.at_work import begin_work, check_writer, end_work
 from holdfast.temporal.facts import Call, write_facts, write_state
 from holdfast.temporal.failures import TypedErrors
-from holdfast.temporal.gate_activities import asked_of, called, find_gates, held_by, keep_edit
+from holdfast.temporal.gate_activities import after_decisions, asked_of, called, find_gates, held_by, keep_edit
 from holdfast.temporal.hosts import AgentHost, Heartbeats, hooked
-from holdfast.temporal.transcripts import Transcript, made_at, session_key
+from holdfast.temporal.said_activities import unheard_by
+from holdfast.temporal.transcripts import Transcript
 from holdfast.temporal.turn_facts import at_most_once, called_tools
 from holdfast.temporal.turn_records import CalledTool, TurnRecord, read_record
 from holdfast.temporal.wire import (
@@ -37,6 +38,7 @@ from holdfast.temporal.wire import (
     edit_digest,
     edit_reference,
     said_by_user,
+    said_id,
     shown_arguments,
     user_message,
 )
@@ -72,9 +74,11 @@ class SessionActivities:
                     await end_work(self._host.store, reference)
                     raise
                 kept = await self._host.store.save_reply(place, 0, to_json(found).decode())
+                again = {}
             else:
                 await begin_work(self._host.store, reference)
-            opened = read_kept_object("what steers this run", kept)
+                again = {"again": True}  # what was acknowledged since is in the store
+            opened = read_kept_object("what steers this run", kept) | again
             self._host.cache.keep_facts(reference["run"], opened["facts"])
             if (version := opened.pop("gates_of", None)) is not None:
                 await self._take_over_gates(reference, version)
@@ -85,7 +89,8 @@ class SessionActivities:
         store, run = self._host.store, reference["run"]
         session = cast(Session, await store.load_session(reference["session"]))
         here = activity.info().workflow_id or ""
-        ours = {"questions": held_by(here, session.questions or ()) or None, "workflow_id": here, "run_key": f"{run}/0"}
+        known = [await after_decisions(store, session, one) for one in session.questions or ()]
+        ours = {"questions": held_by(here, known) or None, "workflow_id": here, "run_key": f"{run}/0"}
         await store.append_messages_atomic(
             session.id, [], session.model_copy(update=ours), write_key=f"{run}/gates", expected_version=version
         )
@@ -106,7 +111,10 @@ class SessionActivities:
         session = await self._session(agent, given, reference)
         if session is None:
             created = datetime.now(UTC)
-            opened |= {"created": created.isoformat(), "key": made_at(reference["session"], created)}
+            opened |= {
+                "created": created.isoformat(),
+                "key": Session(id=reference["session"], agent_name=agent.name, created_at=created).key,
+            }
             if given.checkpoint is not None:
                 return await self._take_in(agent, given, reference, opened)
             if message is None:
@@ -120,8 +128,11 @@ class SessionActivities:
                 f"Session {session_id_of(session.id)} has messages of its own: give the checkpoint another session_id"
             )
         messages = mended(await self._host.store.load_messages(session.id))
-        # Those of a workflow that is gone may have been approved there, and their calls may have run: they are orphans.
-        questions = tuple(one for one in session.questions or () if one.gate is None or "workflow" not in one.gate)
+        if unheard := await unheard_by(self._host.store, session):
+            opened["unheard"] = unheard
+        if not messages and message is None:
+            opened["empty"] = True
+        questions = tuple([await after_decisions(self._host.store, session, one) for one in session.questions or ()])
         if any(question.gate is not None for question in questions):
             opened["gates_of"] = session.version
         state = await self._state(agent, reference, session, messages, questions, recovering=True)
@@ -234,12 +245,12 @@ class SessionActivities:
         last = last_answer(messages)
         answer = None if last is None else messages[last]
         calls = () if answer is None else answer.tool_calls or ()
-        opened |= {"seq": session.last_seq, "key": session_key(session)}
+        opened |= {"seq": session.last_seq, "key": session.key}
         if state.open_calls or state.questions:
             number = session.last_seq - (len(messages) - 1 - cast(int, last))
             record = TurnRecord(
                 message=cast(Message, answer),
-                key=f"{session_key(session)}/{number}",
+                key=f"{session.key}/{number}",
                 session=session.id,
                 agent_id=reference["input"].get("instance_id") or reference["run"],
                 user_id=session.user_id,
@@ -375,6 +386,7 @@ class SessionActivities:
                 questions=tuple(Question(**question) for question in questions),
             )
             await transcript.write(end)
+            await transcript.heard([message_id for one in say if (message_id := said_id(one)) is not None])
         if reference["status"] != "cancelled" and len(transcript.messages) > self._host.max_stored_messages:
             await self._host.store.prune_messages(transcript.session.id, self._host.max_stored_messages)
         # The last answer, whatever has been said since.

@@ -1,17 +1,19 @@
 """What activities read and write of a session: its transcript as far as the run knows it, and the results of a turn."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 from temporalio import activity
 
 from holdfast.agent_loop import last_answer, mended, result_message, unanswered
 from holdfast.agents import Agent, AgentContext, AgentIdentity
 from holdfast.checkpoints import Question
-from holdfast.errors import SessionConflictError
+from holdfast.errors import SessionConflictError, ToolDurabilityError
 from holdfast.local.dispatches import call_key
+from holdfast.local.unheard import Unheard
 from holdfast.messages import Message, ToolCall
 from holdfast.stores.kept_values import read_kept_object
 from holdfast.stores.protocol import Append, LedgerEntry, Session
@@ -20,16 +22,6 @@ from holdfast.temporal.hosts import AgentHost
 from holdfast.temporal.transcript_cache import KeptTranscript, size_of
 from holdfast.temporal.wire import read_outcome, write_outcome
 from holdfast.tools import Unknown
-
-
-def session_key(session: Session) -> str:
-    """Return what the idempotency keys of a session begin with: the same in process and here."""
-    return made_at(session.id, cast(datetime, session.created_at))
-
-
-def made_at(session_id: str, created: datetime) -> str:
-    """Return the key of a session that is made now."""
-    return f"{session_id}@{created:%Y%m%dT%H%M%S%f}"
 
 
 @dataclass(slots=True)
@@ -216,13 +208,61 @@ class Transcript:
         Raises:
             SessionConflictError: somebody else has written since.
         """
-        await self.host.store.append_messages_atomic(
-            append.session.id,
-            append.messages,
-            append.session,
-            write_key=append.write_key,
-            expected_seq=append.expected_seq,
-        )
+        try:
+            await self.host.store.append_messages_atomic(
+                append.session.id,
+                append.messages,
+                append.session,
+                write_key=append.write_key,
+                expected_seq=append.expected_seq,
+            )
+        except SessionConflictError:
+            # A store knows such a write again only until the next. After a reset of the workflow that is its own.
+            if append.messages or not await self._was_written(append):
+                raise
+
+    async def heard(self, ids: Collection[str]) -> None:
+        """Take note that the transcript has messages that the store keeps until then."""
+        if ids:
+            await Unheard(self.session, self.host.store).hear(ids)
+
+    async def written_since(self) -> list[Message]:
+        """Return what stands in the store behind what the run knows of: it was reset, and has written it before."""
+        return await self.host.store.load_messages(self.session.id, after=self.seq)
+
+    async def _was_written(self, append: Append) -> bool:
+        """Return whether this run itself has written later things than this."""
+        session = await self.host.store.load_session(append.session.id)
+        run = str(append.session.run_key).rpartition("/")[0]
+        return session is not None and str(session.run_key).rpartition("/")[0] == run
+
+    async def answered(self, after: int) -> dict[str, dict[str, Any]]:
+        """Return by call id what calls of the answer with that number came to, whoever of this run has written it.
+
+        What the user said to a question of the loop itself stands under "".
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for message in await self.host.store.load_messages(self.session.id, after=after):
+            if message.role == "assistant":
+                break
+            if message.role == "user":
+                found.setdefault("", {"returned": message.content})
+            else:
+                found[str(message.tool_call_id)] = _outcome_of(message)
+        return found
+
+
+def _outcome_of(message: Message) -> dict[str, Any]:
+    """Return the written outcome that a result was made of."""
+    if message.status == "completed":
+        return {"returned": message.content}
+    try:
+        error = json.loads(message.content)
+    except ValueError:
+        return {"failed": message.content}
+    if error.get("kind") == ToolDurabilityError.kind:
+        return write_outcome(Unknown(error.get("reason", "")))
+    return {"failed": str(error.get("error"))}
 
 
 def recorded(entry: LedgerEntry | None) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class TurnRecord(Record):
     Args:
         message: the answer.
         said: digests of the user's messages that it has heard.
+        heard: those of them that the store keeps until somebody has heard them, by id.
         state: the agent's state, as JSON.
         key: the coordinates of the answer, `<session>@<made>/<message>`, under which its calls stand in the ledger, and
             with which their idempotency keys begin; of a pipeline's tool step the run.
@@ -41,6 +42,7 @@ class TurnRecord(Record):
 
     message: Message
     said: tuple[str, ...] = ()
+    heard: tuple[str, ...] = ()
     state: str = "{}"
     key: str
     session: str
@@ -56,6 +58,10 @@ class TurnRecord(Record):
     @property
     def calls(self) -> tuple[ToolCall, ...]:
         return self.message.tool_calls or ()
+
+    def coordinates(self, position: int) -> str:
+        """Return what tells a call of it from all others of any run: session, message, place and id."""
+        return f"{self.key}.{position}/{self.calls[position].id}"
 
 
 def read_record(run: str, turn: int, kept: str) -> TurnRecord:

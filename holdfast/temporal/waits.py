@@ -7,7 +7,7 @@ check and enqueue; the run itself decides.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -18,7 +18,13 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 from holdfast.errors import InputError
 from holdfast.messages import error_text, json_problem
 from holdfast.temporal import names
-from holdfast.temporal.activity_options import NOTIFY_OPTIONS, OPEN_ELSEWHERE_OPTIONS, OPEN_OPTIONS, summary
+from holdfast.temporal.activity_options import (
+    NOTIFY_OPTIONS,
+    OPEN_ELSEWHERE_OPTIONS,
+    OPEN_OPTIONS,
+    STORE_OPTIONS,
+    summary,
+)
 from holdfast.temporal.descriptions import show_ended, show_waiting
 from holdfast.temporal.elsewhere import (
     SkippedError,
@@ -30,9 +36,10 @@ from holdfast.temporal.elsewhere import (
     with_store,
 )
 from holdfast.temporal.facts import Surroundings
-from holdfast.temporal.mailboxes import TOLD, Mailbox, Resume, split_id
+from holdfast.temporal.mailboxes import TOLD, Mailbox, Resume, Sent, split_id
 from holdfast.temporal.running import Running
-from holdfast.temporal.wire import AWAITED_BYTES, INLINE_BYTES, PARKED_BYTES, user_message
+from holdfast.temporal.waiting import Waiting
+from holdfast.temporal.wire import AWAITED_BYTES, INLINE_BYTES, PARKED_BYTES, edit_digest, user_message
 
 _SHOWN = 500  # characters of what was said and is not heard yet
 _REFUSED = 2_000  # characters of why a message is refused, which its sender reads
@@ -44,57 +51,6 @@ _RESUME = (
     '"reason"?}'
 )
 EVENTS = 4_000  # of a history, after which a run continues as new while it waits: replay stays short
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """Something that only a person can end.
-
-    Args:
-        kind: "question", "unknown" (a call whose outcome nobody knows), "approval", "pause", "worker" (none has what
-            the run needs), or "store" (none can use it; this ends by itself).
-        name: the call or gate it is about; for a pause, what could not be done; for a worker, the agent, tool or step.
-        digest, approvers, groups: of an approval: of what is shown, and who may decide; nobody means anybody.
-        can_skip: a person may have the run go on without it.
-        quorum, approved_by: how many must approve, and who has.
-        tool, arguments: of the call that is to be approved; large arguments as a text that is cut.
-        size, reference: of arguments that are cut, the bytes of all of them, and where the store has them; see
-            `load_arguments`.
-    """
-
-    kind: str
-    name: str
-    message: str
-    since: datetime
-    deadline: datetime | None = None
-    digest: str | None = None
-    approvers: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
-    quorum: int = 1
-    approved_by: tuple[str, ...] = ()
-    tool: str | None = None
-    arguments: Any = None
-    can_skip: bool = False
-    size: int | None = None
-    reference: dict[str, Any] | None = None
-
-    def plain(self) -> dict[str, Any]:
-        data: dict[str, Any] = {
-            "kind": self.kind, "name": self.name, "message": self.message, "since": self.since.isoformat()
-        }  # fmt: skip
-        if self.deadline is not None:
-            data["deadline"] = self.deadline.isoformat()
-        if self.digest is not None:
-            data |= {"digest": self.digest, "approvers": list(self.approvers)}
-        if self.tool is not None:
-            data |= {"tool": self.tool, "arguments": self.arguments}
-        if self.can_skip:
-            data["can_skip"] = True
-        if self.size is not None:
-            data |= {"size": self.size, "reference": self.reference}
-        if self.quorum > 1:
-            data |= {"quorum": self.quorum, "approved_by": list(self.approved_by)}
-        return data
 
 
 class Waits:
@@ -114,6 +70,14 @@ class Waits:
         self._without_store = 0  # activities that wait for the store
         self._ended = ""  # or how
         self._error: str | None = None  # what the run failed with
+        self._signals: dict[tuple[str, str], int] = {}  # that came, by name and digest
+        self._resets = 0  # of the workflow: what was acknowledged behind the point of a reset is in the store
+        if workflow.in_workflow():
+            # The one thing that a workflow hears of a reset, in every replay at the same place.
+            workflow.register_random_seed_callback(self._was_reset)
+
+    def _was_reset(self, seed: int) -> None:
+        self._resets += 1
 
     def _parked(self) -> list[Any]:
         """Return what waits to be taken in, as JSON."""
@@ -131,7 +95,7 @@ class Waits:
 
     async def _drive(self, main: Awaitable[dict[str, Any]]) -> dict[str, Any]:
         """Run to the end. A cancel reaches what runs first; the run ends when that has ended."""
-        task = asyncio.ensure_future(main)
+        task = asyncio.ensure_future(self._to_its_end(main))
         while True:
             try:
                 return await asyncio.shield(task)
@@ -139,10 +103,24 @@ class Waits:
                 if task.done():
                     raise
                 self._running.cancel()
-            except FailureError as error:
-                self._error = why(error)
-                self._ending("error")
-                raise
+
+    async def _to_its_end(self, main: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+        """Run, and end when whoever was sending something knows what became of it."""
+        try:
+            return await main
+        except FailureError as error:
+            self._error = why(error)
+            self._ending("error")
+            await self._handlers_ended()
+            raise
+        except asyncio.CancelledError:
+            if not self._ended:
+                self._ending("cancelled")
+            await self._handlers_ended()
+            raise
+
+    async def _handlers_ended(self) -> None:
+        await workflow.wait_condition(workflow.all_handlers_finished)
 
     def _ending(self, status: str) -> None:
         self._ended = status
@@ -168,54 +146,90 @@ class Waits:
         if (size := len(to_json([*self._parked(), data]))) > most:
             raise InputError(f"{name}: {size:,} bytes wait to be taken in, more than {most:,}; try again later")
 
-    def _read_resume(self, data: Any, extra: tuple[Any, ...]) -> Any:
+    def _overdue(self, *kinds: str) -> datetime | None:
+        """Return until when it was to come that ends what waits, if that has passed."""
+        deadlines = [item.deadline for item in self._waiting if item.kind in kinds and item.deadline is not None]
+        return min((deadline for deadline in deadlines if deadline <= workflow.now()), default=None)
+
+    def _refuse_overdue(self, name: str, *kinds: str) -> None:
+        if (deadline := self._overdue(*kinds)) is not None:
+            raise InputError(too_late(name, deadline))
+
+    async def _is_late(self, sent: Sent | None, deadline: datetime | None) -> bool:
+        """Whether what a signal brought was sent after a deadline; its sender learns now what it came to."""
+        if sent is None or deadline is None:
+            return False
+        if await self._when_sent(sent, workflow.now()) < deadline:
+            self._mailbox.came_of(sent.id, accepted=True)
+            return False
+        self._came_of(sent.name, sent.id, too_late(sent.name, deadline))
+        return True
+
+    def _read_resume(self, data: Any, extra: tuple[Any, ...]) -> Resume:
         data = self._one("resume", {} if data is None else data, extra, most=AWAITED_BYTES)
         paused = [item.name for item, _ in self._resumes if not item.can_skip]
         return self._mailbox.read_resume(data, paused, [item.name for item, _ in self._resumes if item.can_skip])
 
-    def _take_resume(self, resume: Resume, sent: str | None = None) -> dict[str, Any]:
+    def _take_resume(self, resume: Resume, sent: Sent | None = None) -> dict[str, Any]:
         """Let go on, or not, all that the resume is for."""
+        late = None if self._overdue("pause") is None else sent
         ends = [one for one in self._resumes if one[0].can_skip == (resume.action == "skip")
                 and resume.name in (None, one[0].name)]  # fmt: skip
         self._resumes = [one for one in self._resumes if one not in ends]
         for _, resumed in ends:
-            resumed.set_result(resume)
-        return {"accepted": True}
+            resumed.set_result(replace(resume, late=late))
+        return {"accepted": True} if late is None else {}
 
     def _take(
-        self, name: str, data: Any, read: Callable[[Any, str | None], T], keep: Callable[[T, str | None], object]
+        self, name: str, data: Any, read: Callable[[Any, str | None], T], keep: Callable[[T, Sent], object]
     ) -> None:
         """Take in a signal. The sender of one with an id looks up what it came to; sent again it changes nothing.
 
         Args:
             read: what was sent, without its id, which it gets, too: one with an id is read as strictly as an update.
-            keep: what was read; returns what its sender is told, or None if that is not known yet.
+            keep: what was read, and the signal; returns what its sender is told, `{}` or None if that is not known yet.
         """
-        sent: str | None = None
+        sent = self._count(name, data)
         try:
-            sent, data = split_id(data)
-            if sent is not None and self._outcome(sent) is not None:
+            sent_id, data = split_id(data)
+            sent = replace(sent, id=sent_id)
+            if sent_id is not None and self._outcome(sent_id) is not None:
                 return
-            kept = keep(read(data, sent), sent)
+            kept = keep(read(data, sent_id), sent)
         except InputError as error:
-            self._came_of(name, sent, str(error))
+            self._came_of(name, sent.id, str(error))
         else:
             if isinstance(kept, dict):
-                self._mailbox.came_of(sent, **kept)
+                self._mailbox.came_of(sent.id, **kept)
         self._leave_if_long()
 
-    def _came_of(self, name: str, sent: str | None, refused: str) -> None:
+    def _came_of(self, name: str, sent_id: str | None, refused: str) -> None:
         """Tell why a signal changes nothing: its sender, and people, who see it where no sender looks it up."""
-        self._mailbox.came_of(sent, refused=refused[:_REFUSED])
-        if sent is None or name in _SEEN:
+        self._mailbox.came_of(sent_id, refused=refused[:_REFUSED])
+        if sent_id is None or name in _SEEN:
             self._refuse(name, refused)
 
     def _leave_if_long(self) -> None:
         """Prepare to continue as new, if the history has grown so long."""
 
-    def _outcome(self, sent: str) -> dict[str, Any] | None:
+    def _outcome(self, sent_id: str) -> dict[str, Any] | None:
         """Return what a signal with an id came to, `{}` if that is not known yet; None if there was no such signal."""
-        return self._mailbox.outcomes.get(sent)
+        return self._mailbox.outcomes.get(sent_id)
+
+    def _count(self, name: str, data: Any) -> Sent:
+        """Count a signal, by which its event is found in the history."""
+        if json_problem(data) is not None:  # it cannot be used
+            return Sent(name)
+        digest = edit_digest(data)
+        number = self._signals[name, digest] = self._signals.get((name, digest), 0) + 1
+        return Sent(name, digest, number)
+
+    async def _when_sent(self, sent: Sent, otherwise: datetime) -> datetime:
+        """Return the time of a signal's event, where it matters: a handler only sees when a worker took it."""
+        reference = {"name": sent.name, "digest": sent.digest, "number": sent.number}
+        asks = summary(f"when {sent.name} was sent")
+        found: str | None = await workflow.execute_activity(names.SENT, reference, **STORE_OPTIONS, summary=asks)
+        return otherwise if found is None else datetime.fromisoformat(found)
 
     def _refuse(self, name: str, reason: str) -> None:
         """Note why something changes nothing: the sender of a signal can only look it up."""
@@ -294,6 +308,8 @@ class Waits:
         self._wait_for(waiting)
         workflow.logger.warning("Paused, %s: %s", name, message)
         await self._until(resumed.done, waiting.deadline, f"resume of {name}")
+        if resumed.done() and await self._is_late(resumed.result().late, waiting.deadline):
+            resumed = asyncio.get_running_loop().create_future()
         self._end_waiting(waiting)
         if not resumed.done() or resumed.result().action == "abort":
             return False
@@ -419,7 +435,11 @@ class Waits:
 
     @resume_update.validator
     def _check_resume(self, data: Any = None, *extra: Any) -> None:
-        refuse_by(lambda: self._read_resume(data, extra))
+        def read() -> None:
+            self._read_resume(data, extra)
+            self._refuse_overdue("resume", "pause")
+
+        refuse_by(read)
 
     @workflow.query(name=names.OUTCOME, description="What became of a signal with an id; null if none has come")
     def outcome(self, sent: Any = None, *ignored: Any) -> dict[str, Any] | None:
@@ -442,10 +462,26 @@ async def _unless(skipped: "asyncio.Future[Resume] | None", found: "asyncio.Futu
     return None if skipped.done() else await found
 
 
+def began_again() -> bool:
+    """Whether the first task of a run may not be its first: it may have been reset to its beginning.
+
+    The history of a reset has that task's failure in it. So has that of a task that failed by itself, and one that a
+    signal began is longer, too: these look into the store in vain.
+    """
+    return workflow.info().get_current_history_length() > _FIRST_TASK
+
+
+_FIRST_TASK = 3  # events up to the beginning of the first task
+
+
 def is_long() -> bool:
     """Whether the history has grown so long that the run should continue as new."""
     info = workflow.info()
     return info.is_continue_as_new_suggested() or info.get_current_history_length() > EVENTS
+
+
+def too_late(name: str, deadline: datetime) -> str:
+    return f"{name}: it came too late, after {deadline:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def refuse_by(read: Callable[[], object]) -> None:

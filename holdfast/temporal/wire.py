@@ -95,7 +95,7 @@ def is_stranger(owner: Owner, who: Owner) -> bool:
 
 
 Said = str | dict[str, Any]
-"""What a user said: text, or `{"text", "images"?, "by"?}`."""
+"""What a user said: text, or `{"text", "images"?, "by"?, "id"?}`; by the id the store keeps it until it was heard."""
 
 
 def said_by_user(text: str, images: tuple[Image, ...] | None = None, by: str | None = None) -> Said:
@@ -104,6 +104,16 @@ def said_by_user(text: str, images: tuple[Image, ...] | None = None, by: str | N
         return text
     plain = None if images is None else [image.model_dump() for image in images]
     return {"text": text} | {name: value for name, value in (("images", plain), ("by", by)) if value is not None}
+
+
+def with_id(said: Said, message_id: str) -> Said:
+    """Return a message with what the store keeps it by."""
+    return {"text": said, "id": message_id} if isinstance(said, str) else {**said, "id": message_id}
+
+
+def said_id(said: Said) -> str | None:
+    """Return by what the store keeps a message, or None if it does not."""
+    return None if isinstance(said, str) else said.get("id")
 
 
 def user_message(said: Said) -> Message:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from holdfast import Agent, InputError, Message, TerminalError, Usage, is_interrupted, resume, run
+from holdfast import Agent, InputError, InterruptedResponse, Message, TerminalError, Usage, is_interrupted, resume, run
 from integration.temporal_runs import Run, Temporal, check_healthy, has_ended, pending, result, until, waiting
 
 Decisions = Sequence[Mapping[str, Any] | None]
@@ -90,7 +90,7 @@ class InProcess:
                     deadlines = [item.deadline for item in ended.approvals]
                     await until(lambda: all(at is not None and at < datetime.now(UTC) for at in deadlines))  # noqa: B023
                 try:
-                    taken = [] if decision is None else [decision]
+                    taken = [] if decision is None else [looked_at(ended, decision)]
                     ended = await run(agent, session_id=session, decisions=taken, **given)
                 except InputError as error:
                     refused.append(str(error))
@@ -109,6 +109,12 @@ class InProcess:
             ended.status, ended.response, ended.iterations, ended.usage, ended.output, ended.error,
             tuple(messages), tuple(asked), refused=tuple(refused),
         )  # fmt: skip
+
+
+def looked_at(waiting: InterruptedResponse, decision: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a decision of somebody who has looked at what waits, and so has its digest."""
+    digest = next((item.digest for item in waiting.approvals if item.gate == decision["gate"]), None)
+    return {**decision} if digest is None else {"digest": digest, **decision}
 
 
 class OnTemporal:

@@ -17,7 +17,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
-from holdfast import Agent, Message
+from holdfast import Agent, InputError, Message
 from holdfast.stores import SQLiteStore
 from holdfast.temporal import HoldfastClient, HoldfastPlugin, agent_workflows, connect, start_agent
 from holdfast.testing import ScriptedModel
@@ -26,6 +26,23 @@ from integration.transcripts import asks_for, call
 
 SECONDS = 60  # after which a test that waits has failed; several run at once, on few cores
 Run = WorkflowHandle[Any, dict[str, Any]]
+
+
+class People(HoldfastClient):
+    """People who look at what waits before they decide on it, and so have its digest."""
+
+    async def decide(self, workflow_id: str, gate: str, decision: Any, **given: Any) -> None:
+        if "digest" not in given:
+            given["digest"] = await self.digest(workflow_id, gate)
+        await super().decide(workflow_id, gate, decision, **given)
+
+    async def digest(self, workflow_id: str, gate: str) -> str | None:
+        """Return the digest of what a gate shows now."""
+        try:
+            shown = await self.pending(workflow_id)
+        except InputError:  # there is no such run
+            return None
+        return next((item["digest"] for item in shown if item["kind"] == "approval" and item["name"] == gate), None)
 
 
 @dataclass(frozen=True)
@@ -37,8 +54,8 @@ class Temporal:
     name: str
 
     @property
-    def people(self) -> HoldfastClient:
-        return HoldfastClient(self.client)
+    def people(self) -> "People":
+        return People(self.client)
 
     def session(self, name: str = "s") -> str:
         """Return a session id that no other test has."""
@@ -179,8 +196,8 @@ async def chain(client: Client, handle: Run) -> list[list[HistoryEvent]]:
 def wedges(history: Sequence[HistoryEvent]) -> list[str]:
     """Return why workflow tasks failed.
 
-    Two causes are nobody's fault: a message that arrived while the task ended the run, and more messages during a task
-    than the server buffers.
+    Three causes are nobody's fault: a message that arrived while the task ended the run, more messages during a task
+    than the server buffers, and a reset.
     """
     failed = [
         event.workflow_task_failed_event_attributes
@@ -190,6 +207,7 @@ def wedges(history: Sequence[HistoryEvent]) -> list[str]:
     usual = (
         WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND,
         WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_FORCE_CLOSE_COMMAND,
+        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW,
     )
     return [
         f"{WorkflowTaskFailedCause.Name(item.cause)}: {item.failure.message}"

@@ -18,13 +18,12 @@ from holdfast import (
     SessionConflictError,
     assert_complete,
     is_interrupted,
-    resume,
-    run,
     sqlite_store,
     tool,
 )
 from holdfast.stores import SQLiteStore
 from holdfast.testing import ScriptedModel
+from integration.looking import resume, run
 from integration.temporal_runs import until
 from integration.test_tool_approvals import approve, posts, reject, world
 from integration.transcripts import asks_for, call, error_of, kind_of, tool_results

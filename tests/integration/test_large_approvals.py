@@ -4,7 +4,8 @@ import pytest
 
 from holdfast import StoreError, sqlite_store
 from holdfast.temporal.asked import is_cut, load_arguments
-from integration.temporal_runs import Temporal, pending
+from integration.commands import data, done, refused
+from integration.temporal_runs import Temporal, pending, result
 from integration.test_temporal_tool_approvals import TEAM, at_gate
 
 
@@ -30,3 +31,17 @@ async def test_another_store_does_not_have_them(temporal: Temporal) -> None:
         (item,) = await pending(handle)
         with pytest.raises(StoreError, match="is it the worker's"):
             await load_arguments(other, item)
+
+
+async def test_the_command_shows_all_of_them_and_approves_none_unseen(temporal: Temporal) -> None:
+    async with at_gate(temporal, TEAM, "x" * 20_000) as (handle, posted):
+        (item,) = await pending(handle)
+        given = [handle.id, "--store", str(temporal.store._path)]
+        shown = await data(temporal, "pending", *given, "--full")
+        assert shown[0]["arguments"]["text"] == "x" * 20_000
+        unseen = await refused(temporal, "approve", *given, "--by", "ada", "--yes")
+        assert "which nobody has seen here" in unseen
+        assert posted == []
+        await done(temporal, "approve", *given, "--by", "ada", "--digest", item["digest"])
+        await result(handle)
+        assert posted == ["x" * 20_000]

@@ -181,15 +181,19 @@ async def test_a_chain_keeps_what_was_said_answered_and_refused(temporal: Tempor
     async with temporal.worker(agent, llm=ScriptedModel(script)):
         handle = await temporal.start(agent)
         await handle.signal("answer", {"text": "early", "tool_call_id": "a1"})
+        await handle.signal("message", {"text": "hello"})
         for _ in range(3):
             await handle.signal("message", {"nonsense": 1})
+        latest = temporal.client.get_workflow_handle(handle.id)
+        await pending(latest)
+        await latest.signal("answer", {"text": "in time", "tool_call_id": "a1"})
         ended = await result(handle)
         runs = await chain(temporal.client, handle)
-        described = await temporal.client.get_workflow_handle(handle.id).query("status")
+        described = await latest.query("status")
     assert (ended["status"], ended["iterations"], len(runs)) == ("complete", 8, 3)
-    assert [item["name"] for item in described["refused"]] == ["message"] * 3
+    assert [item["name"] for item in described["refused"]] == ["answer", *["message"] * 3]
     assert described["turn"] == 8
-    assert result_of(await temporal.messages(), "a1") == "early"
+    assert result_of(await temporal.messages(), "a1") == "in time"
 
 
 @pytest.mark.usefixtures("short_runs")

@@ -41,11 +41,10 @@ async def test_what_is_parked_fits_into_the_run_that_goes_on(
     async with temporal.worker(agent, llm=ScriptedModel([two, "done"])):
         handle = await temporal.start(agent)
         await pending(handle, 2)
-        for number in range(20):
+        for _ in range(20):
             with contextlib.suppress(InputError):  # it is full: the sender knows
                 await temporal.people.message(handle.id, heavy)
                 parked += 1
-            await handle.signal("answer", {"text": heavy, "tool_call_id": f"early{number}"})
         for call_id in ("a1", "a2"):
             await temporal.people.answer(handle.id, "ok", tool_call_id=call_id)
         assert (await soon(handle))["status"] == "complete"

@@ -111,10 +111,13 @@ async def test_a_second_answer_is_refused_and_the_first_stands(temporal: Tempora
     assert tool_contents(await temporal.messages()) == [("a1", "one"), ("a2", "first")]
 
 
-async def test_an_early_answer_by_signal_is_kept_for_the_call_that_it_names(temporal: Temporal) -> None:
+async def test_an_answer_before_the_question_is_refused_and_never_answers_it(temporal: Temporal) -> None:
     run = await temporal.start(clerk)
-    await run.signal("answer", {"text": "Ada", "tool_call_id": "c1"})
+    await run.signal("answer", {"text": "Eve", "tool_call_id": "c1"})
     async with temporal.worker(clerk, llm=ScriptedModel(ask_once)):
+        await pending(run)
+        assert await refusals(run) == ["answer: call c1 asks nothing; the run waits for the answer to nothing"]
+        await run.signal("answer", {"text": "Ada", "tool_call_id": "c1"})
         assert (await result(run))["response"] == "done"
         await check_healthy(run)
     assert tool_contents(await temporal.messages()) == [("c1", "Ada")]

@@ -81,21 +81,39 @@ async def test_of_large_arguments_the_beginning_is_shown(temporal: Temporal) -> 
 @pytest.mark.parametrize(("name", "runs"), [("approve", ["hi"]), ("reject", [])])
 async def test_a_signal_decides(temporal: Temporal, name: str, runs: list[str]) -> None:
     async with at_gate(temporal) as (handle, posted):
-        await handle.signal(name, {"gate": "c1", "by": "ada", "comment": "as you like"})
+        digest = await temporal.people.digest(handle.id, "c1")
+        await handle.signal(name, {"gate": "c1", "by": "ada", "comment": "as you like", "digest": digest})
         await result(handle)
         assert posted == runs
     rows = await temporal.store.load_decisions((await handle.describe()).run_id)
     assert [(row.gate, row.by, row.decision, row.comment) for row in rows] == [("c1", "ada", name, "as you like")]
 
 
-async def test_an_early_signal_is_kept_for_the_call_that_it_names(temporal: Temporal) -> None:
+@pytest.mark.parametrize("more", [{}, {"digest": "0" * 32}])
+async def test_a_decision_on_a_call_that_nobody_has_seen_yet_is_refused(temporal: Temporal, more: Any) -> None:
     posted, post = world(TEAM)
     async with temporal.worker(Agent("a", tools=[post]), llm=posts("hi")):
-        given = {"gate": "c1", "by": "ada"}
+        given = {"gate": "c1", "by": "ada", **more}
         handle = await temporal.start("a", start_signal="approve", start_signal_args=[given])
+        await pending(handle)
+        assert await refusals(handle) == ["approve: no gate c1 is open; open: none"]
+        assert posted == []
+        await temporal.people.decide(handle.id, "c1", "reject", by="ada")
         assert (await result(handle))["status"] == "complete"
         await check_healthy(handle)
-    assert posted == ["hi"]
+    assert posted == []
+
+
+@pytest.mark.parametrize("name", ["approve", "reject"])
+async def test_who_decides_on_a_call_says_the_digest_of_what_they_have_seen(temporal: Temporal, name: str) -> None:
+    async with at_gate(temporal) as (handle, posted):
+        await handle.signal(name, {"gate": "c1", "by": "ada"})
+        await until(lambda: refusals(handle))
+        (refused,) = await refusals(handle)
+        assert refused.startswith("gate c1: digest is missing")
+        with pytest.raises(InputError, match=r"gate c1: digest is missing; .* `pending`"):
+            await temporal.people.decide(handle.id, "c1", name, by="ada", digest=None)
+        assert posted == []
 
 
 async def test_nothing_that_anybody_sends_wedges_a_run_at_a_gate(temporal: Temporal) -> None:
@@ -188,7 +206,7 @@ async def test_a_decision_in_time_counts_though_no_worker_ran_until_it_was_over(
     async with temporal.worker(agent, llm=posts("hi")):
         handle = await temporal.start("a")
         (shown,) = await pending(handle)
-    await handle.signal(decision, {"gate": "c1", "by": "ada"})
+    await handle.signal(decision, {"gate": "c1", "by": "ada", "digest": shown["digest"]})
     await until(lambda: datetime.now(UTC) > datetime.fromisoformat(shown["deadline"]) + timedelta(seconds=0.2))
     async with (await temporal.elsewhere()).worker(agent, llm=ScriptedModel(["done"])):
         assert (await result(handle))["status"] == "complete"

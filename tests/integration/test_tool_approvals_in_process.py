@@ -15,14 +15,12 @@ from holdfast import (
     assert_complete,
     is_interrupted,
     pipeline,
-    resume,
-    run,
-    run_pipeline,
     run_streaming,
 )
 from holdfast.local import RunEnded, ToolStarted
 from holdfast.stores import SQLiteStore
 from holdfast.testing import ScriptedModel
+from integration.looking import resume, run, run_pipeline
 from integration.test_tool_approvals import approve, posts, reject, world
 from integration.transcripts import asks_for, call, error_of, tool_results
 
@@ -190,8 +188,9 @@ async def test_a_stream_starts_the_call_that_was_approved(store: SQLiteStore) ->
     _, post = world(Approval())
     agent = Agent("a", tools=[post])
     given: Any = {"llm": posts("hi"), "store": store, "session_id": "s"}
-    await run(agent, message="go", **given)
-    events = [event async for event in run_streaming(agent, decisions=[approve(edit={"text": "ho"})], **given)]
+    (item,) = (await run(agent, message="go", **given)).approvals
+    decision = approve(edit={"text": "ho"}, digest=item.digest)
+    events = [event async for event in run_streaming(agent, decisions=[decision], **given)]
     assert [event.call.arguments for event in events if isinstance(event, ToolStarted)] == [{"text": "ho"}]
     assert isinstance(events[-1], RunEnded)
 

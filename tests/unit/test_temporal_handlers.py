@@ -24,10 +24,10 @@ def test_what_a_run_waits_for_always_has_room(answer: dict[str, str]) -> None:
 
 def test_a_message_to_a_run_that_is_full_is_refused() -> None:
     with pytest.raises(InputError, match="bytes wait to be taken in"):
-        full_of_messages().message_update({"text": "more"})
+        full_of_messages()._read_message({"text": "more"}, ())
 
 
 @pytest.mark.parametrize("call_id", ["another", ["c1"], {}, 1])
 def test_an_answer_that_nobody_waits_for_needs_room(call_id: object) -> None:
     with pytest.raises(InputError, match="bytes wait to be taken in"):
-        full_of_messages()._read_answer({"text": "yes", "tool_call_id": call_id}, (), may_be_early=True)
+        full_of_messages()._read_answer({"text": "yes", "tool_call_id": call_id}, ())

@@ -43,12 +43,16 @@ def test_the_persisted_names_are_pinned() -> None:
         "START": "holdfast.start",
         "SETTLE": "holdfast.settle",
         "COMMIT": "holdfast.commit",
+        "KEEP": "holdfast.keep",
+        "ANSWERED": "holdfast.answered",
         "FINISH": "holdfast.finish",
         "EXPORT": "holdfast.export",
         "ATTACH": "holdfast.attach",
         "OPEN_PIPELINE": "holdfast.open_pipeline",
         "STEP": "holdfast.step",
         "DECIDE": "holdfast.decide",
+        "RECALL": "holdfast.recall",
+        "SENT": "holdfast.sent",
         "SEARCHABLE": "holdfast.searchable",
         "NOTIFY": "holdfast.notify",
         "ANSWER": "answer",
@@ -313,8 +317,8 @@ ASKED = (Question(question="1?", tool_call_id="a1"), Question(question="2?", too
 
 def full_mailbox() -> Mailbox:
     box = Mailbox(messages=["one", "two"], answered=["a0"])
-    box.keep_answer(box.read_answer({"text": "x", "tool_call_id": "a1", "by": "eve"}, ASKED, LIMIT, may_be_early=True))
-    box.keep_answer(box.read_answer({"text": "y"}, (Question(question="?"),), LIMIT, may_be_early=False))
+    box.keep_answer(box.read_answer({"text": "x", "tool_call_id": "a1", "by": "eve"}, ASKED, LIMIT))
+    box.keep_answer(box.read_answer({"text": "y"}, (Question(question="?"),), LIMIT))
     resolve = {"tool_call_id": "p1", "decision": "happened", "result": {"n": 1}, "by": "eve", "reason": "seen"}
     box.resolves["p1"] = box.read_resolve(resolve, {"p1": object()})
     box.note("message", "because", "2026-01-01")
@@ -345,13 +349,9 @@ def test_no_more_messages_are_parked_than_a_run_can_carry() -> None:
         box.read_message({"text": "y"}, LIMIT, (None, None))
 
 
-def test_no_more_early_answers_are_kept_than_a_run_can_carry() -> None:
-    box = Mailbox()
-    for number in range(PARKED_MESSAGES):
-        data = {"text": "x", "tool_call_id": f"c{number}"}
-        box.keep_answer(box.read_answer(data, (), LIMIT, may_be_early=True))
-    with pytest.raises(InputError, match="asks nothing"):
-        box.read_answer({"text": "x", "tool_call_id": "more"}, (), LIMIT, may_be_early=True)
+def test_an_answer_for_a_call_that_asks_nothing_is_not_kept_for_a_later_one() -> None:
+    with pytest.raises(InputError, match="call c9 asks nothing; the run waits for the answer to a1, a2"):
+        Mailbox().read_answer({"text": "x", "tool_call_id": "c9"}, ASKED, LIMIT)
 
 
 @pytest.mark.parametrize("name", ["read_message", "read_answer", "read_resume", "read_resolve"])
@@ -364,8 +364,7 @@ def test_junk_in_a_mailbox_is_refused_with_a_reason(name: str, data: Any) -> Non
         "read_resolve": ({"p1": 1},),
     }
     read = getattr(Mailbox(), name)
-    options = {"may_be_early": False} if name == "read_answer" else {}
-    refused_or(lambda: read(data, *more.get(name, ()), **options), name.removeprefix("read_"))
+    refused_or(lambda: read(data, *more.get(name, ())), name.removeprefix("read_"))
 
 
 def test_the_keys_of_what_waits_are_pinned() -> None:

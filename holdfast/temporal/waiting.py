@@ -1,0 +1,56 @@
+"""Describes what a run waits for: as a person sees it, and as JSON."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Something that only a person can end.
+
+    Args:
+        kind: "question", "unknown" (a call whose outcome nobody knows), "approval", "pause", "worker" (none has what
+            the run needs), or "store" (none can use it; this ends by itself).
+        name: the call or gate it is about; for a pause, what could not be done; for a worker, the agent, tool or step.
+        digest, approvers, groups: of an approval: of what is shown, and who may decide; nobody means anybody.
+        can_skip: a person may have the run go on without it.
+        quorum, approved_by: how many must approve, and who has.
+        tool, arguments: of the call that is to be approved; large arguments as a text that is cut.
+        size, reference: of arguments that are cut, the bytes of all of them, and where the store has them; see
+            `load_arguments`.
+    """
+
+    kind: str
+    name: str
+    message: str
+    since: datetime
+    deadline: datetime | None = None
+    digest: str | None = None
+    approvers: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    quorum: int = 1
+    approved_by: tuple[str, ...] = ()
+    tool: str | None = None
+    arguments: Any = None
+    can_skip: bool = False
+    size: int | None = None
+    reference: dict[str, Any] | None = None
+
+    def plain(self) -> dict[str, Any]:
+        data: dict[str, Any] = {
+            "kind": self.kind, "name": self.name, "message": self.message, "since": self.since.isoformat()
+        }  # fmt: skip
+        if self.deadline is not None:
+            data["deadline"] = self.deadline.isoformat()
+        if self.digest is not None:
+            data |= {"digest": self.digest, "approvers": list(self.approvers)}
+        if self.tool is not None:
+            data |= {"tool": self.tool, "arguments": self.arguments}
+        if self.can_skip:
+            data["can_skip"] = True
+        if self.size is not None:
+            data |= {"size": self.size, "reference": self.reference}
+        if self.quorum > 1:
+            data |= {"quorum": self.quorum, "approved_by": list(self.approved_by)}
+        return data
