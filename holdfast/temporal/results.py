@@ -4,7 +4,7 @@ Tools are not here: whatever somebody puts in as the result of a call is its res
 run; what no run can use would fail its workflow task again and again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.messages import json_problem
@@ -14,15 +14,10 @@ from holdfast.temporal.wire import is_outcome, is_usage
 
 def fits(activity: str, reference: Mapping[str, Any], found: object) -> bool:
     """Whether a value can be the result of an activity that was asked for with this reference."""
-    match activity:
-        case names.START | names.DECIDE:
-            return found is None or isinstance(found, str)
-        case names.COMMIT:
-            return _is_number(found)
-        case names.KEEP:
-            return found is None or (isinstance(found, list) and all(isinstance(said, str | dict) for said in found))
-        case names.ATTACH:
-            return found is None or _is_result(found)
+    if found is None:
+        return activity in _MAY_FIND_NOTHING
+    if activity in _OTHERS:
+        return _OTHERS[activity](found)
     if not isinstance(found, dict) or json_problem(found) is not None:
         return False
     match activity:
@@ -119,3 +114,13 @@ def _is_call(found: object) -> bool:
         and _is_number(found[2])
         and all(isinstance(found[place], str) for place in (0, 1, 3))
     )
+
+
+_MAY_FIND_NOTHING = (names.START, names.DECIDE, names.KEEP, names.ATTACH)
+_OTHERS: dict[str, Callable[[object], bool]] = {
+    names.START: lambda found: isinstance(found, str),
+    names.DECIDE: lambda found: isinstance(found, str),
+    names.COMMIT: _is_number,
+    names.KEEP: lambda found: isinstance(found, list) and all(isinstance(said, str | dict) for said in found),
+    names.ATTACH: _is_result,
+}

@@ -168,25 +168,28 @@ async def _approve(people: HoldfastClient, run: Any) -> None:
     """Decide on one call with an edit, reject another one, and wait until others are asked about the third."""
     while len(await people.pending(run.id)) < 3:
         await asyncio.sleep(0.02)
-    edit = {"what": "less"}
+    edit, digests = {"what": "less"}, {item["name"]: item["digest"] for item in await people.pending(run.id)}
     for by in ("mallory", "ada", "bob"):
-        await asyncio.gather(people.decide(run.id, "a", "approve", by=by, edit=edit), return_exceptions=True)
-    await run.signal("reject", {"gate": "b", "by": "bob", "comment": "too much"})
+        deciding = people.decide(run.id, "a", "approve", by=by, edit=edit, digest=digests["a"])
+        await asyncio.gather(deciding, return_exceptions=True)
+    await run.signal("reject", {"gate": "b", "by": "bob", "comment": "too much", "digest": digests["b"]})
     while not any(item["approvers"] == ["eve"] for item in await people.pending(run.id)):
         await asyncio.sleep(0.02)
-    await people.decide(run.id, "c", "approve", by="eve")
+    (digest,) = [item["digest"] for item in await people.pending(run.id) if item["name"] == "c"]
+    await people.decide(run.id, "c", "approve", by="eve", digest=digest)
 
 
 async def _approve_late(people: HoldfastClient, run: Any) -> None:
     """Decide when the run has gone on as new, in the middle of a quorum."""
-    gate = (await _pending_now(people, run))[0]["name"]
-    await people.decide(run.id, gate, "approve", by="ada")
+    item = (await _pending_now(people, run))[0]
+    gate, digest = item["name"], item["digest"]
+    await people.decide(run.id, gate, "approve", by="ada", digest=digest)
     for number in range(40):
-        await run.signal("approve", {"gate": gate, "by": f"mallory {number}"})
+        await run.signal("approve", {"gate": gate, "by": f"mallory {number}", "digest": digest})
     while (await people.run(run.id).describe()).run_id == run.result_run_id:
         await asyncio.sleep(0.02)
     await _pending(people, run)
-    await people.decide(run.id, gate, "approve", by="bob")
+    await people.decide(run.id, gate, "approve", by="bob", digest=digest)
 
 
 async def _pending_now(people: HoldfastClient, run: Any) -> Any:

@@ -20,8 +20,6 @@ from holdfast import (
     AgentContext,
     Approval,
     Loop,
-    ModelError,
-    RetryPolicy,
     Step,
     StoreError,
     pipeline,
@@ -162,13 +160,16 @@ async def hooks(world: World) -> Saved:
         return await ended(await world.start(hooked))
 
 
-anxious = Agent("anxious", loop=Loop(model_retry=RetryPolicy(initial_interval=0.01, maximum_attempts=1)))
-
-
 async def paused(world: World) -> Saved:
-    """A model that cannot be called until somebody resumes the run."""
-    model = ScriptedModel([ModelError("overloaded", transient=True), "done"])
-    async with world.worker(anxious, model=model):
+    """A hook that raises until somebody has mended it and resumes the run."""
+    fails = iter([True])
+
+    def on_start(context: AgentContext) -> None:
+        if next(fails, False):
+            raise RuntimeError("no desk")
+
+    anxious = Agent("anxious", on_start=on_start)
+    async with world.worker(anxious, model=ScriptedModel(["done"])):
         run = await world.start(anxious)
         await world.waits_for(run, "pause")
         await world.people.resume(run.id, by="ada")
@@ -285,7 +286,7 @@ async def asked(world: World) -> Saved:
         await world.waits_for(run, "approval", "test")
         await run.signal("approve", {"gate": "test", "by": "mallory"})
         await world.people.decide(run.id, "test", "approve", by="ada")
-        await world.people.decide(run.id, "test", "approve", by="bob")
+        await run.execute_update("decide", {"gate": "test", "decision": "approve", "by": "bob"})  # as others do
         return await ended(run)
 
 

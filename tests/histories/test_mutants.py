@@ -151,7 +151,7 @@ def a_pause_does_not_wait(patch: Patch) -> None:
     async def goes_on(run: Waits, name: str, message: str) -> bool:
         return True
 
-    patch.setattr(Waits, "_pause", goes_on)
+    patch.setattr(Waits, "pause", goes_on)
 
 
 @mutant("attached")

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from recordings import RECORDINGS, Release
@@ -15,9 +14,6 @@ from holdfast.testing import ScriptedModel
 
 FOLDER = Path(__file__).parent
 HISTORIES = sorted(FOLDER.glob("*.json"))
-# Recorded before what activities are told was compared: `python tests/histories/record.py --all` mends them.
-OLDER = ("approvals", "approvals_moved", "cancelled", "child", "child_1", "gates", "gates_moved", "long", "question",
-         "retried", "tools")  # fmt: skip
 
 
 async def differing(path: Path) -> list[str]:
@@ -34,17 +30,12 @@ async def differing(path: Path) -> list[str]:
     return await differences(history, plugin, workflows=[Release])
 
 
-def _marked(path: Path) -> Any:
-    marks = [pytest.mark.xfail(strict=True, reason="to be recorded again")] if path.stem in OLDER else []
-    return pytest.param(path, id=path.stem, marks=marks)
-
-
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
 async def test_a_saved_history_replays(path: Path) -> None:
     assert not [found for found in await differing(path) if found.startswith("[")]  # what the SDK says
 
 
-@pytest.mark.parametrize("path", [_marked(path) for path in HISTORIES])
+@pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
 async def test_nobody_is_told_anything_else_in_a_replay(path: Path) -> None:
     assert await differing(path) == []
 
