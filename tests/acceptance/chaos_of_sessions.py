@@ -2,7 +2,7 @@
 
 Each session has several runs: on Temporal under one of two workflow ids, or in a process. While they run, workers are
 killed, runs are terminated, timed out, cancelled and reset, people decide, and users say something more. The books
-(`Books`) keep what people were told; `faults` compares them with effects, transcripts and histories.
+(`Books`) keep what people were told; `faults` compares them with effects and transcripts, and replays every history.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from typing import Any
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
 
+from acceptance.replays import failed_replays
 from acceptance.temporal_world import World
 from holdfast import HoldfastError, InputError, SessionConflictError, ToolCall
 from holdfast.errors import NotConfirmedError
@@ -75,23 +76,28 @@ class Chaos:
 
     async def trouble_workers(self) -> None:
         """Kill a worker, or freeze it for a while, and have another one; for ever."""
-        frozen: list[Any] = []
-        while True:
-            await asyncio.sleep(self.chance.uniform(0.2, 1.0))
-            worker = self._alive.pop(self.chance.randrange(len(self._alive)))
-            if self.chance.random() < 0.3:
-                self.note(f"freezes {worker.name}")
-                worker.freeze()
-                frozen.append(worker)
-            else:
-                self.note(f"kills {worker.name}")
-                worker.kill()
-            if len(frozen) > 1:
-                self.note(f"thaws {frozen[0].name}")
-                frozen[0].thaw()
-                self._alive.append(frozen.pop(0))
-            else:
+        async with asyncio.TaskGroup() as thawing:
+            while True:
+                await asyncio.sleep(self.chance.uniform(0.2, 1.0))
+                worker = self._alive.pop(self.chance.randrange(len(self._alive)))
+                if self.chance.random() < 0.3:
+                    thawing.create_task(self._freeze(worker))
+                else:
+                    self.note(f"kills {worker.name}")
+                    worker.kill()
                 await self.hire()
+
+    async def _freeze(self, worker: Any) -> None:
+        """Let a worker lose its place while it is frozen, and then go on where it was, once more among others."""
+        self.note(f"freezes {worker.name}")
+        worker.freeze()
+        try:
+            await asyncio.sleep(self.chance.uniform(0.5, 5.0))
+        finally:
+            worker.thaw()
+        await asyncio.sleep(1.0)
+        self.note(f"kills {worker.name}, thawed")
+        worker.kill()
 
     # --- a session ---
 
@@ -106,7 +112,7 @@ class Chaos:
                 await self.run_in_process(case)
             else:
                 await self.run_on_temporal(case)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while True:
                 try:
                     run = await self.start(case, f"look {next(self._words)}", id=f"{case}/{self.world.queue}")
@@ -151,7 +157,7 @@ class Chaos:
             await asyncio.sleep(self.chance.uniform(0.1, 1.0))
             with contextlib.suppress(RPCError):  # it has ended
                 await self.meddle(run)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 await self.world.client.get_workflow_handle(run.id).result()
         except WorkflowFailureError as error:
             self.note(f"{case}: ended, {error.__cause__!r:.200}")
@@ -176,7 +182,7 @@ class Chaos:
                 await asyncio.sleep(self.chance.uniform(0.1, 1.5))
                 with contextlib.suppress(RPCError):  # it has ended
                     await self.meddle(run, ("reset", "reset", "nothing"))
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 result = await self.world.client.get_workflow_handle(run.id).result()
             self.note(f"{case}: {result['status']} {result.get('error')}")
         finally:
@@ -254,7 +260,7 @@ async def faults(chaos: Chaos, cases: Sequence[str], pipelines: Sequence[str] = 
         for call, why in chaos.books.refused
         if chaos.world.effects(call) and not chaos.books.approved[call] and call not in chaos.books.unsure
     ]
-    return found
+    return found + await failed_replays(chaos.world)
 
 
 async def _faults_of_calls(chaos: Chaos, case: str) -> list[str]:

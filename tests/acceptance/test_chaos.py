@@ -34,7 +34,7 @@ async def test_runs_complete_and_no_unsafe_effect_happens_twice_whatever_dies(wo
         killing = asyncio.create_task(kill_at_random(world))
         results = await asyncio.gather(*(run.result() for run in runs))
         await killing
-    assert await failed_replays(world, runs) == []
+    assert await failed_replays(world) == []
     assert [result["response"] for result in results] == [f"done {case}" for case in plans]
     for case, plan in plans.items():
         tools = plan.replace("+", " ").split()

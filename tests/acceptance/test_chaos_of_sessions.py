@@ -4,8 +4,11 @@ import asyncio
 import os
 import random
 
+import pytest
+
 from acceptance.chaos_of_sessions import Chaos, faults
 from acceptance.temporal_world import World
+from acceptance.test_one_ledger import three_runs
 
 SESSIONS = int(os.environ.get("CHAOS_SESSIONS", "6"))
 RUNS = int(os.environ.get("CHAOS_RUNS", "4"))
@@ -27,3 +30,9 @@ async def test_sessions_keep_every_promise_whatever_happens_to_their_runs(world:
         killing.cancel()
         print(f"CHAOS_SEED={seed}", *chaos.books.notes, sep="\n")  # noqa: T201
     assert await faults(chaos, cases, pipelines) == []
+
+
+@pytest.mark.parametrize("mutant", [False, True])
+async def test_faults_are_found_where_the_key_of_a_call_is_the_runs(world: World, mutant: bool) -> None:
+    await three_runs(world, mutant=mutant)
+    assert await faults(Chaos(world, 0), ["case"]) == (["case.1 of charge had 2 effects"] if mutant else [])
