@@ -22,7 +22,7 @@ from pathlib import Path
 
 from holdfast import Agent, LLMResponse, Loop, Message, ToolCall, run, sqlite_store, tool
 from holdfast.agent_loop import LoopState, next_action
-from holdfast.stores.sqlite import MIGRATIONS
+from holdfast.stores.sqlite_migrations import MIGRATIONS
 
 CALL = LLMResponse(tool_calls=(ToolCall(id="", name="note", arguments={"text": "x" * 100}),))
 

@@ -9,13 +9,11 @@ from typing import cast
 from uuid import uuid4
 
 from holdfast.agent_loop import (
-    NOBODY_TO_ASK,
     AskApproval,
     AskHuman,
     CallModel,
     CallTools,
     Finish,
-    Gate,
     LoopState,
     OpenGates,
     Settled,
@@ -31,17 +29,17 @@ from holdfast.llm import LLM, tools_to_descriptions
 from holdfast.local.contexts import call_hook, coordinates, tool_contexts
 from holdfast.local.dispatches import Fence
 from holdfast.local.events import CheckpointReached, Event
-from holdfast.local.gates import GivenDecision, at_gates, at_new_gates, pending_approvals, read_decisions
+from holdfast.local.gates import GivenDecision, pending_approvals, read_decisions
 from holdfast.local.inputs import GivenCheckpoint, Handlers, Images, RunInput, Transcript, check_given, check_may_speak
 from holdfast.local.invocations import Invocations
 from holdfast.local.model_calls import ModelCalls, note_failure
 from holdfast.local.outputs import output_problem
-from holdfast.local.pipeline_results import Kept
+from holdfast.local.run_gates import RunGates
 from holdfast.local.sessions import Log, open_log
 from holdfast.local.tool_calls import ToolCalls
 from holdfast.local.transcripts import RunTranscript
 from holdfast.messages import Message, ToolCall, Usage, error_text
-from holdfast.stores.protocol import AgentStore, DurableStore
+from holdfast.stores.protocol import AgentStore
 from holdfast.tools import Terminated, ToolContext
 
 _LOG = logging.getLogger("holdfast")
@@ -93,6 +91,7 @@ class Run:
         self._terminal: TerminalError | None = None
         self._log: Log
         self._transcript: RunTranscript
+        self._gates: RunGates
         self._model = ModelCalls(agent, llm, tools_to_descriptions(self._tools), emit)
 
     async def go(
@@ -122,6 +121,9 @@ class Run:
         ) as self._log:
             self._transcript = RunTranscript(
                 self._log, self._model, self._written_state, self._emit, self._agent.name, self._key
+            )
+            self._gates = RunGates(
+                self._agent, self._context, self._store, self._transcript, is_invoked=self._invoked_by is not None
             )
             state = self._begin(given)
             await call_hook(self._agent.on_start, self._context)
@@ -180,9 +182,9 @@ class Run:
         """Take in the answer or message: an answer without a question is a message, an empty one nothing."""
         message = given.message
         if state.unasked and given.claimed_gates:
-            state = await self._open_gates(state, state.unasked, given.claimed_gates)
+            state = await self._gates.open(state, state.unasked, given.claimed_gates)
         if state.gates or given.decisions:
-            state = await self._at_gates(given, state)
+            state = await self._gates.decide(given, state)
         if given.answer is not None and state.gates:
             call_id = state.gates[0].tool_call_id
             raise InputError(f"call {call_id} waits to be approved, not for an answer: give decisions=[…]")
@@ -199,13 +201,6 @@ class Run:
         state = await self._transcript.hear(state)
         self._transcript.add([Message(role="user", content=message, images=given.images, by=self._context.user_id)])
         return state.told()
-
-    async def _at_gates(self, given: RunInput, state: LoopState) -> LoopState:
-        """Take in decisions. What they let through is written before it runs, as only one run of a session can."""
-        decided = await at_gates(state, given.decisions_as_shown, self._agent, self._kept)
-        if decided.kept_questions != state.kept_questions:
-            await self._transcript.write(decided.kept_questions)
-        return decided
 
     async def _take_answer(self, answer: str, state: LoopState) -> LoopState:
         call_id, usage = state.questions[0].tool_call_id, state.questions[0].usage
@@ -232,7 +227,7 @@ class Run:
                 case CallModel() as action:
                     state = await self._call_model(state, action)
                 case OpenGates(calls):
-                    state = await self._open_gates(state, calls)
+                    state = await self._gates.open(state, calls)
                 case AskApproval(gates):
                     await self._transcript.write_rest(state)
                     shown, waits = self._transcript.checkpoint(state), pending_approvals(state)
@@ -280,29 +275,6 @@ class Run:
             except asyncio.CancelledError:
                 await self._give_up(state, self._tool_calls(state).outcomes())
                 raise
-        return state
-
-    @property
-    def _kept(self) -> Kept:
-        """The audit trail of the session."""
-        ledger = self._store if self._store is not None and self._store.durable else None
-        return Kept(f"{self._agent.name}/{self._log.session.id}", cast("DurableStore | None", ledger))
-
-    async def _open_gates(
-        self, state: LoopState, calls: tuple[ToolCall, ...], claimed: Sequence[Gate] = ()
-    ) -> LoopState:
-        """Ask who must approve calls, and write that with them; `claimed` of an unsigned checkpoint.
-
-        In a store their time begins anew.
-        """
-        spoke = [message.by for message in self._transcript.messages]
-        requesters = [self._context.user_id, self._log.session.user_id, *spoke, *await self._kept.editors()]
-        asked_at = {gate.name: gate.since for gate in claimed} if self._store is None else {}
-        requesters += [person for gate in claimed for person in gate.requesters]
-        state = at_new_gates(state, calls, self._agent, requesters, asked_at)
-        if self._invoked_by is not None:
-            state = state.unattended(NOBODY_TO_ASK)
-        await self._transcript.write(state.kept_questions)
         return state
 
     async def _call_tools(self, state: LoopState, action: CallTools) -> LoopState:

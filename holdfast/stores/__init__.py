@@ -1,6 +1,7 @@
 """Where sessions are kept: a Protocol, and one module per database."""
 
 from holdfast.stores.memory import MemoryStore, memory_store
+from holdfast.stores.partial_answers import PartialAnswer, PartialAnswers
 from holdfast.stores.protocol import (
     AgentStore,
     Append,
@@ -8,8 +9,6 @@ from holdfast.stores.protocol import (
     DurableStore,
     Ledger,
     LedgerEntry,
-    PartialAnswer,
-    PartialAnswers,
     RunningCall,
     Session,
     session_key_of,

@@ -11,7 +11,8 @@ from pydantic_core import to_json
 from holdfast.checkpoints import Question
 from holdfast.errors import InputError, SessionConflictError
 from holdfast.messages import Message, ToolCall, Usage
-from holdfast.stores.protocol import DecisionRecord, LedgerEntry, PartialAnswer, RunningCall, Session, kept_from
+from holdfast.stores.partial_answers import PartialAnswer
+from holdfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall, Session, kept_from
 from holdfast.stores.sqlite_files import reading
 from holdfast.stores.workers import AtWork
 

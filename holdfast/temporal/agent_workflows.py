@@ -19,7 +19,6 @@ from holdfast.agent_loop import (
     CallModel,
     CallTools,
     Finish,
-    Settled,
     correction,
     next_action,
 )
@@ -30,13 +29,13 @@ from holdfast.temporal.activity_options import model_options, summary
 from holdfast.temporal.calls import Calls
 from holdfast.temporal.descriptions import show_started
 from holdfast.temporal.elsewhere import is_missing, is_unavailable, put_in_by_hand
-from holdfast.temporal.facts import Call, Facts, Reply, read_state, read_usage, tools_of
+from holdfast.temporal.facts import Facts, Reply, read_state, read_usage, tools_of
 from holdfast.temporal.people import People
-from holdfast.temporal.progress import Progress, Turn, read_calls
+from holdfast.temporal.progress import Progress
 from holdfast.temporal.results import fits
-from holdfast.temporal.waits import failed, is_long, why
-from holdfast.temporal.wire import AgentInput, said_id, write_outcome
-from holdfast.tools import Outcome, Unknown
+from holdfast.temporal.run_failures import fail, refuse, why
+from holdfast.temporal.waits import is_long
+from holdfast.temporal.wire import AgentInput, said_id
 
 STEPS = 100  # after which a run continues as new: replay stays short, and 5,000 steps cost what 50 × 100 do
 
@@ -75,7 +74,7 @@ class AgentRun(People):
                 if getattr(self._given, name) is not None and not is_ours:
                     raise InputError(f"The input: {name!r} is for runs that holdfast itself starts")
         except InputError as error:
-            _refuse(str(error))
+            refuse(str(error))
         await self._begin()
         while True:
             await self._serve_exports()
@@ -152,7 +151,7 @@ class AgentRun(People):
             if self._facts.search:
                 show_started(self._progress.session_id, self._given.tenant_id)
             if opened.pop("empty", False) and not self._mailbox.messages:
-                _refuse(f"nothing to run: session {self._progress.session_id} is new, and no message was given")
+                refuse(f"nothing to run: session {self._progress.session_id} is new, and no message was given")
             if "on_start" in self._facts.hooks:
                 await self._start_hook()
         self._keep_messages()
@@ -164,20 +163,16 @@ class AgentRun(People):
         try:
             session = self._given.session_key(names.session_of(info.workflow_type, info.workflow_id))
         except InputError as error:
-            _refuse(str(error))
+            refuse(str(error))
         self._progress = Progress(run=run, opened={"session": session or f"sess_{workflow.uuid4()}"})
         try:
             opened = await self._open_anywhere()
         except FailureError as error:
-            _fail(error)
+            fail(error)
         if opened is None:
             await self._cancelled()
         self._resets += opened.pop("again", False)
-        calls = {call.id: call for call in read_calls(opened.pop("calls", ()))}
-        seq, approved = opened.pop("seq"), dict(opened.pop("approved", ()))
-        turn = Turn(seq=opened.pop("number", seq), calls=calls, arguments=opened.pop("arguments", {}),
-                    approved=approved, sizes=opened.pop("sizes", {}))  # fmt: skip
-        return Progress(run=run, opened=opened, seq=seq, turn=turn)
+        return Progress.begun(run, opened)
 
     # --- the model ---
 
@@ -194,13 +189,7 @@ class AgentRun(People):
         progress.kept_by = workflow.info().original_execution_run_id
         progress.opened.pop("agent_state", None)
         gates, refused = reply.pop("gates", ()), reply.pop("refused", {})
-        shown = {"arguments": reply.pop("arguments", {}), "sizes": reply.pop("sizes", {})}
-        progress.seq, progress.last = reply["seq"], reply
-        calls = tuple(read_calls(reply.get("calls", ())))
-        progress.turn = Turn(progress.turn.number + 1, progress.seq, {call.id: call for call in calls}, **shown,
-                             declared=reply.pop("declared", {}))  # fmt: skip
-        progress.view = reply.get("view", progress.view)
-        progress.say = [progress.say[index] for index in reply.get("untold", ())]
+        calls = progress.replied(reply)
         answer = Reply(reply.get("text", ""), calls or None, read_usage(reply.get("usage")), reply.get("stop_reason"))
         since = {"since": workflow.now().isoformat()}
         questions = [Question(**{**item, "gate": {**item["gate"], **since}}) for item in gates]
@@ -257,7 +246,7 @@ class AgentRun(People):
     async def _may_ask_again(self, error: ActivityError) -> bool:
         """Wait for whoever can mend why the model could not be called."""
         if isinstance(error.cause, ApplicationError) and error.cause.type in _FATAL:
-            _fail(error)
+            fail(error)
         if isinstance(error.cause, ApplicationError) and error.cause.type == names.MODEL_CHANGED:
             self._progress.named = error.cause.details[0]["model"]  # people read with each call what is called
             return True
@@ -273,7 +262,7 @@ class AgentRun(People):
     async def _call_tools(self, action: CallTools) -> None:
         state, turn = self._state, self._progress.turn
         settled = await self._calls.run_all(action, state)
-        self._note_sources(settled)
+        self._progress.note_sources(settled, state)
         state = state.settled(settled, turn.spent_by)
         if turn.spent is not None:
             state, turn.spent = state.spent(turn.spent), None
@@ -285,20 +274,9 @@ class AgentRun(People):
             try:
                 seq: int | None = await self._around(names.COMMIT, reference)
             except ActivityError as error:
-                _fail(error)
+                fail(error)
             if seq is not None:
                 self._progress.wrote(seq)
-
-    def _note_sources(self, settled: list[Settled]) -> None:
-        """Note what a commit cannot read from the ledger: what the loop makes of a question."""
-        recorded = {call.id: outcome for call, outcome in self._state.recorded(settled)}
-        for call, outcome in cast("list[tuple[Call, Outcome]]", settled):
-            if call.id not in recorded:
-                self._progress.turn.sources.pop(call.position, None)
-                if isinstance(outcome, Unknown):
-                    self._progress.unknown[call.id] = call
-            elif recorded[call.id] is not outcome:
-                self._progress.turn.sources[call.position] = write_outcome(recorded[call.id])
 
     # --- ending ---
 
@@ -351,7 +329,7 @@ class AgentRun(People):
                 result: dict[str, Any] | None = await self._around(names.FINISH, reference)
             except ActivityError as error:
                 if not (isinstance(error.cause, ApplicationError) and error.cause.type == names.HOOK_ERROR):
-                    _fail(error)
+                    fail(error)
                 if not await self.pause(str(hook), why(error)):
                     hook = None
                 continue
@@ -402,11 +380,3 @@ class AgentRun(People):
         given = {name: value for name, value in self._given.plain().items() if name not in _ONCE}
         carried = {**self._progress.carried(self._state), **self._carried_decisions()}
         workflow.continue_as_new({**given, "carried": carried})
-
-
-def _refuse(why: str) -> NoReturn:
-    raise ApplicationError(why, type="InputError", non_retryable=True) from None
-
-
-def _fail(error: FailureError) -> NoReturn:
-    raise failed(error) from None

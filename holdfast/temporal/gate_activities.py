@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -116,6 +117,36 @@ async def after_decisions(store: DurableStore, session: Session, question: Quest
     rows = await Kept(str(session.run_key).rpartition("/")[0], store).decisions(gate.name)
     gate = gate.after((decision_of(row), row.at) for row in rows).at(datetime.now(UTC))
     return question.model_copy(update={"gate": gate.plain()})
+
+
+def let_through(state: LoopState, calls: Sequence[ToolCall]) -> list[Any]:
+    """Return what people have let through, by position, as `Turn.approved` has it."""
+    approved = []
+    for position, call in enumerate(calls):
+        gate = state.verdict(call)
+        if gate is not None and gate.status == "approved":
+            edit = {} if gate.edit is None else {"edit": edit_digest(gate.edit)}
+            approved.append([position, {"by": list(gate.approved_by), **edit}])
+    return approved
+
+
+async def with_references(host: AgentHost, run: str, state: LoopState) -> LoopState:
+    """Return a state whose gates have references in the place of arguments."""
+
+    async def without_arguments(question: Question) -> Question:
+        if question.gate is None:
+            return question
+        approvals = [dict(one) for one in question.gate["approvals"]]
+        for one in approvals:
+            if one.get("edit") is not None:
+                await keep_edit(host, run, one["edit"])
+                one["edit"] = edit_reference(one["edit"])
+        rest = {name: value for name, value in question.gate.items() if name != "arguments"}
+        return question.model_copy(update={"gate": {**rest, "approvals": approvals}})
+
+    questions = [await without_arguments(question) for question in state.questions]
+    verdicts = [await without_arguments(question) for question in state.verdicts]
+    return replace(state, questions=tuple(questions), verdicts=tuple(verdicts))
 
 
 def gate_of(record: TurnRecord, call_id: str) -> dict[str, Any] | None:

@@ -22,10 +22,11 @@ from holdfast.errors import InputError
 from holdfast.messages import explain
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import STORE_OPTIONS, summary
+from holdfast.temporal.arrivals import refuse_by
 from holdfast.temporal.elsewhere import anywhere
 from holdfast.temporal.mailboxes import Sent
 from holdfast.temporal.waiting import Waiting
-from holdfast.temporal.waits import Waits, began_again, refuse_by
+from holdfast.temporal.waits import Waits, began_again
 from holdfast.temporal.wire import AWAITED_BYTES, EARLY_BYTES, PARKED_MESSAGES, check_json, read_fields
 
 _DECISION = {"gate": str, "decision": str, "by": str, "comment": str, "digest": str, "edit": object}

@@ -11,10 +11,10 @@ from holdfast.agent_loop import LoopState
 from holdfast.agents import Loop
 from holdfast.errors import InputError
 from holdfast.temporal import names
+from holdfast.temporal.arrivals import refuse_by
 from holdfast.temporal.gates import Gates
 from holdfast.temporal.mailboxes import Answer, Resolve, Sent
 from holdfast.temporal.progress import Progress
-from holdfast.temporal.waits import refuse_by
 from holdfast.temporal.wire import AWAITED_BYTES, PARKED_BYTES, Owner, Said, said_id, with_id
 
 _RESOLVE = (

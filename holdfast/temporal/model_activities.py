@@ -23,7 +23,8 @@ from holdfast.local.model_calls import chat, compressed, note_cost, note_failure
 from holdfast.local.outputs import output_problem
 from holdfast.messages import LLMResponse, Message, cut, error_text, read_json, size_over, unfenced
 from holdfast.stores.kept_values import read_kept
-from holdfast.stores.protocol import Append, PartialAnswers
+from holdfast.stores.partial_answers import PartialAnswers
+from holdfast.stores.protocol import Append
 from holdfast.temporal import names
 from holdfast.temporal.at_work import begin_work, end_work
 from holdfast.temporal.failures import TypedErrors

@@ -10,7 +10,7 @@ from typing import Self
 
 from temporalio import activity
 
-from holdfast.stores.protocol import PartialAnswer, PartialAnswers
+from holdfast.stores.partial_answers import PartialAnswer, PartialAnswers
 
 EVERY = 0.25  # seconds between two pieces; an answer that is quicker costs nothing
 

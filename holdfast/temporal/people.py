@@ -20,8 +20,9 @@ from holdfast.temporal.elsewhere import anywhere
 from holdfast.temporal.facts import Call, Facts, Surroundings
 from holdfast.temporal.handlers import Handlers
 from holdfast.temporal.mailboxes import Resolve
+from holdfast.temporal.run_failures import failed, why
 from holdfast.temporal.waiting import Waiting
-from holdfast.temporal.waits import failed, is_long, why
+from holdfast.temporal.waits import is_long
 from holdfast.temporal.wire import (
     AgentInput,
     Said,

@@ -27,7 +27,8 @@ from holdfast.temporal.facts import Call, Surroundings, ToolFacts, read_tool_fac
 from holdfast.temporal.gates import Gates
 from holdfast.temporal.plans import place_of, read_gates, read_plan
 from holdfast.temporal.progress import Progress, Turn
-from holdfast.temporal.waits import failed, is_long, why
+from holdfast.temporal.run_failures import failed, why
+from holdfast.temporal.waits import is_long
 from holdfast.temporal.wire import AgentInput, PipelineInput, write_outcome
 from holdfast.tools import Outcome
 

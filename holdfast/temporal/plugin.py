@@ -23,7 +23,7 @@ from holdfast.checkpoints import CheckpointKey, check_key
 from holdfast.errors import DefinitionError
 from holdfast.llm import LLM
 from holdfast.pipelines import Pipeline
-from holdfast.stores.protocol import PartialAnswers
+from holdfast.stores.partial_answers import PartialAnswers
 from holdfast.temporal import names
 from holdfast.temporal.agent_workflows import AgentRun
 from holdfast.temporal.converters import DATA_CONVERTER

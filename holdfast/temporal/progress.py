@@ -2,16 +2,17 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from temporalio import workflow
 
-from holdfast.agent_loop import LoopState
+from holdfast.agent_loop import LoopState, Settled
 from holdfast.messages import Usage
 from holdfast.stores.protocol import session_id_of
 from holdfast.temporal import names
 from holdfast.temporal.facts import Call, write_call, write_state
-from holdfast.temporal.wire import AgentInput, Said
+from holdfast.temporal.wire import AgentInput, Said, write_outcome
+from holdfast.tools import Outcome, Unknown
 
 
 @dataclass(slots=True)
@@ -103,6 +104,37 @@ class Progress:
     def session_id(self) -> str:
         """As its users know it."""
         return session_id_of(self.session)
+
+    @classmethod
+    def begun(cls, run: str, opened: dict[str, Any]) -> "Progress":
+        """Take what belongs to a run that begins out of what was found when it was opened."""
+        calls = {call.id: call for call in read_calls(opened.pop("calls", ()))}
+        seq, approved = opened.pop("seq"), dict(opened.pop("approved", ()))
+        turn = Turn(seq=opened.pop("number", seq), calls=calls, arguments=opened.pop("arguments", {}),
+                    approved=approved, sizes=opened.pop("sizes", {}))  # fmt: skip
+        return cls(run=run, opened=opened, seq=seq, turn=turn)
+
+    def replied(self, reply: dict[str, Any]) -> tuple[Call, ...]:
+        """Begin the turn of an answer of the model; returns its calls."""
+        shown = {"arguments": reply.pop("arguments", {}), "sizes": reply.pop("sizes", {})}
+        self.seq, self.last = reply["seq"], reply
+        calls = tuple(read_calls(reply.get("calls", ())))
+        self.turn = Turn(self.turn.number + 1, self.seq, {call.id: call for call in calls}, **shown,
+                             declared=reply.pop("declared", {}))  # fmt: skip
+        self.view = reply.get("view", self.view)
+        self.say = [self.say[index] for index in reply.get("untold", ())]
+        return calls
+
+    def note_sources(self, settled: list[Settled], state: LoopState) -> None:
+        """Note what a commit cannot read from the ledger: what the loop makes of a question."""
+        recorded = {call.id: outcome for call, outcome in state.recorded(settled)}
+        for call, outcome in cast("list[tuple[Call, Outcome]]", settled):
+            if call.id not in recorded:
+                self.turn.sources.pop(call.position, None)
+                if isinstance(outcome, Unknown):
+                    self.unknown[call.id] = call
+            elif recorded[call.id] is not outcome:
+                self.turn.sources[call.position] = write_outcome(recorded[call.id])
 
     def wrote(self, seq: int) -> None:
         """The results of the turn so far were written, up to this message."""

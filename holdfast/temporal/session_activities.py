@@ -1,7 +1,6 @@
 """The activities around a run: opening its session, its hooks, its last write."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -18,25 +17,31 @@ from holdfast.local.dispatches import claim_next
 from holdfast.local.inputs import RunInput, check_may_start
 from holdfast.local.pipeline_results import Kept
 from holdfast.local.sessions import check_access
-from holdfast.messages import Message, ToolCall, cut, usage_of
+from holdfast.messages import Message, cut, usage_of
 from holdfast.stores.kept_values import read_kept_object
 from holdfast.stores.protocol import Session, session_id_of
 from holdfast.temporal import names
 from holdfast.temporal.at_work import begin_work, check_writer, end_work
 from holdfast.temporal.facts import Call, write_facts, write_state
 from holdfast.temporal.failures import TypedErrors
-from holdfast.temporal.gate_activities import after_decisions, asked_of, called, find_gates, held_by, keep_edit
+from holdfast.temporal.gate_activities import (
+    after_decisions,
+    asked_of,
+    called,
+    find_gates,
+    held_by,
+    let_through,
+    with_references,
+)
 from holdfast.temporal.hosts import AgentHost, Heartbeats, hooked
 from holdfast.temporal.said_activities import unheard_by
 from holdfast.temporal.transcripts import Transcript
-from holdfast.temporal.turn_facts import at_most_once, called_tools
-from holdfast.temporal.turn_records import CalledTool, TurnRecord, read_record
+from holdfast.temporal.turn_facts import called_before
+from holdfast.temporal.turn_records import TurnRecord
 from holdfast.temporal.wire import (
     INLINE_BYTES,
     AgentInput,
     check_json,
-    edit_digest,
-    edit_reference,
     said_by_user,
     said_id,
     shown_arguments,
@@ -256,7 +261,7 @@ class SessionActivities:
                 user_id=session.user_id,
                 tenant_id=session.tenant_id,
                 gates=tuple(question for question in state.kept_questions if question.gate is not None),
-                tools=await self._called(agent, session.run_key, calls, opened["facts"]["tools"]),
+                tools=await called_before(self._host, agent, session.run_key, calls, opened["facts"]["tools"]),
             )
             await self._host.store.save_reply(reference["run"], 0, record.model_dump_json())
             if session.run_key is None and state.recovering:
@@ -265,11 +270,11 @@ class SessionActivities:
             opened["calls"] = [[call.id, call.name, place, shown_arguments(call.arguments)]
                                for place, call in enumerate(calls)]  # fmt: skip
         if state.verdicts:
-            opened["approved"] = await self._approved(reference["run"], state, calls)
+            opened["approved"] = let_through(state, calls)
         if state.gates or state.verdicts:
             asked = asked_of(state.gates)
             opened |= {name: asked[name] for name in ("arguments", "sizes") if name in asked}
-            state = await self._light(reference["run"], state)
+            state = await with_references(self._host, reference["run"], state)
         plain = {item[0]: Call(*item) for item in opened.get("calls", ())}
         light = LoopState(
             **{
@@ -291,48 +296,6 @@ class SessionActivities:
         for position, call in enumerate(record.calls):
             if call.id in lost:
                 await claim_next(self._host.store, record.key, position, call.id, owner="a run in process")
-
-    async def _called(
-        self, agent: Agent, before: str | None, calls: Sequence[ToolCall], known: dict[str, Any]
-    ) -> dict[str, CalledTool]:
-        """Return what is recorded of tools that an earlier run has called: what that run recorded, or stricter."""
-        called = called_tools(agent, calls)
-        run, _, turn = (before or "").rpartition("/")
-        kept = await self._host.store.load_reply(run, int(turn)) if run else None
-        then = {} if kept is None else read_record(run, int(turn), kept).tools
-        for name in called.keys() & then.keys():
-            if "safe_to_retry" not in then[name].facts:
-                called[name] = at_most_once(called[name])
-                known[name] = dict(called[name].facts)
-        return called
-
-    async def _approved(self, run: str, state: LoopState, calls: Sequence[ToolCall]) -> list[Any]:
-        """Return what people have let through, by position, as `Turn.approved` has it."""
-        approved = []
-        for position, call in enumerate(calls):
-            gate = state.verdict(call)
-            if gate is not None and gate.status == "approved":
-                edit = {} if gate.edit is None else {"edit": edit_digest(gate.edit)}
-                approved.append([position, {"by": list(gate.approved_by), **edit}])
-        return approved
-
-    async def _light(self, run: str, state: LoopState) -> LoopState:
-        """Return a state whose gates have references in the place of arguments."""
-
-        async def light(question: Question) -> Question:
-            if question.gate is None:
-                return question
-            approvals = [dict(one) for one in question.gate["approvals"]]
-            for one in approvals:
-                if one.get("edit") is not None:
-                    await keep_edit(self._host, run, one["edit"])
-                    one["edit"] = edit_reference(one["edit"])
-            rest = {name: value for name, value in question.gate.items() if name != "arguments"}
-            return question.model_copy(update={"gate": {**rest, "approvals": approvals}})
-
-        questions = [await light(question) for question in state.questions]
-        verdicts = [await light(question) for question in state.verdicts]
-        return replace(state, questions=tuple(questions), verdicts=tuple(verdicts))
 
     # --- hooks and the end ---
 

@@ -5,7 +5,7 @@ was at the start is not said again: histories are long.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from holdfast.agents import Agent
 from holdfast.messages import ToolCall
 from holdfast.temporal.facts import ToolFacts, read_tool_facts, tool_facts, write_tool_facts
 from holdfast.temporal.hosts import AgentHost
-from holdfast.temporal.turn_records import CalledTool
+from holdfast.temporal.turn_records import CalledTool, read_record
 from holdfast.tools import Tool
 
 
@@ -35,6 +35,21 @@ def called_tools(agent: Agent, calls: Iterable[ToolCall]) -> dict[str, CalledToo
     """Return what is recorded of the tools that these calls name, of those that the agent has."""
     agents, known = {item.name for item in agent.tools if isinstance(item, Agent)}, agent.tool_map
     return {name: called_tool(known[name], agent=name in agents) for name in _named(calls) if name in known}
+
+
+async def called_before(
+    host: AgentHost, agent: Agent, before: str | None, calls: Sequence[ToolCall], known: dict[str, Any]
+) -> dict[str, CalledTool]:
+    """Return what is recorded of tools that an earlier run has called: what that run recorded, or stricter."""
+    called = called_tools(agent, calls)
+    run, _, turn = (before or "").rpartition("/")
+    kept = await host.store.load_reply(run, int(turn)) if run else None
+    then = {} if kept is None else read_record(run, int(turn), kept).tools
+    for name in called.keys() & then.keys():
+        if "safe_to_retry" not in then[name].facts:
+            called[name] = at_most_once(called[name])
+            known[name] = dict(called[name].facts)
+    return called
 
 
 def available(agent: Agent, calls: Iterable[ToolCall]) -> tuple[str, ...] | None:

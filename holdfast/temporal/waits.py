@@ -1,9 +1,4 @@
-"""What every run of ours has: things that wait, which people see and end; what it could not use; and how it ended.
-
-A signal of the wrong shape would wedge a workflow for good, and so would an update without a validator (both
-measured). So handlers take whatever comes, read it themselves, and note or refuse what they cannot use. They only
-check and enqueue; the run itself decides.
-"""
+"""What every run of ours has: things that wait, which people see and end; workers it needs; and how it ended."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,20 +6,17 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from pydantic_core import to_json
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+from temporalio.exceptions import ActivityError, FailureError
 
-from holdfast.errors import InputError
-from holdfast.messages import error_text, json_problem
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import (
     NOTIFY_OPTIONS,
     OPEN_ELSEWHERE_OPTIONS,
     OPEN_OPTIONS,
-    STORE_OPTIONS,
     summary,
 )
+from holdfast.temporal.arrivals import Arrivals, refuse_by
 from holdfast.temporal.descriptions import show_ended, show_waiting
 from holdfast.temporal.elsewhere import (
     SkippedError,
@@ -36,14 +28,13 @@ from holdfast.temporal.elsewhere import (
     with_store,
 )
 from holdfast.temporal.facts import Surroundings
-from holdfast.temporal.mailboxes import TOLD, Mailbox, Resume, Sent, split_id
+from holdfast.temporal.mailboxes import TOLD, Resume, Sent
+from holdfast.temporal.run_failures import why
 from holdfast.temporal.running import Running
 from holdfast.temporal.waiting import Waiting
-from holdfast.temporal.wire import AWAITED_BYTES, INLINE_BYTES, PARKED_BYTES, edit_digest, user_message
+from holdfast.temporal.wire import AWAITED_BYTES, user_message
 
 _SHOWN = 500  # characters of what was said and is not heard yet
-_REFUSED = 2_000  # characters of why a message is refused, which its sender reads
-_SEEN = (names.APPROVE, names.REJECT)  # whose refusals people see, whoever was told
 T = TypeVar("T")
 
 _RESUME = (
@@ -53,7 +44,7 @@ _RESUME = (
 EVENTS = 4_000  # of a history, after which a run continues as new while it waits: replay stays short
 
 
-class Waits:
+class Waits(Arrivals):
     """The base of all runs. What differs is in `_parked`, `_details` and `_opening`, and in what steers it."""
 
     _search = False  # the namespace has the search attributes
@@ -62,15 +53,12 @@ class Waits:
     _notices = False  # the worker had webhooks when the run began
 
     def __init__(self) -> None:
-        self._mailbox = Mailbox()
-        self._waiting: tuple[Waiting, ...] = ()
+        super().__init__()
         self._running = Running()
         self._resumes: list[tuple[Waiting, asyncio.Future[Resume]]] = []  # what a resume can end
         self._store_away: Waiting | None = None
         self._without_store = 0  # activities that wait for the store
-        self._ended = ""  # or how
         self._error: str | None = None  # what the run failed with
-        self._signals: dict[tuple[str, str], int] = {}  # that came, by name and digest
         self._resets = 0  # of the workflow: what was acknowledged behind the point of a reset is in the store
         if workflow.in_workflow():
             # The one thing that a workflow hears of a reset, in every replay at the same place.
@@ -78,14 +66,6 @@ class Waits:
 
     def _was_reset(self, seed: int) -> None:
         self._resets += 1
-
-    def _parked(self) -> list[Any]:
-        """Return what waits to be taken in, as JSON."""
-        return [self._mailbox.carried()]
-
-    def _details(self) -> str:
-        """Return the Markdown that stands on the run's page."""
-        raise NotImplementedError
 
     def _opening(self) -> tuple[str, dict[str, Any]]:
         """Return the activity that opens the run, or looks for a worker that could, and its reference."""
@@ -128,42 +108,7 @@ class Waits:
         if self._search:
             show_ended(status)
 
-    # --- reading what came ---
-
-    def _one(self, name: str, data: Any, extra: tuple[Any, ...], *, most: int = PARKED_BYTES) -> Any:
-        if extra:
-            raise InputError(f"{name}: takes one JSON object, got {1 + len(extra)} arguments")
-        if self._ended:
-            raise InputError(f"{name}: the run has ended")
-        if isinstance(data, dict) and json_problem(data) is None:
-            self._check_room(name, data, most)
-        return data
-
-    def _check_room(self, name: str, data: Any, most: int) -> None:
-        """Refuse what would make all that waits to be taken in outgrow a history."""
-        if len(to_json(data)) > INLINE_BYTES:
-            return  # refused by itself, by those who read it
-        if (size := len(to_json([*self._parked(), data]))) > most:
-            raise InputError(f"{name}: {size:,} bytes wait to be taken in, more than {most:,}; try again later")
-
-    def _overdue(self, *kinds: str) -> datetime | None:
-        """Return until when it was to come that ends what waits, if that has passed."""
-        deadlines = [item.deadline for item in self._waiting if item.kind in kinds and item.deadline is not None]
-        return min((deadline for deadline in deadlines if deadline <= workflow.now()), default=None)
-
-    def _refuse_overdue(self, name: str, *kinds: str) -> None:
-        if (deadline := self._overdue(*kinds)) is not None:
-            raise InputError(too_late(name, deadline))
-
-    async def _is_late(self, sent: Sent | None, deadline: datetime | None) -> bool:
-        """Whether what a signal brought was sent after a deadline; its sender learns now what it came to."""
-        if sent is None or deadline is None:
-            return False
-        if await self._when_sent(sent, workflow.now()) < deadline:
-            self._mailbox.came_of(sent.id, accepted=True)
-            return False
-        self._came_of(sent.name, sent.id, too_late(sent.name, deadline))
-        return True
+    # --- resumes ---
 
     def _read_resume(self, data: Any, extra: tuple[Any, ...]) -> Resume:
         data = self._one("resume", {} if data is None else data, extra, most=AWAITED_BYTES)
@@ -179,62 +124,6 @@ class Waits:
         for _, resumed in ends:
             resumed.set_result(replace(resume, late=late))
         return {"accepted": True} if late is None else {}
-
-    def _take(
-        self, name: str, data: Any, read: Callable[[Any, str | None], T], keep: Callable[[T, Sent], object]
-    ) -> None:
-        """Take in a signal. The sender of one with an id looks up what it came to; sent again it changes nothing.
-
-        Args:
-            read: what was sent, without its id, which it gets, too: one with an id is read as strictly as an update.
-            keep: what was read, and the signal; returns what its sender is told, `{}` or None if that is not known yet.
-        """
-        sent = self._count(name, data)
-        try:
-            sent_id, data = split_id(data)
-            sent = replace(sent, id=sent_id)
-            if sent_id is not None and self._outcome(sent_id) is not None:
-                return
-            kept = keep(read(data, sent_id), sent)
-        except InputError as error:
-            self._came_of(name, sent.id, str(error))
-        else:
-            if isinstance(kept, dict):
-                self._mailbox.came_of(sent.id, **kept)
-        self._leave_if_long()
-
-    def _came_of(self, name: str, sent_id: str | None, refused: str) -> None:
-        """Tell why a signal changes nothing: its sender, and people, who see it where no sender looks it up."""
-        self._mailbox.came_of(sent_id, refused=refused[:_REFUSED])
-        if sent_id is None or name in _SEEN:
-            self._refuse(name, refused)
-
-    def _leave_if_long(self) -> None:
-        """Prepare to continue as new, if the history has grown so long."""
-
-    def _outcome(self, sent_id: str) -> dict[str, Any] | None:
-        """Return what a signal with an id came to, `{}` if that is not known yet; None if there was no such signal."""
-        return self._mailbox.outcomes.get(sent_id)
-
-    def _count(self, name: str, data: Any) -> Sent:
-        """Count a signal, by which its event is found in the history."""
-        if json_problem(data) is not None:  # it cannot be used
-            return Sent(name)
-        digest = edit_digest(data)
-        number = self._signals[name, digest] = self._signals.get((name, digest), 0) + 1
-        return Sent(name, digest, number)
-
-    async def _when_sent(self, sent: Sent, otherwise: datetime) -> datetime:
-        """Return the time of a signal's event, where it matters: a handler only sees when a worker took it."""
-        reference = {"name": sent.name, "digest": sent.digest, "number": sent.number}
-        asks = summary(f"when {sent.name} was sent")
-        found: str | None = await workflow.execute_activity(names.SENT, reference, **STORE_OPTIONS, summary=asks)
-        return otherwise if found is None else datetime.fromisoformat(found)
-
-    def _refuse(self, name: str, reason: str) -> None:
-        """Note why something changes nothing: the sender of a signal can only look it up."""
-        self._mailbox.note(name, reason, workflow.now().isoformat())
-        self._tell()
 
     # --- what waits ---
 
@@ -266,9 +155,6 @@ class Waits:
         self._tell()
         if self._search:
             show_waiting(self._status(), self._waiting, groups=self._asks_groups)
-
-    def _tell(self) -> None:
-        workflow.set_current_details(self._details())
 
     def _status(self) -> str:
         if any(item.kind == "pause" for item in self._waiting):
@@ -478,35 +364,6 @@ def is_long() -> bool:
     """Whether the history has grown so long that the run should continue as new."""
     info = workflow.info()
     return info.is_continue_as_new_suggested() or info.get_current_history_length() > EVENTS
-
-
-def too_late(name: str, deadline: datetime) -> str:
-    return f"{name}: it came too late, after {deadline:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def refuse_by(read: Callable[[], object]) -> None:
-    """Refuse an update with what reading it raises."""
-    try:
-        read()
-    except InputError as error:
-        raise ApplicationError(str(error), type="InputError", non_retryable=True) from None
-
-
-def failed(error: FailureError) -> ApplicationError:
-    """Return what fails the run with what its activity said: nobody can repair it, or the caller's input was wrong."""
-    cause = error.cause or error
-    if isinstance(cause, ApplicationError) and cause.type == names.STEP_ERROR:
-        kind, path = cause.details[0]["type"], cause.details[0]["failed_step"]
-        return ApplicationError(cause.message, {"failed_step": path}, type=kind, non_retryable=True)
-    if isinstance(cause, ApplicationError):
-        return ApplicationError(cause.message, *cause.details, type=cause.type, non_retryable=True)
-    return ApplicationError(str(cause), type="HoldfastError", non_retryable=True)
-
-
-def why(error: FailureError) -> str:
-    """Return in words why an activity or child failed."""
-    cause = error.cause or error
-    return cause.message if isinstance(cause, ApplicationError) else error_text(cause)
 
 
 def _tell_of_failure(notice: "asyncio.Task[Any]") -> None:

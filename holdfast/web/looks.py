@@ -11,7 +11,8 @@ from temporalio.service import RPCError
 
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.messages import visible
-from holdfast.stores.protocol import AgentStore, PartialAnswer, PartialAnswers
+from holdfast.stores.partial_answers import PartialAnswer, PartialAnswers
+from holdfast.stores.protocol import AgentStore
 
 _EVERY, _AT_LEAST_EVERY = 2.0, 10.0  # seconds between two looks at what a page shows; more if looking takes long
 _SHARE = 0.1  # of the time is spent on looking at one thing

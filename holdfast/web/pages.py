@@ -21,7 +21,8 @@ from temporalio.service import RPCError
 
 from holdfast.errors import HoldfastError, InputError, NotConfirmedError, SessionConflictError
 from holdfast.messages import visible
-from holdfast.stores.protocol import AgentStore, PartialAnswer
+from holdfast.stores.partial_answers import PartialAnswer
+from holdfast.stores.protocol import AgentStore
 from holdfast.temporal import HoldfastClient
 from holdfast.temporal.audits import load_acts, record_act
 from holdfast.temporal.items import read_result

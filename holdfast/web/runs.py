@@ -10,12 +10,11 @@ from temporalio.service import RPCError
 
 from holdfast.errors import HoldfastError
 from holdfast.messages import Message
+from holdfast.stores.partial_answers import PartialAnswer, PartialAnswers
 from holdfast.stores.protocol import (
     AgentStore,
     DurableStore,
     Ledger,
-    PartialAnswer,
-    PartialAnswers,
     session_key_of,
 )
 from holdfast.temporal import HoldfastClient, names

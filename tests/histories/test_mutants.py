@@ -8,7 +8,7 @@ import pytest
 from temporalio import workflow
 from test_replays import FOLDER, differing
 
-from holdfast.temporal import agent_workflows, names
+from holdfast.temporal import names, progress
 from holdfast.temporal.agent_workflows import AgentRun
 from holdfast.temporal.calls import Calls
 from holdfast.temporal.facts import Facts
@@ -156,7 +156,7 @@ def a_pause_does_not_wait(patch: Patch) -> None:
 
 @mutant("attached")
 def a_result_of_a_model_call_is_read_under_another_name(patch: Patch) -> None:
-    patch.setattr(agent_workflows, "read_calls", lambda data: [])
+    patch.setattr(progress, "read_calls", lambda data: [])
 
 
 @mutant("awaited")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import StoreError, sqlite_store
-from holdfast.stores.protocol import PartialAnswer
-from holdfast.stores.sqlite import MIGRATIONS
+from holdfast.stores.partial_answers import PartialAnswer
+from holdfast.stores.sqlite_migrations import MIGRATIONS
 from holdfast.stores.sqlite_thread import SQLiteThread
 from integration.stores import append, contents
 

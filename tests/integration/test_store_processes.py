@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Agent, Message, RunResult, StoreError, run, sqlite_store, tool
 from holdfast.stores import SQLiteStore
-from holdfast.stores.sqlite import MIGRATIONS
+from holdfast.stores.sqlite_migrations import MIGRATIONS
 from holdfast.stores.sqlite_thread import SQLiteThread
 from holdfast.testing import ScriptedModel
 from integration.stores import SESSION, append, contents
