@@ -72,7 +72,12 @@ def _is_step(reference: Mapping[str, Any], found: dict[str, Any]) -> bool:
         return _is_failure(made["failed"])
     if what == "gate":
         return isinstance(made, dict) and ("decided" in made or _is_shown(made))
-    return "made" in found and (what != "with" or made is None or isinstance(made, str))
+    return "made" in found and (what != "with" or made is None or isinstance(made, str) or _is_other_tool(made))
+
+
+def _is_other_tool(made: object) -> bool:
+    """Whether a step calls another tool than the one that was planned, or that is another one by now."""
+    return isinstance(made, dict) and made.keys() == {"shown", "tool", "facts"} and isinstance(made["facts"], dict)
 
 
 def _is_shown(gate: dict[str, Any]) -> bool:
@@ -100,6 +105,8 @@ _REPLY: dict[str, Any] = {
     "refused": lambda value: isinstance(value, dict) and all(isinstance(why, str) for why in value.values()),
     "gates": lambda value: isinstance(value, list) and all(isinstance(gate, dict) for gate in value),
     "arguments": lambda value: isinstance(value, dict),
+    "sizes": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
+    "declared": lambda value: isinstance(value, dict),
 }
 
 
