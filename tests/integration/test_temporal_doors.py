@@ -1,6 +1,7 @@
 """What people send to a run by our client: it counts once, its sender is told what is true, and no query wedges it."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -40,17 +41,18 @@ async def test_who_hears_nothing_sends_the_same_again_and_it_counts_once(
     agent = Agent("a", tools=[post])
     async with temporal.worker(agent, llm=posts("hi")):
         handle = await temporal.start("a")
-        await pending(handle)
+        (item,) = await pending(handle)
+    decide = partial(temporal.people.decide, handle.id, "c1", "approve", by="ada", digest=item["digest"])
     monkeypatch.setattr("holdfast.temporal.client._CONFIRMED", 0.5)
     with pytest.raises(NotConfirmedError, match="look at the run before") as unsure:
-        await temporal.people.decide(handle.id, "c1", "approve", by="ada")
+        await decide()
     monkeypatch.setattr("holdfast.temporal.client._CONFIRMED", 10.0)
     async with (await temporal.elsewhere()).worker(agent, llm=ScriptedModel(["done"])):
-        await temporal.people.decide(handle.id, "c1", "approve", by="ada", id=unsure.value.id)
+        await decide(id=unsure.value.id)
         assert (await result(handle))["status"] == "complete"
-        await temporal.people.decide(handle.id, "c1", "approve", by="ada", id=unsure.value.id)  # also later
+        await decide(id=unsure.value.id)  # also later
         with pytest.raises(InputError, match="completed"):
-            await temporal.people.decide(handle.id, "c1", "approve", by="ada")
+            await decide()
         assert posted == ["hi"]
         assert await counted(temporal, handle) == [True]
 
@@ -60,9 +62,9 @@ async def test_what_came_too_late_for_a_run_that_was_cut_off_does_not_count(temp
     agent = Agent("a", tools=[post])
     async with temporal.worker(agent, llm=posts("hi")):
         handle = await temporal.start("a")
-        await pending(handle)
+        (item,) = await pending(handle)
     sending = [
-        asyncio.create_task(temporal.people.decide(handle.id, "c1", "approve", by="ada")),
+        asyncio.create_task(temporal.people.decide(handle.id, "c1", "approve", by="ada", digest=item["digest"])),
         asyncio.create_task(temporal.people.message(handle.id, "hello")),
     ]
 
