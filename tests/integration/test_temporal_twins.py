@@ -189,7 +189,7 @@ async def _answer_all(handle: Run, story: Story) -> None:
 
     while (found := await until(asked_or_ended)) is not True:
         story.questions.append(found[0]["message"])
-        data = {"text": f"answer {len(story.questions)}"}
+        data = {"text": f"answer {len(story.questions)}", "by": "ada"}  # as in process, where the user answers
         if found[0]["name"]:
             data["tool_call_id"] = found[0]["name"]
         left = len(found)
