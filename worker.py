@@ -10,10 +10,11 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 
 from temporalio.worker import Worker
 
-from holdfast import sqlite_store
+from holdfast import StoreError, sqlite_store
 from holdfast.temporal import HoldfastPlugin, connect
 from workflows import AGENTS, PIPELINES
 from workflows.models import choose_model
@@ -37,4 +38,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    except StoreError as error:  # no run was taken
+        sys.exit(f"Error: {error}")

@@ -1,17 +1,28 @@
 """Every kind of deploy under every kind of parked run: it ends, nothing happens twice, and no workflow task fails."""
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 
-from holdfast import Agent, Approval, Loop, Message, RetryPolicy, ToolContext, tool
+from holdfast import Agent, Approval, Message, RetryPolicy, ToolContext, tool
 from holdfast.testing import ScriptedModel
 from integration.deploys import read
 from integration.questions import ask
-from integration.temporal_runs import Run, Temporal, check_healthy, has_ended, pending, result, until, waiting
+from integration.temporal_runs import (
+    Run,
+    Temporal,
+    ask_models_once,
+    check_healthy,
+    has_ended,
+    pending,
+    result,
+    until,
+    waiting,
+)
 from integration.transcripts import asks_for, call
 
 MAY = Approval(message="May it?")
@@ -23,14 +34,13 @@ class Application:
 
     def __init__(self) -> None:
         self.effects: list[str] = []
-        self.go_on, self.down = asyncio.Event(), False
+        self.go_on, self.down = threading.Event(), False  # handlers have a loop of their own
 
     def agent(self, *, name: str = "clerk", move: str | None = "move", gate: Any = MAY, **options: Any) -> Agent:
         tools: list[Any] = [ask, self.long(), self.move("gated", gate)]
         moves = [] if move is None else [self.move(move, options.pop("approval", None), **options)]
         options = {key: value for key, value in options.items() if key in ("model", "formerly")}
-        loop = Loop(model_retry=RetryPolicy(maximum_attempts=1))
-        return Agent(name, tools=[*tools, *moves], loop=loop, **options)
+        return Agent(name, tools=[*tools, *moves], **options)
 
     def move(self, name: str, approval: Any, **options: Any) -> Any:
         given = {key: value for key, value in options.items() if key not in ("model", "formerly")}
@@ -47,7 +57,8 @@ class Application:
         @tool(name="long")
         async def long() -> str:
             """Last."""
-            await self.go_on.wait()
+            while not self.go_on.is_set():
+                await asyncio.sleep(0.01)
             return "long"
 
         return long
@@ -110,7 +121,10 @@ async def tended(temporal: Temporal, run: Run) -> None:
 
 
 @pytest.mark.parametrize("deploy", DEPLOYS)
-async def test_parked_runs_go_on_under_the_next_version(temporal: Temporal, deploy: str) -> None:
+async def test_parked_runs_go_on_under_the_next_version(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch, deploy: str
+) -> None:
+    ask_models_once(monkeypatch)
     application, runs = Application(), {}
     application.down, model = True, ScriptedModel(application.model)
     async with temporal.worker(application.agent(**BEFORE.get(deploy, {})), llm=model):
