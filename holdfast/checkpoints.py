@@ -3,6 +3,7 @@
 import hmac
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -93,6 +94,12 @@ class Checkpoint(Record):
     questions: tuple[Question, ...] | None = None
     session_id: str | None = None
     signature: str | None = None
+
+
+def show_checkpoint(error: Exception, checkpoint: Checkpoint) -> None:
+    """Let an error that ends a run say what ran before it; of nested runs the outermost has the last word."""
+    with suppress(Exception):  # one that nothing can be added to is raised as it is
+        error.checkpoint = checkpoint  # type: ignore[attr-defined]  # of any kind: users' hooks raise what they like
 
 
 CheckpointKey = bytes | str

@@ -25,9 +25,13 @@ from typing import Any, ClassVar
 
 
 class HoldfastError(Exception):
-    """The root of the tree. `code` is stable and meant for programs; the text is meant for people."""
+    """The root of the tree. `code` is stable and meant for programs; the text is meant for people.
+
+    `checkpoint` is the `Checkpoint` of the run in this process that it ended, with all that ran before; None if none.
+    """
 
     code: ClassVar[str] = "HOLDFAST_ERROR"
+    checkpoint: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Constructors take more than the text; an error that comes back from another process must not need them.

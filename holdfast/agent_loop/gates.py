@@ -58,7 +58,7 @@ def access_problem(rule: Callable[[str | None], object] | None, user: str | None
         return None
     try:
         verdict = rule(user)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return f"the access rule raised {type(error).__name__} for {user}: {cut(error_text(error), 500)}"
     if not isinstance(verdict, bool):
         return f"the access rule gave {verdict!r:.80} for {user}, not True or False"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from holdfast.messages import visible
+from holdfast.messages import visible, visible_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -137,7 +137,8 @@ def _table_width(columns: Mapping[str, int]) -> int:
 
 
 def _json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent, default=str)
+    """Return JSON that may be read in a terminal, too; what programs read from it is the value."""
+    return visible_json(value, indent=indent, default=str)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from holdfast.temporal import HoldfastClient
 
+DIGEST = click.option("--digest", help="Of what was looked at, as `pending` shows it: refused if it has changed since.")
 COMMENT = click.option("--comment", help="Why; it stands in the audit trail, and the model reads that of a rejection.")
 
 
@@ -75,7 +76,7 @@ async def pending(client: "Client", output: Output, run: str | None, full: bool,
 @click.option(
     "--edit", metavar="JSON", help="Approve this in place of what is shown: all arguments anew; @FILE reads a file."
 )
-@click.option("--digest", help="Of what was looked at, as `pending` shows it: refused if it has changed since.")
+@DIGEST
 @click.option("-y", "--yes", is_flag=True, help="Do not ask in the terminal.")
 @STORED
 @on_temporal
@@ -120,6 +121,7 @@ async def approve(
 @click.argument("gate", required=False)
 @BY
 @COMMENT
+@DIGEST
 @on_temporal
 async def reject(client: "Client", output: Output, run: str, gate: str | None, **given: Any) -> None:
     """Reject at a gate of a run.
@@ -127,6 +129,7 @@ async def reject(client: "Client", output: Output, run: str, gate: str | None, *
     GATE is the path of a step, or the id of a tool call, as `pending` shows it; it may be left out if only one waits.
     """
     item = await _gate(client, run, gate)
+    given["digest"] = given["digest"] or item.get("digest")
     await _decide(client, output, run, item["name"], "reject", **given)
 
 

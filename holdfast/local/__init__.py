@@ -91,6 +91,7 @@ async def run(
         SessionNotFoundError, SessionAccessDeniedError, SessionConflictError, MemoryStoreNotDurableError: the session.
         StoreError: the database refused; what was written before stays, run again to go on.
         TerminalError: of a tool, if the agent says `on_terminal_tool_error="fail"`.
+        Whatever ends a run that had begun, also what a hook raises, carries its `checkpoint`, with all that ran.
     """
     _check_options("run", options)
     work = Run(agent, **options)

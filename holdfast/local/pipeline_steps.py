@@ -3,18 +3,20 @@ so that a crash in the middle of it is repaired as that of any run.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
+
+from pydantic import ValidationError
 
 from holdfast.agent_loop import Decision
 from holdfast.agents import Agent
 from holdfast.checkpoints import InterruptedResponse, RunResult, StepResult
-from holdfast.errors import TerminalError
+from holdfast.errors import InputError, TerminalError
 from holdfast.llm import ToolDescription
 from holdfast.local.inputs import RunOptions
 from holdfast.local.pipeline_results import Kept
 from holdfast.local.runs import Run
-from holdfast.messages import LLMResponse, Message, ToolCall, error_text
+from holdfast.messages import LLMResponse, Message, ToolCall, error_text, explain
 from holdfast.pipeline_loop import Done, read_answer, read_value
 from holdfast.pipelines import Step
 from holdfast.stores.protocol import DurableStore, session_key_of
@@ -55,12 +57,6 @@ class StepRunner:
         name = f"{cast(Agent, step.agent).name}/{session_key_of(self._options.get('tenant_id'), session)}"
         return Kept(name, cast("DurableStore | None", self._options.get("store")))
 
-    async def failed(self, path: str, step: Step[Any], result: StepResult) -> None:
-        """A later run of the step begins anew; but not where a tool has had its effect, or may have had it."""
-        has_run = result.status == "complete" or "tool-durability-error" in result.response
-        if step.run is None or not has_run:
-            await self._kept.add(f"{path}?failed", result.response)
-
     async def _go(
         self, path: str, agent: Agent, message: str, options: RunOptions, decisions: Sequence[Decision] = ()
     ) -> RunResult | InterruptedResponse | str:
@@ -74,6 +70,12 @@ class StepRunner:
             return await Run(agent, **options).go(message=None if said else message, decisions=decisions)
         except TerminalError as error:
             return error_text(error)
+
+
+def begins_anew(step: Step[Any], result: StepResult) -> bool:
+    """Whether a later run begins a step anew that has failed; but not where a tool has, or may have, had its effect."""
+    has_run = result.status == "complete" or "tool-durability-error" in result.response
+    return step.run is None or not has_run
 
 
 def step_session(run: str, path: str, attempt: int) -> str:
@@ -123,3 +125,24 @@ def read_result(step: Step[Any], result: StepResult) -> tuple[Done, Any]:
     if result.status != "complete":
         return Done(reason="tool-failed", error=f"Step '{step.name}': its tool failed: {result.response}"), None
     return read_value(step, step.run.read_result(result.response))
+
+
+def nothing_of(name: str, missing: Sequence[str]) -> str:
+    """Return why a step cannot be taken for done."""
+    return (
+        f"resume_after={name!r} skips {', '.join(missing)}, of which previous_results has nothing: give the "
+        "step_results of the earlier run"
+    )
+
+
+def read_previous(given: Mapping[str, Any] | None) -> dict[str, StepResult]:
+    """Read the `step_results` of an earlier run.
+
+    Raises:
+        InputError: saying what cannot be used.
+    """
+    try:
+        return {path: StepResult.model_validate(result) for path, result in (given or {}).items()}
+    except (ValidationError, AttributeError) as error:
+        text = explain(error) if isinstance(error, ValidationError) else f"it is no mapping, but {given!r:.80}"
+        raise InputError(f"previous_results cannot be used: {text}") from error

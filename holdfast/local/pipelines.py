@@ -10,8 +10,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, cast
 
-from pydantic import ValidationError
-
 from holdfast.agent_loop import Decision, Gate, GateRule, access_problem, digest_of
 from holdfast.checkpoints import InterruptedResponse, PendingApproval, PipelineResult, StepResult
 from holdfast.errors import InputError, SessionConflictError
@@ -20,8 +18,8 @@ from holdfast.local.gates import GivenDecision, decision_of, has_counted, judge,
 from holdfast.local.inputs import RunOptions
 from holdfast.local.outputs import read_in_time
 from holdfast.local.pipeline_results import Kept
-from holdfast.local.pipeline_steps import StepRunner, read_result
-from holdfast.messages import distinct_people, explain
+from holdfast.local.pipeline_steps import StepRunner, begins_anew, nothing_of, read_previous, read_result
+from holdfast.messages import distinct_people
 from holdfast.pipeline_loop import (
     Action,
     Done,
@@ -65,6 +63,7 @@ class PipelineRun:
         self._decisions: list[Decision] = []
         self._own: Decision | None = None  # what going on after a gate means; nothing if that is approved already
         self._judged: set[int] = set()  # of the decisions
+        self._places: dict[str, str] = {}  # where the verdicts of gates are kept, by path
         self._waiting: dict[str, Gate | InterruptedResponse] = {}  # gates, and agents with calls that wait at theirs
 
     async def go(
@@ -76,7 +75,7 @@ class PipelineRun:
         decisions: Sequence[GivenDecision],
     ) -> PipelineResult:
         """Run to the end, or to a gate that waits."""
-        self._previous = _read_previous(previous_results)
+        self._previous = read_previous(previous_results)
         self._decisions = list(read_decisions(decisions))
         if resume_after is not None:
             self._skip_to(resume_after)
@@ -120,7 +119,7 @@ class PipelineRun:
         steps = [stage for stage in stages if isinstance(stage, Step) and stage.kind in ("agent", "tool")]
         missing = [step.name for step in steps if step.name not in self._previous]
         if missing and self._store is None:
-            raise InputError(_nothing_of(name, missing))
+            raise InputError(nothing_of(name, missing))
 
     # --- going on ---
 
@@ -183,12 +182,14 @@ class PipelineRun:
             return action.done(self._kept[action.key])
         step = cast("Step[Any]", find(self._pipeline, action.path))
         if step.kind == "approval":
+            place = await self._find_place(action.path)
+            is_kept = await self._kept.find(place)
             return Done() if is_kept else await self._at_gate(action.path, cast(Approval, step.approval))
         return await self._run_step(action, step, is_kept)
 
     @property
     def _evaluations(self) -> Evaluations:
-        return Evaluations(self._pipeline, self._state, self._kept.__getitem__, **self._who)
+        return Evaluations(self._pipeline, self._state, lambda key: self._kept[self._places.get(key, key)], **self._who)
 
     # --- agents and tools ---
 
@@ -201,10 +202,11 @@ class PipelineRun:
         if previous is not None and (is_skipped or previous.status == "complete"):
             return await self._came_to(path, step, previous)
         if is_skipped:
-            raise InputError(_nothing_of(self._skipped[-1], [path]))
+            raise InputError(nothing_of(self._skipped[-1], [path]))
         if step.agent is None and step.run is None:
             raise InputError(f'Step "{step.name}" has no agent assigned.')
-        key = f"{path}?with"
+        tries = await self._kept.count(f"{path}?failed")
+        key = f"{path}?with{tries or ''}"  # anew after a failure: people may have edited what it is made of
         if not await self._kept.find(key):
             await self._kept.keep(key, step.make_input(self._evaluations.context(path)))
         self._tell(StepStarted(path))
@@ -219,9 +221,17 @@ class PipelineRun:
         if done.reason is None:
             self._tell(StepCompleted(path, result.iterations, result.response))
         else:
-            await self._runner.failed(path, step, result)
+            await self._failed(path, step, result)
             self._tell(StepFailed(path, done.reason, done.error or ""))
         return done
+
+    async def _failed(self, path: str, step: Step[Any], result: StepResult) -> None:
+        """Note that a later run begins a step anew. What was approved is asked again then: a verdict counts once."""
+        if begins_anew(step, result):
+            for gate in self._places:
+                if self._places[gate] in self._kept:
+                    await self._kept.add(f"{gate}?again", path)
+            await self._kept.add(f"{path}?failed", result.response)
 
     async def _came_to(self, path: str, step: Step[Any], result: StepResult) -> Done:
         """Note what a step came to, and keep it if that is an output."""
@@ -265,20 +275,27 @@ class PipelineRun:
                 text = f"{text}; the gate of a call of its agent is {gate}/<id of the call>"
             raise InputError(text)
 
+    async def _find_place(self, path: str) -> str:
+        """Return where the verdict of a gate is kept: beside earlier ones, behind which a step has failed since."""
+        if path not in self._places:
+            self._places[path] = f"{path}?{count}" if (count := await self._kept.count(f"{path}?again")) else path
+        return self._places[path]
+
     async def _at_gate(self, path: str, approval: Approval) -> Done:
         now = datetime.now(UTC)
         is_skipped = path.split("/")[0] in self._skipped
-        key = f"{path}?gate"
+        place = self._places[path]
+        key = f"{place}?gate"
         if not await self._kept.find(key):
             context = self._evaluations.context(path)
             message, *later = (one.shown(context) for one in approval.chain)
-            more = {"later": [{"message": text, "digest": digest_of(path, text)} for text in later]} if later else {}
+            more = {"later": [{"message": text, "digest": digest_of(place, text)} for text in later]} if later else {}
             await self._kept.keep(key, {"message": message, "since": now.isoformat(), **more})
         shown = self._kept[key]
         gate = Gate(
             name=path,
             rule=GateRule.of(approval).asking(shown.get("later", ())),
-            digest=digest_of(path, shown["message"]),
+            digest=digest_of(place, shown["message"]),
             since=datetime.fromisoformat(shown["since"]),
             requesters=distinct_people([self._who["user_id"], *await self._kept.editors()]),
         )
@@ -294,7 +311,7 @@ class PipelineRun:
         if gate.failure is not None:
             return Done(None, *gate.failure)
         if gate.status == "approved":
-            await self._kept.keep(path, gate.output)
+            await self._kept.keep(place, gate.output)
         return Done()
 
     async def _refuse_unused(self) -> None:
@@ -308,7 +325,7 @@ class PipelineRun:
             has = await has_counted(kept, own)
             if has:
                 continue  # the same once more
-            why = "was decided already" if decision.gate in self._kept or has is False else "is not reached yet"
+            why = "was decided already" if decision.gate in self._places or has is False else "is not reached yet"
             problems.append(f"gate {decision.gate} {why}")
             await self._kept.record(decision, datetime.now(UTC), problems[-1])
         if problems:
@@ -334,7 +351,7 @@ class PipelineRun:
         found: list[tuple[str, str, Gate | PendingApproval]] = []
         for path, waits in self._waiting.items():
             if isinstance(waits, Gate):
-                found.append((path, waits.rule.message or self._kept[f"{path}?gate"]["message"], waits))
+                found.append((path, waits.rule.message or self._kept[f"{self._places[path]}?gate"]["message"], waits))
             else:
                 found += [(f"{path}/{item.gate}", item.message, item) for item in waits.approvals]
         return found
@@ -361,21 +378,6 @@ class PipelineRun:
         if ended.reason is None:
             return make(status="complete")
         return make(status="error", failed_step=ended.failed_step, error_reason=ended.reason, error=ended.error)
-
-
-def _nothing_of(name: str, missing: Sequence[str]) -> str:
-    return (
-        f"resume_after={name!r} skips {', '.join(missing)}, of which previous_results has nothing: give the "
-        "step_results of the earlier run"
-    )
-
-
-def _read_previous(given: Mapping[str, Any] | None) -> dict[str, StepResult]:
-    try:
-        return {path: StepResult.model_validate(result) for path, result in (given or {}).items()}
-    except (ValidationError, AttributeError) as error:
-        text = explain(error) if isinstance(error, ValidationError) else f"it is no mapping, but {given!r:.80}"
-        raise InputError(f"previous_results cannot be used: {text}") from error
 
 
 def check_run_key(run_key: str) -> str:

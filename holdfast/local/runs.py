@@ -23,7 +23,7 @@ from holdfast.agent_loop import (
     unanswered,
 )
 from holdfast.agents import Agent, AgentContext, AgentIdentity
-from holdfast.checkpoints import CheckpointKey, InterruptedResponse, RunResult, check_key
+from holdfast.checkpoints import CheckpointKey, InterruptedResponse, RunResult, check_key, show_checkpoint
 from holdfast.errors import InputError, TerminalError
 from holdfast.llm import LLM, tools_to_descriptions
 from holdfast.local.contexts import call_hook, coordinates, tool_contexts
@@ -90,6 +90,7 @@ class Run:
         self._nested_usage: dict[str, Usage] = {}  # of agents that calls of the turn ran, by the call's id
         self._terminal: TerminalError | None = None
         self._log: Log
+        self._state: LoopState  # before the action that is being carried out
         self._transcript: RunTranscript
         self._gates: RunGates
         self._model = ModelCalls(agent, llm, tools_to_descriptions(self._tools), emit)
@@ -125,15 +126,19 @@ class Run:
             self._gates = RunGates(
                 self._agent, self._context, self._store, self._transcript, is_invoked=self._invoked_by is not None
             )
-            state = self._begin(given)
-            await call_hook(self._agent.on_start, self._context)
-            prompt = await self._agent.system_prompt(self._context)
-            state = await self._take_in(given, state)
-            self._model.show([Message(role="system", content=prompt), *self._transcript.messages])
+            self._state = self._begin(given)
             try:
-                result = await self._loop(state)
-            finally:
-                await self._log.flush()
+                await call_hook(self._agent.on_start, self._context)
+                prompt = await self._agent.system_prompt(self._context)
+                state = await self._take_in(given, self._state)
+                self._model.show([Message(role="system", content=prompt), *self._transcript.messages])
+                try:
+                    result = await self._loop(state)
+                finally:
+                    await self._log.flush()
+            except Exception as error:  # tools may have run: who hears of it hears what they came to
+                show_checkpoint(error, self._transcript.checkpoint(self._state))
+                raise
             if self._log.has_written:
                 await self._log.prune(len(self._transcript.messages), self._keep)
             return result
@@ -223,6 +228,7 @@ class Run:
 
     async def _loop(self, state: LoopState) -> RunResult | InterruptedResponse:
         while True:
+            self._state = state
             match next_action(state):
                 case CallModel() as action:
                     state = await self._call_model(state, action)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from holdfast.agent_loop import LoopState, in_call_order
+from holdfast.agent_loop import LoopState, in_call_order, unanswered
 from holdfast.checkpoints import Checkpoint, Question, signed
 from holdfast.local.events import Event, MessageAdded
 from holdfast.local.model_calls import ModelCalls
@@ -78,13 +78,16 @@ class RunTranscript:
             await self.write(state.kept_questions)
 
     def checkpoint(self, state: LoopState) -> Checkpoint:
-        """Return the run as plain JSON."""
+        """Return the run as plain JSON; of a state that is behind, without questions that have their answers."""
+        waiting = {None, *(call.id for call in unanswered(self.messages))}
+        questions = tuple(one for one in state.kept_questions if one.tool_call_id in waiting)
+        asked = [one for one in questions if one.is_open]
         made = Checkpoint(
             messages=tuple(self.messages),
             iterations=state.iterations,
             usage=state.usage or Usage(),
-            pending_tool_use_id=state.questions[0].tool_call_id if state.questions else None,
-            questions=state.kept_questions or None,
+            pending_tool_use_id=asked[0].tool_call_id if asked else None,
+            questions=questions or None,
             session_id=self.log.session_id if self.log.is_stored else None,
         )
         return signed(made, self._agent, self._key)

@@ -132,13 +132,22 @@ class Arrivals:
         """Return the time of a signal's event, where it matters: a handler only sees when a worker took it."""
         reference = {"name": sent.name, "digest": sent.digest, "number": sent.number}
         asks = summary(f"when {sent.name} was sent")
-        found: str | None = await workflow.execute_activity(names.SENT, reference, **STORE_OPTIONS, summary=asks)
-        return otherwise if found is None else datetime.fromisoformat(found)
+        found = await workflow.execute_activity(names.SENT, reference, **STORE_OPTIONS, summary=asks)
+        return otherwise if (moment := read_moment(found)) is None else moment
 
     def _refuse(self, name: str, reason: str) -> None:
         """Note why something changes nothing: the sender of a signal can only look it up."""
         self._mailbox.note(name, reason, workflow.now().isoformat())
         self._tell()
+
+
+def read_moment(found: object) -> datetime | None:
+    """Return a time with its zone, or None for anything else: an operator may put in what they like."""
+    try:
+        moment = datetime.fromisoformat(str(found))
+    except ValueError:
+        return None
+    return None if moment.tzinfo is None else moment
 
 
 def too_late(name: str, deadline: datetime) -> str:

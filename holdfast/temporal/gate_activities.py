@@ -285,7 +285,7 @@ async def called(host: AgentHost, function: Callable[[], T]) -> T:
 async def _digest(client: Client, signal: WorkflowExecutionSignaledEventAttributes) -> str | None:
     """Return the digest of a signal's data, as a workflow makes it; None for what it cannot use."""
     try:
-        (data,) = await client.data_converter.decode(signal.input.payloads)
+        data, *_ = [*await client.data_converter.decode(signal.input.payloads), None]  # as a handler takes it
     except Exception:  # of any kind: what does not decode reached no handler
         return None
     return None if json_problem(data) is not None else edit_digest(data)

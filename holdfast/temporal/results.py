@@ -72,12 +72,14 @@ def _is_step(reference: Mapping[str, Any], found: dict[str, Any]) -> bool:
         return _is_failure(made["failed"])
     if what == "gate":
         return isinstance(made, dict) and ("decided" in made or _is_shown(made))
-    return "made" in found and (what != "with" or made is None or isinstance(made, str) or _is_other_tool(made))
+    return "made" in found and (what != "with" or made is None or isinstance(made, str) or _is_changed_call(made))
 
 
-def _is_other_tool(made: object) -> bool:
-    """Whether a step calls another tool than the one that was planned, or that is another one by now."""
-    return isinstance(made, dict) and made.keys() == {"shown", "tool", "facts"} and isinstance(made["facts"], dict)
+def _is_changed_call(made: object) -> bool:
+    """Whether it is what a step's call needs whose tool a deploy has changed."""
+    return isinstance(made, dict) and (
+        isinstance(made.get("shown"), str) and isinstance(made.get("tool"), str) and isinstance(made.get("facts"), dict)
+    )
 
 
 def _is_shown(gate: dict[str, Any]) -> bool:
@@ -106,12 +108,18 @@ _REPLY: dict[str, Any] = {
     "gates": lambda value: isinstance(value, list) and all(isinstance(gate, dict) for gate in value),
     "arguments": lambda value: isinstance(value, dict),
     "sizes": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
-    "declared": lambda value: isinstance(value, dict),
+    "declared": lambda value: isinstance(value, dict) and _is_declared(**value),
 }
 
 
 def _is_reply(found: dict[str, Any]) -> bool:
     return "seq" in found and all(name in _REPLY and _REPLY[name](value) for name, value in found.items())
+
+
+def _is_declared(available: object = (), tools: object = None, **other: object) -> bool:
+    names = isinstance(available, list | tuple) and all(isinstance(name, str) for name in available)
+    facts = tools is None or (isinstance(tools, dict) and all(isinstance(one, dict) for one in tools.values()))
+    return names and facts and not other
 
 
 def _is_call(found: object) -> bool:

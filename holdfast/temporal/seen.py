@@ -63,7 +63,7 @@ def runs_query(
         names.TENANT_ATTRIBUTE: tenant,
         names.GROUP_ATTRIBUTE: group,
     }
-    parts = [f"{name} = {_quoted(value)}" for name, value in wanted.items() if value is not None]
+    parts = [f"{name} = {quoted(value)}" for name, value in wanted.items() if value is not None]
     if waiting:
         parts.append(f"{names.WAITING_ATTRIBUTE} IS NOT NULL AND ExecutionStatus = 'Running'")
     if status is None and kind is None and query is None:  # else it is said which, also such as failed at their input
@@ -71,7 +71,12 @@ def runs_query(
     return " AND ".join([*parts, *([f"({query})"] if query else [])])
 
 
-def _quoted(value: str) -> str:
+def quoted(value: str) -> str:
+    """Return a text as it stands in a filter.
+
+    Raises:
+        InputError: no filter can have it.
+    """
     if not value.isprintable():
         raise InputError(f"A filter is a line of text, got {value!r:.80}")
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")

@@ -6,6 +6,7 @@ events, whose order is fixed. The sender is told what is true: that it counts, w
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +25,11 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast.errors import HoldfastError, InputError, NotConfirmedError
 from holdfast.temporal import names
-from holdfast.temporal.seen import our_run
+from holdfast.temporal.seen import our_run, quoted
 
 _FIRST, _LONGEST = 0.02, 0.5  # seconds between two looks
 _ANSWER = 3.0  # seconds in which a worker answers, or is asked again; the SDK itself waits ever longer for busy runs
+_EARLIER = 3  # runs of a session that are asked whether they had a signal
 _CUT_OFF = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)  # ends that no run sees coming
 
 
@@ -65,6 +67,11 @@ async def send(client: Client, workflow_id: str, signal: Signal) -> dict[str, An
         raise sending.not_confirmed() from error
     if "refused" in outcome:
         raise InputError(outcome["refused"])
+    for what in ("gate", "tool_call_id"):  # of the first that came with this id
+        if what in outcome and outcome[what] != signal.data.get(what, outcome[what]):
+            raise InputError(
+                f"{signal.called}: its id was used before, for {outcome[what]}: give each an id of its own"
+            )
     return outcome
 
 
@@ -96,6 +103,9 @@ class _Sending:
     async def outcome(self) -> dict[str, Any]:
         """Send the signal, and return what became of it when the run says so."""
         self._run_id = (await our_run(self._client, self._workflow_id)).run_id
+        is_bound = "digest" in self._given.data  # to what was looked at, and counts for nothing else
+        if self._given.is_repeated and not is_bound and (told := await self._told_before()):
+            return told
         await self._send()
         pause = _FIRST
         while True:
@@ -108,6 +118,29 @@ class _Sending:
                 self._trouble = ""
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST)
+
+    async def _told_before(self) -> dict[str, Any] | None:
+        """Return what became of the signal in an earlier run of the session, to which it was sent the first time.
+
+        Where that cannot be looked up it is not sent: the next run may ask something else.
+        """
+        runs = self._client.list_workflows(f"WorkflowId = {quoted(self._workflow_id)}", limit=_EARLIER + 1)
+        try:
+            async with asyncio.timeout(_ANSWER):
+                async for earlier in runs:
+                    if earlier.run_id == self._run_id:
+                        continue
+                    run = self._client.get_workflow_handle(self._workflow_id, run_id=earlier.run_id)
+                    with suppress(WorkflowQueryFailedError):  # it was another program's
+                        found: dict[str, Any] | None = await run.query(names.OUTCOME, self._given.id)
+                        if found:
+                            return found
+        except (RPCError, TimeoutError) as error:
+            raise HoldfastError(
+                f"Run {self._workflow_id}: no worker says whether an earlier run of the session has had "
+                f"`{self._given.called}` with this id, so it was not sent now"
+            ) from error
+        return None
 
     async def _send(self) -> None:
         while True:
@@ -139,9 +172,16 @@ class _Sending:
 
     async def _look_back(self) -> dict[str, Any] | None:
         """Return what became of the signal in a run that is over, or turn to the run that goes on from it."""
-        if await self._has_heard() and (found := await self._ask()):
+        found = await self._ask() if await self._has_heard() else None
+        if found:
             return found
-        if (next_run := await self._next_run()) is None:
+        if (next_run := await self._next_run()) is None and found is not None:
+            raise NotConfirmedError(
+                f"Run {self._workflow_id} ended before it said what became of `{self._given.called}`: it may have "
+                "counted, look at what the run did and at its audit trail",
+                id=self._given.id,
+            )
+        if next_run is None:
             raise InputError(f"Run {self._workflow_id} ended before it took `{self._given.called}`: it does not count")
         self._run_id = next_run
         return None

@@ -46,7 +46,7 @@ async def test_whom_a_webhook_sends_a_link_decides_with_it_and_looking_does_not(
     async with ModelServer(lambda request: Reply(b"ok")) as server, browser(temporal, LINKED) as client:
         hooks = [
             Webhook(url=server.url, approval_links=links()),
-            Webhook(url=server.url, approval_links=links(), format="slack"),
+            Webhook(url=server.url, approval_links=links(), format="slack", name="slack"),
         ]
         async with temporal.worker(agent, llm=model, webhooks=hooks):
             run = await temporal.start(agent)

@@ -83,7 +83,7 @@ async def test_the_gate_of_a_pipeline_as_well(temporal: Temporal, late: bool) ->
 
 @pytest.mark.parametrize("late", [False, True])
 async def test_the_same_signal_twice_is_told_apart(temporal: Temporal, late: bool) -> None:
-    posted, post = world(Approval(timeout=1, quorum=2, approvers=["ada", "bob"]))
+    posted, post = world(Approval(timeout=4, quorum=2, approvers=["ada", "bob"]))
     agent = Agent("a", tools=[post])
     async with temporal.worker(agent, llm=posts("hi")):
         handle = await temporal.start("a")
@@ -110,7 +110,7 @@ async def _approved(temporal: Temporal, workflow_id: str) -> bool:
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("way", ["signal", "update"])
 async def test_an_answer_counts_by_the_time_when_it_was_given(temporal: Temporal, way: str, late: bool) -> None:
-    agent = Agent("a", tools=[ask], loop=Loop(answer_timeout=0.7))
+    agent = Agent("a", tools=[ask], loop=Loop(answer_timeout=4))
     async with temporal.worker(agent, llm=ScriptedModel(ask_once)):
         handle = await temporal.start("a")
         (item,) = await pending(handle)

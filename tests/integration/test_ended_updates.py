@@ -45,7 +45,7 @@ async def test_a_decision_that_is_recorded_while_its_run_ends_is_told_to_its_sen
         raise ValueError("it is broken")
 
     waits = pipeline("inner").step("wait", run=wait, input=lambda ctx: {}).step("read", run=wait, input=read).build()
-    steps = [Step("ok", approval=Approval(quorum=2)), Step("waits", pipeline=waits)]
+    steps = [Step("ok", approval=Approval(quorum=2, approvers=["ada", "bob"])), Step("waits", pipeline=waits)]
     built = pipeline("p").parallel("both", *steps).build()
     async with Slow(tmp_path / "slow.db") as store, temporal.worker(pipelines=[built], store=store):
         handle = await start_pipeline(temporal.client, built, run_key=temporal.name, task_queue=temporal.name)
@@ -55,7 +55,10 @@ async def test_a_decision_that_is_recorded_while_its_run_ends_is_told_to_its_sen
         if how == "cancelled":
             await handle.cancel()
         broken.set()
-        await until(lambda: _is_ending(temporal, handle.id) if how == "failed" else True)
+        if how == "failed":
+            await pending(handle, 2)  # what is broken pauses the run
+            await temporal.people.resume(handle.id, "abort")
+            await until(lambda: _is_ending(temporal, handle.id))
         store.may_record.set()
         await deciding
         rows = await store.load_decisions((await handle.describe()).run_id)

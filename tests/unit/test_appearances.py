@@ -106,3 +106,14 @@ def test_every_script_from_the_right_is_isolated() -> None:
     from_right = [chr(code) for code in range(0x110000) if unicodedata.bidirectional(chr(code)) in ("R", "AL", "AN")]
     assert [char for char in from_right if "‹" not in visible(char) and drawn(char) != f"[{char}]"] == []
     assert appearances._FROM_RIGHT.fullmatch("a") is None
+
+
+def test_json_for_programs_hides_nothing_in_a_terminal_and_is_the_same_value() -> None:
+    value = {"message": "a\x7fb\x9b2Jc\u202e 1 \u0430dmin", "naïve": "日本"}
+
+    text = visible_json(value, indent=None)
+
+    assert json.loads(text) == value
+    assert not set(text) & set("\x7f\x9b\u202e\u0430")
+    assert "naïve" in text
+    assert "日本" in text

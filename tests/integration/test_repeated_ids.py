@@ -1,0 +1,129 @@
+"""What is sent again with its id counts once: also when the run that took it is over and the session's next began."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast import Agent, Approval, HoldfastError, InputError, InterruptError, tool
+from holdfast.errors import NotConfirmedError
+from holdfast.testing import ScriptedModel
+from integration.temporal_runs import Temporal, check_healthy, pending, result
+from integration.test_tool_approvals import posts, world
+from integration.transcripts import asks_for, call
+
+
+@tool
+async def ask_user(question: str) -> str:
+    """Ask the user."""
+    raise InterruptError(question)
+
+
+def asks(question: str) -> Any:
+    return asks_for(call("ask_user", "c1", question=question))
+
+
+async def test_an_answer_that_is_sent_again_does_not_answer_what_the_next_run_asks(temporal: Temporal) -> None:
+    agent = Agent("clerk", tools=[ask_user])
+    model = ScriptedModel([asks("Delete the draft?"), "done", asks("Delete the customer?"), "done"])
+    async with temporal.worker(agent, llm=model):
+        first = await temporal.start(agent)
+        await pending(first)
+        await temporal.people.answer(first.id, "yes", id="a1")
+        await result(first)
+        second = await temporal.start(agent)
+        await pending(second)
+        await temporal.people.answer(second.id, "yes", id="a1")  # its acknowledgement was lost
+        assert [item["message"] for item in await pending(second)] == ["Delete the customer?"]
+
+
+async def test_a_message_that_is_sent_again_is_not_heard_by_the_next_run(temporal: Temporal) -> None:
+    agent = Agent("clerk", tools=[ask_user])
+    model = ScriptedModel([asks("Which?"), "done", asks("Which?"), "done"])
+    async with temporal.worker(agent, llm=model):
+        first = await temporal.start(agent)
+        await pending(first)
+        await temporal.people.message(first.id, "buy ten", id="m1")
+        await temporal.people.answer(first.id, "red")
+        await result(first)
+        second = await temporal.start(agent)
+        await pending(second)
+        await temporal.people.message(second.id, "buy ten", id="m1")
+        await temporal.people.answer(second.id, "red")
+        await result(second)
+        said = [message.content for message in await temporal.messages() if message.role == "user"]
+        assert said.count("buy ten") == 1
+
+
+async def test_where_nobody_can_tell_it_is_not_sent_to_the_next_run(temporal: Temporal) -> None:
+    agent = Agent("clerk", tools=[ask_user])
+    model = ScriptedModel([asks("Delete the draft?"), "done", asks("Delete the customer?")])
+    async with temporal.worker(agent, llm=model):
+        first = await temporal.start(agent)
+        await pending(first)
+        await temporal.people.answer(first.id, "yes", id="a1")
+        await result(first)
+        second = await temporal.start(agent)
+        await pending(second)
+    with pytest.raises(HoldfastError, match="so it was not sent now"):
+        await temporal.people.answer(second.id, "yes", id="a1")
+    async with (await temporal.elsewhere()).worker(agent, llm=model):
+        assert [item["message"] for item in await pending(second)] == ["Delete the customer?"]
+
+
+async def test_what_was_sent_without_a_worker_is_told_the_truth_when_it_is_sent_again(temporal: Temporal) -> None:
+    posted, post = world(Approval(timeout=1, approvers=["ada"]))
+    agent = Agent("a", tools=[post])
+    async with temporal.worker(agent, llm=posts("hi")):
+        handle = await temporal.start("a")
+        (item,) = await pending(handle)
+    await asyncio.sleep(1.2)
+    told = asyncio.ensure_future(
+        temporal.people.decide(handle.id, "c1", "approve", by="ada", digest=item["digest"], id="d1")
+    )
+    await asyncio.sleep(0.3)
+    async with (await temporal.elsewhere()).worker(agent, llm=ScriptedModel(["done"])):
+        with pytest.raises(InputError, match="timed out already"):
+            await told
+        await result(handle)
+        with pytest.raises(InputError, match="timed out already"):
+            await temporal.people.decide(handle.id, "c1", "approve", by="ada", digest=item["digest"], id="d1")
+        await check_healthy(handle)
+    assert posted == []
+
+
+async def test_a_hundred_people_decide_at_once(temporal: Temporal) -> None:
+    people = [f"p{n}" for n in range(100)]
+    posted, post = world(Approval(approvers=people, quorum=50))
+    agent = Agent("a", tools=[post])
+    async with temporal.worker(agent, llm=posts("hi")):
+        handle = await temporal.start("a")
+        (item,) = await pending(handle)
+        came = await asyncio.gather(
+            *(
+                temporal.people.decide(handle.id, "c1", "approve", by=who, digest=item["digest"], id=f"d-{who}")
+                for who in people
+            ),
+            return_exceptions=True,
+        )
+        await result(handle)
+        await check_healthy(handle)
+    assert posted == ["hi"]
+    assert [one for one in came if isinstance(one, NotConfirmedError)] == []
+    assert came.count(None) == 50, came
+    rows = await temporal.store.load_decisions((await handle.describe()).run_id)
+    assert len([row for row in rows if row.refused is None]) == 50
+
+
+async def test_an_id_that_was_used_for_another_gate_says_so(temporal: Temporal) -> None:
+    posted, post = world(Approval(approvers=["ada"]))
+    async with temporal.worker(Agent("a", tools=[post]), llm=posts("one", "two")):
+        handle = await temporal.start("a")
+        await pending(handle, 2)
+        await temporal.people.decide(handle.id, "c1", "approve", by="ada", id="bot")
+        with pytest.raises(InputError, match="its id was used before, for c1"):
+            await temporal.people.decide(handle.id, "c2", "approve", by="ada", id="bot")
+        await temporal.people.decide(handle.id, "c2", "reject", by="ada")
+        await result(handle)
+        await check_healthy(handle)
+    assert posted == ["one"]
