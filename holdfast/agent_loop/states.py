@@ -359,16 +359,18 @@ class LoopState:
             return None
         return next((outcome.error for _, outcome in outcomes if isinstance(outcome, Terminated)), None)
 
-    def answered(self) -> "LoopState":
-        """The first question has its answer."""
-        first, *rest = self.questions
-        if first.tool_call_id is None:
-            return self._with(questions=tuple(rest), finished=False, idle_turns=0)
-        return self._turn_ended(questions=tuple(rest), progressed=True)
+    def answered(self, question: Question | None = None) -> "LoopState":
+        """A question has its answer: the first, if none is named."""
+        call_id = (question or self.questions[0]).tool_call_id
+        rest = tuple(one for one in self.questions if one.tool_call_id != call_id)
+        if call_id is None:
+            return self._with(questions=rest, finished=False, idle_turns=0)
+        return self._turn_ended(questions=rest, progressed=True)
 
-    def asked_instead(self, question: Question) -> "LoopState":
-        """The first question turned out to be another one."""
-        return self._with(questions=(question, *self.questions[1:]))
+    def asked_instead(self, question: Question, text: str) -> "LoopState":
+        """A question turned out to be another one."""
+        instead = Question(question=text, tool_call_id=question.tool_call_id)
+        return self._with(questions=tuple(instead if one == question else one for one in self.questions))
 
     def _turn_ended(self, **changes: Any) -> "LoopState":
         """Apply changes; if nothing of the turn is open any more, judge whether the agent is stuck."""

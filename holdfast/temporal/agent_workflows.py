@@ -107,7 +107,10 @@ class AgentRun(People):
                 return self._result("interrupted", {"question": question.question})
             case AskHuman(question):
                 self._continue_as_new_if_due()
+                asked = len(self._state.questions)
                 await self._ask(question)
+                if 0 < len(self._state.questions) < asked:  # an answer does not wait in the run for the others
+                    await self._write_questions()
             case Finish("complete") if "output_error" in self._progress.last and self._state.may_correct:
                 self._progress.say.append(correction(self._progress.last.pop("output_error")))
                 self._state = self._state.corrected()
@@ -269,14 +272,17 @@ class AgentRun(People):
         self._state = state
         self._tell()
         if state.questions and not self._running.cancelled:
-            # Whoever opens the session while it waits sees the results that are there, and what is asked.
-            reference = self._reference(questions=self._questions())
-            try:
-                seq: int | None = await self._around(names.COMMIT, reference)
-            except ActivityError as error:
-                fail(error)
-            if seq is not None:
-                self._progress.wrote(seq)
+            await self._write_questions()
+
+    async def _write_questions(self) -> None:
+        """Write what is asked, and the results that are there: whoever opens the session while it waits has both."""
+        reference = self._reference(questions=self._questions())
+        try:
+            seq: int | None = await self._around(names.COMMIT, reference)
+        except ActivityError as error:
+            fail(error)
+        if seq is not None:
+            self._progress.wrote(seq)
 
     # --- ending ---
 

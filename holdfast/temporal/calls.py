@@ -88,6 +88,15 @@ class Calls:
                 outcomes[call.id] = self._inline(call, turn, Unknown() if unknown else Cancelled(reason))
         return [(call, outcomes[call.id]) for call in state.open_calls]
 
+    async def run_again(self, call: Call, state: LoopState) -> Outcome:
+        """Run a call of which a person says that it has not happened; return what it came to."""
+        tool = cast("ToolFacts | None", state.tools.get(call.name))
+        if tool is not None and not tool.agent:
+            known = await self._settle(call, self._progress.turn, tool, said={"not_happened": True})
+            if known is not None:
+                return known
+        return await self.run(call, state)
+
     async def run(self, call: Call, state: LoopState, *, recovering: bool = False) -> Outcome:
         """Return what a call came to, and note in the turn where its result is."""
         turn, tool = self._progress.turn, cast("ToolFacts | None", state.tools.get(call.name))
@@ -169,7 +178,7 @@ class Calls:
             found = await self._running.wait(handle)
             if not is_reported(found, call_key(call.position, call.id, dispatch)):
                 # Somebody has completed the activity by hand: its result is the call's once the ledger has it.
-                return await self._settle(call, turn, tool, given=put_in(found)), None
+                return await self._settle(call, turn, tool, said={"given": put_in(found)}), None
             return self._outcome(call, turn, found), None
         except ActivityError as error:
             return await self._settle(call, turn, tool, cause=error), error
@@ -204,16 +213,17 @@ class Calls:
         *,
         cause: ActivityError | None = None,
         recovering: bool = False,
-        given: dict[str, Any] | None = None,
+        said: dict[str, Any] | None = None,
     ) -> Outcome | None:
         """Ask the ledger, and where that cannot tell the tool's `verify`; None means that the call is to be run.
 
         Args:
-            given: what it came to as somebody says, which the ledger is to have.
+            said: what somebody says that it came to, which the ledger is to have: `{"given": …}`, or
+                `{"not_happened": True}`.
         """
         more: dict[str, Any] = {"recovering": True} if recovering else {}
-        if given is not None:
-            more["given"] = given
+        if said is not None:
+            more |= said
         elif tool.verify:
             more["verify"] = True
         if cause is not None and isinstance(cause.cause, ApplicationError) and cause.cause.type in _STILL_RUNNING:

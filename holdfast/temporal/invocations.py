@@ -15,7 +15,7 @@ from holdfast.agents import Agent
 from holdfast.errors import HoldfastError, InterruptError
 from holdfast.local.invocations import check_depth
 from holdfast.messages import Usage
-from holdfast.stores.protocol import session_id_of
+from holdfast.stores.protocol import DurableStore, session_id_of, session_key_of
 from holdfast.temporal import names
 from holdfast.temporal.children import child_session, result_usage
 from holdfast.temporal.turn_records import TurnRecord
@@ -28,11 +28,18 @@ class Invocations:
     """The agents that one tool call runs; used from the handlers' loop, while the client belongs to the worker's."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, client: Client, call_id: str, record: TurnRecord, depth: int
+        self,
+        loop: asyncio.AbstractEventLoop,
+        client: Client,
+        store: DurableStore,
+        call_id: str,
+        record: TurnRecord,
+        depth: int,
     ) -> None:
         info = activity.info()
         self._loop = loop
         self._client = client
+        self._store = store
         self._parent = info.workflow_id or ""
         self._task_queue = info.task_queue
         self._call_id = call_id
@@ -89,8 +96,13 @@ class Invocations:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     async def _start(self, agent: str, name: str, asked: str, given: AgentInput) -> WorkflowHandle[Any, Any]:
+        session_id = child_session(session_id_of(self._record.session), f"{name}.{asked}")
+        plain = {**given.plain(), "session_id": session_id}
         workflow_id = names.child_id(self._parent, name)
-        plain = {**given.plain(), "session_id": child_session(session_id_of(self._record.session), f"{name}.{asked}")}
+        # A run of the session under another workflow id may have asked it before: its session tells.
+        there = await self._store.load_session(session_key_of(given.tenant_id, session_id))
+        if there is not None and there.workflow_id not in (None, workflow_id):
+            return self._client.get_workflow_handle(str(there.workflow_id))
         try:
             return await self._client.start_workflow(
                 agent,

@@ -109,7 +109,7 @@ class People(Handlers):
     # --- questions ---
 
     async def _ask(self, question: Question) -> None:
-        """Wait until the first open question has its answer. All that are open may be answered, in any order."""
+        """Wait until an open question has its answer. All that are open may be answered, in any order."""
         self._progress.since = self._progress.since or workflow.now()
         deadline = self._deadline(self._progress.since)
         waiting = tuple(
@@ -125,20 +125,20 @@ class People(Handlers):
         if waiting != self._waiting:
             self._waiting = ()
             self._wait_for(*waiting)
-        box, key = self._mailbox, question.tool_call_id or ""
         await self._until(
             lambda: (
-                key in box.answers
-                or key in box.resolves
+                self._with_answer() is not None
                 or bool(self._exports)
                 or self._leaves()
                 or self._answers_looked < self._resets
             ),
             deadline,
-            f"answer to {key or 'the agent'}",
+            f"answer to {question.tool_call_id or 'the agent'}",
         )
         if self._answers_looked < self._resets:
             await self._recall_answers()
+        question = self._with_answer() or question
+        box, key = self._mailbox, question.tool_call_id or ""
         if key in self._recalled:
             self._mailbox.answered.append(key)
             self._answered(question, self._recalled.pop(key))
@@ -153,6 +153,11 @@ class People(Handlers):
         elif deadline is not None and workflow.now() >= deadline and not self._running.cancelled:
             self._answered(question, Failed(f"Nobody answered within {deadline - self._progress.since}"))
 
+    def _with_answer(self) -> Question | None:
+        """Return the first question that has its answer: none waits for those that are asked before it."""
+        known = (self._mailbox.answers, self._mailbox.resolves, self._recalled)
+        return next((one for one in self._state.questions if any((one.tool_call_id or "") in of for of in known)), None)
+
     async def _recall_answers(self) -> None:
         """Find what the questions of the turn were answered with before the run was reset."""
         resets = self._resets
@@ -165,7 +170,7 @@ class People(Handlers):
         return is_long() and workflow.all_handlers_finished()
 
     def _answered(self, question: Question, outcome: Outcome, by: str | None = None) -> None:
-        """Take what became of the first question: the result of its call, or what a person says to the agent."""
+        """Take what became of a question: the result of its call, or what a person says to the agent."""
         call_id = question.tool_call_id
         if call_id is None:
             said = outcome.content if isinstance(outcome, Returned) else _text(outcome)
@@ -177,7 +182,7 @@ class People(Handlers):
                 who = {} if by is None else {"by": by}
                 self._progress.turn.sources[position] = write_outcome(outcome) | spent | who
             self._progress.unknown.pop(call_id, None)
-        self._state = self._state.answered()
+        self._state = self._state.answered(question)
         if not self._state.questions:
             self._progress.since = None
         self._end_waiting(*(item for item in self._waiting if item.name == (call_id or "")))
@@ -209,7 +214,7 @@ class People(Handlers):
         self._progress.unknown.pop(call.id, None)
         self._mailbox.answered.append(call.id)
         self._end_waiting(*(item for item in self._waiting if item.name == call.id))
-        outcome = await self._calls.run(call, self._state)
+        outcome = await self._calls.run_again(call, self._state)
         match outcome:
             case Unknown() | Asked():
                 self._progress.turn.sources.pop(call.position, None)
@@ -217,7 +222,7 @@ class People(Handlers):
                 text = outcome.question if isinstance(outcome, Asked) else question.question
                 if isinstance(outcome, Unknown):
                     self._progress.unknown[call.id] = call
-                self._state = self._state.asked_instead(Question(question=text, tool_call_id=call.id))
+                self._state = self._state.asked_instead(question, text)
             case _:
                 self._answered(question, outcome)
 
@@ -291,8 +296,6 @@ class People(Handlers):
 
     def _leave_if_long(self) -> None:
         self._gates_leave = self._gates_leave or is_long()
-
-    # --- pauses ---
 
     # --- messages ---
 

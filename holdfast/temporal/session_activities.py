@@ -34,6 +34,7 @@ from holdfast.temporal.gate_activities import (
     with_references,
 )
 from holdfast.temporal.hosts import AgentHost, Heartbeats, hooked
+from holdfast.temporal.open_questions import still_asked
 from holdfast.temporal.said_activities import unheard_by
 from holdfast.temporal.transcripts import Transcript
 from holdfast.temporal.turn_facts import called_before
@@ -138,6 +139,7 @@ class SessionActivities:
         if not messages and message is None:
             opened["empty"] = True
         questions = tuple([await after_decisions(self._host.store, session, one) for one in session.questions or ()])
+        questions = await still_asked(self._host.store, session, messages, questions)
         if any(question.gate is not None for question in questions):
             opened["gates_of"] = session.version
         state = await self._state(agent, reference, session, messages, questions, recovering=True)

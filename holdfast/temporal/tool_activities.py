@@ -150,7 +150,7 @@ class ToolActivities:
         agent, tool = self._host.caller(), self._host.tool(place.call.name)
         record, call, reference = place.record, place.call, place.reference
         loop, info = asyncio.get_running_loop(), activity.info()
-        invocations = Invocations(loop, activity.client(), call.id, record, reference.get("depth", 0))
+        invocations = Invocations(loop, activity.client(), self._host.store, call.id, record, reference.get("depth", 0))
         context = ToolContext(
             agent_name=agent.name,
             agent_id=record.agent_id,
@@ -277,6 +277,8 @@ class ToolActivities:
         entry = await store.settle(place.scope, place.key(dispatch))
         if "given" in reference:
             return await self._take(place, dispatch, entry, read_outcome(reference["given"]))
+        if "not_happened" in reference:
+            return await self._give_up(place, dispatch, entry)
         if any(reference.get(name) for name in ("wait", "recovering", "verify")):
             entry = await self._wait(place, dispatch, entry)
         if entry.state == "abandoned":
@@ -284,6 +286,18 @@ class ToolActivities:
         if entry.result is not None:
             return {**previewed(read_entry(entry)), "dispatch": dispatch}
         return await self._verified(place, dispatch, entry)
+
+    async def _give_up(self, place: Place, dispatch: int, entry: LedgerEntry) -> dict[str, Any] | None:
+        """Enter that a call has not happened, as a person says: every later run may dispatch it. A result is more."""
+        if entry.result is not None:
+            known = read_entry(entry)
+            if not isinstance(read_outcome(known), Unknown):
+                return {**previewed(known), "dispatch": dispatch}
+            dispatch += 1
+            entry = await self._host.store.settle(place.scope, place.key(dispatch))
+        elif entry.state == "claimed":
+            entry = await self._host.store.abandon(place.scope, place.key(dispatch), owner=str(entry.owner))
+        return {"dispatch": dispatch} if entry.state == "abandoned" else None
 
     async def _wait(self, place: Place, dispatch: int, entry: LedgerEntry) -> LedgerEntry:
         """Wait for an attempt that may still run: until its worker is known to be dead, or its time has passed."""

@@ -15,6 +15,7 @@ from datetime import timedelta
 from itertools import count
 from typing import Any
 
+from integration.temporal_runs import last_words
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
 
@@ -116,7 +117,7 @@ class Chaos:
             while True:
                 try:
                     run = await self.start(case, f"look {next(self._words)}", id=f"{case}/{self.world.queue}")
-                    result = await run.result()
+                    result = await self._decided(run)
                 except (WorkflowFailureError, SessionConflictError) as error:
                     why = str(error.__cause__ or error)
                     assert "in flight" in why or "at work" in why, (case, why)  # of a run that is just ending
@@ -124,6 +125,26 @@ class Chaos:
                     continue
                 assert result["status"] == "complete", (case, result)
                 return
+
+    async def _decided(self, run: Run) -> dict[str, Any]:
+        """Return the result of a run, which people help to its end: gates of the run before may be open in it."""
+        deciding = asyncio.create_task(self.decide(run))
+        try:
+            return await self.end_of(run)
+        finally:
+            deciding.cancel()
+            await asyncio.gather(deciding, return_exceptions=True)
+
+    async def end_of(self, run: Run) -> dict[str, Any]:
+        """Return the result of a run, or of what it was reset to; one that does not end says where it stands."""
+        handle: Any = self.world.client.get_workflow_handle(run.id)
+        try:
+            async with asyncio.timeout(60):
+                result: dict[str, Any] = await handle.result()
+        except TimeoutError:
+            self.note(f"{run.id} does not end: {await last_words(handle)}")
+            raise
+        return result
 
     async def run_in_process(self, case: str) -> None:
         name = f"{case}-{next(self._words)[1:]}"
@@ -157,8 +178,7 @@ class Chaos:
             await asyncio.sleep(self.chance.uniform(0.1, 1.0))
             with contextlib.suppress(RPCError):  # it has ended
                 await self.meddle(run)
-            async with asyncio.timeout(120):
-                await self.world.client.get_workflow_handle(run.id).result()
+            await self.end_of(run)
         except WorkflowFailureError as error:
             self.note(f"{case}: ended, {error.__cause__!r:.200}")
         finally:
@@ -182,8 +202,7 @@ class Chaos:
                 await asyncio.sleep(self.chance.uniform(0.1, 1.5))
                 with contextlib.suppress(RPCError):  # it has ended
                     await self.meddle(run, ("reset", "reset", "nothing"))
-            async with asyncio.timeout(120):
-                result = await self.world.client.get_workflow_handle(run.id).result()
+            result = await self.end_of(run)
             self.note(f"{case}: {result['status']} {result.get('error')}")
         finally:
             deciding.cancel()

@@ -26,6 +26,7 @@ from holdfast import (
     Approval,
     Happened,
     InterruptError,
+    Loop,
     Message,
     NotHappened,
     Pipeline,
@@ -201,6 +202,7 @@ class Outside:
             Agent("teller", tools=tools),
             Agent("stopper", tools=tools, on_terminal_tool_error="stop"),
             Agent("failer", tools=tools, on_terminal_tool_error="fail"),
+            Agent("asker", tools=tools, loop=Loop(on_unknown="ask")),
         ]
 
     def pipelines(self) -> list[Pipeline]:

@@ -160,10 +160,12 @@ class World:
             **options,
         )
 
-    async def start_and_stop(self, case: str, plan: str, point: str, *, worker: str, call: int = 1) -> Run:
+    async def start_and_stop(
+        self, case: str, plan: str, point: str, *, worker: str, call: int = 1, agent: str = "teller"
+    ) -> Run:
         """Start a run, and return when its worker stands at a point of its call."""
         self.stop_at(point, f"{case}.{call}", worker=worker)
-        run = await self.start(case, plan)
+        run = await self.start(case, plan, agent=agent)
         await self.stands(point, f"{case}.{call}", worker=worker)
         return run
 

@@ -86,7 +86,7 @@ def next_state(data: st.DataObject, state: LoopState, number: int) -> LoopState 
             return state if spent is None else state.spent(spent)
         case AskHuman(question):
             if question.tool_call_id is not None and data.draw(st.booleans()):
-                state = state.asked_instead(Question(question="Again?", tool_call_id=question.tool_call_id))
+                state = state.asked_instead(question, "Again?")
             return state.answered()
         case Finish(status) if status == "complete" and data.draw(st.booleans()):
             return state.told()
