@@ -14,7 +14,7 @@ from holdfast.testing import ScriptedModel
 from integration.commands import data, done
 from integration.pages import CHARGES, browser, charge, send
 from integration.questions import ask_user
-from integration.temporal_runs import Run, Temporal, pending, result, until
+from integration.temporal_runs import Run, Temporal, ask_models_once, pending, result, until
 from integration.transcripts import asks_for, call
 
 ASKS = asks_for(call("ask_user", "c1", question="Which account?"))
@@ -52,8 +52,10 @@ async def test_who_answers_says_and_cancels_on_the_page_is_on_record(temporal: T
         assert asked[0].workflow_execution_cancel_requested_event_attributes.cause == "cancelled by ada"
 
 
-async def test_who_resumes_a_paused_run_is_on_record(temporal: Temporal) -> None:
-    agent, down = Agent("clerk", model="first"), ModelError("down")
+async def test_who_resumes_a_paused_run_is_on_record(temporal: Temporal, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask_models_once(monkeypatch)
+    agent = Agent("clerk", model="first")
+    down: Any = ModelError("down", transient=True)
     async with temporal.worker(agent, llm=ScriptedModel([down, "done"])), browser(temporal) as client:
         run = await temporal.start(agent)
         await pending(run)
