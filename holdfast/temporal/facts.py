@@ -3,7 +3,7 @@
 Here and in the loop's state nothing of the user's is left: no callable, no schema, no text but names.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NotRequired, TypedDict, cast
 
@@ -170,6 +170,33 @@ def write_tool_facts(facts: ToolFacts) -> dict[str, Any]:
 
 def read_tool_facts(data: Mapping[str, Any]) -> ToolFacts:
     return ToolFacts(**data)
+
+
+def is_tool_facts(found: object) -> bool:
+    """Whether a value can be read as facts of a tool."""
+    return isinstance(found, dict) and found.keys() <= _FACTS.keys() and all(
+        _FACTS[name](value) for name, value in found.items())  # fmt: skip
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+_FACTS: dict[str, Callable[[object], bool]] = {
+    "parallel": _is_flag,
+    "safe_to_retry": _is_flag,
+    "verify": lambda value: value is None or isinstance(value, bool),
+    "timeout": _is_amount,
+    "attempts": lambda value: isinstance(value, int) and _is_amount(value),
+    "initial": _is_amount,
+    "factor": _is_amount,
+    "longest": _is_amount,
+    "agent": _is_flag,
+}
 
 
 def tools_of(started: Mapping[str, ToolFacts], told: Mapping[str, Any]) -> Mapping[str, ToolFacts]:

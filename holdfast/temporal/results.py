@@ -7,8 +7,11 @@ run; what no run can use would fail its workflow task again and again.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from holdfast.agent_loop import Gate
+from holdfast.checkpoints import Question
 from holdfast.messages import json_problem
 from holdfast.temporal import names
+from holdfast.temporal.facts import is_tool_facts
 from holdfast.temporal.wire import is_outcome, is_usage
 
 
@@ -30,7 +33,9 @@ def fits(activity: str, reference: Mapping[str, Any], found: object) -> bool:
         case names.STEP:
             return _is_step(reference, found)
         case names.CALL_MODEL:
-            return _is_reply(found)
+            return _is_reply(found) and all(
+                0 <= index < len(reference.get("say", ())) for index in found.get("untold", ())
+            )
     return True
 
 
@@ -78,7 +83,7 @@ def _is_step(reference: Mapping[str, Any], found: dict[str, Any]) -> bool:
 def _is_changed_call(made: object) -> bool:
     """Whether it is what a step's call needs whose tool a deploy has changed."""
     return isinstance(made, dict) and (
-        isinstance(made.get("shown"), str) and isinstance(made.get("tool"), str) and isinstance(made.get("facts"), dict)
+        isinstance(made.get("shown"), str) and isinstance(made.get("tool"), str) and is_tool_facts(made.get("facts"))
     )
 
 
@@ -105,21 +110,38 @@ _REPLY: dict[str, Any] = {
     "output_error": lambda value: isinstance(value, str),
     "calls": lambda value: isinstance(value, list) and all(map(_is_call, value)),
     "refused": lambda value: isinstance(value, dict) and all(isinstance(why, str) for why in value.values()),
-    "gates": lambda value: isinstance(value, list) and all(isinstance(gate, dict) for gate in value),
+    "gates": lambda value: isinstance(value, list) and all(map(_is_gate, value)),
     "arguments": lambda value: isinstance(value, dict),
     "sizes": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
-    "declared": lambda value: isinstance(value, dict) and _is_declared(**value),
+    "declared": lambda value: isinstance(value, dict) and _is_declared(value),
 }
 
 
+def _is_declared(found: dict[str, Any]) -> bool:
+    """Whether it says what the calls of a turn need; see `tools_of`."""
+    tools, available = found.get("tools", {}), found.get("available", [])
+    return (
+        found.keys() <= {"tools", "available"}
+        and isinstance(tools, dict) and all(map(is_tool_facts, tools.values()))
+        and isinstance(available, list) and all(isinstance(name, str) for name in available)
+    )  # fmt: skip
+
+
 def _is_reply(found: dict[str, Any]) -> bool:
-    return "seq" in found and all(name in _REPLY and _REPLY[name](value) for name, value in found.items())
+    if "seq" not in found or not all(name in _REPLY and _REPLY[name](value) for name, value in found.items()):
+        return False
+    ids = [call[0] for call in found.get("calls", ())]
+    return all(gate["gate"]["name"] in ids for gate in found.get("gates", ()))
 
 
-def _is_declared(available: object = (), tools: object = None, **other: object) -> bool:
-    names = isinstance(available, list | tuple) and all(isinstance(name, str) for name in available)
-    facts = tools is None or (isinstance(tools, dict) and all(isinstance(one, dict) for one in tools.values()))
-    return names and facts and not other
+def _is_gate(found: object) -> bool:
+    """Whether it can be asked of people; when it was opened the workflow says."""
+    try:
+        question = Question.model_validate(found, strict=True)
+        Gate.read({**(question.gate or {}), "since": "2026-01-01T00:00:00+00:00"})
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return False
+    return True
 
 
 def _is_call(found: object) -> bool:

@@ -97,7 +97,15 @@ async def test_what_is_put_in_as_the_result_of_a_pipelines_tool_is_its_output(te
     assert (found["status"], found["outputs"]) == ("complete", {"pay": "paid in cash"})
 
 
-@pytest.mark.parametrize("value", ["a text", 7, None, [], {}, {"seq": "x"}, {"seq": 1, "calls": [3]}], ids=str)
+JUNK: list[Any] = [
+    "a text", 7, None, [], {}, {"seq": "x"}, {"seq": 1, "calls": [3]}, {"seq": 1, "untold": [9]},
+    {"seq": 1, "declared": {"tools": {"echo": 5}}}, {"seq": 1, "declared": {"tools": {"echo": {"swift": True}}}},
+    {"seq": 1, "declared": {"available": 3}}, {"seq": 1, "gates": [{}]},
+    {"seq": 1, "gates": [{"question": "?", "tool_call_id": "c1", "gate": {"name": "c1"}}]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", JUNK, ids=str)
 async def test_junk_in_the_place_of_a_models_answer_waits_for_a_person_and_is_asked_again(
     temporal: Temporal, value: Any
 ) -> None:

@@ -137,8 +137,8 @@ async def test_all_that_is_paused_goes_on_with_one_resume(temporal: Temporal) ->
         run = await start_pipeline(
             temporal.client, "line", input={}, run_key=temporal.session(), task_queue=temporal.name
         )
-        assert [item["name"] for item in await pending(run, 3)] == ["all/0", "all/1", "all/2"]
-        with pytest.raises(InputError, match="all/7 does not wait for that; waiting: all/0, all/1, all/2"):
+        assert {item["name"] for item in await pending(run, 3)} == {"all/0", "all/1", "all/2"}
+        with pytest.raises(InputError, match=r"all/7 does not wait for that; waiting: all/\d, all/\d, all/\d"):
             await temporal.people.resume(run.id, name="all/7")
         mend = True
         await temporal.people.resume(run.id, name="all/1")

@@ -121,7 +121,7 @@ async def test_a_failure_is_told_as_such_by_a_tool_that_was_made_safe_and_retrie
         run = await temporal.start("clerk")
         await pending(run)
     async with temporal.worker(clerk(approved(paid, safe_to_retry=True, retry=QUICK)), llm=ScriptedModel(SCRIPT)):
-        await run.execute_update("decide", {"gate": "c1", "decision": "approve"})
+        await temporal.people.decide(run.id, "c1", "approve", by="ada")
         assert (await result(run))["status"] == "complete"
     assert (read(await temporal.messages()), paid) == ({"c1": '{"error": "no money"}'}, ["paid"])
 

@@ -109,7 +109,7 @@ async def test_a_run_that_continues_as_new_knows_the_tools_of_its_turn(
     async with temporal.worker(clerk(post(approval=Approval(message="Post?"))), llm=ScriptedModel(script)):
         await latest.execute_update("answer", {"text": "yes"})
         await until(partial(waits_for, latest, "approval"))
-        await latest.execute_update("decide", {"gate": "c1", "decision": "approve", "by": "ada"})
+        await temporal.people.decide(latest.id, "c1", "approve", by="ada")
         assert (await result(run))["status"] == "complete"
     assert read(await temporal.messages()) == {"c1": "post x"}
 
@@ -161,7 +161,7 @@ async def test_an_approval_that_a_deploy_added_is_asked_for_the_next_call(tempor
     async with temporal.worker(clerk(post(approval=Approval(message="Post?"))), llm=ScriptedModel(script)):
         await run.execute_update("answer", {"text": "yes"})
         await until(partial(waits_for, run, "approval"))
-        await run.execute_update("decide", {"gate": "c1", "decision": "reject", "by": "ada"})
+        await temporal.people.decide(run.id, "c1", "reject", by="ada")
         assert (await result(run))["status"] == "complete"
     assert "rejected by ada" in read(await temporal.messages())["c1"]
 
@@ -174,7 +174,7 @@ async def test_a_gate_that_is_open_stays_so_whatever_a_deploy_asks_now(temporal:
         await pending(run)
     async with temporal.worker(clerk(post(**after)), llm=ScriptedModel(script)):
         assert [item["kind"] for item in await pending(run)] == ["approval"]
-        await run.execute_update("decide", {"gate": "c1", "decision": "approve", "by": "ada"})
+        await temporal.people.decide(run.id, "c1", "approve", by="ada")
         assert (await result(run))["status"] == "complete"
     assert read(await temporal.messages()) == {"c1": "post x"}
 
@@ -195,7 +195,7 @@ async def test_calls_of_other_tools_under_the_old_names_are_told_what_does_not_f
         run = await temporal.start("clerk")
         await pending(run)
     async with temporal.worker(clerk(wipe(ran)), llm=ScriptedModel(script)):
-        await run.execute_update("decide", {"gate": "c1", "decision": "approve", "by": "ada"})
+        await temporal.people.decide(run.id, "c1", "approve", by="ada")
         assert (await result(run))["status"] == "complete"
     assert ran == []
     (refused,) = tool_results(await temporal.messages())
@@ -216,7 +216,7 @@ async def test_what_was_approved_does_not_run_with_arguments_that_a_deploy_added
         run = await temporal.start("clerk")
         await pending(run)
     async with temporal.worker(clerk(post_to_all), llm=ScriptedModel(script)):
-        await run.execute_update("decide", {"gate": "c1", "decision": "approve", "by": "ada"})
+        await temporal.people.decide(run.id, "c1", "approve", by="ada")
         assert (await result(run))["status"] == "complete"
     (refused,) = tool_results(await temporal.messages())
     assert (ran, error_of(refused)) == (

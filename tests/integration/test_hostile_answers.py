@@ -102,14 +102,14 @@ async def test_a_kept_turn_that_cannot_be_read_is_told_in_words_and_read_again_w
     agent, model = Agent("a", tools=[post]), posts("hi")
     async with temporal.worker(agent, llm=model):
         handle = await temporal.start(agent)
-        await pending(handle)
+        (item,) = await pending(handle)
     path = tmp_path / "holdfast.db"
     with sqlite3.connect(path) as db:
         (kept,) = db.execute("SELECT reply FROM model_replies WHERE turn = 1").fetchone()
         db.execute("UPDATE model_replies SET reply = ? WHERE turn = 1", (kept[: len(kept) // 2],))
     again = await temporal.elsewhere()
     async with again.worker(agent, llm=model):
-        await again.people.decide(handle.id, "c1", "approve", by="ada")
+        await handle.signal("approve", {"gate": "c1", "by": "ada", "digest": item["digest"]})
         words = await until(lambda: _last_failure(handle))
         assert "turn 1 of run" in words
         assert "cannot be read" in words

@@ -34,7 +34,7 @@ async def waits_for_post(temporal: Temporal, *names: str) -> Run:
         await pending(run, len(names))
     async with temporal.worker(clerk(), llm=ScriptedModel([])):
         for one in calls:
-            await run.execute_update("decide", {"gate": one.id, "decision": "approve", "by": "ada"})
+            await temporal.people.decide(run.id, one.id, "approve", by="ada")
         await until(partial(waits_for, run, "worker"))
     return run
 

@@ -226,7 +226,7 @@ async def test_a_run_waits_for_a_worker_that_has_its_tool(temporal: Temporal) ->
         run = await temporal.start("poster")
         await pending(run)
     async with temporal.worker(Agent("poster", tools=[ask]), llm=ScriptedModel([])):
-        await run.execute_update("decide", {"gate": "c1", "decision": "approve"})
+        await temporal.people.decide(run.id, "c1", "approve", by="ada")
         await until(partial(_waits_for_a_worker, run))
         (waits,) = await pending(run)
         assert waits["name"] == "post"
@@ -257,7 +257,7 @@ async def test_a_call_that_waits_for_a_worker_when_its_run_is_cancelled_was_not_
         await pending(run, 2)
     async with temporal.worker(Agent("poster", tools=[ask]), llm=ScriptedModel([])):
         for gate in ("c2", "c3"):
-            await run.execute_update("decide", {"gate": gate, "decision": "approve"})
+            await temporal.people.decide(run.id, gate, "approve", by="ada")
         await until(partial(_waits_for_a_worker, run))
         await run.cancel()
         with pytest.raises(WorkflowFailureError):
