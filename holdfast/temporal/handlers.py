@@ -102,7 +102,7 @@ class Handlers(Gates):
                 await self._keep_in_store(messages)
                 kept = {str(said_id(said)) for said in messages}
                 self._kept |= kept
-                for message_id in kept & self._senders.keys():
+                for message_id in [one for one in self._senders if one in kept]:
                     self._mailbox.came_of(self._senders.pop(message_id), accepted=True)
         finally:
             self._keeping = None

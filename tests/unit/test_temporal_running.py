@@ -1,0 +1,18 @@
+"""What runs is cancelled in the order in which it began: the commands of a replay must be those of the first time."""
+
+import asyncio
+
+from holdfast.temporal.running import Running
+
+
+async def test_what_runs_is_cancelled_in_the_order_in_which_it_began() -> None:
+    running, loop = Running(), asyncio.get_running_loop()
+    handles: list[asyncio.Future[None]] = [loop.create_future() for _ in range(50)]
+    cancelled: list[int] = []
+    for number, handle in enumerate(handles):
+        handle.add_done_callback(lambda _, number=number: cancelled.append(number))  # type: ignore[misc]
+    waiting = [asyncio.ensure_future(running.wait(handle)) for handle in handles]
+    await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert cancelled == list(range(50))
