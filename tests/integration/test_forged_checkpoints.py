@@ -144,10 +144,12 @@ async def test_a_signed_checkpoint_goes_on_from_what_was_decided() -> None:
     posted, post = world(Approval(approvers=["ada", "bob"], quorum=2))
     agent = Agent("a", tools=[post])
     waiting = await waits(agent, posts("hi"), **KEY)
-    waiting = await resume(agent, waiting.checkpoint, llm=posts(), decisions=[approve(by="ada")], **KEY)  # type: ignore[assignment]
+    seen = waiting.approvals[0].digest
+    ada, bob = (approve(by=who, digest=seen) for who in ("ada", "bob"))
+    waiting = await resume(agent, waiting.checkpoint, llm=posts(), decisions=[ada], **KEY)  # type: ignore[assignment]
     assert waiting.approvals[0].approved_by == ("ada",)
     saved = waiting.checkpoint.model_dump_json()
-    ended = await resume(agent, saved, llm=ScriptedModel(["done"]), decisions=[approve(by="bob")], **KEY)
+    ended = await resume(agent, saved, llm=ScriptedModel(["done"]), decisions=[bob], **KEY)
     assert (assert_complete(ended).status, posted) == ("complete", ["hi"])
 
 

@@ -12,6 +12,7 @@ from holdfast import (
     InputError,
     SessionAccessDeniedError,
     assert_complete,
+    is_interrupted,
     pipeline,
     run,
     run_pipeline,
@@ -258,12 +259,13 @@ async def test_an_agent_says_who_may_approve_its_calls(temporal: Temporal) -> No
     posted, post = world(Approval())
     agent = Agent("a", tools=[post], access={"approve": only("boss")})
     given: Any = {"store": temporal.store, "session_id": "here"}
-    await run(agent, message="go", llm=posts("hi"), **given)
+    waiting = await run(agent, message="go", llm=posts("hi"), **given)
+    assert is_interrupted(waiting)
+    approve = {"gate": "c1", "decision": "approve", "digest": waiting.approvals[0].digest}
     words = "gate c1: eve may not decide it"
     with pytest.raises(InputError, match=words):
-        await run(agent, llm=posts(), decisions=[{"gate": "c1", "decision": "approve", "by": "eve"}], **given)
-    boss = {"gate": "c1", "decision": "approve", "by": "boss"}
-    await run(agent, llm=ScriptedModel(["done"]), decisions=[boss], **given)
+        await run(agent, llm=posts(), decisions=[{**approve, "by": "eve"}], **given)
+    await run(agent, llm=ScriptedModel(["done"]), decisions=[{**approve, "by": "boss"}], **given)
     async with temporal.worker(agent, llm=posts("ho")):
         handle = await temporal.start(agent)
         await pending(handle)

@@ -16,7 +16,7 @@ WITH = {"make": {"path": "pay", "what": "with"}}
 @pytest.mark.parametrize(
     ("activity", "reference", "found"),
     [
-        (names.CALL_MODEL, {}, {"seq": 2, "gates": [{}], "arguments": {"c1": "xx"}, "sizes": {"c1": 20_000}}),
+        (names.CALL_MODEL, {}, {"seq": 2, "arguments": {"c1": "xx"}, "sizes": {"c1": 20_000}}),
         (names.CALL_MODEL, {}, {"seq": 2, "declared": {"tools": {"pay": FACTS}}}),
         (names.CALL_MODEL, {}, {"seq": 2, "declared": {"available": ["pay"], "tools": {"pay": FACTS}}}),
         (names.STEP, WITH, {"made": "{}"}),
