@@ -182,7 +182,7 @@ class GateActivities:
                 denied = None if may is None else await called(
                     self._host, lambda: access_problem(may.access.get("approve"), decision.by))  # fmt: skip
                 refused = None if denied is None else f"gate {decision.gate}: {denied} decide it"
-            if refused is None and has_rule:
+            if refused is None and has_rule and call is None:  # a pipeline's; of a call see `_denied`
                 refused = approver_problem(self._approval(decision.gate), decision)
             if refused is None and decision.decision == "reject" and call is not None:
                 has_run = await has_started(self._host, run, *call)
