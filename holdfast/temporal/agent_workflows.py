@@ -368,20 +368,13 @@ class AgentRun(People):
         if self._gates_leave:
             await self._gates_left()
             await workflow.wait_condition(
-                lambda: workflow.all_handlers_finished() or self._has_senders() or bool(self._exports)
+                lambda: self._may_leave() or self._has_senders() or bool(self._exports) or self._running.cancelled
             )
             self._gates_leave = False
             self._continue_as_new_if_due()
 
     def _continue_as_new_if_due(self) -> None:
-        if (
-            self._exports
-            or self._running.cancelled
-            or self._keeping is not None
-            or not workflow.all_handlers_finished()
-        ):
-            return
-        if self._steps < STEPS and not is_long():
+        if not self._may_leave() or (self._steps < STEPS and not is_long()):
             return
         given = {name: value for name, value in self._given.plain().items() if name not in _ONCE}
         carried = {**self._progress.carried(self._state), **self._carried_decisions()}

@@ -167,7 +167,12 @@ class People(Handlers):
 
     def _leaves(self) -> bool:
         """Whether the history has grown so long, by messages alone, that the run must continue as new."""
-        return is_long() and workflow.all_handlers_finished()
+        return is_long() and self._may_leave()
+
+    def _may_leave(self) -> bool:
+        """Whether nobody would lose anything if the run continued as new now."""
+        is_needed = bool(self._exports) or self._running.cancelled or self._keeping is not None
+        return not is_needed and workflow.all_handlers_finished()
 
     def _answered(self, question: Question, outcome: Outcome, by: str | None = None) -> None:
         """Take what became of a question: the result of its call, or what a person says to the agent."""

@@ -63,7 +63,7 @@ def declared() -> list[str]:
         _value(path, keyword.value)
         for path in sources()
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call)
+        if isinstance(node, ast.Call) and not any(keyword.arg == "regex_engine" for keyword in node.keywords)
         for keyword in node.keywords
         if keyword.arg == "pattern"
     ]
