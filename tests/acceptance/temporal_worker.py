@@ -43,7 +43,7 @@ from holdfast import (
 )
 from holdfast.stores import Append, LedgerEntry, Session, SQLiteStore
 from holdfast.stores.locks import SessionLocks
-from holdfast.temporal import HoldfastPlugin, connect, model_activities, session_activities, transcripts
+from holdfast.temporal import HoldfastPlugin, connect
 from holdfast.testing import ScriptedModel
 
 QUICK = RetryPolicy(initial_interval=0.05, maximum_attempts=3)
@@ -290,11 +290,8 @@ class StoppingStore(SQLiteStore):
 def put_run_into_keys() -> None:
     """Break holdfast: let the keys of calls be the run's, so that each run of a session has a ledger of its own."""
 
-    def of_run(session: Session) -> str:
-        return f"{transcripts.session_key(session)}.{activity.info().workflow_run_id}"
-
-    for module in (model_activities, session_activities):
-        vars(module)["session_key"] = of_run
+    whole = Session.key.fget  # type: ignore[attr-defined]
+    Session.key = property(lambda session: f"{whole(session)}.{activity.info().workflow_run_id}")  # type: ignore[method-assign,assignment]
 
 
 class WithoutWorkflows(HoldfastPlugin):

@@ -184,8 +184,10 @@ class World:
 
     async def next_heartbeat(self, run: Run) -> None:
         """Wait until a run's activity has sent a heartbeat, and so has heard what the server wants of it."""
-        first = await self.activity(run)
+        for _ in range(2):  # the first may have left before
+            await self._next_heartbeat(run, await self.activity(run))
 
+    async def _next_heartbeat(self, run: Run, first: PendingActivityInfo | None) -> None:
         async def has_come() -> bool:
             now = await self.activity(run)
             return first is None or now is None or now.last_heartbeat_time != first.last_heartbeat_time
