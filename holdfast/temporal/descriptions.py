@@ -9,7 +9,7 @@ from temporalio import workflow
 from temporalio.common import SearchAttributeKey
 
 from holdfast.agent_loop import LoopState
-from holdfast.messages import cut, visible, visible_json
+from holdfast.messages import Usage, cut, visible, visible_json
 from holdfast.temporal import names
 
 if TYPE_CHECKING:
@@ -217,3 +217,10 @@ def _block(text: str) -> list[str]:
 
 def _time(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M} UTC"
+
+
+def shown_usage(whose: str, usage: Usage | None) -> str:
+    """Return in words what somebody has used."""
+    used = usage or Usage()
+    cost = "" if used.cost is None else f" and {used.cost:.4f} US dollars"
+    return f"{used.total_tokens:,} tokens{cost} by {whose}"

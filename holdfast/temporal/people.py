@@ -11,11 +11,10 @@ from temporalio.exceptions import ActivityError
 from holdfast.agent_loop import Decision, Gate, LoopState
 from holdfast.agents import Loop
 from holdfast.checkpoints import Question
-from holdfast.messages import Usage
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import STORE_OPTIONS
 from holdfast.temporal.calls import Calls
-from holdfast.temporal.descriptions import details, show_started
+from holdfast.temporal.descriptions import details, show_started, shown_usage
 from holdfast.temporal.elsewhere import anywhere
 from holdfast.temporal.facts import Call, Facts, Surroundings
 from holdfast.temporal.handlers import Handlers
@@ -97,9 +96,9 @@ class People(Handlers):
         if self._is_denied or self._given.asks_caller:
             self._state = self._state.unattended("Not run: the budget is spent")
             return
-        used = [_shown_usage("this run", self._state.usage)]
+        used = [shown_usage("this run", self._state.usage)]
         if self._state.session_usage is not None:
-            used.append(_shown_usage("its session", self._state.session_usage))
+            used.append(shown_usage("its session", self._state.session_usage))
         message = f"The budget is spent: {', '.join(used)}. Retry lets it use as much again"
         if await self.pause("budget", message):
             self._state = self._state.granted()
@@ -171,8 +170,8 @@ class People(Handlers):
 
     def _may_leave(self) -> bool:
         """Whether nobody would lose anything if the run continued as new now."""
-        is_needed = bool(self._exports) or self._running.cancelled or self._keeping is not None
-        return not is_needed and workflow.all_handlers_finished()
+        needed = self._exports or self._running.cancelled or self._keeping is not None
+        return not needed and workflow.all_handlers_finished()
 
     def _answered(self, question: Question, outcome: Outcome, by: str | None = None) -> None:
         """Take what became of a question: the result of its call, or what a person says to the agent."""
@@ -397,9 +396,3 @@ class People(Handlers):
 
 def _text(outcome: Outcome) -> str:
     return outcome.error if isinstance(outcome, Failed) else ""
-
-
-def _shown_usage(whose: str, usage: Usage | None) -> str:
-    used = usage or Usage()
-    cost = "" if used.cost is None else f" and {used.cost:.4f} US dollars"
-    return f"{used.total_tokens:,} tokens{cost} by {whose}"
