@@ -6,6 +6,7 @@ It outlives the run that it was said to. The next run of the session hears it, b
 from collections.abc import Collection, Sequence
 
 from holdfast.messages import Message, Record
+from holdfast.stores.kept_values import read_kept
 from holdfast.stores.protocol import Ledger, Session
 
 
@@ -31,7 +32,7 @@ class Unheard:
         first = await self._count(self._heard)
         found: list[KeptMessage] = []
         while (text := await self._store.load_reply(self._said, first + len(found))) is not None:
-            found.append(KeptMessage.model_validate_json(text))
+            found.append(read_kept(f"a message in {self._said}", text, KeptMessage.model_validate_json))
         return found
 
     async def keep(self, messages: Sequence[KeptMessage]) -> None:

@@ -8,11 +8,10 @@ from temporalio import activity
 
 from holdfast.agent_loop import unanswered
 from holdfast.checkpoints import Checkpoint, Question, signed
-from holdfast.messages import Usage, read_json
-from holdfast.stores.kept_values import read_kept
+from holdfast.messages import Usage
 from holdfast.temporal import names
 from holdfast.temporal.failures import TypedErrors
-from holdfast.temporal.gate_activities import arguments_of, edit_place
+from holdfast.temporal.gate_activities import arguments_of, load_edit
 from holdfast.temporal.hosts import AgentHost
 from holdfast.temporal.transcripts import Transcript
 from holdfast.temporal.wire import CHECKPOINT_BYTES
@@ -61,7 +60,6 @@ class ExportActivities:
         approvals = [dict(one) for one in question.gate["approvals"]]
         for one in approvals:
             if one.get("edit") is not None:
-                kept = await self._host.load_kept(edit_place(run, one["edit"]["digest"]), 0)
-                one["edit"] = read_kept(f"edited arguments of run {run}", kept, read_json)
+                one["edit"] = await load_edit(self._host, run, one["edit"]["digest"])
         arguments = arguments_of(record, str(question.tool_call_id))
         return question.model_copy(update={"gate": {**question.gate, "approvals": approvals, "arguments": arguments}})

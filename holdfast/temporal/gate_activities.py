@@ -29,9 +29,10 @@ from holdfast.errors import InputError
 from holdfast.local.dispatches import call_key, last_dispatch
 from holdfast.local.gates import decision_of
 from holdfast.local.pipeline_results import Kept
-from holdfast.messages import ToolCall, json_problem
+from holdfast.messages import ToolCall, json_problem, read_json
 from holdfast.pipelines import Pipeline, Step
 from holdfast.pipelines.paths import find
+from holdfast.stores.kept_values import read_kept
 from holdfast.stores.protocol import DurableStore, Session
 from holdfast.temporal import names
 from holdfast.temporal.facts import Surroundings
@@ -304,9 +305,15 @@ async def has_started(host: AgentHost, run: str, turn: int, position: int) -> bo
 async def keep_edit(host: AgentHost, run: str, edit: object) -> None:
     """Keep the arguments that people have put in place of the model's."""
     if edit is not None:
-        await host.store.save_reply(edit_place(run, edit_digest(edit)), 0, to_json(edit).decode())
+        await host.store.save_reply(_edit_place(run, edit_digest(edit)), 0, to_json(edit).decode())
 
 
-def edit_place(run: str, digest: str) -> str:
+async def load_edit(host: AgentHost, run: str, digest: str) -> Any:
+    """Return what `keep_edit` has kept."""
+    kept = await host.load_kept(_edit_place(run, digest), 0)
+    return read_kept(f"edited arguments of run {run}", kept, read_json)
+
+
+def _edit_place(run: str, digest: str) -> str:
     """Return where edited arguments are kept."""
     return f"{run}/edits/{digest}"

@@ -20,12 +20,11 @@ from holdfast.local.at_work import may_run
 from holdfast.local.dispatches import call_key, last_dispatch
 from holdfast.local.threads import bounded
 from holdfast.messages import ToolCall, Usage, error_text, read_json
-from holdfast.stores.kept_values import read_kept
 from holdfast.stores.protocol import LedgerEntry, session_id_of
 from holdfast.temporal import names
 from holdfast.temporal.facts import GRACE, TIMEOUT, ToolFacts, tool_facts
 from holdfast.temporal.failures import TypedErrors
-from holdfast.temporal.gate_activities import arguments_of, edit_place
+from holdfast.temporal.gate_activities import arguments_of, load_edit
 from holdfast.temporal.hosts import AgentHost, Heartbeats, surely
 from holdfast.temporal.invocations import Invocations
 from holdfast.temporal.transcripts import read_entry
@@ -139,8 +138,7 @@ class ToolActivities:
         if approved is not None:
             arguments = arguments_of(record, call.id)
             if "edit" in approved:
-                kept = await self._host.load_kept(edit_place(run, approved["edit"]), 0)
-                arguments = read_kept(f"edited arguments of run {run}", kept, read_json)
+                arguments = await load_edit(self._host, run, approved["edit"])
             if arguments is not None:
                 call = ToolCall(id=call.id, name=call.name, arguments=arguments)
         return Place(reference, record, call)
