@@ -10,7 +10,7 @@ from typing import cast
 from uuid import uuid4
 
 from holdfast.errors import SessionConflictError
-from holdfast.stores.protocol import AgentStore, Ledger
+from holdfast.stores.protocol import AgentStore, Ledger, LedgerEntry
 
 _BATCH = 8  # nearly all calls are dispatched once
 
@@ -23,13 +23,25 @@ def call_key(position: int, call_id: str, dispatch: int = 1) -> str:
 
 async def last_dispatch(store: Ledger, scope: str, position: int, call_id: str) -> int:
     """Return the number of the last dispatch of a call that has an entry; 0 if none has."""
-    last = 0
+    return (await _dispatched(store, scope, position, call_id))[0]
+
+
+async def has_started(store: Ledger, scope: str, position: int, call_id: str) -> bool:
+    """Return whether a call was ever begun: then it cannot be rejected any more."""
+    _, entry = await _dispatched(store, scope, position, call_id)
+    return entry is not None and entry.state != "abandoned"
+
+
+async def _dispatched(store: Ledger, scope: str, position: int, call_id: str) -> tuple[int, LedgerEntry | None]:
+    """Return the number of a call's last dispatch that has an entry, and the entry; 0 if none has."""
+    last, entry = 0, None
     while True:
         keys = [call_key(position, call_id, number) for number in range(last + 1, last + 1 + _BATCH)]
-        found = len(await store.load_entries(scope, keys))
-        last += found
-        if found < _BATCH:
-            return last
+        found = await store.load_entries(scope, keys)
+        last += len(found)
+        entry = found.get(call_key(position, call_id, last), entry)
+        if len(found) < _BATCH:
+            return last, entry
 
 
 async def claim_next(store: Ledger, scope: str, position: int, call_id: str, *, owner: str) -> bool:

@@ -26,7 +26,7 @@ from holdfast.agent_loop import (
 from holdfast.agents import Agent
 from holdfast.checkpoints import Question
 from holdfast.errors import InputError
-from holdfast.local.dispatches import call_key, last_dispatch
+from holdfast.local.dispatches import has_started
 from holdfast.local.gates import decision_of
 from holdfast.local.pipeline_results import Kept
 from holdfast.messages import ToolCall, json_problem, read_json
@@ -186,7 +186,7 @@ class GateActivities:
             if refused is None and has_rule and call is None:  # a pipeline's; of a call see `_denied`
                 refused = approver_problem(self._approval(decision.gate), decision)
             if refused is None and decision.decision == "reject" and call is not None:
-                has_run = await has_started(self._host, run, *call)
+                has_run = await _has_started(self._host, run, *call)
                 refused = f"gate {decision.gate}: the call has run already" if has_run else None
             if refused is None and call is not None:
                 refused = await self._denied(run, call, decision)
@@ -207,7 +207,7 @@ class GateActivities:
                     await keep_edit(self._host, run, decision.edit)
                     decision = decision.model_copy(update={"edit": edit_reference(decision.edit)})
                 found["decisions"].append([decision.model_dump(exclude_none=True), row.at.isoformat()])
-            if call is not None and await has_started(self._host, run, *call):
+            if call is not None and await _has_started(self._host, run, *call):
                 found["has_run"] = True
             return found
 
@@ -292,14 +292,10 @@ async def _digest(client: Client, signal: WorkflowExecutionSignaledEventAttribut
     return None if json_problem(data) is not None else edit_digest(data)
 
 
-async def has_started(host: AgentHost, run: str, turn: int, position: int) -> bool:
-    """Return whether a call of a run was ever begun, by the ledger: then it cannot be rejected any more."""
+async def _has_started(host: AgentHost, run: str, turn: int, position: int) -> bool:
+    """Return whether a call of a run was ever begun, by the ledger."""
     record = await host.load_record(run, turn)
-    call_id = record.calls[position].id
-    last = await last_dispatch(host.store, record.key, position, call_id)
-    key = call_key(position, call_id, max(1, last))
-    entry = (await host.store.load_entries(record.key, [key])).get(key)
-    return entry is not None and entry.state != "abandoned"
+    return await has_started(host.store, record.key, position, record.calls[position].id)
 
 
 async def keep_edit(host: AgentHost, run: str, edit: object) -> None:
