@@ -7,6 +7,7 @@ from typing import Literal, Self
 
 from holdfast.errors import InputError
 from holdfast.messages import Message
+from holdfast.stores.kept_values import reading
 from holdfast.stores.locks import SessionLocks
 from holdfast.stores.partial_answers import PartialAnswer
 from holdfast.stores.protocol import (
@@ -16,7 +17,6 @@ from holdfast.stores.protocol import (
     RunningCall,
     Session,
 )
-from holdfast.stores.sqlite_files import reading
 from holdfast.stores.sqlite_migrations import MIGRATIONS
 from holdfast.stores.sqlite_rows import (
     DECISION,
@@ -98,7 +98,7 @@ class SQLiteStore:
             lambda db: db.execute(f"SELECT {SESSION} FROM agent_sessions WHERE id = ?", (session_id,)).fetchall(),
             writes=False,
         )
-        with reading(self._path, f"session {session_id}"):
+        with reading(f"session {session_id} in {self._path}"):
             return read_session(rows[0]) if rows else None
 
     async def save_session(self, session: Session) -> None:
@@ -114,7 +114,7 @@ class SQLiteStore:
         )
         messages = []
         for place, row in enumerate(rows, 1):
-            with reading(self._path, f"session {session_id}, message {place} of {len(rows)}"):
+            with reading(f"session {session_id}, message {place} of {len(rows)} in {self._path}"):
                 messages.append(read_message(row))
         return messages
 
@@ -172,7 +172,7 @@ class SQLiteStore:
         )
         found = []
         for row in rows:
-            with reading(self._path, f"session {row[0]}"):
+            with reading(f"session {row[0]} in {self._path}"):
                 found.append(read_session(row))
         return found
 
@@ -248,7 +248,7 @@ class SQLiteStore:
         rows = await self._do(lambda db: db.execute(f"SELECT {RUNNING} FROM running_calls").fetchall(), writes=False)
         calls = []
         for row in rows:
-            with reading(self._path, f"running call {row[0]}"):
+            with reading(f"running call {row[0]} in {self._path}"):
                 calls.append(RunningCall(**dict(zip(RUNNING.split(", "), row, strict=True))))
         return calls
 
@@ -301,7 +301,7 @@ class SQLiteStore:
         )
         decisions = []
         for place, row in enumerate(rows, 1):
-            with reading(self._path, f"decision {place} of {len(rows)} of run {run_key}"):
+            with reading(f"decision {place} of {len(rows)} of run {run_key} in {self._path}"):
                 decisions.append(read_decision(row))
         return decisions
 

@@ -3,11 +3,9 @@
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
-from holdfast.errors import HoldfastError, InputError, StoreError
-from holdfast.messages import error_text
+from holdfast.errors import HoldfastError, StoreError
 from holdfast.stores.private_files import private
 
 BREAKING = "-- breaking"  # begins a script after which code that does not know it cannot use the file
@@ -177,19 +175,6 @@ def _migrate(db: sqlite3.Connection, path: str, migrations: tuple[str, ...]) -> 
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
-
-
-@contextmanager
-def reading(store: object, row: str) -> Iterator[None]:
-    """Read a row; one that nobody could have written as it is, is an error of the store that names it.
-
-    Raises:
-        StoreError: the row cannot be read.
-    """
-    try:
-        yield
-    except (InputError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise StoreError(f"The store {store} is damaged at {row}: {error_text(error)}") from error
 
 
 def translated(error: Exception, path: str) -> Exception:

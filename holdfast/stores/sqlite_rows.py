@@ -11,9 +11,9 @@ from pydantic_core import to_json
 from holdfast.checkpoints import Question
 from holdfast.errors import InputError, SessionConflictError
 from holdfast.messages import Message, ToolCall, Usage
+from holdfast.stores.kept_values import reading
 from holdfast.stores.partial_answers import PartialAnswer
 from holdfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall, Session, kept_from
-from holdfast.stores.sqlite_files import reading
 from holdfast.stores.workers import AtWork
 
 SESSION = (
@@ -204,7 +204,8 @@ def find_entry(db: sqlite3.Connection, run_key: str, call_key: str) -> LedgerEnt
     if row is None:
         return None
     state, owner, arguments_hash, result, at = row
-    with reading(db.execute("PRAGMA database_list").fetchone()[2], f"call {call_key} of run {run_key} in the ledger"):
+    path = db.execute("PRAGMA database_list").fetchone()[2]
+    with reading(f"call {call_key} of run {run_key} in the ledger of {path}"):
         return LedgerEntry(
             state=state,
             owner=owner,

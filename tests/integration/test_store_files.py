@@ -333,5 +333,5 @@ async def test_a_stored_call_that_is_torn_is_damage_and_not_a_traceback(tmp_path
         db.execute("UPDATE agent_messages SET tool_calls = '[{'")
         db.commit()
     async with sqlite_store(path) as store:
-        with pytest.raises(StoreError, match="is damaged at session s"):
+        with pytest.raises(StoreError, match=r"has session s, message 1 of 1 in .*, but it cannot be read"):
             await store.load_messages("s")
