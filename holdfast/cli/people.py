@@ -92,21 +92,29 @@ async def approve(
 ) -> None:
     """Approve at a gate of a run.
 
-    Arguments over 16 KB are read from the store, and shown. What is not shown is approved by its --digest alone.
+    What is approved is shown in the terminal, arguments over 16 KB from the store, and asked about. Where nobody can be
+    asked, in a script, a pipe or with -o json, --digest says what was looked at, or --yes that nobody needs to look;
+    arguments over 16 KB are then approved by their --digest alone.
 
     GATE is the path of a step, or the id of a tool call, as `pending` shows it; it may be left out if only one waits.
     """
     item = await _gate(client, run, gate)
     changed = None if edit is None else read_json_option("--edit", edit)
-    is_shown = output.is_text and not yes and sys.stdin.isatty()
-    if _is_cut(item) and given["digest"] is None:
-        if not is_shown:
+    asks = output.is_text and not yes and sys.stdin.isatty()
+    if not asks and given["digest"] is None:
+        if _is_cut(item):
             raise InputError(
                 f"Call {item['name']} has {item['size']:,} bytes of arguments, which nobody has seen here: look at "
-                "them with `holdfast pending --full`, and give the --digest that stands beside them"
+                "them with `holdfast pending --full -o json`, and give the digest that stands beside them as --digest"
             )
-        item = await _whole(item, store)
-    if is_shown:
+        if not yes:
+            raise InputError(
+                f"Nobody can be asked here whether to approve {item['name']} of {run}: give the digest that "
+                "`holdfast pending -o json` shows for it as --digest, or --yes to approve whatever waits there"
+            )
+    if asks:
+        if given["digest"] is None:
+            item = await _whole(item, store)
         write_waiting(output, {**item, "workflow_id": run})
         if changed is not None:
             output.line(f"  In its place: {edit}")

@@ -18,6 +18,7 @@ STORE = click.option(
     "--store", metavar="FILE", envvar="HOLDFAST_STORE",
     help="SQLite store of sessions; else the application's own `store`, or holdfast.db.  [env: HOLDFAST_STORE]",
 )  # fmt: skip
+_STOPS = "temporalio.worker._worker"  # the log in which the SDK says that a worker stops
 
 
 class _Safe(logging.Formatter):
@@ -39,14 +40,19 @@ def log_safely(which: logging.Filter) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
-class _Outages(logging.Filter):
-    """Says once a minute that the server does not answer, where the SDK does for each poller and attempt."""
+class _OfTheSDK(logging.Filter):
+    """Says once a minute that the server does not answer, where the SDK does for each poller and attempt.
+
+    What the SDK says when a worker stops is left out, since the command says so itself.
+    """
 
     _told = 0.0
 
     def filter(self, record: logging.LogRecord) -> bool:
         from holdfast.temporal.connections import reason_of
 
+        if record.name == _STOPS and record.levelno == logging.INFO:
+            return False
         if record.name != SDK_LOG or " retried " not in record.msg:
             return True
         if record.created < self._told + 60:
@@ -75,7 +81,7 @@ async def worker(
 
     from holdfast.temporal import HoldfastPlugin
 
-    log_safely(_Outages())
+    log_safely(_OfTheSDK())
     app = load_application(application, store)
     plugin = HoldfastPlugin(
         agents=app.agents.values(),

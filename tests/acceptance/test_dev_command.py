@@ -181,6 +181,7 @@ def test_an_application_is_served_and_served_anew_when_its_file_changes(tmp_path
         assert answer() == "third"
         terminal.type(CTRL_C)
         assert terminal.end() == 0, terminal.shown
+        assert "temporalio" not in terminal.shown
         assert left_running(environment) == []
 
 

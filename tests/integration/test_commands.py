@@ -236,14 +236,33 @@ async def test_a_call_is_approved_with_an_edit(temporal: Temporal) -> None:
         assert "Waits for approval c1: Charge the customer?" in shown
         assert '  Arguments  {"amount": 5}' in shown
         assert "  Approvers  ada" in shown
-        assert "root may not decide it; ada may" in await refused(temporal, "approve", run.id, HOLDFAST_USER="root")
+        assert "root may not decide it; ada may" in await refused(
+            temporal, "approve", run.id, "--yes", HOLDFAST_USER="root"
+        )
         assert "no approval 'c2'; open: c1" in await refused(temporal, "approve", run.id, "c2")
         assert "digest" in await refused(temporal, "approve", run.id, "--digest", "0123")
-        approved = await done(temporal, "approve", run.id, "--edit", '{"amount": 7}', "--comment", "less")
+        approved = await done(temporal, "approve", run.id, "--yes", "--edit", '{"amount": 7}', "--comment", "less")
         assert approved == f"Approved c1 of {run.id}, by ada\n"
         await result(run)
         assert "waits for no approval" in await refused(temporal, "approve", run.id)
     assert "charged 7" in (await temporal.messages())[2].content
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+async def test_nothing_is_approved_in_a_pipe_unless_it_says_what_or_that_it_need_not_ask(
+    temporal: Temporal, form: str
+) -> None:
+    agent = Agent("clerk", tools=[charge])
+    async with temporal.worker(agent, llm=asking(CHARGES)):
+        run = await temporal.start(agent)
+        (item,) = await pending(run)
+        for stdin in (None, "y\n"):
+            words = await refused(temporal, "approve", run.id, "-o", form, stdin=stdin)
+            assert "Nobody can be asked here" in words
+            assert "--yes" in words
+        assert await pending(run) == [item]
+        await done(temporal, "approve", run.id, "-o", form, "--digest", item["digest"])
+        await result(run)
 
 
 async def test_a_call_is_rejected_with_a_reason_that_the_model_reads(temporal: Temporal) -> None:
@@ -265,7 +284,7 @@ async def test_of_several_gates_one_is_named(temporal: Temporal) -> None:
         await pending(run, 2)
         assert "waits for 2 approvals; name one of c1, c2" in await refused(temporal, "approve", run.id)
         for gate in ("c1", "c2"):
-            await done(temporal, "approve", run.id, gate)
+            await done(temporal, "approve", run.id, gate, "--yes")
         await result(run)
 
 
