@@ -95,7 +95,7 @@ async def test_no_approval_is_lost_when_a_run_goes_on_as_new_amid_exports(
     posted, post = world(Approval(approvers=["ada", "bob"], quorum=2))
     async with temporal.worker(Agent("a", tools=[post]), llm=posts("hi")):
         handle = await temporal.start("a")
-        await pending(handle)
+        (item,) = await pending(handle)
         latest: Run = temporal.client.get_workflow_handle(handle.id)
         people = temporal.people
 
@@ -107,7 +107,7 @@ async def test_no_approval_is_lost_when_a_run_goes_on_as_new_amid_exports(
                 )  # fmt: skip
 
         async def ada() -> None:
-            await people.decide(handle.id, "c1", "approve", by="ada")
+            await people.decide(handle.id, "c1", "approve", by="ada", digest=item["digest"])
 
         await asyncio.gather(meanwhile(), ada())
 
