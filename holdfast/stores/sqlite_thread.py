@@ -26,7 +26,7 @@ Put = Callable[["list[_Job]"], None]
 
 A_FEW = 16  # jobs of one turn of the loop; for more, the thread's hand-overs are cheap
 QUICK = 0.005  # seconds; a disk that takes longer must not hold the loop up
-STALL = 0.05  # seconds of one commit, after which the thread is better at once
+STALL = 0.05  # seconds of one commit, after which all is the thread's, until one of its own was quicker
 LOCKED = 0.5  # seconds that work waits for a lock that was not given before; also what reads stands behind it
 A_WHILE = 1.0  # seconds, for which all work then is the thread's
 
@@ -121,27 +121,27 @@ class _Here:
         if not self._is_free(queue):
             return False
         self._jobs = [job]
-        job.loop.call_soon(self._work_off, put)
+        job.loop.call_soon(self._work_off, queue, put)
         return True
 
     def _is_free(self, queue: "_Queue") -> bool:
         if self._jobs and not self._jobs[0].loop.is_closed():
             return False  # another loop's turn
-        if queue.done != queue.asked or not queue.is_open or self._path == ":memory:":
+        if queue.done != queue.asked or not queue.is_open or queue.is_slow or self._path == ":memory:":
             return False
         here = (os.getpid(), threading.get_ident())
         if self._owner is None:
             self._owner = here
         return self._owner == here and time.monotonic() >= self._slow_until
 
-    def _work_off(self, put: "Put") -> None:
+    def _work_off(self, queue: "_Queue", put: "Put") -> None:
         jobs, self._jobs = self._jobs, []
         if len(jobs) > A_FEW:
             put(jobs)
         elif jobs:
-            self._do(jobs, put)
+            self._do(jobs, queue, put)
 
-    def _do(self, jobs: "list[_Job]", put: "Put") -> None:
+    def _do(self, jobs: "list[_Job]", queue: "_Queue", put: "Put") -> None:
         started = time.monotonic()
         try:
             self._file.check()
@@ -158,6 +158,7 @@ class _Here:
         self._typical += (ended - started - self._typical) / 8  # one slow flush among quick ones is no slow disk
         if self._typical > QUICK or ended - started > STALL:
             self._slow_until, self._typical = ended + A_WHILE, 0.0
+            queue.is_slow = ended - started > STALL
         busy = [job for job in jobs if is_busy(job.error)]
         if busy:  # what reads comes after what writes
             busy = [job for job in jobs if job in busy or not job.writes]
@@ -179,13 +180,14 @@ class _Here:
 class _Queue:
     """What a thread has been asked to do."""
 
-    __slots__ = ("asked", "done", "is_open", "jobs")
+    __slots__ = ("asked", "done", "is_open", "is_slow", "jobs")
 
     def __init__(self) -> None:
         self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self.asked = 0
         self.done = 0
         self.is_open = False  # the thread has found the file to be a store, and migrated it
+        self.is_slow = False  # the last that was written, here or on the loop, took longer than `STALL`
 
 
 @dataclass(slots=True, eq=False)
@@ -208,6 +210,7 @@ def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, queue: _
             batch.append(jobs.get())
         closing = None in batch
         todo = [job for job in batch if job is not None]
+        writers, began = [job for job in todo if job.writes], time.monotonic()
         try:
             file.check()
             db = db or open_file(path, migrations, busy_timeout)
@@ -217,7 +220,8 @@ def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, queue: _
         except Exception as error:
             for job in todo:
                 job.error = error
-        writers = [job for job in todo if job.writes]
+        if writers:
+            queue.is_slow = time.monotonic() - began > STALL
         if db is not None and writers and was_busy != (was_busy := any(is_busy(job.error) for job in writers)):
             wait_for_locks(db, min(LOCKED, busy_timeout) if was_busy else busy_timeout)
         for job in todo:

@@ -6,6 +6,7 @@ import gc
 import os
 import sqlite3
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ async def test_work_that_a_signal_breaks_off_leaves_no_transaction_open(tmp_path
         assert await where(store)
         job = sqlite_thread._Job(stop, True, loop := asyncio.get_running_loop(), loop.create_future())
         with pytest.raises(Stop):
-            store._thread._here._do([job], store._thread._put)
+            store._thread._here._do([job], store._thread._queue, store._thread._put)
         assert job.future.cancelled()
         await append(store, "b")
         assert await contents(store) == ["a", "b"]
@@ -151,6 +152,33 @@ async def test_what_is_quick_is_done_on_the_loop_and_what_was_slow_leaves_the_re
         assert await where(store)
         assert not any(await asyncio.gather(*(where(store) for _ in range(sqlite_thread.A_FEW + 1))))
         assert await where(store)
+
+
+async def test_a_disk_that_hangs_at_every_write_holds_the_loop_up_once_until_it_is_quick_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, hangs, threads = sqlite_thread._work_off, True, list[str]()
+
+    def work_off(db: sqlite3.Connection, jobs: list[Any]) -> None:
+        usual(db, jobs)
+        if any(job.writes for job in jobs):
+            threads.append(threading.current_thread().name)
+            time.sleep(1.5 * sqlite_thread.STALL if hangs else 0)
+
+    monkeypatch.setattr(sqlite_thread, "A_WHILE", 0.0)
+    monkeypatch.setattr(sqlite_thread, "_work_off", work_off)
+    async with sqlite_store(tmp_path / "holdfast.db") as store:
+        await contents(store)  # opens it, and writes nothing
+        for name in "abcde":
+            await append(store, name)
+            await contents(store)
+        loop = threading.current_thread().name
+        assert [name == loop for name in threads] == [True, False, False, False, False]
+        hangs = False
+        await append(store, "f")
+        await append(store, "g")
+        assert [name == loop for name in threads[5:]] == [False, True]
+        assert await contents(store) == [*"abcdefg"]
 
 
 async def test_the_loop_goes_on_while_another_process_writes_and_writes_keep_their_order(tmp_path: Path) -> None:
