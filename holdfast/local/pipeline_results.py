@@ -71,12 +71,21 @@ class Kept:
             SessionAccessDeniedError: somebody else has begun it.
         """
         is_new = not await self.find("?input")
-        if (await self.keep("?who", dict(who))) != dict(who):
-            raise SessionAccessDeniedError(self.name)
+        await self.keep("?who", dict(who))
+        await self.check(who)
         if is_new or given is None:
             await self.keep("?input", given)
         elif self["?input"] != given:
             raise InputError(f"Run {self.name} was begun with another input; give it another run_key, or no input")
+
+    async def check(self, who: Mapping[str, str | None]) -> None:
+        """Refuse who has not begun the run, if anybody has.
+
+        Raises:
+            SessionAccessDeniedError: somebody else has.
+        """
+        if await self.find("?who") and self["?who"] != dict(who):
+            raise SessionAccessDeniedError(self.name)
 
     # --- decisions ---
 

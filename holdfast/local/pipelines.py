@@ -85,6 +85,7 @@ class PipelineRun:
             return await self._run(given)
         hold = self._name  # with a slash, as no session has it
         if not await self._store.hold(hold):
+            await self._kept.check(self._who)  # a stranger learns nothing, not even of the run
             raise SessionConflictError(f"Run {self._name} is in flight; wait for it to end, then run it again")
         try:
             return await self._run(given)

@@ -26,7 +26,7 @@ from holdfast.pipelines import Pipeline
 from holdfast.stores.protocol import check_session_id, session_key_of
 from holdfast.temporal import names
 from holdfast.temporal.items import read_items, read_state, unreadable
-from holdfast.temporal.owners import start_or_say
+from holdfast.temporal.owners import check_owner, start_or_say
 from holdfast.temporal.seen import answer, our_run, runs_query
 from holdfast.temporal.sending import Signal, send
 from holdfast.temporal.wire import CHECKPOINT_BYTES, AgentInput, PipelineInput, check_json
@@ -69,7 +69,7 @@ async def start_agent(
     Raises:
         InputError: an argument cannot be used.
         SessionConflictError: the session has a run in flight.
-        SessionAccessDeniedError: with "message": that run is somebody else's.
+        SessionAccessDeniedError: that run is somebody else's.
     """
     name = agent.name if isinstance(agent, Agent) else agent
     session = f"sess_{uuid4()}" if session_id is None else check_session_id(session_id)
@@ -101,6 +101,7 @@ async def start_agent(
             return await start_or_say(start, client, options["id"], session, said, (user_id, tenant_id))
         return await start()
     except WorkflowAlreadyStartedError as error:
+        await check_owner(client, options["id"], error.run_id, session, (user_id, tenant_id))
         raise SessionConflictError(
             f"Session {session} has a run in flight, workflow {options['id']}: wait for its result, or say the message "
             'to it with if_running="message"'
@@ -132,6 +133,7 @@ async def start_pipeline(
     Raises:
         InputError: an argument cannot be used.
         SessionConflictError: there is a run of that key; it has one, whatever became of it.
+        SessionAccessDeniedError: that run is somebody else's.
     """
     if not isinstance(pipeline, str | Pipeline):
         kind = type(pipeline).__name__
@@ -151,6 +153,7 @@ async def start_pipeline(
     try:
         return await client.start_workflow(name, given, task_queue=task_queue, result_type=dict[str, Any], **options)
     except WorkflowAlreadyStartedError as error:
+        await check_owner(client, options["id"], error.run_id, key, (user_id, tenant_id))
         text = f"Pipeline {name} has a run {key} already, in flight or ended: workflow {options['id']}"
         raise SessionConflictError(f"{text}. To run it again give another run_key, and restart_of= to use what it did"
                                    ) from error  # fmt: skip

@@ -43,13 +43,13 @@ async def start_or_say(
     return await start()
 
 
-async def check_owner(client: Client, workflow_id: str, run_id: str, session: str, who: Owner) -> None:
-    """Refuse to tell a stranger more of a session's run."""
+async def check_owner(client: Client, workflow_id: str, run_id: str | None, session: str, who: Owner) -> None:
+    """Refuse to tell a stranger more of the run of a session, or of a run key."""
     if is_stranger(await owner_of(client, workflow_id, run_id), who):
         raise SessionAccessDeniedError(session)
 
 
-async def owner_of(client: Client, workflow_id: str, run_id: str) -> Owner:
+async def owner_of(client: Client, workflow_id: str, run_id: str | None) -> Owner:
     """Return whose a run is; nobody's if it was started for nobody."""
     handle = client.get_workflow_handle(workflow_id, run_id=run_id)
     async for event in handle.fetch_history_events(page_size=1):

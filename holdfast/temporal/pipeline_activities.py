@@ -88,9 +88,7 @@ class PipelineActivities:
     ) -> tuple[dict[str, Any], Any]:
         """Keep what an earlier run came to before a step as this run's; returns what is done so, and its input."""
         earlier, first = Kept(restart["run"], self._host.store), restart["from"]
-        if not await earlier.find("?who"):
-            raise InputError(f"restart: there is no run {restart['run']} in this store")
-        if earlier["?who"] != who:
+        if not await earlier.find("?who") or earlier["?who"] != who:  # a stranger does not learn which
             raise SessionAccessDeniedError(restart["run"])
         if (await self._host.load_opened(restart["run"]))["pipeline"] != pipeline.name:
             raise InputError(f"restart: run {restart['run']} is one of another pipeline")

@@ -1,5 +1,6 @@
 """Tenants share no sessions, and strangers join no run: every door asks whose it is."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,6 +12,7 @@ from holdfast import (
     Approval,
     InputError,
     SessionAccessDeniedError,
+    SessionConflictError,
     assert_complete,
     is_interrupted,
     pipeline,
@@ -148,6 +150,59 @@ async def test_a_stranger_neither_speaks_into_a_run_nor_reads_its_answer(tempora
 
 def question_of() -> Any:
     return {"tool_calls": [{"id": "c1", "name": "ask", "arguments": {"question": "ok?"}}]}
+
+
+@pytest.mark.parametrize("who", [{"user_id": "bob", "tenant_id": "acme"}, {"tenant_id": "acme"}], ids=str)
+async def test_who_starts_where_somebody_elses_run_is_in_flight_does_not_learn_of_it(
+    temporal: Temporal, who: dict[str, Any]
+) -> None:
+    flow = pipeline("w").step("ok", approval=Approval()).build()
+    keyed: Any = {"run_key": temporal.name, "task_queue": temporal.name}
+    async with question(temporal, **ADA):
+        with pytest.raises(SessionAccessDeniedError, match=f"denied: {temporal.session()}"):
+            await temporal.start(clerk, "and I?", **who)
+        with pytest.raises(SessionConflictError, match="has a run in flight"):
+            await temporal.start(clerk, "and I?", **ADA)
+    await start_pipeline(temporal.client, flow, **keyed, **ADA)
+    with pytest.raises(SessionAccessDeniedError, match=f"denied: {temporal.name}"):
+        await start_pipeline(temporal.client, flow, **keyed, **who)
+    with pytest.raises(SessionConflictError, match="has a run"):
+        await start_pipeline(temporal.client, flow, **keyed, **ADA)
+
+
+async def test_who_runs_a_pipeline_by_somebody_elses_key_does_not_learn_that_it_runs(store: SQLiteStore) -> None:
+    inside, go_on = asyncio.Event(), asyncio.Event()
+
+    async def answer(messages: Any, tools: Any) -> str:
+        inside.set()
+        await go_on.wait()
+        return "done"
+
+    flow = pipeline("w").step("say", agent=helper, input=lambda ctx: "hi").build()
+    given: Any = {"llm": ScriptedModel(answer), "store": store, "run_key": "k"}
+    running = asyncio.create_task(run_pipeline(flow, **given, **ADA))
+    await inside.wait()
+    with pytest.raises(SessionAccessDeniedError, match="denied: w/@acme/k"):
+        await run_pipeline(flow, **given, user_id="bob", tenant_id="acme")
+    with pytest.raises(SessionConflictError, match="in flight"):
+        await run_pipeline(flow, **given, **ADA)
+    go_on.set()
+    assert (await running).status == "complete"
+
+
+async def test_who_restarts_from_a_run_of_another_tenant_reads_what_they_read_if_there_is_none(
+    temporal: Temporal,
+) -> None:
+    flow = pipeline("w").step("ok", approval=Approval()).step("say", agent=helper, input=lambda ctx: "hi").build()
+    async with temporal.worker(helper, pipelines=[flow], llm=ScriptedModel([])):
+        first = await start_pipeline(temporal.client, flow, task_queue=temporal.name, **ADA)
+        await pending(first)
+        told = []
+        for key in ((await status(first))["run_key"], "nope"):
+            again: Any = {"restart_of": key, "restart_from": "say", "task_queue": temporal.name}
+            denied = await failure(await start_pipeline(temporal.client, flow, **again, **EVE))
+            told.append((denied.type, denied.message.replace(key, "KEY")))
+    assert told == [("SessionAccessDeniedError", "Session not found or access denied: KEY")] * 2
 
 
 async def test_a_run_refuses_who_says_to_speak_for_another(temporal: Temporal) -> None:
