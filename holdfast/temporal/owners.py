@@ -13,7 +13,8 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from holdfast.errors import SessionAccessDeniedError
+from holdfast.errors import InputError, SessionAccessDeniedError
+from holdfast.messages import error_text
 from holdfast.temporal import names
 from holdfast.temporal.wire import Owner, is_stranger
 
@@ -50,11 +51,18 @@ async def check_owner(client: Client, workflow_id: str, run_id: str | None, sess
 
 
 async def owner_of(client: Client, workflow_id: str, run_id: str | None) -> Owner:
-    """Return whose a run is; nobody's if it was started for nobody."""
+    """Return whose a run is; nobody's if it was started for nobody.
+
+    Raises:
+        InputError: what it was started with cannot be read, so that nobody can tell.
+    """
     handle = client.get_workflow_handle(workflow_id, run_id=run_id)
     async for event in handle.fetch_history_events(page_size=1):
         payloads = event.workflow_execution_started_event_attributes.input.payloads
-        given: Sequence[Any] = await client.data_converter.decode(payloads)
+        try:
+            given: Sequence[Any] = await client.data_converter.decode(payloads)
+        except Exception as error:  # what another program has written, in the hands of whatever converter there is
+            raise InputError(f"Run {workflow_id}: its input cannot be decoded: {error_text(error)}") from error
         data = given[0] if given and isinstance(given[0], dict) else {}
         return data.get("user_id"), data.get("tenant_id")
     return None, None

@@ -153,12 +153,21 @@ async def described(client: Client, workflow_id: str) -> WorkflowExecutionDescri
     """
     try:
         return await client.get_workflow_handle(workflow_id).describe()
-    except RPCError as error:
-        if error.status not in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):
+    except (RPCError, UnicodeEncodeError) as error:  # no run has an id of lone surrogates
+        if isinstance(error, RPCError) and error.status not in (
+            RPCStatusCode.NOT_FOUND,
+            RPCStatusCode.INVALID_ARGUMENT,
+        ):
             raise
         raise InputError(
             f"There is no run {workflow_id!r} in namespace {client.namespace}; `holdfast ls` lists those that are"
         ) from error
+
+
+def looks_ours(run: WorkflowExecutionDescription) -> bool:
+    """Whether holdfast has started a run, or found a place for it in the list of runs."""
+    info = run.raw_info
+    return bool(info.memo.fields.keys() & _MEMOS or info.search_attributes.indexed_fields.keys() & _ATTRIBUTES)
 
 
 async def our_run(client: Client, workflow_id: str) -> WorkflowExecutionDescription:
@@ -171,7 +180,7 @@ async def our_run(client: Client, workflow_id: str) -> WorkflowExecutionDescript
         InputError: there is none, or it is another program's.
     """
     run = await described(client, workflow_id)
-    if run.raw_info.memo.fields.keys() & _MEMOS or run.raw_info.search_attributes.indexed_fields.keys() & _ATTRIBUTES:
+    if looks_ours(run):
         return run
     handle = client.get_workflow_handle(workflow_id, run_id=run.run_id)
     try:

@@ -8,10 +8,9 @@ from holdfast.checkpoints import Checkpoint
 from holdfast.errors import InputError, SessionAccessDeniedError
 from holdfast.local.inputs import Images
 from holdfast.stores.protocol import check_tenant_id
-from holdfast.temporal import names
 from holdfast.temporal.client import HoldfastClient
 from holdfast.temporal.owners import owner_of
-from holdfast.temporal.seen import cancel_run, described
+from holdfast.temporal.seen import cancel_run, described, looks_ours
 from holdfast.temporal.wire import Owner
 
 
@@ -80,12 +79,8 @@ class UserClient:
         """Refuse a run that is somebody else's, or none of ours."""
         try:
             run = await described(self._client, workflow_id)
+            user, tenant = await owner_of(self._client, workflow_id, run.run_id)
         except InputError:
             raise SessionAccessDeniedError(workflow_id) from None
-        memo = await run.memo()
-        is_ours = bool({names.AGENT_MEMO, names.PIPELINE_MEMO} & memo.keys()) or any(
-            pair.key.name == names.STATUS_ATTRIBUTE for pair in run.typed_search_attributes
-        )
-        user, tenant = await owner_of(self._client, workflow_id, run.run_id)
-        if not is_ours or tenant != self._who[1] or (not any_user and user != self._who[0]):
+        if not looks_ours(run) or tenant != self._who[1] or (not any_user and user != self._who[0]):
             raise SessionAccessDeniedError(workflow_id)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from temporalio.common import RawValue
 
 from holdfast import (
     Agent,
@@ -20,7 +21,7 @@ from holdfast import (
     run_pipeline,
 )
 from holdfast.stores import SQLiteStore, session_key_of
-from holdfast.temporal import HoldfastClient, UserClient, start_pipeline
+from holdfast.temporal import HoldfastClient, UserClient, start_agent, start_pipeline
 from holdfast.testing import ScriptedModel
 from integration.temporal_runs import (
     Run,
@@ -30,6 +31,7 @@ from integration.temporal_runs import (
     clerk,
     failure,
     pending,
+    raw_payload,
     refusals,
     result,
     status,
@@ -262,9 +264,22 @@ async def test_no_door_of_a_run_opens_to_a_stranger(temporal: Temporal, who: dic
         for work in doors:
             with pytest.raises(SessionAccessDeniedError, match=f"access denied: {handle.id}"):
                 await work
-        with pytest.raises(SessionAccessDeniedError, match="access denied: nothing"):
-            await stranger.status("nothing")
+        for other in ("nothing", f"{handle.id}\n", handle.id.upper(), "", "x" * 2_000, "\0", "\ud800"):
+            with pytest.raises(SessionAccessDeniedError, match="access denied: "):
+                await stranger.status(other)
         assert (await status(handle))["status"] == "waiting"
+
+
+@pytest.mark.parametrize("memo", [{}, {"holdfast.agent": "clerk"}], ids=["another program's", "ours"])
+async def test_a_run_whose_input_nobody_can_read_is_nobodys_to_a_user(temporal: Temporal, memo: dict[str, str]) -> None:
+    sealed = RawValue(raw_payload(b"?", "binary/sealed"))
+    handle = await temporal.start_raw("clerk", sealed, memo=memo)
+    with pytest.raises(SessionAccessDeniedError, match=f"denied: {handle.id}"):
+        await UserClient(temporal.client, **ADA).status(handle.id)
+    with pytest.raises(InputError, match="its input cannot be decoded"):
+        await start_agent(
+            temporal.client, clerk, message="hi", id=handle.id, if_running="message", task_queue=temporal.name
+        )
 
 
 async def test_a_user_of_another_tenant_decides_nothing(temporal: Temporal) -> None:
