@@ -5,6 +5,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from uuid import uuid4
 
@@ -158,6 +159,12 @@ async def waiting(handle: Run) -> list[dict[str, Any]]:
     """Return what waits for a person now."""
     found: list[dict[str, Any]] = await handle.query("pending")
     return found
+
+
+async def until_over(item: dict[str, Any], seconds: float = 0.3) -> None:
+    """Wait until the time of what waits is over, by the clock, whether a worker runs or not."""
+    deadline = datetime.fromisoformat(item["deadline"]) + timedelta(seconds=seconds)
+    await until(lambda: datetime.now(UTC) > deadline)
 
 
 async def status(handle: Run) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Decisions, answers and resumes after their time: refused in words, by the history's own times, whoever ran when."""
 
 import asyncio
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -21,14 +20,10 @@ from integration.temporal_runs import (
     result,
     scheduled,
     until,
+    until_over,
 )
 from integration.test_tool_approvals import posts, world
 from integration.transcripts import error_of, tool_results
-
-
-async def until_over(item: dict[str, Any], seconds: float = 0.3) -> None:
-    deadline = datetime.fromisoformat(item["deadline"]) + timedelta(seconds=seconds)
-    await until(lambda: datetime.now(UTC) > deadline)
 
 
 @pytest.mark.parametrize("way", ["signal", "update"])

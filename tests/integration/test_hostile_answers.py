@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,9 +65,9 @@ async def test_hostile_calls_are_answered_one_by_one(driver: Driver, count: int)
     assert ended.status == "complete"
 
 
-async def test_an_output_that_is_never_done_with_reading_ends_in_words(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[BaseModel]]:
+    """Return an output that is never done with reading while the test lasts."""
     release = threading.Event()
 
     def for_ever(items: list[int]) -> list[int]:
@@ -77,10 +78,14 @@ async def test_an_output_that_is_never_done_with_reading_ends_in_words(
         items: Annotated[list[int], AfterValidator(for_ever)]
 
     monkeypatch.setattr(outputs, "READ_SECONDS", 0.2)
-    try:
-        ended = await driver.run(Agent("slow", instructions="Find.", output=Slow), ScriptedModel(['{"items": []}'] * 9))
-    finally:
-        release.set()
+    yield Slow
+    release.set()
+
+
+async def test_an_output_that_is_never_done_with_reading_ends_in_words(
+    driver: Driver, endless: type[BaseModel]
+) -> None:
+    ended = await driver.run(Agent("slow", instructions="Find.", output=endless), ScriptedModel(['{"items": []}'] * 9))
     assert (ended.status, "reading it took more than 0.2 s" in str(ended.error)) == ("error", True)
 
 
@@ -128,30 +133,17 @@ async def _last_failure(handle: Run) -> str | None:
 
 @pytest.mark.parametrize("driver_name", ["in process", "on Temporal"])
 async def test_a_step_whose_output_is_never_done_with_reading_ends_in_words(
-    temporal: Temporal, driver_name: str, monkeypatch: pytest.MonkeyPatch
+    temporal: Temporal, driver_name: str, endless: type[BaseModel]
 ) -> None:
-    release = threading.Event()
-
-    def for_ever(items: list[int]) -> list[int]:
-        release.wait()
-        return items
-
-    class Slow(BaseModel):
-        items: Annotated[list[int], AfterValidator(for_ever)]
-
-    monkeypatch.setattr(outputs, "READ_SECONDS", 0.2)
     agent = Agent("slow", instructions="Find.")
-    found = pipeline("slow-steps", input=str).step("find", agent=agent, input=str, output=Slow).build()
+    found = pipeline("slow-steps", input=str).step("find", agent=agent, input=str, output=endless).build()
     model = ScriptedModel(['```json\n{"items": []}\n```'] * 9)
-    try:
-        if driver_name == "in process":
-            ended: Any = await run_pipeline(found, input="go", llm=model)
-            reason, words = ended.error_reason, ended.error
-        else:
-            async with temporal.worker(agent, llm=model, pipelines=[found]):
-                handle = await start_pipeline(temporal.client, found, input="go", task_queue=temporal.name)
-                answer = await result(handle)
-                reason, words = answer["error_reason"], answer["error"]
-    finally:
-        release.set()
+    if driver_name == "in process":
+        ended: Any = await run_pipeline(found, input="go", llm=model)
+        reason, words = ended.error_reason, ended.error
+    else:
+        async with temporal.worker(agent, llm=model, pipelines=[found]):
+            handle = await start_pipeline(temporal.client, found, input="go", task_queue=temporal.name)
+            answer = await result(handle)
+            reason, words = answer["error_reason"], answer["error"]
     assert (reason, "more than 0.2 s" in words) == ("schema-mismatch", True)

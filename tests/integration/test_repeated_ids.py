@@ -5,48 +5,46 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Approval, HoldfastError, InputError, InterruptError, tool
+from holdfast import Agent, Approval, HoldfastError, InputError
 from holdfast.testing import ScriptedModel
-from integration.temporal_runs import Temporal, check_healthy, pending, result
+from integration.questions import ask_user
+from integration.temporal_runs import Run, Temporal, check_healthy, pending, result, until_over
 from integration.test_tool_approvals import posts, world
 from integration.transcripts import asks_for, call
 
-
-@tool
-async def ask_user(question: str) -> str:
-    """Ask the user."""
-    raise InterruptError(question)
+clerk = Agent("clerk", tools=[ask_user])
 
 
 def asks(question: str) -> Any:
     return asks_for(call("ask_user", "c1", question=question))
 
 
+async def asked(temporal: Temporal) -> Run:
+    """Return a run that asks."""
+    handle = await temporal.start(clerk)
+    await pending(handle)
+    return handle
+
+
 async def test_an_answer_that_is_sent_again_does_not_answer_what_the_next_run_asks(temporal: Temporal) -> None:
-    agent = Agent("clerk", tools=[ask_user])
     model = ScriptedModel([asks("Delete the draft?"), "done", asks("Delete the customer?"), "done"])
-    async with temporal.worker(agent, llm=model):
-        first = await temporal.start(agent)
-        await pending(first)
+    async with temporal.worker(clerk, llm=model):
+        first = await asked(temporal)
         await temporal.people.answer(first.id, "yes", id="a1")
         await result(first)
-        second = await temporal.start(agent)
-        await pending(second)
+        second = await asked(temporal)
         await temporal.people.answer(second.id, "yes", id="a1")  # its acknowledgement was lost
         assert [item["message"] for item in await pending(second)] == ["Delete the customer?"]
 
 
 async def test_a_message_that_is_sent_again_is_not_heard_by_the_next_run(temporal: Temporal) -> None:
-    agent = Agent("clerk", tools=[ask_user])
     model = ScriptedModel([asks("Which?"), "done", asks("Which?"), "done"])
-    async with temporal.worker(agent, llm=model):
-        first = await temporal.start(agent)
-        await pending(first)
+    async with temporal.worker(clerk, llm=model):
+        first = await asked(temporal)
         await temporal.people.message(first.id, "buy ten", id="m1")
         await temporal.people.answer(first.id, "red")
         await result(first)
-        second = await temporal.start(agent)
-        await pending(second)
+        second = await asked(temporal)
         await temporal.people.message(second.id, "buy ten", id="m1")
         await temporal.people.answer(second.id, "red")
         await result(second)
@@ -55,18 +53,15 @@ async def test_a_message_that_is_sent_again_is_not_heard_by_the_next_run(tempora
 
 
 async def test_where_nobody_can_tell_it_is_not_sent_to_the_next_run(temporal: Temporal) -> None:
-    agent = Agent("clerk", tools=[ask_user])
     model = ScriptedModel([asks("Delete the draft?"), "done", asks("Delete the customer?")])
-    async with temporal.worker(agent, llm=model):
-        first = await temporal.start(agent)
-        await pending(first)
+    async with temporal.worker(clerk, llm=model):
+        first = await asked(temporal)
         await temporal.people.answer(first.id, "yes", id="a1")
         await result(first)
-        second = await temporal.start(agent)
-        await pending(second)
+        second = await asked(temporal)
     with pytest.raises(HoldfastError, match="so it was not sent now"):
         await temporal.people.answer(second.id, "yes", id="a1")
-    async with (await temporal.elsewhere()).worker(agent, llm=model):
+    async with (await temporal.elsewhere()).worker(clerk, llm=model):
         assert [item["message"] for item in await pending(second)] == ["Delete the customer?"]
 
 
@@ -76,7 +71,7 @@ async def test_what_was_sent_without_a_worker_is_told_the_truth_when_it_is_sent_
     async with temporal.worker(agent, llm=posts("hi")):
         handle = await temporal.start("a")
         (item,) = await pending(handle)
-    await asyncio.sleep(1.2)
+    await until_over(item)
     told = asyncio.ensure_future(
         temporal.people.decide(handle.id, "c1", "approve", by="ada", digest=item["digest"], id="d1")
     )

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -26,6 +26,7 @@ from integration.temporal_runs import (
     scheduled,
     status,
     until,
+    until_over,
 )
 from integration.test_temporal_junk import JUNK, UNDECODABLE
 from integration.test_tool_approvals import posts, world
@@ -207,7 +208,7 @@ async def test_a_decision_in_time_counts_though_no_worker_ran_until_it_was_over(
         handle = await temporal.start("a")
         (shown,) = await pending(handle)
     await handle.signal(decision, {"gate": "c1", "by": "ada", "digest": shown["digest"]})
-    await until(lambda: datetime.now(UTC) > datetime.fromisoformat(shown["deadline"]) + timedelta(seconds=0.2))
+    await until_over(shown)
     async with (await temporal.elsewhere()).worker(agent, llm=ScriptedModel(["done"])):
         assert (await result(handle))["status"] == "complete"
         await check_healthy(handle)
