@@ -2,15 +2,19 @@
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
 CHROMIUM = /usr/bin/chromium
+TWO_FILES = .venv/bin/python -m pytest -n 2 --dist loadfile
+LONGEST_FIRST = tests/acceptance tests/integration/test_regular_expressions.py tests/histories tests/integration tests/unit
+
+# Tests start hundreds of processes, each of which would compile all of holdfast.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-pythons check format bench test-llm test-browser pictures wheel-test clean
 
 demo: .venv/demo                ## a worker is killed in the middle of a post, and an agent asks you
 	.venv/bin/python -m examples.demo
 
-test: check                     ## all checks and tests, with branch coverage; two files at a time but where time matters
-	.venv/bin/python -m pytest -n 2 --dist loadfile --cov --cov-report= tests/unit tests/integration tests/histories
-	.venv/bin/python -m pytest --cov --cov-append --cov-report=term-missing:skip-covered tests/acceptance
+test: check                     ## all checks and tests, with branch coverage; two files at a time, the longest first
+	$(TWO_FILES) --no-loadscope-reorder --cov --cov-report=term-missing:skip-covered $(LONGEST_FIRST)
 
 check: .venv/test
 	.venv/bin/ruff format --check .
@@ -35,7 +39,7 @@ test-llm: .venv/test            ## the adapter against a small model that runs h
 
 test-browser: $(CHROMIUM) .venv/test  ## the page, and Temporal Web, in Debian's Chromium
 	$(PIP) playwright axe-playwright-python
-	.venv/bin/python -m pytest tests/browser
+	$(TWO_FILES) tests/browser
 
 pictures: $(CHROMIUM) .venv/test  ## the screenshots in the README; needs the same
 	$(PIP) playwright
