@@ -153,6 +153,7 @@ class Gate:
         last: the decision that ended it; None while it is open, and when its time ended it.
         arguments: of the tool call, as it runs if nobody edits them.
         is_call: of a tool call, on which nobody decides who does not say the digest of what they have looked at.
+        fingerprint: of the tool as it was when people were asked; "" if it has none.
     """
 
     name: str
@@ -165,6 +166,7 @@ class Gate:
     last: Decision | None = None
     arguments: Any = None
     is_call: bool = False
+    fingerprint: str = ""
 
     @property
     def approved_by(self) -> tuple[str, ...]:
@@ -258,6 +260,8 @@ class Gate:
             data["arguments"] = self.arguments
         if self.is_call:
             data["is_call"] = True
+        if self.fingerprint:
+            data["fingerprint"] = self.fingerprint
         if self.status != "open":
             data["status"] = self.status
         if self.status == "rejected" and self.last is not None:
@@ -281,6 +285,7 @@ class Gate:
             last=ended if last is None else Decision(**last),
             arguments=data.get("arguments"),
             is_call=data.get("is_call", False),
+            fingerprint=data.get("fingerprint", ""),
         )
 
     def after(self, recorded: Iterable[tuple[Decision, datetime]]) -> "Gate":

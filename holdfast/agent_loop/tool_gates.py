@@ -82,6 +82,7 @@ def _asked(
         requesters=requesters,
         arguments=call.arguments,
         is_call=True,
+        fingerprint=agent.tool_map[call.name].fingerprint,
     )
     return Question(question=texts[0], tool_call_id=call.id, gate=gate.plain())
 

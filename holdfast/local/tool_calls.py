@@ -93,7 +93,9 @@ class ToolCalls:
             if tool is None:
                 outcome: Outcome = not_found(call.name, self._tools)
             else:
-                outcome = await self._settle(tool, call, gate is not None, recovering, cancellation)
+                outcome = await self._settle(
+                    tool, call, None if gate is None else gate.fingerprint, recovering, cancellation
+                )
                 if gate is not None and isinstance(call.arguments, dict) and gate.edit is not None:
                     limit = self._state.loop.max_message_bytes
                     outcome = with_edit(outcome, gate.approved_by, call.arguments, limit)
@@ -110,7 +112,12 @@ class ToolCalls:
             raise asyncio.CancelledError
 
     async def _settle(
-        self, tool: Tool[..., Any], call: ToolCall, approved: bool, recovering: bool, cancellation: Cancellation
+        self,
+        tool: Tool[..., Any],
+        call: ToolCall,
+        approved: str | None,
+        recovering: bool,
+        cancellation: Cancellation,
     ) -> Outcome:
         if recovering and not tool.safe_to_retry:
             verdict = await self._bounded(tool, call, 1, tool.ask_whether_it_happened)

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, WithJsonSchema
 
 from holdfast.errors import DefinitionError
-from holdfast.mcp.connections import Connection
+from holdfast.mcp.clients import MAX_ANSWER_BYTES
+from holdfast.mcp.connections import Connection, fingerprint
 from holdfast.mcp.schemas import check_listing, checked_by
 from holdfast.messages import ToolCall, cut
-from holdfast.tools import Approval, Duration, Tool, ToolContext
+from holdfast.tools import Approval, Duration, Tool, ToolContext, check_count
 
 Gate = Approval | Callable[[ToolCall], Approval | None]
 _LONGEST_DESCRIPTION = 16 * 1024  # bytes
@@ -27,6 +28,7 @@ async def mcp_tools(
     approval: Gate | Mapping[str, Gate] | None = None,
     trust_hints: bool = False,
     timeout: Duration | None = None,  # noqa: ASYNC109  # of each call, not of this one
+    max_answer_bytes: int = MAX_ANSWER_BYTES,
 ) -> AsyncIterator[list[Tool[..., Any]]]:
     """Connect to a server and yield its tools, for as long as the block lasts; a lost connection is made again.
 
@@ -38,9 +40,10 @@ async def mcp_tools(
         approval: by the name of a tool; or one for all of them, also for those that the server will have tomorrow.
         trust_hints: believe the server, whose tools are then safe if their `readOnlyHint` or `idempotentHint` is set.
         timeout: of one call.
+        max_answer_bytes: what the server may send at once; its connection is given up when it sends more.
 
     Raises:
-        DefinitionError: the server has no tool of a name.
+        DefinitionError: the server has no tool of a name; a limit is no positive number.
         HoldfastError: it cannot be reached.
         ImportError: the SDK is not installed.
     """
@@ -49,7 +52,8 @@ async def mcp_tools(
         importlib.import_module("jsonschema")
     except ImportError as error:
         raise ImportError("MCP servers need their SDK: pip install 'holdfast[mcp]'") from error
-    connection = Connection(mcp, server)
+    check_count("max_answer_bytes", max_answer_bytes, 1)
+    connection = Connection(mcp, server, max_answer_bytes)
     try:
         found = {item.name: item for item in await connection.tools()}
         check_listing([found[name] for name in found if only is None or name in set(only)])
@@ -109,4 +113,5 @@ def _tool(
         safe_to_retry=is_safe,
         approval=approval,
         timeout=timeout,
+        fingerprint=fingerprint(item),
     )

@@ -1,6 +1,8 @@
 """Connections to MCP servers: opened when they are needed, made anew when they are lost, closed with their block."""
 
 import asyncio
+import hashlib
+import json
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
@@ -12,6 +14,7 @@ from holdfast.tools import ToolContext
 
 T = TypeVar("T")
 MAX_TOOLS, MAX_PAGES = 1_000, 100
+_DECLARED = {"name", "title", "description", "input_schema", "output_schema", "annotations"}
 CONNECT_TIMEOUT = 30.0  # seconds, until a server that was started or called has said who it is
 
 
@@ -22,8 +25,9 @@ class _Session:
         calls: how many use it now. When it has been given up, it is closed with the last.
     """
 
-    def __init__(self, mcp: Any, server: Any) -> None:
-        self._mcp, self._server = mcp, server
+    def __init__(self, mcp: Any, server: Any, limit: int) -> None:
+        self._mcp, self._server, self._limit = mcp, server, limit
+        self.past_limit: str | None = None  # why nothing more is read of it
         self._task: asyncio.Task[None] | None = None
         self.client: Any = None
         self.tools: list[Any] | None = None  # as the server described them on this connection
@@ -43,11 +47,18 @@ class _Session:
             await self.close()
             raise
         except Exception as error:
-            raise HoldfastError(f"The MCP server cannot be reached: {error_text(_first(error))}") from error
+            raise HoldfastError(f"The MCP server cannot be reached: {self.why(error)}") from error
+
+    def why(self, error: BaseException) -> str:
+        """Return what an error of the SDK means, which says the same of all ends of a connection."""
+        return self.past_limit or error_text(_first(error))
+
+    def _note(self, past_limit: str) -> None:
+        self.past_limit = past_limit
 
     async def _serve(self, ready: "asyncio.Future[Any]") -> None:
         try:
-            async with bounded_client(self._mcp, self._server) as client:
+            async with bounded_client(self._mcp, self._server, self._limit, self._note) as client:
                 if not ready.done():
                     ready.set_result(client)
                 await asyncio.Event().wait()  # until it is cancelled
@@ -69,8 +80,8 @@ class _Session:
 class Connection:
     """Makes calls on the loop that made it; they may come from any other, such as that of a worker's handlers."""
 
-    def __init__(self, mcp: Any, server: Any) -> None:
-        self._mcp, self._server = mcp, server
+    def __init__(self, mcp: Any, server: Any, limit: int) -> None:
+        self._mcp, self._server, self._limit = mcp, server, limit
         self._loop = asyncio.get_running_loop()
         self._opening = asyncio.Lock()
         self._session: _Session | None = None
@@ -82,7 +93,7 @@ class Connection:
             try:
                 session.tools = await _listed(session.client)
             except Exception as error:
-                raise HoldfastError(f"The MCP server's tools cannot be read: {error_text(_first(error))}") from error
+                raise HoldfastError(f"The MCP server's tools cannot be read: {session.why(error)}") from error
             return session.tools
 
     async def call(self, item: Any, arguments: dict[str, Any], ctx: ToolContext, *, is_safe: bool) -> Any:
@@ -127,7 +138,7 @@ class Connection:
                     raise self._meaning(error, session) from error
                 except Exception as error:
                     self._give_up(session)
-                    raise _LostError(error_text(error)) from error
+                    raise _LostError(session.why(error)) from error
         except _UnreachableError as error:
             raise RetryableError(error_text(error)) from error
 
@@ -142,9 +153,9 @@ class Connection:
                 session.tools = await _listed(session.client)
             except Exception as error:
                 self._give_up(session)
-                raise _UnreachableError(f"its tools cannot be read: {error_text(_first(error))}") from error
+                raise _UnreachableError(f"its tools cannot be read: {session.why(error)}") from error
         now = next((one for one in session.tools if one.name == item.name), None)
-        if now is None or _described(now) != _described(item):
+        if now is not item and (now is None or fingerprint(now) != fingerprint(item)):
             raise HoldfastError(
                 f"Not called: the MCP server describes its tool {item.name!r} otherwise than when it was read. Look at "
                 "it, and start this process anew"
@@ -155,13 +166,13 @@ class Connection:
 
         The SDK has the same codes for what it makes of a gateway's answer, or of one that cannot be read.
         """
-        types, text = self._mcp.types, error_text(error)
+        types, text = self._mcp.types, session.why(error)
         if error.code == types.INVALID_REQUEST and "Session terminated" in text:  # 404: the server was started anew
             self._give_up(session)
             return _NotTakenError(text)
-        if error.code == types.CONNECTION_CLOSED:
+        if error.code == types.CONNECTION_CLOSED or session.past_limit is not None:
             self._give_up(session)
-        if error.code in (
+        if session.past_limit is not None or error.code in (
             types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT, types.INTERNAL_ERROR, types.PARSE_ERROR,
             types.INVALID_REQUEST,
         ):  # fmt: skip
@@ -185,8 +196,12 @@ class Connection:
         async with self._opening:
             if self._is_closed:
                 raise HoldfastError("The tools of an MCP server are for the `async with` block that gives them")
+            if (session := self._session) is not None and session.past_limit is not None:
+                self._give_up(session)
+                if not session.calls:
+                    await self._close(session)
             if self._session is None:
-                session = _Session(self._mcp, self._server)
+                session = _Session(self._mcp, self._server, self._limit)
                 self._open.add(session)
                 try:
                     await session.open()
@@ -234,8 +249,10 @@ async def _listed(client: Any) -> list[Any]:
     raise HoldfastError(f"there are more than {MAX_TOOLS:,} of them, or {MAX_PAGES} pages")
 
 
-def _described(item: Any) -> tuple[Any, ...]:
-    return item.description, item.title, item.input_schema
+def fingerprint(item: Any) -> str:
+    """Return what tells a tool from another one under its name: a digest of all that its server declares of it."""
+    declared = item.model_dump(mode="json", by_alias=True, include=_DECLARED)
+    return hashlib.blake2b(json.dumps(declared, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 class _UnreachableError(HoldfastError):

@@ -1,25 +1,32 @@
 """Checks arguments by the schemas of servers, which are strangers' programs: nothing is fetched, nothing takes long.
 
 `jsonschema` fetches what a `$ref` names and matches patterns with `re`, which nothing can interrupt. Here a reference
-stays within its schema, patterns are matched by an engine that takes linear time, and the work of one check has an end.
-What such an engine does not know (a pattern that looks ahead) is left to the server, which checks its arguments anyway.
+stays within its schema, patterns are matched by an engine that takes linear time, and one check has a twentieth of a
+second. What cannot be checked so is left to the server, which checks its arguments anyway: a pattern that looks ahead,
+arguments of over a megabyte, a schema that takes longer.
 """
 
 import functools
 import importlib
 import json
+import math
+import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
-from pydantic_core import SchemaError, SchemaValidator, core_schema
+from pydantic_core import SchemaError, SchemaValidator, core_schema, to_json
 
 from holdfast.errors import HoldfastError
 from holdfast.messages import cut, error_text, json_problem
 
 MAX_SCHEMA_BYTES = 256 * 1024
-MAX_WORK = 200_000  # keywords looked at, and items in them: at most about a second
-_LONGEST_PATTERN = 1_000
+MAX_SECONDS = 0.05  # of the processor's time; the last keyword may take as long again
+MAX_ARGUMENTS_BYTES = 2**20
+_LONGEST_LIST = 5_000  # items that one keyword looks at
+_LONGEST_PATTERN, _LONGEST_TEXT = 1_000, 64 * 1024
+_MOST_REPEATED, _MOST_CLASSES = 2_000, 64  # see `_is_quick`
 
 
 class _TooMuchError(Exception):
@@ -28,11 +35,12 @@ class _TooMuchError(Exception):
 
 class _Work:
     def __init__(self) -> None:
-        self.left = MAX_WORK
+        self._until = time.thread_time() + MAX_SECONDS
 
-    def take(self, *values: object) -> None:
-        self.left -= 1 + sum(len(value) for value in values if isinstance(value, list | dict))
-        if self.left < 0:
+    def check(self, *values: object) -> None:
+        """Raise if there is no time left, or a value of a keyword to look at is too long for one look."""
+        longest = max((len(one) for one in values if isinstance(one, list | dict)), default=0)
+        if time.thread_time() > self._until or longest > _LONGEST_LIST:
             raise _TooMuchError
 
 
@@ -65,11 +73,13 @@ def checked_by(schema: Mapping[str, Any]) -> Callable[[dict[str, Any]], dict[str
     checker = _bounded(jsonschema, work)(schema, registry=referencing.Registry())  # which fetches nothing
 
     def check(arguments: dict[str, Any]) -> dict[str, Any]:
+        if len(to_json(arguments)) > MAX_ARGUMENTS_BYTES:
+            return arguments
         work.set(_Work())
         try:
             fault = jsonschema.exceptions.best_match(checker.iter_errors(arguments))
         except _TooMuchError:
-            raise ValueError("they cannot be checked: the tool's schema takes too long") from None
+            return arguments
         except Exception as error:  # a schema that is none fails in many ways, one that refers elsewhere in another
             raise ValueError(f"they cannot be checked by the tool's schema: {cut(error_text(error), 300)}") from error
         if fault is not None:
@@ -79,10 +89,25 @@ def checked_by(schema: Mapping[str, Any]) -> Callable[[dict[str, Any]], dict[str
     return check
 
 
-@functools.cache
+_COUNT = re.compile(r"(\)?)\{(\d*)(?:,(\d*))?\}")
+_CLASS = re.compile(r"\\[wWdDsSpPbB]|\[\[:|\(\?[a-z]*i")  # of Unicode: a thousand ranges each
+
+
+def _is_quick(pattern: str) -> bool:
+    """Whether a pattern is read in some milliseconds, by how often it has its parts repeated."""
+    counts = [(bool(group), max(int(least or 0), int(most or 1))) for group, least, most in _COUNT.findall(pattern)]
+    inner = sum(count for is_group, count in counts if not is_group)
+    outer = math.prod(count for is_group, count in counts if is_group)
+    classes = len(_CLASS.findall(pattern))
+    return (len(pattern) + inner) * outer <= _MOST_REPEATED and (
+        not classes or (classes + inner) * outer <= _MOST_CLASSES
+    )
+
+
+@functools.lru_cache(maxsize=256)
 def _matcher(pattern: str) -> Any:
     """Return what looks for a pattern in linear time; None if it cannot be read so."""
-    if len(pattern) > _LONGEST_PATTERN:
+    if len(pattern) > _LONGEST_PATTERN or not _is_quick(pattern):
         return None
     try:
         return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
@@ -90,76 +115,75 @@ def _matcher(pattern: str) -> Any:
         return None
 
 
-def _matches(pattern: Any, text: str) -> bool | None:
-    """Return whether a pattern is found in a text; None if nobody here can tell."""
-    matcher = _matcher(pattern) if isinstance(pattern, str) else None
-    return None if matcher is None else bool(matcher.isinstance_python(text))
+class _Keywords:
+    """What is checked here in another way than `jsonschema` does: without `re`, and never for long at a time."""
 
+    def __init__(self, jsonschema: Any, work: ContextVar[_Work]) -> None:
+        self._fault, self._work = jsonschema.ValidationError, work
 
-def _pattern(_: Any, pattern: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    jsonschema = importlib.import_module("jsonschema")
-    if isinstance(instance, str) and _matches(pattern, instance) is False:
-        yield jsonschema.ValidationError(f"{cut(instance, 200)!r} does not match {cut(str(pattern), 200)!r}")
+    def all(self) -> dict[str, Any]:
+        return {
+            "pattern": self._pattern,
+            "patternProperties": self._pattern_properties,
+            "additionalProperties": self._additional_properties,
+            "unevaluatedProperties": self._any,  # they follow references and match patterns again; the server does, too
+            "unevaluatedItems": self._any,
+            "uniqueItems": self._unique_items,
+        }
 
+    def _matches(self, pattern: Any, text: str) -> bool | None:
+        """Return whether a pattern is found in a text; None if nobody here can tell."""
+        self._work.get().check()
+        matcher = _matcher(pattern) if isinstance(pattern, str) and len(text) <= _LONGEST_TEXT else None
+        return None if matcher is None else bool(matcher.isinstance_python(text))
 
-def _pattern_properties(checker: Any, patterns: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    if isinstance(instance, dict):
-        for pattern, part in patterns.items():
-            for name, value in instance.items():
-                if _matches(pattern, name):
-                    yield from checker.descend(value, part, path=name, schema_path=pattern)
+    def _pattern(self, _: Any, pattern: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if isinstance(instance, str) and self._matches(pattern, instance) is False:
+            yield self._fault(f"{cut(instance, 200)!r} does not match {cut(str(pattern), 200)!r}")
 
+    def _pattern_properties(self, checker: Any, patterns: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if isinstance(instance, dict):
+            for pattern, part in patterns.items():
+                for name, value in instance.items():
+                    if self._matches(pattern, name):
+                        yield from checker.descend(value, part, path=name, schema_path=pattern)
 
-def _additional_properties(checker: Any, part: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    jsonschema = importlib.import_module("jsonschema")
-    if not isinstance(instance, dict):
-        return
-    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
-    for name, value in instance.items():
-        if name in known or any(_matches(pattern, name) is not False for pattern in patterns):
-            continue
-        if part is False:
-            yield jsonschema.ValidationError(f"unexpected argument {cut(name, 200)!r}")
-        else:
-            yield from checker.descend(value, part, path=name)
+    def _additional_properties(self, checker: Any, part: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if not isinstance(instance, dict):
+            return
+        known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+        for name, value in instance.items():
+            if name in known or any(self._matches(pattern, name) is not False for pattern in patterns):
+                continue
+            if part is False:
+                yield self._fault(f"unexpected argument {cut(name, 200)!r}")
+            else:
+                yield from checker.descend(value, part, path=name)
 
+    def _unique_items(self, _: Any, unique: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if (
+            unique
+            and isinstance(instance, list)
+            and len({json.dumps(item, sort_keys=True) for item in instance}) < len(instance)
+        ):
+            yield self._fault("items are repeated")
 
-def _unique_items(_: Any, unique: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    jsonschema = importlib.import_module("jsonschema")
-    if (
-        unique
-        and isinstance(instance, list)
-        and len({json.dumps(item, sort_keys=True) for item in instance}) < len(instance)
-    ):
-        yield jsonschema.ValidationError("items are repeated")
-
-
-def _any(_: Any, part: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    yield from ()
-
-
-_OWN = {
-    "pattern": _pattern,
-    "patternProperties": _pattern_properties,
-    "additionalProperties": _additional_properties,
-    "unevaluatedProperties": _any,  # they follow references and match patterns again; the server does so, too
-    "unevaluatedItems": _any,
-    "uniqueItems": _unique_items,
-}
+    def _any(self, _: Any, part: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        yield from ()
 
 
 def _bounded(jsonschema: Any, work: ContextVar[_Work]) -> Any:
-    """Return a class of validators whose every step counts."""
+    """Return a class of validators whose every step looks at the time."""
     usual = jsonschema.Draft202012Validator
 
     def counted(keyword: Any) -> Any:
         def step(checker: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
-            work.get().take(value, instance)
+            work.get().check(value, instance)
             yield from keyword(checker, value, instance, schema) or ()
 
         return step
 
-    keywords = {**usual.VALIDATORS, **_OWN}
+    keywords = {**usual.VALIDATORS, **_Keywords(jsonschema, work).all()}
     return jsonschema.validators.extend(usual, {name: counted(keyword) for name, keyword in keywords.items()})
 
 

@@ -24,7 +24,7 @@ from holdfast.stores.protocol import LedgerEntry, session_id_of
 from holdfast.temporal import names
 from holdfast.temporal.facts import GRACE, TIMEOUT, ToolFacts, tool_facts
 from holdfast.temporal.failures import TypedErrors
-from holdfast.temporal.gate_activities import arguments_of, load_edit
+from holdfast.temporal.gate_activities import arguments_of, gate_of, load_edit
 from holdfast.temporal.hosts import AgentHost, Heartbeats, surely
 from holdfast.temporal.invocations import Invocations
 from holdfast.temporal.transcripts import read_entry
@@ -91,8 +91,14 @@ class Attempt:
         if unknown := sorted(given.keys() - normal.keys()):
             return f'Invalid input for tool "{self.tool.name}", which has changed: it has no argument {unknown[0]!r}'
         if self.approved is not None and normal != given:
-            return f'Not run: tool "{self.tool.name}" has changed since the call was approved. Call it again'
+            return self.tool.not_as_approved().error
         return None
+
+    @property
+    def approved_as(self) -> str | None:
+        """The fingerprint of the tool that people have let through, as `Tool.attempt` wants it."""
+        gate = gate_of(self.place.record, self.call.id) or {}
+        return None if self.approved is None else gate.get("fingerprint", "")
 
     def bounded(self, ask: Callable[..., Awaitable[Outcome | None]]) -> Coroutine[Any, Any, Outcome | None]:
         """Return what runs the tool's `attempt`, or asks its `verify`, for as long as that may take."""
@@ -220,7 +226,7 @@ class ToolActivities:
     async def _handle(self, attempt: Attempt) -> Outcome:
         try:
             outcome = await self._host.thread.run(
-                attempt.bounded(partial(attempt.tool.attempt, approved=attempt.approved is not None))
+                attempt.bounded(partial(attempt.tool.attempt, approved=attempt.approved_as))
             )
         except asyncio.CancelledError:
             task = asyncio.current_task()

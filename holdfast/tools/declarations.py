@@ -96,6 +96,7 @@ class Tool(Generic[P, R]):
     approval: Approval | Callable[[ToolCall], Approval | None] | None = None
     verify: Callable[..., Any] | None = None
     by_keyword: bool = field(default=False, repr=False)  # the handler takes the arguments themselves
+    fingerprint: str = field(default="", repr=False)  # of all that a server, which may change it, declares of it
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not TOOL_NAME.fullmatch(self.name):
@@ -274,14 +275,15 @@ class Tool(Generic[P, R]):
         *,
         limit: int,
         in_thread: InThread,
-        approved: bool = False,
+        approved: str | None = None,
     ) -> Outcome:
         """Run the handler once and say what came of it.
 
         Args:
             limit: the largest result in bytes.
             in_thread: runs a plain function where it may block.
-            approved: people have let these arguments through; a call that needs that is not run without.
+            approved: people have let these arguments through, for the tool of this fingerprint; "" if none was
+                recorded, None if nobody was asked. A call that needs that is not run without.
         """
         if self.handler is None:
             return Failed(
@@ -293,10 +295,8 @@ class Tool(Generic[P, R]):
         except InputError as error:
             return Failed(cut(error_text(error), limit))
         try:
-            if self.approval is not None and not approved:
-                call = ToolCall(id=context.tool_call_id, name=self.name, arguments=self.normal_arguments(arguments))
-                if self.approval_of(call) is not None:
-                    return Failed(f'Not run: tool "{self.name}" needs approval, which this call has not. Call it again')
+            if (refused := self._unapproved(arguments, context, approved)) is not None:
+                return refused
             value = await _finish(self.handler, self.bind(self.handler, given, context), in_thread)
             return self.write_result(value, limit)
         except InterruptError as interrupt:
@@ -309,6 +309,19 @@ class Tool(Generic[P, R]):
             return Failed(cut(error_text(error), limit), raised=True, retryable=True, retry_after=error.retry_after)
         except (Exception, SystemExit) as error:
             return Failed(cut(error_text(error), limit), raised=True)
+
+    def _unapproved(self, arguments: dict[str, Any] | str, context: ToolContext, approved: str | None) -> Failed | None:
+        if approved and approved != self.fingerprint:
+            return self.not_as_approved()
+        if self.approval is not None and approved is None:
+            call = ToolCall(id=context.tool_call_id, name=self.name, arguments=self.normal_arguments(arguments))
+            if self.approval_of(call) is not None:
+                return Failed(f'Not run: tool "{self.name}" needs approval, which this call has not. Call it again')
+        return None
+
+    def not_as_approved(self) -> Failed:
+        """Return what becomes of a call that people have let through when the tool was another one."""
+        return Failed(f'Not run: tool "{self.name}" has changed since the call was approved. Call it again')
 
     async def ask_whether_it_happened(
         self,
