@@ -141,7 +141,8 @@ class Calls:
     async def _dispatch(self, call: Call, turn: Turn, tool: ToolFacts) -> Outcome:
         tries = lacking = 0
         while True:
-            outcome, error = await self._try(call, turn, tool)
+            holder = names.holder(call.name, self._reference(call, turn))
+            outcome, error = await self._waiter.store_waits.holding(holder, self._try(call, turn, tool))
             if outcome is not None:
                 return outcome
             # It never started, and the fence proves it: it is dispatched again, and nobody needs to be asked.

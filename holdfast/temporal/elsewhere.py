@@ -14,6 +14,7 @@ from holdfast.temporal.activity_options import until_the_store_is_back
 from holdfast.temporal.facts import Surroundings
 from holdfast.temporal.mailboxes import Resume
 from holdfast.temporal.results import fits
+from holdfast.temporal.store_waits import StoreWaits
 
 
 class SkippedError(Exception):
@@ -79,6 +80,8 @@ def may_pass(error: FailureError) -> bool:
 
 class Waiter(Protocol):
     """What a run shows while it waits for what workers have not."""
+
+    store_waits: StoreWaits
 
     async def await_worker(self, error: FailureError, tool: str | None = None, path: str | None = None) -> Any:
         """Wait for a worker that has what another had not; None after a cancel."""

@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -32,6 +32,7 @@ from holdfast.temporal.handler_threads import HandlerThread
 from holdfast.temporal.store_checks import durable_store
 from holdfast.temporal.transcript_cache import TranscriptCache
 from holdfast.temporal.turn_records import TurnRecord, read_record, step_place
+from holdfast.temporal.writes import surely
 from holdfast.tools import Tool, check_count
 
 T = TypeVar("T")
@@ -323,56 +324,6 @@ class Heartbeats:
         if not activity.info().is_local:
             activity.heartbeat()
         self.__enter__()
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-
-
-_DELAYS = (0.05, 0.2, 0.5, 1.0)  # seconds between attempts at a write; the last goes on
-_LAST_TRIES = 5  # that a write still has when its activity has been cancelled
-
-
-async def surely(write: Callable[[], Awaitable[T]], *, tries: int | None = None) -> T:
-    """Await a write that does no harm when it is made twice, such as the result of an effect that is done.
-
-    A store that refuses is asked again, so often or for as long as the activity may take. If a cancel breaks the write
-    off, it is made again, to know.
-    """
-    left = tries
-    for attempt in itertools.count():
-        try:
-            return await write()
-        except asyncio.CancelledError:
-            left = _LAST_TRIES if left is None else left
-        except StoreError:
-            left = None if left is None else left - 1
-            if left is not None and left <= 0:
-                raise
-            try:
-                await asyncio.sleep(_DELAYS[min(attempt, len(_DELAYS) - 1)])
-            except asyncio.CancelledError:
-                left = _LAST_TRIES if left is None else left
-    raise AssertionError
-
-
-A_WHILE = 0.5  # seconds; under load what is quick takes 0.1, and would pay for being slow
-
-
-class AfterAWhile:
-    """Begin something when a block has lasted for a while; yields its task once there is one."""
-
-    __slots__ = ("_begun", "_timer", "_work")
-
-    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._work = work
-        self._begun: list[asyncio.Task[None]] = []
-
-    def __enter__(self) -> list[asyncio.Task[None]]:
-        self._timer = asyncio.get_running_loop().call_later(A_WHILE, self._begin)
-        return self._begun
-
-    def _begin(self) -> None:
-        self._begun.append(asyncio.ensure_future(self._work()))
 
     def __exit__(self, *_: object) -> None:
         self._timer.cancel()

@@ -30,17 +30,16 @@ from holdfast.temporal.at_work import begin_work, end_work
 from holdfast.temporal.failures import TypedErrors
 from holdfast.temporal.gate_activities import asked_of, find_gates, held_by
 from holdfast.temporal.hosts import (
-    AfterAWhile,
     AgentHost,
     Heartbeats,
     hooked,
-    surely,
 )
 from holdfast.temporal.partial_answers import PartialAnswerWriter
 from holdfast.temporal.transcripts import Transcript
 from holdfast.temporal.turn_facts import available, called_tools, news, started_facts
 from holdfast.temporal.turn_records import KeptView, TurnRecord, read_record
 from holdfast.temporal.wire import INLINE_BYTES, PREVIEW, Said, said_id, shown_arguments, user_message
+from holdfast.temporal.writes import AfterAWhile, surely, write_in_sight
 
 _LOG = logging.getLogger("holdfast")
 
@@ -218,11 +217,12 @@ class ModelActivities:
         appends = [*results, _take_answer(reference, transcript, record, said)]
         try:
             append = partial(self._host.store.append_reply, appends, run_key=run, turn=turn, reply=written)
+            write = write_in_sight(append, names.holder(names.CALL_MODEL, reference), self._host.store_patience)
             ends = not record.calls and transcript.agent.on_complete is None
             if ends:  # with the answer, in one transaction
-                kept, _ = await asyncio.gather(surely(append), end_work(self._host.store, reference))
+                kept, _ = await asyncio.gather(write, end_work(self._host.store, reference))
             else:
-                kept = await surely(append)
+                kept = await write
         except BaseException:  # it was paid for: the next attempt finds it
             await surely(partial(self._host.store.save_reply, run, turn, written), tries=3)
             raise

@@ -1,6 +1,8 @@
 """Every name that stands in a workflow's history or is typed by a person. Renaming one breaks runs in flight."""
 
 import hashlib
+from collections.abc import Mapping
+from typing import Any
 
 TASK_QUEUE = "holdfast"
 _LONGEST_ID = 900  # characters; a server takes 1,000
@@ -35,6 +37,7 @@ REJECT = "reject"
 DECIDE_UPDATE = "decide"
 STATUS = "status"
 PENDING = "pending"
+STORE_WAITS = "holdfast.store_waits"  # a signal of an activity that holds what the store does not take
 OUTCOME = "holdfast.outcome"  # of a signal with an id; what answers it is a run of ours
 
 # Search attributes.
@@ -69,6 +72,11 @@ MODEL_CHANGED = "ModelChanged"
 NOT_HERE = "NotOnThisWorker"
 STORE_ERROR = "StoreError"
 STORE_AWAY = "StoreAway"  # the same, for longer than people should not know of it
+
+
+def holder(activity: str, reference: Mapping[str, Any]) -> str:
+    """Return by what a run and an activity of it know each other, of those that run at once."""
+    return f"{activity} {reference.get('path', reference.get('turn'))}.{reference.get('position', 0)}"
 
 
 def child_id(parent: str, name: str) -> str:

@@ -25,12 +25,13 @@ from holdfast.temporal import names
 from holdfast.temporal.facts import GRACE, TIMEOUT, ToolFacts, tool_facts
 from holdfast.temporal.failures import TypedErrors
 from holdfast.temporal.gate_activities import arguments_of, gate_of, load_edit
-from holdfast.temporal.hosts import AgentHost, Heartbeats, surely
+from holdfast.temporal.hosts import AgentHost, Heartbeats
 from holdfast.temporal.invocations import Invocations
 from holdfast.temporal.transcripts import read_entry
 from holdfast.temporal.turn_facts import strictest
 from holdfast.temporal.turn_records import TurnRecord
 from holdfast.temporal.wire import previewed, read_outcome, reported, write_outcome
+from holdfast.temporal.writes import surely, write_in_sight
 from holdfast.tools import Failed, Outcome, Tool, ToolContext, Unknown
 
 
@@ -203,7 +204,9 @@ class ToolActivities:
             if delay is not None:
                 await store.end_call(owner)
                 raise ApplicationError(outcome.error, type="RetryableError", next_retry_delay=timedelta(seconds=delay))
-        written = await self._finish(place, key, owner, outcome, attempt.invocations.spent)
+        holder = names.holder(attempt.tool.name, reference)
+        write = partial(write_in_sight, holder=holder, patience=self._host.store_patience)
+        written = await self._finish(place, key, owner, outcome, attempt.invocations.spent, write=write)
         if written is None:
             raise _not_ours(place, "was settled while it ran")
         return reported(written, key)
@@ -241,19 +244,23 @@ class ToolActivities:
         return attempt.told(outcome)
 
     async def _finish(
-        self, place: Place, key: str, owner: str, outcome: Outcome, spent: Usage | None = None
+        self,
+        place: Place,
+        key: str,
+        owner: str,
+        outcome: Outcome,
+        spent: Usage | None = None,
+        *,
+        write: Callable[[Callable[[], Awaitable[bool]]], Awaitable[bool]],
     ) -> dict[str, Any] | None:
-        """Record what a call came to, and return it; None if it is not the owner's any more.
-
-        The effect is done: a store that refuses is asked again while there is time.
-        """
+        """Record what a call came to, and return it; None if it is not the owner's any more."""
         written = write_outcome(outcome)
         if spent is not None:
             written["spent"] = spent.plain()
         text = to_json(written).decode()
         state: Any = "failed" if isinstance(outcome, Failed | Unknown) else "done"
         finish = partial(self._host.store.finish, place.scope, key, owner=owner, state=state, result=text)
-        if not await surely(finish):
+        if not await write(finish):
             return None
         self._host.cache.keep_result(place.scope, key, written, len(text))
         return written
@@ -353,7 +360,8 @@ class ToolActivities:
         entry = await self._host.store.take_over(place.scope, key, owner=owner)
         if entry.owner != owner or entry.state != "claimed":
             return None
-        written = await self._finish(place, key, owner, outcome)
+        write = partial(surely, tries=3)  # nothing is lost: it is found out again
+        written = await self._finish(place, key, owner, outcome, write=write)
         return None if written is None else {**previewed(written), "dispatch": dispatch}
 
 

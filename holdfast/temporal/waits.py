@@ -31,6 +31,7 @@ from holdfast.temporal.facts import Surroundings
 from holdfast.temporal.mailboxes import TOLD, Resume, Sent
 from holdfast.temporal.run_failures import why
 from holdfast.temporal.running import Running
+from holdfast.temporal.store_waits import StoreWaits
 from holdfast.temporal.waiting import Waiting
 from holdfast.temporal.wire import AWAITED_BYTES, user_message
 
@@ -56,8 +57,7 @@ class Waits(Arrivals):
         super().__init__()
         self._running = Running()
         self._resumes: list[tuple[Waiting, asyncio.Future[Resume]]] = []  # what a resume can end
-        self._store_away: Waiting | None = None
-        self._without_store = 0  # activities that wait for the store
+        self.store_waits = StoreWaits(self._wait_for, self._end_waiting)
         self._error: str | None = None  # what the run failed with
         self._resets = 0  # of the workflow: what was acknowledged behind the point of a reset is in the store
         if workflow.in_workflow():
@@ -247,23 +247,16 @@ class Waits(Arrivals):
         async def attempt(options: dict[str, Any]) -> Any:
             return await self._running.wait(workflow.start_activity(activity, reference, **options))
 
-        return await with_store(self, attempt, options)
+        return await self.store_waits.holding(names.holder(activity, reference), with_store(self, attempt, options))
 
     def show_store_away(self, error: FailureError, since: datetime) -> None:
-        """Show that an activity waits for the store: once, however many do."""
+        """Show that an activity waits for the store."""
         self._learn_from(error)
-        self._without_store += 1
-        if self._store_away is None:
-            self._store_away = Waiting("store", "store", why(error), since)
-            self._wait_for(self._store_away)
-            workflow.logger.warning("Waits for its store: %s", why(error))
+        self.store_waits.add(why(error), since)
 
     def show_store_back(self) -> None:
-        """Take back what `show_store_away` has shown, once no activity waits any more."""
-        self._without_store -= 1
-        if not self._without_store and self._store_away is not None:
-            gone, self._store_away = self._store_away, None
-            self._end_waiting(gone)
+        """Take back what `show_store_away` has shown."""
+        self.store_waits.remove()
 
     def _learn_from(self, error: FailureError) -> None:
         """Take in where the run is from what a worker says that cannot open it."""
@@ -326,6 +319,10 @@ class Waits(Arrivals):
             self._refuse_overdue("resume", "pause")
 
         refuse_by(read)
+
+    @workflow.signal(name=names.STORE_WAITS, description="From workers: the store does not take what they hold")
+    def store_waits_signal(self, data: Any = None, *extra: Any) -> None:
+        self.store_waits.told(data)
 
     @workflow.query(name=names.OUTCOME, description="What became of a signal with an id; null if none has come")
     def outcome(self, sent: Any = None, *ignored: Any) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import CancelledError
 
 from holdfast import Agent, AgentContext, InputError, Loop, Message, ModelError, RetryPolicy, StoreError, tool
-from holdfast.temporal import agent_workflows, hosts
+from holdfast.temporal import agent_workflows, writes
 from holdfast.testing import ScriptedModel
 from integration.doubles import echo
 from integration.temporal_runs import (
@@ -307,7 +307,7 @@ class CannotForget:
 async def test_results_are_in_the_store_while_the_model_thinks_for_long_and_its_answer_is_paid_once(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosts, "A_WHILE", 0.01)
+    monkeypatch.setattr(writes, "A_WHILE", 0.01)
     go_on = threading.Event()
 
     async def answer(messages: list[Message], tools: Any) -> Any:

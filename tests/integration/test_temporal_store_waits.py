@@ -14,6 +14,7 @@ from holdfast.agents import Loop
 from holdfast.messages import Message
 from holdfast.temporal import Webhook, start_pipeline
 from holdfast.testing import ModelServer, Reply, ScriptedModel
+from integration.questions import ask
 from integration.temporal_runs import (
     Run,
     Temporal,
@@ -232,6 +233,89 @@ async def test_a_cancelled_run_that_waits_to_be_opened_ends_without_its_store(te
 
 async def _is_cancelled(run: Run) -> bool:
     return (await status(run))["status"] == "cancelled"
+
+
+# --- what is held until the store is back ---
+
+LONG = 40.0  # seconds that a call may take: the test is over long before
+
+
+@pytest.mark.parametrize("refused", [{"finish"}, {"append_reply", "save_reply"}], ids=["a result", "an answer"])
+async def test_what_a_store_does_not_take_is_held_in_sight_and_is_not_lost(temporal: Temporal, refused: Any) -> None:
+    store, effects = Refusing(temporal.store), list[str]()
+
+    @tool(timeout=LONG)
+    async def post(text: str) -> str:
+        """Post a text."""
+        effects.append(text)
+        if "finish" in refused:
+            store.refuses = refused
+        return text
+
+    def answer(messages: Sequence[Message], tools: Any) -> Any:
+        asked = [message for message in messages if message.role == "tool"]
+        if "finish" not in refused and len(asked) == 1:
+            store.refuses = refused
+        return [asks_for(call("post", "p1", text="x")), asks_for(call("ask", "q1", question="Ok?")), "done"][len(asked)]
+
+    agent, model = Agent("poster", tools=[post, ask]), ScriptedModel(answer)
+    async with temporal.worker(agent, llm=model, store=store, store_patience=SOON):
+        run = await temporal.start(agent)
+        shown = await until(partial(waits_for_the_store, run))
+        assert (shown["name"], shown["message"]) == ("store", "the database is away")
+        query = f"WorkflowId = '{run.id}' AND HoldfastWaiting = 'store' AND HoldfastStatus = 'waiting'"
+        await until(partial(_is_found, temporal, query))
+        store.refuses = set()
+        await until(partial(_waits_alone, run, "question"))
+        await run.signal("answer", {"text": "yes"})
+        assert (await result(run))["response"] == "done"
+        await check_healthy(run)
+    assert (effects, len(model.calls)) == (["x"], 3)
+    assert tool_contents(await temporal.messages()) == [("p1", "x"), ("q1", "yes")]
+
+
+async def _waits_alone(run: Run, kind: str) -> bool:
+    return [item["kind"] for item in await waiting(run)] == [kind]
+
+
+async def test_the_result_of_a_pipelines_tool_is_held_in_sight(temporal: Temporal) -> None:
+    store, effects = Refusing(temporal.store), list[str]()
+
+    @tool(timeout=LONG)
+    async def post() -> str:
+        """Post."""
+        effects.append("x")
+        store.refuses = {"finish"}
+        return "posted"
+
+    line = pipeline("line").step("post", run=post).step("ok", approval=Approval(message="Go on?")).build()
+    async with (
+        ModelServer(lambda request: Reply(b"ok")) as server,
+        temporal.worker(
+            pipelines=[line], store=store, store_patience=SOON, webhooks=[Webhook(url=server.url, kinds=["store"])]
+        ),
+    ):
+        run = await start_pipeline(temporal.client, "line", task_queue=temporal.name, run_key=temporal.session())
+        await until(partial(waits_for_the_store, run))
+        await until(lambda: server.requests)
+        store.refuses = set()
+        await until(partial(_waits_alone, run, "approval"))
+        await run.signal("approve", {"gate": "ok"})
+        assert (await result(run))["status"] == "complete"
+        await check_healthy(run)
+    assert (effects, len(server.requests)) == (["x"], 1)
+
+
+async def test_nobody_else_can_say_that_a_run_waits_for_its_store(temporal: Temporal) -> None:
+    async with temporal.worker(clerk, llm=ScriptedModel(ask_once)):
+        run = await temporal.start(clerk)
+        await pending(run)
+        for told in (None, 7, {"holder": ["x"], "message": "m"}, {"holder": "call_model 1.0", "message": "m"}):
+            await run.signal("holdfast.store_waits", told)
+        assert [item["kind"] for item in await waiting(run)] == ["question"]
+        await run.signal("answer", {"text": "Ada"})
+        await result(run)
+        await check_healthy(run)
 
 
 # --- a worker that cannot use its store ---

@@ -66,6 +66,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "STATUS": "status",
         "PENDING": "pending",
         "OUTCOME": "holdfast.outcome",
+        "STORE_WAITS": "holdfast.store_waits",
         "STATUS_ATTRIBUTE": "HoldfastStatus",
         "WAITING_ATTRIBUTE": "HoldfastWaiting",
         "DEADLINE_ATTRIBUTE": "HoldfastDeadline",
