@@ -1,6 +1,14 @@
 """Agents: a model, its instructions, its tools and the limits of its loop, declared once and frozen."""
 
-from holdfast.agents.declarations import NAME, Agent, AgentContext, AgentIdentity, OnTerminalToolError, check_name
+from holdfast.agents.declarations import (
+    NAME,
+    Agent,
+    AgentContext,
+    AgentIdentity,
+    OnTerminalToolError,
+    check_former_names,
+    check_name,
+)
 from holdfast.agents.limits import ContextCompression, DiminishingReturns, Loop, TokenBudget
 
 __all__ = [
@@ -13,5 +21,6 @@ __all__ = [
     "Loop",
     "OnTerminalToolError",
     "TokenBudget",
+    "check_former_names",
     "check_name",
 ]

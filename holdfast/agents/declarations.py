@@ -28,6 +28,18 @@ def check_name(name: object, what: str) -> None:
         raise DefinitionError(f"{what} name must match ^{NAME.pattern}$, got {name!r}")
 
 
+def check_former_names(name: str, formerly: object, what: str) -> tuple[str, ...]:
+    """Return the names that something had before, which cannot be names of today or there twice."""
+    if isinstance(formerly, str) or not isinstance(formerly, Iterable):
+        raise DefinitionError(f"{what}: formerly must be a list of names, got {formerly!r}")
+    names = tuple(formerly)
+    for one in names:
+        check_name(one, f"{what}: formerly: a")
+    if len({name, *names}) <= len(names):
+        raise DefinitionError(f"{what}: formerly: a name is there twice: {', '.join([name, *names])}")
+    return names
+
+
 @dataclass(frozen=True, slots=True)
 class AgentIdentity:
     """Which run of which agent a hook belongs to."""
@@ -103,7 +115,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         check_name(self.name, "Agent")
-        self._check_former_names()
+        object.__setattr__(self, "formerly", check_former_names(self.name, self.formerly, f"Agent '{self.name}'"))
         self._check_models()
         if self.description is not None and (not isinstance(self.description, str) or not self.description.strip()):
             raise self._fault("description must be a non-empty string")
@@ -136,15 +148,6 @@ class Agent:
     def names(self) -> tuple[str, ...]:
         """Its name, and those that it had before."""
         return (self.name, *self.formerly)
-
-    def _check_former_names(self) -> None:
-        if isinstance(self.formerly, str) or not isinstance(self.formerly, Iterable):
-            raise self._fault(f"formerly must be a list of names, got {self.formerly!r}")
-        object.__setattr__(self, "formerly", tuple(self.formerly))
-        for name in self.formerly:
-            check_name(name, f"Agent '{self.name}': formerly: a")
-        if len(set(self.names)) < len(self.names):
-            raise self._fault(f"formerly: a name is there twice: {', '.join(self.names)}")
 
     def _check_models(self) -> None:
         if self.model is not None and not isinstance(self.model, str):

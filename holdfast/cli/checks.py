@@ -196,8 +196,8 @@ def replay(output: Output, what: tuple[str, ...], app: str | None, server: dict[
 
     A run that began with another version goes on with this one if its replay agrees: in what it does, and in what it
     tells activities, agents that it starts, and the run as which it continues. What activities then do is not looked
-    at. A FILE is what `temporal workflow show --output json` writes; a RUN is fetched from the server, with the runs
-    that it continues.
+    at, nor are the runs that it has started: replay those, too. A FILE is what `temporal workflow show --output json`
+    writes; a RUN is fetched from the server, with the runs that it continues.
     """
     rows = asyncio.run(_replayed(what, app, server))
     output.rows(

@@ -1,14 +1,17 @@
 """What a pipeline's steps came to, kept so that no step runs again: in memory, or in a durable store as well."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from pydantic_core import to_json
 
 from holdfast.agent_loop import Decision
-from holdfast.errors import InputError, SessionAccessDeniedError
+from holdfast.errors import InputError, SessionAccessDeniedError, SessionConflictError
 from holdfast.messages import read_json
+from holdfast.pipeline_loop import Done
+from holdfast.pipelines import Step
 from holdfast.stores.kept_values import read_kept
 from holdfast.stores.protocol import DecisionRecord, DurableStore
 
@@ -50,6 +53,25 @@ class Kept:
 
     def _read(self, key: str, text: str) -> Any:
         return read_kept(f"{key} of run {self.name}", text, read_json)
+
+    async def keep_type(self, key: str, step: Step[Any]) -> None:
+        """Keep, when a step begins, what its output is to be."""
+        if step.type_digest:
+            await self.keep(key, step.type_digest)
+
+    async def check_type(self, key: str, step: Step[Any], done: Done) -> None:
+        """Refuse an output that does not fit, if a deploy is to blame: the step began with another type.
+
+        Raises:
+            InputError: it is kept, so that it is read again by the type of the next version.
+        """
+        if done.reason in ("invalid-json", "schema-mismatch"):
+            began = self[key] if await self.find(key) else ""
+            if began != step.type_digest:
+                shape = getattr(step.shape, "__name__", str(step.shape))
+                raise InputError(
+                    f"{done.error}. What it said is kept. It began with another type, and today's is {shape}"
+                )
 
     async def count(self, key: str) -> int:
         """Return how many values are kept in a list, in the store alone."""
@@ -114,3 +136,25 @@ class Kept:
             self._decisions.append(record)
         else:
             await self._store.record_decision(record)
+
+
+@contextlib.asynccontextmanager
+async def held(names: Sequence[str], store: DurableStore, who: Mapping[str, str | None]) -> AsyncIterator[Kept]:
+    """Hold a run by all names that it may have, and give what is kept of it: by the name under which it was begun.
+
+    Args:
+        names: with a slash, as no session has it; that of today first.
+
+    Raises:
+        SessionAccessDeniedError: it is somebody else's, and in flight.
+        SessionConflictError: it is in flight.
+    """
+    async with contextlib.AsyncExitStack() as holds:
+        for name in sorted(names):  # in one order, so that of two versions at once one goes on
+            if not await store.hold(name):
+                await Kept(name, store).check(who)  # a stranger learns nothing, not even of the run
+                raise SessionConflictError(f"Run {name} is in flight; wait for it to end, then run it again")
+            holds.push_async_callback(store.let_go, name)
+        found = [Kept(name, store) for name in names]
+        begun = [kept for kept in found if await kept.find("?input")]
+        yield (begun or found)[0]

@@ -12,12 +12,12 @@ from typing import Any, cast
 
 from holdfast.agent_loop import Decision, Gate, GateRule, access_problem, digest_of
 from holdfast.checkpoints import InterruptedResponse, PendingApproval, PipelineResult, StepResult
-from holdfast.errors import InputError, SessionConflictError
+from holdfast.errors import InputError
 from holdfast.local.events import PipelineEvent, StepCompleted, StepFailed, StepStarted
 from holdfast.local.gates import GivenDecision, decision_of, has_counted, judge, read_decisions
 from holdfast.local.inputs import RunOptions
 from holdfast.local.outputs import read_in_time
-from holdfast.local.pipeline_results import Kept
+from holdfast.local.pipeline_results import Kept, held
 from holdfast.local.pipeline_steps import StepRunner, begins_anew, nothing_of, read_previous, read_result
 from holdfast.messages import distinct_people
 from holdfast.pipeline_loop import (
@@ -51,12 +51,12 @@ class PipelineRun:
         self._store = store = cast("DurableStore | None", options.get("store"))
         self._run_key = run_key
         tenant = check_tenant_id(options.get("tenant_id"))
-        self._name = f"{pipeline.name}/{session_key_of(tenant, str(run_key))}"
+        self._names = [f"{name}/{session_key_of(tenant, str(run_key))}" for name in pipeline.names]
         self._who = {"user_id": options.get("user_id"), "tenant_id": options.get("tenant_id")}
         self._on_progress = on_progress
         self._state = PipelineState(plan(pipeline))
-        self._kept = Kept(self._name, store)
-        self._runner = StepRunner(self._kept, name=self._name, options=options)
+        self._options = options
+        self._kept_by(Kept(self._names[0], store))
         self._results: dict[str, StepResult] = {}
         self._previous: dict[str, StepResult] = {}
         self._skipped: tuple[str, ...] = ()
@@ -65,6 +65,9 @@ class PipelineRun:
         self._judged: set[int] = set()  # of the decisions
         self._places: dict[str, str] = {}  # where the verdicts of gates are kept, by path
         self._waiting: dict[str, Gate | InterruptedResponse] = {}  # gates, and agents with calls that wait at theirs
+
+    def _kept_by(self, kept: Kept) -> None:
+        self._kept, self._runner = kept, StepRunner(kept, name=kept.name, options=self._options)
 
     async def go(
         self,
@@ -83,14 +86,9 @@ class PipelineRun:
             self._check_gate(decision.gate)
         if self._store is None:
             return await self._run(given)
-        hold = self._name  # with a slash, as no session has it
-        if not await self._store.hold(hold):
-            await self._kept.check(self._who)  # a stranger learns nothing, not even of the run
-            raise SessionConflictError(f"Run {self._name} is in flight; wait for it to end, then run it again")
-        try:
+        async with held(self._names, self._store, self._who) as kept:
+            self._kept_by(kept)
             return await self._run(given)
-        finally:
-            await self._store.let_go(hold)
 
     async def _run(self, given: Any) -> PipelineResult:
         if refused := access_problem(self._pipeline.access.get("start"), self._who["user_id"]):
@@ -178,8 +176,15 @@ class PipelineRun:
             if not is_kept:
                 done, value = self._evaluations.evaluate(action)
                 if done.reason is not None:
+                    await self._kept.check_type(
+                        f"{action.path}?type", cast("Step[Any]", find(self._pipeline, action.path)), done
+                    )
                     return done
                 await self._kept.keep(action.key, value)
+                if action.what == "input":
+                    await self._kept.keep_type(
+                        f"{action.path}?type", cast("Step[Any]", find(self._pipeline, action.path))
+                    )
             return action.done(self._kept[action.key])
         step = cast("Step[Any]", find(self._pipeline, action.path))
         if step.kind == "approval":
@@ -210,6 +215,7 @@ class PipelineRun:
         key = f"{path}?with{tries or ''}"  # anew after a failure: people may have edited what it is made of
         if not await self._kept.find(key):
             await self._kept.keep(key, step.make_input(self._evaluations.context(path)))
+            await self._kept.keep_type(f"{path}?type{tries or ''}", step)
         self._tell(StepStarted(path))
         decisions = [decision for decision in self._decisions if decision.gate.startswith(f"{path}/")]
         self._judged.update(map(id, decisions))
@@ -219,6 +225,7 @@ class PipelineRun:
             self._waiting[path] = result
             return Done()
         done = await self._came_to(path, step, result)
+        await self._kept.check_type(f"{path}?type{tries or ''}", step, done)
         if done.reason is None:
             self._tell(StepCompleted(path, result.iterations, result.response))
         else:

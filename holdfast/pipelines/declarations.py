@@ -1,21 +1,21 @@
 """Pipelines: steps in an order, declared once and frozen. Nothing here runs anything."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from types import MappingProxyType
-from typing import Any, ClassVar, Generic, Literal, overload
+from typing import Any, ClassVar, Generic, Literal
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 from typing_extensions import TypeVar
 
-from holdfast.agents import Agent, check_name
+from holdfast.agents import Agent, check_former_names, check_name
 from holdfast.errors import DefinitionError, InputError
 from holdfast.messages import clean_text, error_text, explain, json_problem, read_json
 from holdfast.pipelines.contexts import StepContext
 from holdfast.tools import Approval, Tool, json_schema, schema_type
-from holdfast.tools.checks import check_access, check_choice, check_count, check_function
+from holdfast.tools.checks import check_access, check_function
 
 T = TypeVar("T", default=dict[str, Any])
 StepInput = Callable[[StepContext], Any]
@@ -86,6 +86,11 @@ class Step(Generic[T]):
     @functools.cached_property
     def _output_type(self) -> TypeAdapter[Any] | None:
         return None if self.shape is None else schema_type(self.shape, f"Step '{self.name}'", "output")
+
+    @functools.cached_property
+    def type_digest(self) -> str:
+        """What tells the type of the output from another one; "" if there is none."""
+        return _digest(self._output_type, self.shape)
 
     def read_output(self, value: Any) -> Any:
         """Read an output that is plain JSON data by `output`.
@@ -198,9 +203,12 @@ class Pipeline:
     stages: tuple[Stage, ...]
     input: Any = None
     access: Mapping[str, Any] = field(default_factory=dict)
+    formerly: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_name(self.name, "Pipeline")
+        whose = f"Pipeline '{self.name}'"
+        object.__setattr__(self, "formerly", check_former_names(self.name, self.formerly, whose))
         if not self.stages:
             raise DefinitionError(f"Pipeline '{self.name}': at least one step is required")
         seen = set()
@@ -211,8 +219,13 @@ class Pipeline:
                 seen.add(name)
         if (count := self.size) > MAX_STEPS:
             raise DefinitionError(f"Pipeline '{self.name}': {count:,} steps, more than {MAX_STEPS:,}")
-        object.__setattr__(self, "access", check_access(f"Pipeline '{self.name}'", self.access))
+        object.__setattr__(self, "access", check_access(whose, self.access))
         _ = self._input_type
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name, and those that it had before."""
+        return (self.name, *self.formerly)
 
     @property
     def size(self) -> int:
@@ -240,6 +253,11 @@ class Pipeline:
     def input_schema(self) -> dict[str, Any] | None:
         return None if self._input_type is None else json_schema(self._input_type, f"Pipeline '{self.name}'", "input")
 
+    @property
+    def type_digest(self) -> str:
+        """What tells the type of the input from another one; "" if there is none."""
+        return _digest(self._input_type, self.input)
+
     def read_input(self, data: Any) -> Any:
         """Read the input by its type: defaults filled in, unknown keys dropped.
 
@@ -260,132 +278,19 @@ class Pipeline:
         return _plain(self._input_type, value, f"Pipeline '{self.name}'")
 
 
-@dataclass(frozen=True, eq=False)
-class PipelineBuilder:
-    """A pipeline that is being declared; each method returns another builder."""
-
-    name: str
-    input: Any = None
-    access: Mapping[str, Any] = field(default_factory=dict)
-    stages: tuple[Stage, ...] = ()
-
-    def _with(self, stage: Stage) -> "PipelineBuilder":
-        return PipelineBuilder(self.name, self.input, self.access, (*self.stages, stage))
-
-    @overload
-    def step(self, step: Step[Any], /) -> "PipelineBuilder": ...
-    @overload
-    def step(
-        self,
-        step: str,
-        /,
-        *,
-        agent: Agent | None = None,
-        run: Tool[..., Any] | None = None,
-        approval: Approval | None = None,
-        pipeline: "Pipeline | None" = None,
-        input: StepInput | None = None,
-        output: Any = None,
-        accept_partial: bool = False,
-    ) -> "PipelineBuilder": ...
-    def step(self, step: str | Step[Any], /, **options: Any) -> "PipelineBuilder":
-        """Add a step: a `Step`, or its name and options."""
-        if isinstance(step, Step):
-            if options:
-                raise DefinitionError(f"Step '{step.name}': its options are declared with it; got {', '.join(options)}")
-            return self._with(step)
-        return self._with(Step(step, **options))
-
-    def parallel(self, name: str, /, *steps: Step[Any]) -> "PipelineBuilder":
-        """Add steps that run at once; see `Parallel`."""
-        check_name(name, "Step")
-        _check_steps(name, steps, least=1)
-        return self._with(Parallel(name, steps))
-
-    def branch(
-        self,
-        name: str,
-        /,
-        *,
-        on: Callable[[StepContext], str],
-        cases: Mapping[str, Step[Any]],
-        default: Step[Any] | None = None,
-    ) -> "PipelineBuilder":
-        """Add a choice between steps: `on` gives a key of `cases`; see `Branch`."""
-        check_name(name, "Step")
-        check_function(f"Step '{name}': on", on)
-        if not isinstance(cases, Mapping) or not all(isinstance(key, str) for key in cases):
-            raise DefinitionError(f"Step '{name}': cases must map texts to steps, got {cases!r:.80}")
-        stage = Branch(name, on, MappingProxyType(dict(cases)), default)
-        _check_steps(name, stage.steps, least=1)
-        return self._with(stage)
-
-    def map(
-        self, name: str, step: Step[Any], /, *, over: Callable[[StepContext], Any], concurrency: int = 5
-    ) -> "PipelineBuilder":
-        """Add a step for each item of what `over` gives; see `Map`. The step's functions get it as `ctx.item`."""
-        check_name(name, "Step")
-        _check_steps(name, (step,), least=1)
-        check_function(f"Step '{name}': over", over)
-        check_count(f"Step '{name}': concurrency", concurrency, 1)
-        return self._with(Map(name, over, step, concurrency))
-
-    def loop(
-        self,
-        name: str,
-        step: Step[Any],
-        /,
-        *,
-        until: Callable[[StepContext], bool],
-        max: int = 10,  # noqa: A002
-        on_limit: Literal["fail", "continue"] = "fail",
-    ) -> "PipelineBuilder":
-        """Add a step that runs until `until` is true, at most `max` times; see `Repeat`.
-
-        Args:
-            on_limit: after `max` rounds "fail" ends the pipeline with "loop-limit", "continue" takes the last output.
-        """
-        check_name(name, "Step")
-        _check_steps(name, (step,), least=1)
-        check_function(f"Step '{name}': until", until)
-        check_count(f"Step '{name}': max", max, 1)
-        check_choice(f"Step '{name}': on_limit", on_limit, ("fail", "continue"))
-        return self._with(Repeat(name, step, until, max, on_limit))
-
-    def build(self) -> Pipeline:
-        """Return the pipeline.
-
-        Raises:
-            DefinitionError: it has no step, or two of one name.
-        """
-        return Pipeline(self.name, self.stages, self.input, self.access)
-
-
-def pipeline(name: str, *, input: Any = None, access: Mapping[str, Any] | None = None) -> PipelineBuilder:  # noqa: A002
-    """Begin a pipeline.
-
-    Args:
-        name: `^[a-z][a-z0-9-]*$`; on Temporal the workflow type.
-        input: the type of its input; anything that JSON can carry if None.
-        access: `{"start": f, "approve": f}`, functions of a user id, or None, that say whether that user may.
-
-    Raises:
-        DefinitionError: naming what is wrong.
-    """
-    check_name(name, "Pipeline")
-    return PipelineBuilder(name, input, {} if access is None else access)
-
-
 def _names_of(stage: Stage) -> list[str]:
     return [stage.name] if isinstance(stage, Step) else [stage.name, *(step.name for step in stage.steps)]
 
 
-def _check_steps(name: str, steps: tuple[Any, ...], *, least: int) -> None:
-    if len(steps) < least:
-        raise DefinitionError(f"Step '{name}': at least one step is required")
-    for step in steps:
-        if not isinstance(step, Step):
-            raise DefinitionError(f"Step '{name}': {step!r:.80} is no Step; wrap it in Step(name, agent=…)")
+def _digest(kind: TypeAdapter[Any] | None, shape: Any) -> str:
+    """Return what tells a type from others: its schema, or how it is written if it is read by code alone."""
+    if kind is None:
+        return ""
+    try:
+        schema = to_json(kind.json_schema())
+    except Exception:  # whatever pydantic, or the user's part in it, raises
+        schema = repr(shape).encode()
+    return hashlib.blake2b(schema, digest_size=8).hexdigest()
 
 
 def _plain(kind: TypeAdapter[Any] | None, value: Any, whose: str) -> Any:

@@ -25,6 +25,7 @@ from holdfast.messages import read_images
 from holdfast.pipelines import Pipeline
 from holdfast.stores.protocol import check_session_id, session_key_of
 from holdfast.temporal import names
+from holdfast.temporal.former_names import check_new, has_run
 from holdfast.temporal.items import read_items, read_state, unreadable
 from holdfast.temporal.owners import check_owner, start_or_say
 from holdfast.temporal.seen import answer, our_run, runs_query
@@ -132,7 +133,8 @@ async def start_pipeline(
 
     Raises:
         InputError: an argument cannot be used.
-        SessionConflictError: there is a run of that key; it has one, whatever became of it.
+        SessionConflictError: there is a run of that key; it has one, whatever became of it, and whatever the pipeline
+            was called then. If it is given by its name alone, a run that was begun under a former name fails this one.
         SessionAccessDeniedError: that run is somebody else's.
     """
     if not isinstance(pipeline, str | Pipeline):
@@ -150,13 +152,13 @@ async def start_pipeline(
     options.setdefault("id", names.workflow_id(name, session_key_of(tenant_id, key)))
     options["memo"] = {**(options.get("memo") or {}), names.PIPELINE_MEMO: name}
     options.setdefault("id_reuse_policy", WorkflowIDReusePolicy.REJECT_DUPLICATE)
+    if isinstance(pipeline, Pipeline):  # of a name alone, the worker that opens the run knows those before it
+        await check_new(client, pipeline, options["id"], name, (user_id, tenant_id))
     try:
         return await client.start_workflow(name, given, task_queue=task_queue, result_type=dict[str, Any], **options)
     except WorkflowAlreadyStartedError as error:
         await check_owner(client, options["id"], error.run_id, key, (user_id, tenant_id))
-        text = f"Pipeline {name} has a run {key} already, in flight or ended: workflow {options['id']}"
-        raise SessionConflictError(f"{text}. To run it again give another run_key, and restart_of= to use what it did"
-                                   ) from error  # fmt: skip
+        raise has_run(name, key, options["id"]) from error
 
 
 class HoldfastClient:

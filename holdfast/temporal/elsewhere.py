@@ -27,6 +27,7 @@ class SkippedError(Exception):
 
 T = TypeVar("T")
 
+VERSIONS = 20  # that a step is tried with unasked, before it waits for a person alone
 _NOT_REGISTERED = "NotFoundError"  # what the SDK says of an activity type that a worker has not
 
 
@@ -86,8 +87,8 @@ class Waiter(Protocol):
     async def await_worker(self, error: FailureError, tool: str | None = None, path: str | None = None) -> Any:
         """Wait for a worker that has what another had not; None after a cancel."""
 
-    async def pause(self, name: str, message: str) -> bool:
-        """Wait for a person, who says whether to try again."""
+    async def pause(self, name: str, message: str, mended: "asyncio.Future[Any] | None" = None) -> bool:
+        """Wait for a person, who says whether to try again, or until it is mended without one."""
 
     def show_store_away(self, error: FailureError, since: datetime) -> None:
         """Show that an activity waits for the store."""
@@ -168,6 +169,43 @@ async def anywhere(
             return found
         if not await waiter.pause(activity, put_in_by_hand(activity)):
             raise ApplicationError(put_in_by_hand(activity), type="InputError", non_retryable=True)
+
+
+async def until_mended(waiter: Waiter, activity: str, reference: dict[str, Any], options: dict[str, Any]) -> Any:
+    """Return the result of an activity; if what a user declared raises in it, of a later version, or when resumed.
+
+    The activity is told which versions have raised, and the server offers it to workers until one has another: a run
+    that waits has no events of that, and tries each version once. What was done is kept, so that it goes on from there.
+
+    Raises:
+        ActivityError: it failed for another reason, or nobody wants it tried again.
+    """
+    raised: list[str] = []
+    trying: Awaitable[Any] = anywhere(waiter, activity, reference, options)
+    while True:
+        try:
+            return await trying
+        except ActivityError as error:
+            cause = error.cause
+            if not isinstance(cause, ApplicationError) or cause.type != names.STEP_ERROR:
+                raise
+            detail, mended = cause.details[0], None
+            if "version" in detail:  # what older versions of this library said has none
+                raised = [*(one for one in raised if one != detail["version"]), detail["version"]]
+                if len(raised) <= VERSIONS:
+                    again = anywhere(waiter, activity, {**reference, "raised": raised}, options)
+                    mended = asyncio.ensure_future(again)
+            if not await waiter.pause(detail["failed_step"], cause.message, mended):
+                raise
+            if mended is None or _was_cancelled(mended):
+                trying = anywhere(waiter, activity, reference, options)
+            else:
+                trying = mended
+
+
+def _was_cancelled(trying: "asyncio.Future[Any]") -> bool:
+    error = None if trying.cancelled() else trying.exception()
+    return trying.cancelled() or (error is not None and exceptions.is_cancelled_exception(error))
 
 
 def put_in_by_hand(activity: str) -> str:

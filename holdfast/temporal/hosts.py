@@ -95,7 +95,7 @@ class AgentHost:
         self._start, self._attempts = uuid4().hex, itertools.count()
         self.scope = ""  # of the store's holds
         self.is_known = False  # the worker holds its name, so that others can tell whether it lives
-        self.search = False
+        self.search, self.build = False, ""  # of the code: what tells a deploy from a restart
         self.stream = False  # models are asked to stream, for whoever looks on
         self.notices = False  # the worker has webhooks
 
@@ -144,9 +144,10 @@ class AgentHost:
     def _add_pipeline(self, pipeline: Pipeline, handlers: Mapping[str, Callable[..., Any]]) -> None:
         if not isinstance(pipeline, Pipeline):
             raise DefinitionError(f"pipelines: a {type(pipeline).__name__} is no Pipeline; end a builder with .build()")
-        if pipeline.name in self.pipelines or pipeline.name in self.agents:
-            raise DefinitionError(f"pipelines: two workflows are named '{pipeline.name}'")
-        self.pipelines[pipeline.name] = pipeline
+        for name in pipeline.names:
+            if name in self.pipelines or name in self.agents:
+                raise DefinitionError(f"pipelines: two workflows are named '{name}'")
+            self.pipelines[name] = pipeline
         for step in pipeline.every_step():
             if step.agent is not None and self.agents.get(step.agent.name) is not step.agent:
                 raise DefinitionError(

@@ -68,6 +68,7 @@ MODEL_UNAVAILABLE = "ModelUnavailable"
 CALL_NOT_OURS = "CallNotOurs"
 HOOK_ERROR = "HookError"
 STEP_ERROR = "StepError"
+SAME_VERSION = "SameVersion"  # of a pipeline's step: what this worker declares has raised already
 MODEL_CHANGED = "ModelChanged"
 NOT_HERE = "NotOnThisWorker"
 STORE_ERROR = "StoreError"

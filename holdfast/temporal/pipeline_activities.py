@@ -1,12 +1,14 @@
 """The activities of pipelines: what users declare is called here, and what steps came to is read and kept."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, cast
 
 from pydantic_core import to_json
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from holdfast.agent_loop import access_problem, digest_of, last_answer
 from holdfast.checkpoints import StepResult
@@ -30,8 +32,9 @@ from holdfast.pipelines.paths import find, stage_index
 from holdfast.stores.kept_values import read_kept_object
 from holdfast.temporal import names
 from holdfast.temporal.failures import TypedErrors
+from holdfast.temporal.former_names import check_new
 from holdfast.temporal.hosts import AgentHost, Heartbeats
-from holdfast.temporal.plans import pipeline_facts, place_of, read_plan
+from holdfast.temporal.plans import pipeline_facts, place_of, read_plan, version_of
 from holdfast.temporal.transcripts import recorded
 from holdfast.temporal.turn_facts import called_tool
 from holdfast.temporal.turn_records import TurnRecord, read_record, step_place
@@ -39,6 +42,7 @@ from holdfast.temporal.wire import INLINE_BYTES, PipelineInput, read_outcome, sh
 from holdfast.tools import Approval, Failed, Outcome, Returned, Terminated, Unknown
 
 _LOG = logging.getLogger("holdfast")
+LOOKS_EVERY = 60.0  # seconds in which a step that waits to be mended is offered to a worker
 
 
 class PipelineActivities:
@@ -68,7 +72,9 @@ class PipelineActivities:
             opened = await store.load_reply(f"{run}/open", 0)
             again = {} if opened is None else {"again": True}  # what was acknowledged since is in the store
             if opened is None:
-                given = PipelineInput.read(reference["input"])
+                given, info = PipelineInput.read(reference["input"]), activity.info()
+                whose = (given.user_id, given.tenant_id)
+                await check_new(activity.client(), pipeline, info.workflow_id or "", info.workflow_type or "", whose)
                 may = pipeline.access.get("start")
                 if refused := await self._call("access", lambda: access_problem(may, given.user_id)):
                     raise InputError(f"Pipeline '{pipeline.name}': {refused} start it")
@@ -90,7 +96,7 @@ class PipelineActivities:
         earlier, first = Kept(restart["run"], self._host.store), restart["from"]
         if not await earlier.find("?who") or earlier["?who"] != who:  # a stranger does not learn which
             raise SessionAccessDeniedError(restart["run"])
-        if (await self._host.load_opened(restart["run"]))["pipeline"] != pipeline.name:
+        if (await self._host.load_opened(restart["run"]))["pipeline"] not in pipeline.names:
             raise InputError(f"restart: run {restart['run']} is one of another pipeline")
         state, gates = PipelineState(plan(pipeline)[: stage_index(pipeline, first)]), pipeline_facts(pipeline)["gates"]
         while isinstance(todo := state.next_actions(), Todo):
@@ -115,8 +121,18 @@ class PipelineActivities:
     @activity.defn(name=names.STEP)
     async def step(self, reference: dict[str, Any]) -> dict[str, Any]:
         """Keep what a step came to, and make what the next one needs; or the result of the run."""
+        try:
+            return await self._step(reference)
+        except ApplicationError as error:
+            if error.type != names.NOT_HERE or "raised" not in reference:
+                raise
+            raise _another_worker(error.message) from None
+
+    async def _step(self, reference: dict[str, Any]) -> dict[str, Any]:
         with TypedErrors(self._host), Heartbeats():
             pipeline, kept = self._host.pipeline(), Kept(reference["run"], self._host.store)
+            if self._version(pipeline) in reference.get("raised", ()):
+                raise _another_worker(f"what this worker has of pipeline '{pipeline.name}' has raised already")
             await kept.find("?who")
             opened = await self._host.load_opened(reference["run"])
             known = {key: Done(value) for key, value in reference.get("known", {}).items()}
@@ -136,8 +152,17 @@ class PipelineActivities:
                 if "end" in reference:
                     found["result"] = await work.result(**reference["end"])
             except InputError as error:  # of what is declared now: the caller's input was read at the start
-                raise _step_error(at, error, error_text(error)) from None
+                raise self._step_error(at, error, error_text(error)) from None
             return found
+
+    def _version(self, pipeline: Pipeline) -> str:
+        return version_of(pipeline, self._host.build)
+
+    def _step_error(self, path: str, error: Exception, text: str) -> ApplicationError:
+        """Return what pauses a run at a step: the next version of what is declared may not raise it."""
+        version = self._version(self._host.pipeline())
+        detail = {"failed_step": path, "type": type(error).__name__, "version": version}
+        return ApplicationError(cut(text, 4_000), detail, type=names.STEP_ERROR, non_retryable=True)
 
     # --- what users declare ---
 
@@ -163,7 +188,7 @@ class PipelineActivities:
             _LOG.warning("%s raised", what, exc_info=error)  # the server keeps 4 KB of a failure, no tracebacks
             text = f"{what} raised {type(error).__name__}: {cut(error_text(error), 2_000)}"
             if step is not None:
-                raise _step_error(step, error, text) from None
+                raise self._step_error(step, error, text) from None
             raise ApplicationError(text, type=type(error).__name__, non_retryable=True) from None
 
     def stage(self, pipeline: Pipeline, state: PipelineState, path: str) -> Any:
@@ -238,6 +263,7 @@ class Work:
             result = StepResult.model_validate({"status": status, "response": response, "iterations": iterations})
         done, output = await self._call(path, "output", lambda: read_in_time(step, lambda: read_result(step, result)))
         if done.reason is not None:
+            await self._kept.check_type(f"{path}?type", step, done)
             await self._kept.keep(f"{path}?failure", result.model_dump())
             return [done.reason, cut(done.error or "", 2_000)]
         await self._kept.keep(f"{path}?result", result.model_dump())
@@ -259,8 +285,11 @@ class Work:
         if not await self._kept.find(action.key):
             done, value = await self._call(path, what, lambda: self._evaluations.evaluate(action))
             if done.reason is not None:
+                await self._kept.check_type(f"{path}?type", step, done)
                 return {"failed": [done.reason, cut(done.error or "", 2_000)]}
             await self._kept.keep(action.key, value)
+            if what == "input":
+                await self._kept.keep_type(f"{path}?type", step)
         return action.done(self._kept[action.key]).value
 
     async def _call(self, path: str, what: str, function: Callable[[], Any]) -> Any:
@@ -271,8 +300,8 @@ class Work:
         if step.agent is None and step.run is None:
             raise InputError(f'Step "{step.name}" has no agent assigned.')
         if not await self._kept.find(key):
-            await self._kept.keep(key, await self._call(
-                path, "input", lambda: step.make_input(self._evaluations.context(path))))  # fmt: skip
+            given = await self._call(path, "input", lambda: step.make_input(self._evaluations.context(path)))
+            await asyncio.gather(self._kept.keep_type(f"{path}?type", step), self._kept.keep(key, given))
         if step.run is None:
             return None
         call, who = ToolCall(id=path, name=step.run.name, arguments=self._kept[key]), self._kept["?who"]
@@ -333,10 +362,12 @@ class Work:
         return found
 
 
-def _step_error(path: str, error: Exception, text: str) -> ApplicationError:
-    """Return what pauses a run at a step: the next version of what is declared may not raise it."""
-    detail = {"failed_step": path, "type": type(error).__name__}
-    return ApplicationError(cut(text, 4_000), detail, type=names.STEP_ERROR, non_retryable=True)
+def _another_worker(text: str) -> ApplicationError:
+    """Return what an activity raises that waits for another version than this worker's; the server offers it again."""
+    after = timedelta(seconds=min(0.25 * activity.info().attempt, LOOKS_EVERY))
+    return ApplicationError(
+        text, type=names.SAME_VERSION, next_retry_delay=after, category=ApplicationErrorCategory.BENIGN
+    )
 
 
 def _of_tool(outcome: Outcome) -> StepResult:

@@ -22,7 +22,7 @@ from holdfast.temporal.activity_options import STORE_OPTIONS, summary
 from holdfast.temporal.calls import Calls
 from holdfast.temporal.children import agent_result, child_session
 from holdfast.temporal.descriptions import pipeline_details, show_started
-from holdfast.temporal.elsewhere import SkippedError, anywhere
+from holdfast.temporal.elsewhere import SkippedError, until_mended
 from holdfast.temporal.facts import Call, Surroundings, ToolFacts, read_tool_facts
 from holdfast.temporal.gates import Gates
 from holdfast.temporal.plans import place_of, read_gates, read_plan
@@ -286,29 +286,15 @@ class PipelineRun(Gates):
         known = {key: done.value for key, done in self._done().items() if "?" in key and done.value is not None}
         whole = {"run": self._run, **reference, **({"known": known} if known else {})}
         options = {**STORE_OPTIONS, "summary": summary(asks)}
-        while True:
-            try:
-                found: dict[str, Any] | None = await anywhere(self, names.STEP, whole, options)
-            except ActivityError as error:
-                if not await self._mended(error):
-                    raise failed(error) from None
-                continue
-            if found is None:
-                raise asyncio.CancelledError
-            return found
-
-    async def _mended(self, error: ActivityError) -> bool:
-        """Wait until somebody has mended what a step's function or type has raised; False if the run is to fail.
-
-        What was done is kept, so that the next version of the pipeline goes on from there.
-        """
-        cause = error.cause
-        if not isinstance(cause, ApplicationError) or cause.type != names.STEP_ERROR:
-            return False
-        may = await self.pause(cause.details[0]["failed_step"], cause.message)
-        if self._running.cancelled:
+        try:
+            found: dict[str, Any] | None = await until_mended(self, names.STEP, whole, options)
+        except ActivityError as error:
+            if self._running.cancelled:
+                raise asyncio.CancelledError from None
+            raise failed(error) from None
+        if found is None:
             raise asyncio.CancelledError
-        return may
+        return found
 
     def _done(self) -> Mapping[str, Done]:
         return {} if self._state is None else self._state.done

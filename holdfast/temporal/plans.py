@@ -1,7 +1,11 @@
 """A pipeline's plan as JSON, with its gates and tools: recorded once at its start, so that no deploy changes them."""
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterator, Mapping
+from types import CodeType
 from typing import Any
+
+from pydantic_core import to_json
 
 from holdfast.agent_loop import GateRule
 from holdfast.pipeline_loop import Planned, plan
@@ -24,6 +28,55 @@ def pipeline_facts(pipeline: Pipeline) -> dict[str, Any]:
         "gates": gates,
         "tools": tools,
     }
+
+
+def version_of(pipeline: Pipeline, build: str) -> str:
+    """Return what tells a version of a pipeline from those before and behind it, whichever worker declares it.
+
+    Args:
+        build: of the code around it, which its functions and types may use.
+    """
+    facts = to_json([build, pipeline_facts(pipeline), [str(one) for one in _declared(pipeline)]])
+    return hashlib.blake2b(facts, digest_size=8).hexdigest()
+
+
+def _declared(pipeline: Pipeline) -> Iterator[object]:
+    """Return what is declared of a pipeline's functions and types."""
+    yield pipeline.type_digest
+    for stage in pipeline.stages:
+        for name in ("on", "over", "until"):
+            yield from _written(getattr(stage, name, None))
+        for step in (stage,) if isinstance(stage, Step) else stage.steps:
+            yield step.type_digest
+            for given in (step.input, *(one.message for one in (step.approval.chain if step.approval else ()))):
+                yield from _written(given)
+            if step.pipeline is not None:
+                yield from _declared(step.pipeline)
+
+
+def _written(function: object) -> Iterator[object]:
+    """Return what a function is made of, as far as that is the same in every process: its code, and plain values."""
+    if not callable(function):
+        return
+    code = getattr(function, "__code__", None)
+    yield getattr(function, "__qualname__", type(function).__qualname__)
+    yield from () if code is None else _code(code)
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            value = cell.cell_contents
+        except ValueError:  # it is not filled yet
+            continue
+        if isinstance(value, str | int | float | None):
+            yield value
+
+
+def _code(code: CodeType) -> Iterator[object]:
+    yield from (code.co_code, code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _code(constant)
+        elif not isinstance(constant, frozenset):  # which are in another order in another process
+            yield constant
 
 
 def place_of(path: str) -> str:

@@ -16,6 +16,7 @@ from temporalio.converter import DataConverter
 from temporalio.plugin import SimplePlugin
 from temporalio.service import RPCError
 from temporalio.worker import ReplayerConfig, Worker, WorkerConfig, WorkflowRunner
+from temporalio.worker._worker import load_default_build_id
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from holdfast.agents import Agent
@@ -161,9 +162,18 @@ class HoldfastPlugin(SimplePlugin):
             worker._shutdown_complete_event.set()
             raise
         client = worker.client
-        self._host.search = await _register_search_attributes(client)
+        self._host.search, self._host.build = await _register_search_attributes(client), _build_of(worker)
         async with self._host.serving(), watch_for_lost_calls(client, self._host):
             await next(worker)
+
+
+def _build_of(worker: Worker) -> str:
+    """Return what tells a worker's code from that of others: what its user says, or what the SDK makes of modules."""
+    config = worker.config()
+    deployment = config.get("deployment_config")
+    if deployment is not None:
+        return deployment.version.build_id
+    return config.get("build_id") or load_default_build_id()
 
 
 def _checked_stream(stream: bool, store: Any) -> bool:

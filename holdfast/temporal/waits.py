@@ -186,17 +186,27 @@ class Waits(Arrivals):
     def _deadline(self, since: datetime) -> datetime | None:
         return None if self._patience is None else since + timedelta(seconds=self._patience)
 
-    async def pause(self, name: str, message: str) -> bool:
-        """Wait until a person says what to do; True to try again, False if the run is to give up."""
+    async def pause(self, name: str, message: str, mended: "asyncio.Future[Any] | None" = None) -> bool:
+        """Wait until a person says what to do; True to try again, False if the run is to give up.
+
+        Args:
+            mended: tries by itself; when it has ended, there is nothing to wait for.
+        """
         since = workflow.now()
         waiting = Waiting("pause", name, message, since, self._deadline(since))
         resumed = self._may_resume(waiting)
         self._wait_for(waiting)
         workflow.logger.warning("Paused, %s: %s", name, message)
-        await self._until(resumed.done, waiting.deadline, f"resume of {name}")
+        ends = [resumed] if mended is None else [resumed, mended]
+        await self._until(lambda: any(one.done() for one in ends), waiting.deadline, f"resume of {name}")
         if resumed.done() and await self._is_late(resumed.result().late, waiting.deadline):
             resumed = asyncio.get_running_loop().create_future()
         self._end_waiting(waiting)
+        if mended is not None and not resumed.done() and mended.done():
+            return True
+        if mended is not None:
+            mended.cancel()
+            await asyncio.gather(mended, return_exceptions=True)
         if not resumed.done() or resumed.result().action == "abort":
             return False
         self._resumed(resumed.result().model)

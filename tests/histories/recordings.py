@@ -268,6 +268,41 @@ async def stages(world: World) -> Saved:
         return await ended(run)
 
 
+def sayer(say: Callable[[StepContext], str]) -> Any:
+    return pipeline("sayer").step("say", agent=speaker, input=say).build()
+
+
+def raises(context: StepContext) -> str:
+    raise RuntimeError("no words")
+
+
+async def raised(world: World) -> Saved:
+    """A function of a pipeline that raises until somebody has resumed the run; no deploy mended runs then."""
+    fails = iter([True])
+    async with world.worker(
+        speaker,
+        model=ScriptedModel(["said"]),
+        pipelines=[sayer(lambda ctx: raises(ctx) if next(fails, False) else "go")],
+    ):
+        run = await start_pipeline(world.client, "sayer", run_key=world.name, task_queue=world.name)
+        await world.waits_for(run, "pause")
+        await world.people.resume(run.id, by="ada")
+        return await ended(run)
+
+
+async def mended(world: World) -> Saved:
+    """A function of a pipeline that raises, raises again when resumed, and is mended by a deploy."""
+    async with world.worker(speaker, model=ScriptedModel([]), pipelines=[sayer(raises)]):
+        run = await start_pipeline(world.client, "sayer", run_key=world.name, task_queue=world.name)
+        await world.waits_for(run, "pause")
+        (before,) = await world.people.pending(run.id)
+        await world.people.resume(run.id, by="ada")
+        while (await world.people.pending(run.id)) in ([], [before]):
+            await asyncio.sleep(0.02)
+    async with world.worker(speaker, model=ScriptedModel(["said"]), pipelines=[sayer(lambda ctx: "go")]):
+        return await ended(run)
+
+
 @workflow.defn(name="Release", sandboxed=False)
 class Release:
     """A workflow of a user's that asks twice."""
@@ -291,5 +326,6 @@ async def asked(world: World) -> Saved:
 
 
 RECORDINGS: dict[str, Callable[[World], Awaitable[Saved]]] = {
-    one.__name__: one for one in (unknown, storeless, hooks, paused, awaited, told, attached, stages, asked)
+    one.__name__: one
+    for one in (unknown, storeless, hooks, paused, awaited, told, attached, stages, raised, mended, asked)
 }

@@ -95,7 +95,6 @@ async def test_what_a_new_version_raises_pauses_the_run_until_the_next(temporal:
         await temporal.people.resume(run.id)  # it is tried again, and raises again
         await until(partial(_is_another_pause, run, before))
     async with temporal.worker(writer, pipelines=[line(say=reading("draft"))], llm=ScriptedModel(model)):
-        await temporal.people.resume(run.id, by="ada")
         await until(partial(waits_for, run, "approval"))
         await approve(run, "done")
         ended = await result(run)

@@ -78,6 +78,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "CALL_NOT_OURS": "CallNotOurs",
         "HOOK_ERROR": "HookError",
         "STEP_ERROR": "StepError",
+        "SAME_VERSION": "SameVersion",
         "MODEL_CHANGED": "ModelChanged",
         "NOT_HERE": "NotOnThisWorker",
         "STORE_ERROR": "StoreError",
