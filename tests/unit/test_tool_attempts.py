@@ -9,6 +9,7 @@ import pytest
 from pydantic import AfterValidator, PlainSerializer
 
 from holdfast import (
+    Approval,
     Happened,
     InputError,
     InterruptError,
@@ -317,3 +318,18 @@ async def test_arguments_that_cannot_be_read_leave_the_outcome_unknown() -> None
     assert await verified(verifying(give(NotHappened())), {"x": -1}) == Unknown(
         'verify failed: Invalid input for tool "post": x: Input should be greater than or equal to 0'
     )
+
+
+# --- approvals ---
+
+
+@pytest.mark.parametrize(
+    ("approved", "runs"),
+    [("", True), ("now", True), ("then", False), (None, False)],
+    ids=["by a gate of old", "as it is", "as it was", "by nobody"],
+)
+async def test_a_call_runs_if_the_tool_that_was_approved_is_this_one(approved: str | None, runs: bool) -> None:
+    post = Tool("post", description="Post.", handler=lambda: "posted", approval=Approval(), fingerprint="now")
+    found = await attempt(post, approved=approved)
+    assert (found == Returned("posted")) is runs
+    assert runs or isinstance(found, Failed)

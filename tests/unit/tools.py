@@ -51,9 +51,11 @@ async def here(call: Callable[[], Any]) -> Any:
     return call()
 
 
-async def attempt(subject: Tool[..., Any], arguments: Any = None, *, limit: int = LIMIT) -> Outcome:
-    context = ToolContext(agent_name="greeter", tool_call_id="c1")
-    return await subject.attempt({} if arguments is None else arguments, context, limit=limit, in_thread=here)
+async def attempt(
+    subject: Tool[..., Any], arguments: Any = None, *, limit: int = LIMIT, approved: str | None = None
+) -> Outcome:
+    context, given = ToolContext(agent_name="greeter", tool_call_id="c1"), {} if arguments is None else arguments
+    return await subject.attempt(given, context, limit=limit, in_thread=here, approved=approved)
 
 
 def properties(function: Callable[..., Any]) -> Any:
