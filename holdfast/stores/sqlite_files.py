@@ -1,13 +1,16 @@
 """The file of a SQLite store: opened only if it is one, migrated, and what its errors mean."""
 
 import os
+import re
 import sqlite3
+import stat
 import time
 from contextlib import suppress
 
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.stores.private_files import private
 
+_MOUNTS = "/proc/self/mountinfo"  # of Linux; the fifth word of a line is where something is mounted
 BREAKING = "-- breaking"  # begins a script after which code that does not know it cannot use the file
 
 _MEANINGS = {
@@ -66,6 +69,7 @@ def open_file(path: str, migrations: tuple[str, ...], busy_timeout: float) -> sq
         # SQLite would let everybody read it. The files beside it get its rights. What is wrong SQLite says itself.
         with suppress(OSError):
             os.close(private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+        _refuse_second_names(path)
     db = sqlite3.connect(path, timeout=busy_timeout, isolation_level=None)
     try:
         # Looked at before anything is changed: what is no database, or newer, stays as it is.
@@ -100,6 +104,31 @@ def wait_for_locks(db: sqlite3.Connection, seconds: float) -> None:
 def is_busy(error: Exception | None) -> bool:
     """Whether another connection has the lock. Nothing was done then."""
     return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
+
+
+def _refuse_second_names(path: str) -> None:
+    """Refuse a file that others may have open by another name.
+
+    SQLite and our locks keep what is new in files beside it, which have its name: who comes by another name does not
+    see it, and would claim and run again what has run.
+    """
+    with suppress(OSError):  # SQLite says what is wrong with it
+        found = os.stat(path)
+        if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+            raise StoreError(
+                f"The store {path} has another name, a hard link, and who uses it by the one does not see what was "
+                "written by the other: remove one of them. Nothing was changed."
+            )
+    with suppress(OSError), open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as mounts:
+        if any(re.sub(r"\\([0-7]{3})", _unescaped, line.split(" ")[4]) == path for line in mounts):
+            raise StoreError(
+                f"The store {path} is mounted as a file by itself, and who uses it by another name does not see what "
+                "is written here: mount the folder that it is in. Nothing was changed."
+            )
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return chr(int(found[1], 8))
 
 
 def _switch_to_wal(db: sqlite3.Connection, busy_timeout: float) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, StoreError, run, sqlite_store
-from holdfast.stores import SQLiteStore
+from holdfast.stores import SQLiteStore, sqlite_files
 from holdfast.testing import ScriptedModel
 from integration.stores import append, contents, python
 
@@ -29,6 +29,51 @@ OPERATIONS: dict[str, Callable[[SQLiteStore], Awaitable[Any]]] = {
     "append_messages_atomic": lambda store: append(store, "x"),
     "run": lambda store: run(Agent("greeter"), message="hi", llm=ScriptedModel(["yes"]), store=store, session_id="s"),
 }
+
+
+# --- one file under two names ---
+
+
+async def claim(store: SQLiteStore, owner: str) -> str | None:
+    return (await store.claim("s@1/2", "0/c1", owner=owner, arguments_hash="h")).owner
+
+
+async def test_a_call_is_claimed_once_by_all_names_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "linked").symlink_to(tmp_path / "real")
+    (tmp_path / "other.db").symlink_to(tmp_path / "real" / "holdfast.db")
+    names = [tmp_path / "real" / "holdfast.db", tmp_path / "linked" / "holdfast.db", tmp_path / "other.db"]
+    async with contextlib.AsyncExitStack() as stack:
+        stores = [await stack.enter_async_context(sqlite_store(name)) for name in names]
+        assert [await claim(store, str(number)) for number, store in enumerate(stores)] == ["0", "0", "0"]
+        assert [await store.hold("s") for store in stores] == [True, False, False]
+
+
+async def test_a_file_with_a_second_name_of_its_own_is_refused_since_a_call_would_be_claimed_by_each(
+    tmp_path: Path,
+) -> None:
+    path, other = tmp_path / "holdfast.db", tmp_path / "other.db"
+    async with sqlite_store(path) as store:
+        assert await claim(store, "1") == "1"
+        os.link(path, other)
+        async with sqlite_store(other) as linked:
+            with pytest.raises(StoreError, match=r"other\.db has another name, a hard link.*Nothing was changed"):
+                await claim(linked, "2")
+        os.unlink(other)
+        assert await claim(store, "3") == "1"
+    assert os.listdir(tmp_path) == ["holdfast.db"]
+
+
+async def test_a_file_that_is_mounted_by_itself_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, mounts = tmp_path / "my store.db", tmp_path / "mountinfo"
+    escaped = str(path).replace(" ", "\\040")
+    mounts.write_text(f"22 27 0:21 / /proc rw - proc proc rw\n90 27 8:1 /srv/a.db {escaped} rw - ext4 /dev/sda1 rw\n")
+    async with sqlite_store(path) as store:
+        await append(store, "a")
+    monkeypatch.setattr(sqlite_files, "_MOUNTS", str(mounts))
+    async with sqlite_store(path) as store:
+        with pytest.raises(StoreError, match=r"is mounted as a file by itself.*mount the folder"):
+            await append(store, "b")
 
 
 # --- files that are no store ---
