@@ -5,14 +5,19 @@ run; what no run can use would fail its workflow task again and again.
 """
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
+from datetime import datetime
 from typing import Any
 
-from holdfast.agent_loop import Gate
+from holdfast.agent_loop import Decision, Gate
 from holdfast.checkpoints import Question
+from holdfast.errors import HoldfastError
 from holdfast.messages import json_problem
 from holdfast.temporal import names
-from holdfast.temporal.facts import is_tool_facts
-from holdfast.temporal.wire import is_outcome, is_usage
+from holdfast.temporal.facts import Facts, is_tool_facts, read_state, read_tool_facts
+from holdfast.temporal.plans import read_gates, read_plan
+from holdfast.temporal.progress import Progress
+from holdfast.temporal.wire import is_outcome, is_usage, user_message
 
 
 def fits(activity: str, reference: Mapping[str, Any], found: object) -> bool:
@@ -23,6 +28,10 @@ def fits(activity: str, reference: Mapping[str, Any], found: object) -> bool:
         return _OTHERS[activity](found)
     if not isinstance(found, dict) or json_problem(found) is not None:
         return False
+    if activity in _READERS:
+        # A run that is open, and looked for a worker, reads nothing.
+        looked = activity in (names.OPEN, names.OPEN_PIPELINE) and "input" not in reference
+        return looked or _can_be_read(_READERS[activity], found)
     match activity:
         case names.SETTLE:
             return _is_verdict(found)
@@ -37,6 +46,55 @@ def fits(activity: str, reference: Mapping[str, Any], found: object) -> bool:
                 0 <= index < len(reference.get("say", ())) for index in found.get("untold", ())
             )
     return True
+
+
+def _can_be_read(read: Callable[[Any], object], found: object) -> bool:
+    """Whether the run can read a value: it is tried with a copy."""
+    try:
+        read(deepcopy(found))
+    except (AttributeError, KeyError, TypeError, ValueError, HoldfastError):
+        return False
+    return True
+
+
+def _read_opened(found: dict[str, Any]) -> None:
+    facts = Facts.read(found["facts"])
+    progress = Progress.begun("", found)
+    read_state(progress.opened.get("state", {}), facts)
+    if not progress.session or not _is_number(progress.seq):
+        raise TypeError
+    heard = [found["message"]] if "message" in found else []
+    for said in [*found.get("unheard", ()), *heard]:
+        user_message(said)
+
+
+def _read_opened_pipeline(found: dict[str, Any]) -> None:
+    if not isinstance(found["search"], bool):
+        raise TypeError
+    read_gates(found["gates"])
+    read_plan(found["plan"])
+    for facts in found["tools"].values():
+        read_tool_facts(facts)
+    found.get("done", {}).items()
+
+
+def _read_recalled(found: dict[str, Any]) -> None:
+    for decision, at in found.get("decisions", ()):
+        Decision(**decision)
+        datetime.fromisoformat(at)
+
+
+def _read_answers(found: dict[str, Any]) -> None:
+    if not all(isinstance(outcome, dict) and is_outcome(outcome) for outcome in found.values()):
+        raise TypeError
+
+
+_READERS: dict[str, Callable[[dict[str, Any]], None]] = {
+    names.OPEN: _read_opened,
+    names.OPEN_PIPELINE: _read_opened_pipeline,
+    names.RECALL: _read_recalled,
+    names.ANSWERED: _read_answers,
+}
 
 
 def _is_number(value: object) -> bool:
@@ -158,6 +216,6 @@ _OTHERS: dict[str, Callable[[object], bool]] = {
     names.START: lambda found: isinstance(found, str),
     names.DECIDE: lambda found: isinstance(found, str),
     names.COMMIT: _is_number,
-    names.KEEP: lambda found: isinstance(found, list) and all(isinstance(said, str | dict) for said in found),
+    names.KEEP: lambda found: isinstance(found, list) and all(_can_be_read(user_message, said) for said in found),
     names.ATTACH: _is_result,
 }

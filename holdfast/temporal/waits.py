@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, FailureError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import (
@@ -24,11 +24,13 @@ from holdfast.temporal.elsewhere import (
     is_store_away,
     may_pass,
     missing,
+    put_in_by_hand,
     surroundings_of,
     with_store,
 )
 from holdfast.temporal.facts import Surroundings
 from holdfast.temporal.mailboxes import TOLD, Resume, Sent
+from holdfast.temporal.results import fits
 from holdfast.temporal.run_failures import why
 from holdfast.temporal.running import Running
 from holdfast.temporal.store_waits import StoreWaits
@@ -242,7 +244,7 @@ class Waits(Arrivals):
         """Open the run on any worker, since the one that has its workflow could not at once."""
         options = {**OPEN_ELSEWHERE_OPTIONS, "summary": "on a worker that can"}
         try:
-            opened: dict[str, Any] = await self._with_store(activity, reference, options)
+            opened = await self._open_with_store(activity, reference, options)
         except (asyncio.CancelledError, ActivityError) as error:
             if self._running.cancelled:
                 return None
@@ -250,6 +252,21 @@ class Waits(Arrivals):
                 raise
             return await self.await_worker(error)
         return opened
+
+    async def _open_with_store(
+        self, activity: str, reference: dict[str, Any], options: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return what opens the run.
+
+        Raises:
+            ApplicationError: it was completed by hand with what no run can use, and nobody wants it tried again.
+        """
+        while not fits(activity, reference, opened := await self._with_store(activity, reference, options)):
+            if not await self.pause(activity, put_in_by_hand(activity)):
+                if self._running.cancelled:
+                    raise asyncio.CancelledError
+                raise ApplicationError(put_in_by_hand(activity), type="InputError", non_retryable=True)
+        return cast("dict[str, Any]", opened)
 
     async def _with_store(self, activity: str, reference: dict[str, Any], options: dict[str, Any]) -> Any:
         """Return the result of an activity that a cancel reaches, however long its store is away."""
@@ -299,7 +316,7 @@ class Waits(Arrivals):
         workflow.logger.warning("Waits for a worker: %s", message)
         options = {**OPEN_ELSEWHERE_OPTIONS, "summary": summary(f"on a worker that has {name}")}
         try:
-            opening = asyncio.ensure_future(self._with_store(activity, reference, options))
+            opening = asyncio.ensure_future(self._open_with_store(activity, reference, options))
             opened: dict[str, Any] | None = await _unless(skipped, opening)
         except (asyncio.CancelledError, ActivityError) as other:
             if not self._running.cancelled:

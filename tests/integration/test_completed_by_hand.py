@@ -155,6 +155,34 @@ async def test_junk_in_the_place_of_a_hook_or_a_step_waits_for_a_person(temporal
         await check_healthy(run)
 
 
+@pytest.mark.parametrize("value", [7, None, {}, {"session": "s", "facts": 5, "seq": 0}], ids=str)
+@pytest.mark.parametrize("kind", ["agent", "pipeline"])
+async def test_junk_in_the_place_of_an_opening_that_waits_for_a_worker_is_shown_and_the_run_goes_on(
+    temporal: Temporal, kind: str, value: Any
+) -> None:
+    agent = Agent("helper", tools=[echo])
+    flow = pipeline("notes", input=str).step("say", agent=agent, input=lambda ctx: "hi").build()
+    opening = "holdfast.open" if kind == "agent" else "holdfast.open_pipeline"
+    async with temporal.worker(Agent("other"), llm=ScriptedModel([])):
+        if kind == "agent":
+            run = await temporal.start(agent)
+        else:
+            keyed: Any = {"run_key": temporal.name, "task_queue": temporal.name}
+            run = await start_pipeline(temporal.client, flow, input="x", **keyed)
+        assert (await pending(run))[0]["kind"] == "worker"
+        await complete(temporal, run, opening, value)
+
+        async def paused() -> list[dict[str, Any]]:
+            return [one for one in await pending(run) if one["kind"] == "pause"]
+
+        (waits,) = await until(paused)
+        assert (waits["name"], "completed by hand" in waits["message"]) == (opening, True)
+    async with temporal.worker(agent, pipelines=[flow], llm=ScriptedModel(["done"])):
+        await run.signal("resume", {"action": "retry"})
+        assert (await result(run))["status"] == "complete"
+        await check_healthy(run)
+
+
 async def test_a_run_whose_activity_nobody_wants_tried_again_fails_in_words(temporal: Temporal) -> None:
     inside, go_on = threading.Event(), threading.Event()
 

@@ -10,6 +10,9 @@ from holdfast.temporal.arrivals import read_moment
 from holdfast.temporal.results import fits
 
 FACTS = {"timeout": 60.0}
+OPENING = {"run": "r", "input": {"message": "hi"}}
+PLAN = {"pipeline": "w", "plan": [], "gates": {}, "tools": {"pay": FACTS}, "search": True}
+WHEN = "2026-11-22T10:00:00+00:00"
 WITH = {"make": {"path": "pay", "what": "with"}}
 
 
@@ -21,9 +24,15 @@ WITH = {"make": {"path": "pay", "what": "with"}}
         (names.CALL_MODEL, {}, {"seq": 2, "declared": {"available": ["pay"], "tools": {"pay": FACTS}}}),
         (names.STEP, WITH, {"made": "{}"}),
         (names.STEP, WITH, {"made": {"shown": "{}", "tool": "pay", "facts": FACTS}}),
+        (names.OPEN, OPENING, {"session": "s", "facts": {}, "seq": 0, "message": "hi", "unheard": [{"text": "x"}]}),
+        (names.OPEN, {"run": "r"}, {}),
+        (names.OPEN_PIPELINE, OPENING, PLAN),
+        (names.RECALL, {}, {"decisions": [[{"gate": "c1", "decision": "approve"}, WHEN]], "has_run": True}),
+        (names.ANSWERED, {}, {"c1": {"returned": "yes"}}),
+        (names.KEEP, {}, ["hi", {"text": "and", "by": "ada"}]),
     ],
 )
-def test_a_result_of_large_arguments_and_of_changed_tools_is_one(activity: str, reference: Any, found: Any) -> None:
+def test_what_an_activity_returns_is_its_result(activity: str, reference: Any, found: Any) -> None:
     assert fits(activity, reference, found)
 
 
@@ -36,6 +45,22 @@ def test_a_result_of_large_arguments_and_of_changed_tools_is_one(activity: str, 
         (names.CALL_MODEL, {}, {"seq": 2, "declared": {"more": 1}}),
         (names.STEP, WITH, {"made": {"shown": "{}", "tool": "pay"}}),
         (names.STEP, WITH, {"made": {"shown": "{}", "tool": 1, "facts": FACTS}}),
+        *(
+            (names.OPEN, OPENING, found)
+            for found in (None, 7, {}, {"facts": {}, "seq": 0}, {"session": "s", "facts": 5})
+        ),
+        (names.OPEN, OPENING, {"session": "s", "facts": {"loop": {"max_iterations": -1}}, "seq": 0}),
+        (names.OPEN, OPENING, {"session": "s", "facts": {}, "seq": 0, "unheard": [{}]}),
+        (names.OPEN, OPENING, {"session": "s", "facts": {}, "seq": 0, "state": {"open_calls": [1]}}),
+        (names.OPEN, {"run": "r"}, None),
+        *((names.OPEN_PIPELINE, OPENING, {**PLAN, name: 5}) for name in ("plan", "gates", "tools", "search")),
+        (names.OPEN_PIPELINE, OPENING, {}),
+        (names.RECALL, {}, {"decisions": 5}),
+        (names.RECALL, {}, {"decisions": [[{"gate": "c1"}, WHEN]]}),
+        (names.RECALL, {}, {"decisions": [[{"gate": "c1", "decision": "approve"}, "soon"]]}),
+        (names.ANSWERED, {}, {"c1": 5}),
+        (names.ANSWERED, {}, {"c1": {"by": "ada"}}),
+        (names.KEEP, {}, [{}]),
     ],
 )
 def test_what_no_run_can_use_is_none(activity: str, reference: Any, found: Any) -> None:
