@@ -34,7 +34,7 @@ MARKS_EVERY = 3  # looks; each asks the server about every session that somebody
 async def watch_for_lost_calls(client: Client, host: AgentHost) -> AsyncIterator[None]:
     """Be known as alive, and report the calls of those who are not."""
     with contextlib.suppress(StoreError):  # then as soon as the store is there
-        await _become_known(host)
+        await become_known(host)
     watching = asyncio.create_task(_watch(client, host))
     try:
         yield
@@ -47,8 +47,8 @@ async def watch_for_lost_calls(client: Client, host: AgentHost) -> AsyncIterator
             await host.store.let_go(host.worker)
 
 
-async def _become_known(host: AgentHost) -> None:
-    """Have others tell whether this worker lives, before it begins a call."""
+async def become_known(host: AgentHost) -> None:
+    """Have others tell whether this worker lives, before it begins a call: else they take that for one of the dead."""
     if host.is_known:
         return
     host.scope = await host.store.hold_scope()
@@ -63,7 +63,7 @@ async def _watch(client: Client, host: AgentHost) -> None:
     after, looks, told = "", 0, ""
     while True:
         try:
-            await _become_known(host)
+            await become_known(host)
             await report_lost_calls(client, host.store, host.worker)
             if looks % MARKS_EVERY == 0:
                 after = await drop_ended(client, host.store, after)

@@ -27,6 +27,7 @@ from holdfast.temporal.failures import TypedErrors
 from holdfast.temporal.gate_activities import arguments_of, gate_of, load_edit
 from holdfast.temporal.hosts import AgentHost, Heartbeats
 from holdfast.temporal.invocations import Invocations
+from holdfast.temporal.lost_calls import become_known
 from holdfast.temporal.transcripts import read_entry
 from holdfast.temporal.turn_facts import strictest
 from holdfast.temporal.turn_records import TurnRecord
@@ -179,6 +180,7 @@ class ToolActivities:
         place = await self._place(reference)
         attempt, store, owner = self._attempt(place), self._host.store, self._host.owner()
         key = place.key(place.dispatch)
+        await become_known(self._host)
         claim = partial(
             store.claim,
             place.scope,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, StoreError, sqlite_store, tool
+from holdfast.stores import SQLiteStore
 from holdfast.testing import ScriptedModel
 from integration.doubles import echo, poster
 from integration.temporal_runs import (
@@ -221,3 +222,39 @@ async def test_a_worker_stops_while_a_run_waits_for_its_store(temporal: Temporal
             await until(lambda: len(store.errors) > 3)
         await run.terminate()
     await store.close()
+
+
+class LateToLetIn(SQLiteStore):
+    """A store that others lock just when a worker begins: it adds no worker at first."""
+
+    refused = 0
+
+    async def add_worker(self, name: str) -> None:
+        if self.refused < 2:
+            self.refused += 1
+            raise StoreError("the database is locked")
+        await super().add_worker(name)
+
+
+async def test_a_call_that_begins_before_its_worker_is_known_is_not_taken_for_one_of_the_dead(
+    temporal: Temporal,
+) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    @tool
+    def pay() -> str:
+        """Pay, and take long."""
+        inside.set()
+        go_on.wait(30)
+        return "paid"
+
+    agent = Agent("payer", tools=[pay])
+    model = ScriptedModel([asks_for(call("pay", "c1")), "done"])
+    async with LateToLetIn(path_of(temporal)) as store, temporal.worker(agent, llm=model, store=store):
+        handle = await temporal.start(agent)
+        await until(inside.is_set)
+        (running,) = await temporal.store.running_calls()
+        assert running.worker in await temporal.store.list_workers()
+        assert not await temporal.store.hold(running.worker)  # it lives
+        go_on.set()
+        assert (await result(handle))["status"] == "complete"
