@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from holdfast import Agent, Approval, InputError, Pipeline, Step, pipeline, run_pipeline, tool
+from holdfast import Agent, Approval, InputError, Loop, Pipeline, Step, pipeline, run_pipeline, tool
 from holdfast.temporal import pipeline_activities, start_pipeline
 from holdfast.testing import ScriptedModel
 from integration.deploys import QUESTION, by_turn, clerk, waits_for
@@ -174,7 +174,7 @@ async def test_what_a_tool_came_to_is_kept_when_its_type_has_changed_meanwhile(t
     with pytest.raises(InputError, match=r"What it said is kept\. It began with another type, and today's is Report"):
         await run_pipeline(version(Report), input={}, **options)
     went = await run_pipeline(version(Draft), input={}, **options)
-    assert (went.status, went.outputs["send"], ran) == ("complete", {"title": "x"}, [1])
+    assert (went.status, went.outputs["send"], ran) == ("complete", Draft(title="x"), [1])
 
 
 class _DiesError(BaseException):
@@ -195,11 +195,18 @@ async def run_to_its_result(temporal: Temporal, version: Pipeline, options: dict
 
 @pytest.mark.parametrize("before", [Draft, None])
 async def test_an_agent_whose_output_changes_is_corrected_by_todays_type(temporal: Temporal, before: Any) -> None:
-    script = by_turn(QUESTION, '{"title": "x"}', '{"title": "x", "pages": 2}')
-    run = await agent_parked(temporal, clerk(output=before), script)
-    async with temporal.worker(clerk(output=Report), llm=ScriptedModel(script)):
+    script, seen = by_turn(QUESTION, '{"title": "x"}', '{"title": "x", "pages": 2}'), list[str]()
+
+    def model(messages: Any, tools: Any) -> Any:
+        seen.append(messages[0].content)
+        return script(messages, tools)
+
+    once = Loop(output_retries=1)
+    run = await agent_parked(temporal, clerk(output=before, loop=once), model)
+    async with temporal.worker(clerk(output=Report, loop=once), llm=ScriptedModel(model)):
         await run.execute_update("answer", {"text": "yes"})
         ended = await result(run)
     assert (ended["status"], ended["output"]) == ("complete", {"title": "x", "pages": 2})
+    assert ["pages" in prompt for prompt in seen] == [False, True, True]
     assert "pages" in (await temporal.messages())[-2].content
     await check_healthy(run)
