@@ -59,7 +59,7 @@ async def _list(output: Output, path: str, tenant: str | None, agent: str | None
 async def _show(output: Output, path: str, session_id: str, tenant: str | None) -> None:
     session, messages = await transcript(path, session_id, tenant)
     async with opened(path) as store:
-        unheard = [one.message for one in await Unheard(session, store).load()]
+        unheard = [one.message for one in await Unheard(session, store).load(messages)]
     if output.is_text:
         for message in messages:
             write_message(output, message)

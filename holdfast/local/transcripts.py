@@ -65,11 +65,11 @@ class RunTranscript:
     async def hear(self, state: LoopState) -> LoopState:
         """Take in what was said to earlier runs of the session, on Temporal, and nobody has heard."""
         unheard = None if state.open_calls or state.questions else self.log.unheard
-        if unheard is None or not (kept := await unheard.load()):
+        if unheard is None or not (kept := await unheard.take(self.messages)):
             return state
         self.add([one.message for one in kept])
         await self.write()
-        await unheard.hear([one.id for one in kept])
+        await unheard.hear([one.message for one in kept])
         return state.told()
 
     async def write_rest(self, state: LoopState) -> None:

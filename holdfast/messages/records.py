@@ -198,6 +198,7 @@ class Message(Record):
         stop_reason: of an answer that is not whole: "max-tokens", "refusal" or "content-filter".
         model: which answered, if it was not the agent's own.
         by: who said it, of what a person said or answered.
+        id: of what was said to a run: the same message is not heard again.
     """
 
     role: Role
@@ -213,8 +214,9 @@ class Message(Record):
     stop_reason: StopReason | None = None
     model: str | None = None
     by: str | None = None
+    id: str | None = None
 
-    @field_validator("content", "tool_call_id", "tool_name", "by")
+    @field_validator("content", "tool_call_id", "tool_name", "by", "id")
     @classmethod
     def _clean(cls, value: str | None) -> str | None:
         return value if value is None else clean_text(value)

@@ -24,7 +24,7 @@ DECISION = "run_key, gate, at, decision, by, comment, digest, edit, refused, key
 WORK = "session_id, namespace, workflow_id, run_key"
 RUNNING = "owner, worker, task_token, workflow_id, run_id"
 MESSAGE = "role, content, tool_calls, tool_call_id, tool_name, status, usage, cost, more"
-_MORE = {"images", "reasoning", "stop_reason", "model", "by"}  # of a message, which few have
+_MORE = {"images", "reasoning", "stop_reason", "model", "by", "id"}  # of a message, which few have
 
 
 def append_rows(

@@ -38,7 +38,7 @@ from holdfast.temporal.partial_answers import PartialAnswerWriter
 from holdfast.temporal.transcripts import Transcript
 from holdfast.temporal.turn_facts import available, called_tools, news, started_facts
 from holdfast.temporal.turn_records import KeptView, TurnRecord, read_record
-from holdfast.temporal.wire import INLINE_BYTES, PREVIEW, Said, said_id, shown_arguments, user_message
+from holdfast.temporal.wire import INLINE_BYTES, PREVIEW, Said, shown_arguments, user_message
 from holdfast.temporal.writes import AfterAWhile, surely, write_in_sight
 
 _LOG = logging.getLogger("holdfast")
@@ -192,7 +192,6 @@ class ModelActivities:
         return TurnRecord(
             message=message,
             said=tuple(_digest(one) for one in reference.get("say", ())),
-            heard=tuple(message_id for one in reference.get("say", ()) if (message_id := said_id(one)) is not None),
             state=agent.write_state(context.state),
             key=f"{transcript.session.key}/{number + 1}",
             session=transcript.session.id,
@@ -231,7 +230,7 @@ class ModelActivities:
                 reference, await Transcript.load(self._host, reference, after=transcript.after), kept
             )
         self._host.cache.keep_record(run, turn, record)
-        await transcript.heard(record.heard)
+        await transcript.heard(said)
         return await self._reply(reference, transcript, record, said)
 
     async def _write(self, reference: Mapping[str, Any], transcript: Transcript, kept: str) -> dict[str, Any]:
@@ -242,7 +241,6 @@ class ModelActivities:
         if len(told) < len(record.said):  # after a reset to before they were said, which has not been told of them
             told = [one for one in await transcript.written_since() if one.role == "user"][: len(record.said)] or told
         await transcript.write(_take_answer(reference, transcript, record, told))
-        await transcript.heard(record.heard)
         return await self._reply(reference, transcript, record, told)
 
     async def _reply(

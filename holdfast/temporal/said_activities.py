@@ -1,18 +1,19 @@
 """The activities that keep what a user said, and find what was said and answered before a workflow was reset."""
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 from temporalio import activity
 
 from holdfast.errors import SessionConflictError
 from holdfast.local.unheard import KeptMessage, Unheard
+from holdfast.messages import Message
 from holdfast.stores.protocol import DurableStore, Session
 from holdfast.temporal import names
 from holdfast.temporal.failures import TypedErrors
 from holdfast.temporal.hosts import AgentHost
 from holdfast.temporal.transcripts import Transcript
-from holdfast.temporal.turn_records import read_record
 from holdfast.temporal.wire import Said, said_by_user, user_message, with_id
 
 _UNHEARD = 100  # messages of earlier runs that one hears; the others are heard by the next
@@ -41,8 +42,9 @@ class SaidActivities:
                 with contextlib.suppress(SessionConflictError):  # it was made meanwhile
                     await store.append_messages_atomic(session.id, [], session, expected_version=0)
             messages = [KeptMessage(id=one["id"], message=user_message(one)) for one in reference["messages"]]
-            await Unheard(session, store).keep(messages)
-            return await unheard_by(store, session) if "again" in reference else None
+            written = await store.load_messages(session.id)
+            await Unheard(session, store).keep(messages, written)
+            return await unheard_by(store, session, written) if "again" in reference else None
 
     @activity.defn(name=names.ANSWERED)
     async def answered(self, reference: dict[str, Any]) -> dict[str, Any]:
@@ -52,17 +54,9 @@ class SaidActivities:
             return await transcript.answered(reference["after"])
 
 
-async def unheard_by(store: DurableStore, session: Session) -> list[Said]:
+async def unheard_by(store: DurableStore, session: Session, transcript: Sequence[Message]) -> list[Said]:
     """Return what was said to the session, in earlier runs or before a reset, and nobody has heard."""
-    journal = Unheard(session, store)
-    unheard = await journal.load()
-    if unheard and session.run_key is not None:
-        run, _, turn = session.run_key.rpartition("/")
-        last = await store.load_reply(run, int(turn))
-        if last is not None:  # whoever wrote it may have died before it took note of what it heard
-            heard = read_record(run, int(turn), last).heard
-            await journal.hear(heard)
-            unheard = [one for one in unheard if one.id not in heard]
+    unheard = await Unheard(session, store).take(transcript)
     return [_said(one) for one in unheard[:_UNHEARD]]
 
 

@@ -44,7 +44,6 @@ from holdfast.temporal.wire import (
     AgentInput,
     check_json,
     said_by_user,
-    said_id,
     shown_arguments,
     user_message,
 )
@@ -134,7 +133,7 @@ class SessionActivities:
                 f"Session {session_id_of(session.id)} has messages of its own: give the checkpoint another session_id"
             )
         messages = mended(await self._host.store.load_messages(session.id))
-        if unheard := await unheard_by(self._host.store, session):
+        if unheard := await unheard_by(self._host.store, session, messages):
             opened["unheard"] = unheard
         if not messages and message is None:
             opened["empty"] = True
@@ -323,6 +322,8 @@ class SessionActivities:
         with TypedErrors(self._host):
             transcript = await self._transcript(reference)
             await transcript.commit(turn=reference["turn"], questions=reference["questions"])
+            if not reference["questions"]:
+                await transcript.ask_nothing(turn=reference["turn"])
             return transcript.seq
 
     @activity.defn(name=names.FINISH)
@@ -351,7 +352,6 @@ class SessionActivities:
                 questions=tuple(Question(**question) for question in questions),
             )
             await transcript.write(end)
-            await transcript.heard([message_id for one in say if (message_id := said_id(one)) is not None])
         if reference["status"] != "cancelled" and len(transcript.messages) > self._host.max_stored_messages:
             await self._host.store.prune_messages(transcript.session.id, self._host.max_stored_messages)
         # The last answer, whatever has been said since.

@@ -1,7 +1,7 @@
 """What activities read and write of a session: its transcript as far as the run knows it, and the results of a turn."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -120,6 +120,11 @@ class Transcript:
         for append in await self.take_results(turn=turn, questions=questions):
             await self.write(append)
 
+    async def ask_nothing(self, *, turn: int) -> None:
+        """Write that no question is open any more, if that is not written yet."""
+        if self.session.questions:
+            await self.write(self.take([], key=f"{turn}.{self.reference.get('part', 0)}", turn=turn))
+
     async def take_results(self, *, turn: int, questions: Sequence[Mapping[str, Any]] = ()) -> list[Append]:
         """Take the results of a turn that are there into the transcript; returns what is to be written then."""
         waiting = {question.get("tool_call_id") for question in questions}
@@ -220,11 +225,11 @@ class Transcript:
             # A store knows such a write again only until the next. After a reset of the workflow that is its own.
             if append.messages or not await self._was_written(append):
                 raise
+        await self.heard(append.messages)
 
-    async def heard(self, ids: Collection[str]) -> None:
+    async def heard(self, messages: Sequence[Message]) -> None:
         """Take note that the transcript has messages that the store keeps until then."""
-        if ids:
-            await Unheard(self.session, self.host.store).hear(ids)
+        await Unheard(self.session, self.host.store).hear(messages)
 
     async def written_since(self) -> list[Message]:
         """Return what stands in the store behind what the run knows of: it was reset, and has written it before."""

@@ -28,7 +28,6 @@ class TurnRecord(Record):
     Args:
         message: the answer.
         said: digests of the user's messages that it has heard.
-        heard: those of them that the store keeps until somebody has heard them, by id.
         state: the agent's state, as JSON.
         key: the coordinates of the answer, `<session>@<made>/<message>`, under which its calls stand in the ledger, and
             with which their idempotency keys begin; of a pipeline's tool step the run.
@@ -42,7 +41,6 @@ class TurnRecord(Record):
 
     message: Message
     said: tuple[str, ...] = ()
-    heard: tuple[str, ...] = ()
     state: str = "{}"
     key: str
     session: str

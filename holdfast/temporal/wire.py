@@ -120,7 +120,7 @@ def user_message(said: Said) -> Message:
     """Read what `said_by_user` returned."""
     if isinstance(said, str):
         return Message(role="user", content=said)
-    return Message(role="user", content=said["text"], images=said.get("images"), by=said.get("by"))
+    return Message(role="user", content=said["text"], images=said.get("images"), by=said.get("by"), id=said.get("id"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

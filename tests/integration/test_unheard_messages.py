@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from temporalio.client import WorkflowFailureError
 
 from holdfast import Agent, InputError, Message, run
 from holdfast.local.unheard import Unheard
+from holdfast.stores import SQLiteStore
 from holdfast.testing import ScriptedModel
 from integration.questions import ask
 from integration.resets import reset, tasks
@@ -77,7 +79,7 @@ async def test_the_next_run_hears_what_was_said_to_one_that_waited(
 async def _has_kept(temporal: Temporal) -> bool:
     session = await temporal.store.load_session(temporal.session())
     assert session is not None
-    return bool(await Unheard(session, temporal.store).load())
+    return bool(await Unheard(session, temporal.store).load(await temporal.messages()))
 
 
 @pytest.mark.parametrize("how", ["cancel", "terminate"])
@@ -149,6 +151,66 @@ async def _takes_answers(temporal: Temporal, handle: Run) -> bool:
     return False
 
 
+class DiesHearing(SQLiteStore):
+    """A store of a process that dies when it would take note of what was heard."""
+
+    def __init__(self, path: Any) -> None:
+        super().__init__(path)
+        self.dies, self.may_die = asyncio.Event(), True
+
+    async def save_reply(self, run_key: str, turn: int, reply: str) -> str:
+        if self.may_die and run_key.endswith("/heard"):
+            self.dies.set()
+            await asyncio.Event().wait()
+        return await super().save_reply(run_key, turn, reply)
+
+
+async def in_process(temporal: Temporal, message: str) -> None:
+    llm = ScriptedModel(["done"])
+    await run(Agent("a"), message=message, session_id=temporal.session(), store=temporal.store, llm=lambda _: llm)
+
+
+@pytest.mark.parametrize("then", ["temporal", "process"])
+@pytest.mark.parametrize("dies", ["temporal", "process"])
+async def test_what_was_heard_by_who_died_before_noting_it_is_not_heard_again(
+    temporal: Temporal, tmp_path: Any, dies: str, then: str
+) -> None:
+    async with DiesHearing(tmp_path / "dies.db") as store:
+        temporal, model = replace(temporal, store=store), Slow()
+        async with temporal.worker(Agent("a"), llm=model):
+            handle = await temporal.start("a")
+            await model.asked.wait()
+            await temporal.people.message(handle.id, "and this")
+            await end(handle, "terminate")
+        if dies == "temporal":
+            async with (await temporal.elsewhere()).worker(Agent("a"), llm=ScriptedModel(["done"])):
+                handle = await temporal.start("a", "again")
+                await store.dies.wait()
+                await end(handle, "terminate")
+        else:
+            dying = asyncio.ensure_future(in_process(temporal, "again"))
+            await store.dies.wait()
+            dying.cancel()
+            await asyncio.wait([dying])
+        store.may_die = False
+        if then == "temporal":
+            async with (await temporal.elsewhere()).worker(Agent("a"), llm=ScriptedModel(["done"])):
+                assert (await result(await temporal.start("a", "third")))["status"] == "complete"
+        else:
+            await in_process(temporal, "third")
+        said = [message.content for message in await temporal.messages() if message.role == "user"]
+        assert said.count("and this") == 1, said
+        assert said[-1] == "third"
+        assert await unnoted(temporal) == []  # also when it is pruned
+
+
+async def unnoted(temporal: Temporal) -> list[str]:
+    """Return what nobody has taken note of as heard."""
+    session = await temporal.store.load_session(temporal.session())
+    assert session is not None
+    return [one.id for one in await Unheard(session, temporal.store).load([])]
+
+
 async def test_a_message_costs_one_activity(temporal: Temporal) -> None:
     async with temporal.worker(Agent("a", tools=[ask]), llm=ScriptedModel(ask_once)):
         handle = await temporal.start("a")
@@ -161,5 +223,6 @@ async def test_a_message_costs_one_activity(temporal: Temporal) -> None:
             "ask",
             "holdfast.commit",
             "holdfast.keep",
+            "holdfast.commit",  # the answer, before its sender is told
             "call_model",
         ]

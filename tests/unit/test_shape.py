@@ -137,6 +137,7 @@ def test_the_persisted_names_are_pinned() -> None:
             "by",
             "content",
             "cost",
+            "id",
             "images",
             "model",
             "reasoning",
