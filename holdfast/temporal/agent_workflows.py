@@ -107,10 +107,7 @@ class AgentRun(People):
                 return self._result("interrupted", {"question": question.question})
             case AskHuman(question):
                 self._continue_as_new_if_due()
-                asked = len(self._state.questions)
-                await self._ask(question)
-                if 0 < len(self._state.questions) < asked:  # an answer does not wait in the run for the others
-                    await self._write_questions()
+                await self._ask_and_write(question)
             case Finish("complete") if "output_error" in self._progress.last and self._state.may_correct:
                 self._progress.say.append(correction(self._progress.last.pop("output_error")))
                 self._state = self._state.corrected()
@@ -274,6 +271,15 @@ class AgentRun(People):
         if state.questions and not self._running.cancelled:
             await self._write_questions()
 
+    async def _ask_and_write(self, question: Question) -> None:
+        """Wait for an answer, and write it at once: it does not wait for the others, nor its sender for the model."""
+        asked = len(self._state.questions)
+        await self._ask(question)
+        if self._mailbox.unwritten:
+            await self._messages_kept()
+        if self._mailbox.unwritten or 0 < len(self._state.questions) < asked:
+            await self._write_questions()
+
     async def _write_questions(self) -> None:
         """Write what is asked, and the results that are there: whoever opens the session while it waits has both."""
         reference = self._reference(questions=self._questions())
@@ -282,7 +288,11 @@ class AgentRun(People):
         except ActivityError as error:
             fail(error)
         if seq is not None:
-            self._progress.wrote(seq)
+            self._wrote(seq)
+
+    def _wrote(self, seq: int) -> None:
+        self._progress.wrote(seq)
+        self._mailbox.written()
 
     # --- ending ---
 
@@ -341,7 +351,7 @@ class AgentRun(People):
                 continue
             if result is None:
                 await self._cancelled()
-            self._progress.wrote(result["seq"])
+            self._wrote(result["seq"])
             self._progress.say = []
             return result
 

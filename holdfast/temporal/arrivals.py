@@ -18,7 +18,7 @@ from holdfast.errors import InputError
 from holdfast.messages import json_problem
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import STORE_OPTIONS, summary
-from holdfast.temporal.mailboxes import Mailbox, Sent, split_id
+from holdfast.temporal.mailboxes import Mailbox, Sent, split_id, use_of
 from holdfast.temporal.waiting import Waiting
 from holdfast.temporal.wire import INLINE_BYTES, PARKED_BYTES, edit_digest
 
@@ -74,12 +74,9 @@ class Arrivals:
         if (deadline := self._overdue(*kinds)) is not None:
             raise InputError(too_late(name, deadline))
 
-    async def _is_late(self, sent: Sent | None, deadline: datetime | None) -> bool:
-        """Whether what a signal brought was sent after a deadline; its sender learns now what it came to."""
-        if sent is None or deadline is None:
-            return False
-        if await self._when_sent(sent, workflow.now()) < deadline:
-            self._mailbox.came_of(sent.id, accepted=True)
+    async def _is_late(self, sent: Sent, deadline: datetime | None) -> bool:
+        """Whether what a signal brought was sent after a deadline; its sender learns now that it does not count."""
+        if deadline is None or await self._when_sent(sent, workflow.now()) < deadline:
             return False
         self._came_of(sent.name, sent.id, too_late(sent.name, deadline))
         return True
@@ -97,7 +94,7 @@ class Arrivals:
         try:
             sent_id, data = split_id(data)
             sent = replace(sent, id=sent_id)
-            if sent_id is not None and self._outcome(sent_id) is not None:
+            if sent_id is not None and self._knows(name, sent_id, data):
                 return
             kept = keep(read(data, sent_id), sent)
         except InputError as error:
@@ -106,6 +103,15 @@ class Arrivals:
             if isinstance(kept, dict):
                 self._mailbox.came_of(sent.id, **kept)
         self._leave_if_long()
+
+    def _knows(self, name: str, sent_id: str, data: Any) -> bool:
+        """Whether a signal with this id has come before; people see it if that was another, whose outcome stands."""
+        use = use_of(name, data)
+        if problem := self._mailbox.reused(sent_id, use[1]):
+            self._refuse(name, f"{name}: {problem}")
+            return True
+        self._mailbox.use(sent_id, use)
+        return self._outcome(sent_id) is not None
 
     def _came_of(self, name: str, sent_id: str | None, refused: str) -> None:
         """Tell why a signal changes nothing: its sender, and people, who see it where no sender looks it up."""

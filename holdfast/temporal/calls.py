@@ -5,6 +5,7 @@ never ran, a result that it did, and a claim without a result that nobody can te
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
@@ -88,11 +89,16 @@ class Calls:
                 outcomes[call.id] = self._inline(call, turn, Unknown() if unknown else Cancelled(reason))
         return [(call, outcomes[call.id]) for call in state.open_calls]
 
-    async def run_again(self, call: Call, state: LoopState) -> Outcome:
-        """Run a call of which a person says that it has not happened; return what it came to."""
+    async def run_again(self, call: Call, state: LoopState, recorded: Callable[[], None]) -> Outcome:
+        """Run a call of which a person says that it has not happened; return what it came to.
+
+        Args:
+            recorded: is called when the ledger knows what the person says, which may be long before the call has ended.
+        """
         tool = cast("ToolFacts | None", state.tools.get(call.name))
         if tool is not None and not tool.agent:
             known = await self._settle(call, self._progress.turn, tool, said={"not_happened": True})
+            recorded()
             if known is not None:
                 return known
         return await self.run(call, state)

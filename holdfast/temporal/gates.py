@@ -226,8 +226,8 @@ class Gates(Waits):
             if len(self._closed) > PARKED_MESSAGES:
                 del self._closed[next(iter(self._closed))]
         while arrived:
-            late = arrived.popleft()
-            await self._judge(gate, late, "the run is cancelled" if gate.status == "open" else None)
+            await self._judge(gate, arrived[0], "the run is cancelled" if gate.status == "open" else None)
+            arrived.popleft()
         del self._arrived[gate.name], self._looked[gate.name]
         return gate
 
@@ -318,7 +318,16 @@ class Gates(Waits):
             for item in items if gate not in self._looked else ():
                 if item.verdict is not None and not item.verdict.done():
                     item.verdict.set_result("the run has ended")
+                elif item.sent is not None:
+                    self._mailbox.came_of(item.sent.id, refused="the run has ended")
+        if self._is_judging() and workflow.patched(names.SENDERS_HEAR):
+            await workflow.wait_condition(lambda: not self._is_judging())
         await super()._handlers_ended()
+
+    def _is_judging(self) -> bool:
+        """Whether signals whose senders look up what becomes of them are being judged."""
+        waiting = (item.sent for gate in self._looked for item in self._arrived.get(gate, ()))
+        return any(sent is not None and sent.id is not None for sent in waiting)
 
 
 def _listed(gates: Sequence[str]) -> str:

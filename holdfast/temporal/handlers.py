@@ -1,8 +1,9 @@
 """The signals and updates of an agent's workflow. Handlers only check and enqueue; the run itself decides."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
@@ -11,11 +12,23 @@ from holdfast.agent_loop import LoopState
 from holdfast.agents import Loop
 from holdfast.errors import InputError
 from holdfast.temporal import names
+from holdfast.temporal.activity_options import STORE_OPTIONS
 from holdfast.temporal.arrivals import refuse_by
+from holdfast.temporal.elsewhere import anywhere
 from holdfast.temporal.gates import Gates
 from holdfast.temporal.mailboxes import Answer, Resolve, Sent
 from holdfast.temporal.progress import Progress
-from holdfast.temporal.wire import AWAITED_BYTES, PARKED_BYTES, Owner, Said, said_id, with_id
+from holdfast.temporal.wire import (
+    AWAITED_BYTES,
+    PARKED_BYTES,
+    AgentInput,
+    Owner,
+    Said,
+    said_id,
+    user_message,
+    with_id,
+)
+from holdfast.tools import Outcome, Returned
 
 _RESOLVE = (
     'Settle a call of unknown outcome: {"tool_call_id", "decision": "happened" | "not-happened" | "leave", "result"?, '
@@ -41,6 +54,8 @@ class Handlers(Gates):
         self._senders: dict[str, str] = {}  # the ids of signals that brought others
         self._keeping: asyncio.Task[None] | None = None
         self._answers_looked = 0  # behind how many resets the run has looked for answers
+        self._messages_looked = 0  # and for messages
+        self._given = AgentInput()
 
     # --- reading what came ---
 
@@ -108,7 +123,58 @@ class Handlers(Gates):
             self._keeping = None
 
     async def _keep_in_store(self, messages: list[Said]) -> None:
-        raise NotImplementedError
+        await self._around(names.KEEP, self._reference(messages=messages))
+
+    async def _messages_kept(self) -> None:
+        """Wait until the store has what was said: only what it has it can take note of as heard."""
+        await workflow.wait_condition(lambda: self._keeping is None)
+
+    async def _recall_messages(self) -> None:
+        """Find what was said before the run was reset, and nobody has heard."""
+        resets = self._resets
+        found = await self._around(names.KEEP, self._reference(messages=[], again=True))
+        self._messages_looked = resets
+        known = {said_id(said) for said in [*self._mailbox.messages, *self._progress.say]}
+        unheard = [said for said in found or () if said_id(said) not in known]
+        self._kept |= {str(said_id(said)) for said in unheard}
+        self._mailbox.messages[:0] = unheard
+
+    def _hear_first(self, said: Said) -> None:
+        """Take in what a person answers to the agent itself; one whose sender waits is kept as a message is."""
+        message_id = f"answer/{self._progress.turn.seq}"
+        if message_id in self._kept or any(not call_id for _, call_id in self._mailbox.unwritten):
+            said = with_id(said, message_id)
+        self._mailbox.messages.insert(0, said)
+        self._keep_messages()
+
+    async def _recall_said(self) -> dict[str, Outcome]:
+        """Return what the agent itself was answered before a reset, if the store keeps it; see `_hear_first`."""
+        if self._messages_looked < self._resets:
+            await self._recall_messages()
+        for said in [one for one in self._mailbox.messages if said_id(one) == f"answer/{self._progress.turn.seq}"]:
+            self._mailbox.messages.remove(said)
+            return {"": Returned(user_message(said).content)}
+        return {}
+
+    async def _around(self, name: str, reference: dict[str, Any]) -> Any:
+        """Return the result of an activity around the run; None if it needs the agent, and the run is cancelled."""
+        return await anywhere(self, name, reference, STORE_OPTIONS)
+
+    def _reference(self, **more: Any) -> dict[str, Any]:
+        return self._progress.reference(self._given, workflow.info(), **more)
+
+    # --- the end ---
+
+    def _ending(self, status: str) -> None:
+        super()._ending(status)
+        for name, box in ((names.ANSWER, self._mailbox.answers), (names.RESOLVE, self._mailbox.resolves)):
+            for one in cast("Mapping[str, Answer | Resolve]", box).values():
+                self._mailbox.came_of(one.sent.id, refused=f"{name}: the run has ended")
+
+    async def _handlers_ended(self) -> None:
+        if self._senders and self._keeping is not None and workflow.patched(names.SENDERS_HEAR):
+            await self._messages_kept()
+        await super()._handlers_ended()
 
     # --- signals: with an id the main door, whose sender looks up what it came to; else the side door ---
 
@@ -160,21 +226,22 @@ class Handlers(Gates):
         self._senders[message_id] = sent.id
         return {}
 
-    def _keep_answer(self, answer: Answer, sent: Sent | None = None) -> dict[str, Any]:
-        late = None if self._overdue(*_ASKING) is None else sent
-        self._mailbox.keep_answer(replace(answer, late=late))
-        return {"accepted": True, "tool_call_id": answer.tool_call_id} if late is None else {}
+    def _keep_answer(self, answer: Answer, sent: Sent) -> dict[str, Any]:
+        sender = _told_once_written(sent)
+        is_late = bool(sent.number) and self._overdue(*_ASKING) is not None
+        self._mailbox.keep_answer(replace(answer, sent=sender, is_late=is_late))
+        return {} if sender.id else {"accepted": True, "tool_call_id": answer.tool_call_id}
 
-    def _keep_resolve(self, resolve: Resolve, sent: Sent | None = None) -> dict[str, Any]:
-        self._mailbox.resolves[resolve.tool_call_id] = resolve
-        return {"accepted": True, "tool_call_id": resolve.tool_call_id}
+    def _keep_resolve(self, resolve: Resolve, sent: Sent) -> dict[str, Any]:
+        sender = _told_once_written(sent)
+        self._mailbox.resolves[resolve.tool_call_id] = replace(resolve, sent=sender)
+        return {} if sender.id else {"accepted": True, "tool_call_id": resolve.tool_call_id}
 
     # --- updates: for other programs; the sender learns whether it counts ---
 
     @workflow.update(name=names.MESSAGE, description='Say something to the agent: {"text": "…", "images"?, "by"?}')
     async def message_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
-        update = workflow.current_update_info()
-        message_id = f"update/{'' if update is None else update.id}"
+        message_id = str(_update(names.MESSAGE).id)
         self._say(with_id(self._read_message(data, extra), message_id))
         if self._loop_state is None:  # nothing but the history has it until the run is open
             return {"accepted": True}
@@ -188,8 +255,9 @@ class Handlers(Gates):
         refuse_by(lambda: self._read_message(data, extra))
 
     @workflow.update(name=names.ANSWER, description='Answer a question: {"text": "…", "tool_call_id"?, "by"?}')
-    def answer_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
-        return self._keep_answer(self._read_answer(data, extra))
+    async def answer_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
+        sent = _update(names.ANSWER)
+        return self._keep_answer(self._read_answer(data, extra), sent) or await self._told(sent)
 
     @answer_update.validator
     def _check_answer(self, data: Any = None, *extra: Any) -> None:
@@ -200,12 +268,22 @@ class Handlers(Gates):
         refuse_by(read)
 
     @workflow.update(name=names.RESOLVE, description=_RESOLVE)
-    def resolve_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
-        return self._keep_resolve(self._read_resolve(data, extra))
+    async def resolve_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
+        sent = _update(names.RESOLVE)
+        return self._keep_resolve(self._read_resolve(data, extra), sent) or await self._told(sent)
 
     @resolve_update.validator
     def _check_resolve(self, data: Any = None, *extra: Any) -> None:
         refuse_by(lambda: self._read_resolve(data, extra))
+
+    async def _told(self, sent: Sent) -> dict[str, Any]:
+        """Return what an update has come to, as soon as the store has what it brought."""
+        outcomes = self._mailbox.outcomes
+        await workflow.wait_condition(lambda: bool(outcomes.get(str(sent.id))) or bool(self._ended))
+        outcome = outcomes.pop(str(sent.id), {"refused": f"{sent.name}: the run has ended, and may have taken it in"})
+        if "refused" in outcome:
+            raise ApplicationError(outcome["refused"], type="InputError", non_retryable=True)
+        return outcome
 
     @workflow.update(name=names.EXPORT_UPDATE, description="Return the run as a checkpoint, up to 1 MB")
     async def export_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
@@ -221,6 +299,18 @@ class Handlers(Gates):
     @export_update.validator
     def _check_export(self, data: Any = None, *extra: Any) -> None:
         refuse_by(lambda: self._one("export", data, extra))
+
+
+def _update(name: str) -> Sent:
+    """Return by what the sender of the update that is handled now is told what it came to."""
+    update = workflow.current_update_info()
+    return Sent(name, id=f"update/{'' if update is None else update.id}")
+
+
+def _told_once_written(sent: Sent) -> Sent:
+    """Return whom to tell once the store has an answer: nobody in runs that have told before, or without an id."""
+    is_told = sent.id is not None and workflow.patched(names.ANSWERS_WRITTEN)
+    return sent if is_told else replace(sent, id=None)
 
 
 def _not_exported(request: dict[str, Any]) -> str:

@@ -3,15 +3,17 @@
 Nothing here acts. Signals that cannot be used are noted with the reason; updates are refused with it.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pydantic_core import to_json
 
 from holdfast.checkpoints import Question
 from holdfast.errors import InputError
-from holdfast.messages import cut, read_images, size_over
+from holdfast.messages import cut, json_problem, read_images, size_over
 from holdfast.temporal.wire import PARKED_MESSAGES, Owner, Said, check_json, is_stranger, read_fields, said_by_user
 
 _REASON_BYTES = 4 * 1024  # of why something is skipped, which the model reads
@@ -41,20 +43,23 @@ class Answer:
     """An answer to a question; `tool_call_id` None means the first that is open.
 
     Args:
-        late: the signal that brought it, if the time for it was over when a worker took it.
+        sent: what brought it, whose sender is told of it once the store has it.
+        is_late: the time for it was over when a worker took it; a signal may have been sent before.
     """
 
     text: str
     tool_call_id: str | None = None
     by: str | None = None
-    late: Sent | None = None
+    sent: Sent = field(default_factory=Sent)
+    is_late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """What to do with a paused run, or with a call or step that no worker has; `late` as of an `Answer`.
+    """What to do with a paused run, or with a call or step that no worker has.
 
     Args:
+        late: the signal that brought it, if the time for it was over when a worker took it.
         name: of what waits; all that is paused if None.
         model: takes the place of the agent's from now on.
     """
@@ -69,13 +74,14 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """What an operator found out about a call whose outcome nobody knew."""
+    """What an operator found out about a call whose outcome nobody knew; `sent` as of an `Answer`."""
 
     tool_call_id: str
     decision: Literal["happened", "not-happened", "leave"]
     result: str = ""
     by: str | None = None
     reason: str | None = None
+    sent: Sent = field(default_factory=Sent)
 
 
 @dataclass(slots=True)
@@ -85,18 +91,22 @@ class Mailbox:
     Args:
         answers: by call id; "" for the question of the loop itself.
         answered: call ids that have had their answer.
+        unwritten: senders of answers that the run has taken in and the store has not, and the calls these are for.
         refused: the last messages that changed nothing, and why.
         told: the last notices that were sent.
         outcomes: of the last signals with an id, by it: `{"accepted": True, …}` or `{"refused": why}`.
+        used: what each of these was, and its digest; see `use_of`.
     """
 
     messages: list[Said] = field(default_factory=list)
     answers: dict[str, Answer] = field(default_factory=dict)
     answered: list[str] = field(default_factory=list)
     resolves: dict[str, Resolve] = field(default_factory=dict)
+    unwritten: list[tuple[str, str]] = field(default_factory=list)
     refused: list[dict[str, str]] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
     outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    used: dict[str, list[str]] = field(default_factory=dict)
 
     def note(self, name: str, reason: str, at: str) -> None:
         """Keep why a message was not used."""
@@ -108,6 +118,17 @@ class Mailbox:
             self.outcomes[sent] = outcome
         if len(self.outcomes) > OUTCOMES:
             del self.outcomes[next(iter(self.outcomes))]
+
+    def reused(self, sent: str, digest: str) -> str | None:
+        """Say why an id cannot stand for what has this digest: it was used for something else; None if it can."""
+        what, known = self.used.get(sent, ("", digest))
+        return None if known == digest else f"id {sent} was already used for {what}: give each thing an id of its own"
+
+    def use(self, sent: str, use: list[str]) -> None:
+        """Remember what an id was used for."""
+        self.used[sent] = use
+        if len(self.used) > OUTCOMES:
+            del self.used[next(iter(self.used))]
 
     # --- reading; each raises InputError ---
 
@@ -140,7 +161,7 @@ class Mailbox:
         if call_id is None:
             if not waiting:
                 raise InputError("answer: the run waits for no answer" + _already(self.answered))
-            return Answer(answer.text, waiting[0], answer.by)
+            return replace(answer, tool_call_id=waiting[0])
         if call_id in self.answered or (call_id in open_ids and call_id in self.answers):
             raise InputError(f"answer: call {call_id} has its answer already")
         if call_id not in waiting:
@@ -199,6 +220,21 @@ class Mailbox:
         self.answered = [*self.answered[-PARKED_MESSAGES:], *([call_id] if call_id else [])]
         return self.answers.pop(call_id or "")
 
+    def take_resolve(self, call_id: str) -> Resolve:
+        self.note_taken(resolve := self.resolves.pop(call_id))
+        return resolve
+
+    def note_taken(self, taken: Answer | Resolve) -> None:
+        """Note whom to tell of an answer that the run has taken in, once the store has it."""
+        if taken.sent.id is not None:
+            self.unwritten.append((taken.sent.id, taken.tool_call_id or ""))
+
+    def written(self) -> None:
+        """The store has what the run has taken in: its senders are told."""
+        for sent_id, call_id in self.unwritten:
+            self.came_of(sent_id, accepted=True, tool_call_id=call_id)
+        self.unwritten = []
+
     def take_messages(self) -> list[Said]:
         taken, self.messages = self.messages, []
         return taken
@@ -207,30 +243,44 @@ class Mailbox:
         """Return as JSON what a run that continues as new must not lose."""
         data: dict[str, Any] = {
             "messages": self.messages,
-            "answers": [[answer.tool_call_id, answer.text, answer.by] for answer in self.answers.values()],
+            "answers": [
+                [answer.tool_call_id, answer.text, answer.by, *([answer.sent.id] if answer.sent.id else [])]
+                for answer in self.answers.values()
+            ],
             "answered": self.answered,
             "resolves": [
                 {"tool_call_id": item.tool_call_id, "decision": item.decision, "result": item.result, "by": item.by,
-                 "reason": item.reason}
+                 "reason": item.reason, **({"sent": item.sent.id} if item.sent.id else {})}
                 for item in self.resolves.values()
             ],
             "refused": self.refused,
             "told": self.told,
             "outcomes": self.outcomes,
+            "used": self.used,
         }  # fmt: skip
         return {name: value for name, value in data.items() if value}
 
     def take_over(self, data: Mapping[str, Any]) -> None:
         """Take in what the run before carried over; what arrived meanwhile stands behind it."""
         self.messages = [*data.get("messages", ()), *self.messages]
-        for call_id, text, by in data.get("answers", ()):
-            self.answers.setdefault(call_id or "", Answer(text, call_id, by))
+        for call_id, text, by, *sent in data.get("answers", ()):
+            self.answers.setdefault(call_id or "", Answer(text, call_id, by, Sent(id=sent[0] if sent else None)))
         for item in data.get("resolves", ()):
-            self.resolves.setdefault(item["tool_call_id"], Resolve(**item))
+            sent_by = Sent(id=item.get("sent"))
+            self.resolves.setdefault(item["tool_call_id"], Resolve(**{**item, "sent": sent_by}))
         self.answered = [*data.get("answered", ()), *self.answered]
         self.refused = [*data.get("refused", ()), *self.refused][-NOTED:]
         self.told = [*data.get("told", ()), *self.told][-TOLD:]
         self.outcomes = {**data.get("outcomes", {}), **self.outcomes}
+        self.used = {**data.get("used", {}), **self.used}
+
+
+def use_of(name: str, data: Mapping[str, Any]) -> list[str]:
+    """Return what a signal is in words, and the digest of its name and all that it brings but its id."""
+    given = {key: value for key, value in data.items() if key != "id"}
+    what = " of ".join([name, *(str(given[key]) for key in ("gate", "tool_call_id", "name") if key in given)][:2])
+    written = "" if json_problem(given) else json.dumps([name, given], sort_keys=True)  # the same in any order
+    return [cut(what, LONGEST_NAME), hashlib.blake2b(written.encode(), digest_size=16).hexdigest()]
 
 
 def split_id(data: object) -> tuple[str | None, object]:

@@ -40,6 +40,10 @@ PENDING = "pending"
 STORE_WAITS = "holdfast.store_waits"  # a signal of an activity that holds what the store does not take
 OUTCOME = "holdfast.outcome"  # of a signal with an id; what answers it is a run of ours
 
+# Patches: what a run does only if it did so from the first.
+ANSWERS_WRITTEN = "holdfast.answers-written"  # before their senders are told
+SENDERS_HEAR = "holdfast.senders-hear"  # of signals what became of them, before the run ends
+
 # Search attributes.
 STATUS_ATTRIBUTE = "HoldfastStatus"
 WAITING_ATTRIBUTE = "HoldfastWaiting"

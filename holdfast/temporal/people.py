@@ -12,10 +12,8 @@ from holdfast.agent_loop import Decision, Gate, LoopState
 from holdfast.agents import Loop
 from holdfast.checkpoints import Question
 from holdfast.temporal import names
-from holdfast.temporal.activity_options import STORE_OPTIONS
 from holdfast.temporal.calls import Calls
 from holdfast.temporal.descriptions import details, show_started, shown_usage
-from holdfast.temporal.elsewhere import anywhere
 from holdfast.temporal.facts import Call, Facts, Surroundings
 from holdfast.temporal.handlers import Handlers
 from holdfast.temporal.mailboxes import Resolve
@@ -23,13 +21,10 @@ from holdfast.temporal.run_failures import failed, why
 from holdfast.temporal.waiting import Waiting
 from holdfast.temporal.waits import is_long
 from holdfast.temporal.wire import (
-    AgentInput,
-    Said,
     edit_reference,
     let_through,
     read_outcome,
     said_by_user,
-    said_id,
     write_outcome,
 )
 from holdfast.tools import Asked, Failed, Outcome, Returned, Unknown
@@ -44,10 +39,8 @@ class People(Handlers):
 
     def __init__(self) -> None:
         super().__init__()
-        self._given = AgentInput()
         self._facts = Facts(loop=Loop(), tools={})  # those of the agent, once the run is open
         self._is_denied = False  # nobody lets the run use more than its budget
-        self._messages_looked = 0  # behind how many resets the run has looked for messages
         self._recalled: dict[str, Outcome] = {}  # what was answered before a reset, by call
         self._deciding: dict[str, asyncio.Task[Gate]] = {}  # gates of the turn, by call
 
@@ -142,12 +135,13 @@ class People(Handlers):
             self._mailbox.answered.append(key)
             self._answered(question, self._recalled.pop(key))
         elif key in box.resolves:
-            await self._resolve(question, box.resolves.pop(key))
+            await self._resolve(question, box.take_resolve(key))
         elif key in box.answers:
             answer = box.take_answer(question.tool_call_id)
-            if await self._is_late(answer.late, deadline):
+            if answer.is_late and await self._is_late(answer.sent, deadline):
                 box.answered.remove(key)
             else:
+                box.note_taken(answer)
                 self._answered(question, Returned(answer.text), answer.by)
         elif deadline is not None and workflow.now() >= deadline and not self._running.cancelled:
             self._answered(question, Failed(f"Nobody answered within {deadline - self._progress.since}"))
@@ -161,7 +155,10 @@ class People(Handlers):
         """Find what the questions of the turn were answered with before the run was reset."""
         resets = self._resets
         found = await self._around(names.ANSWERED, self._reference(after=self._progress.turn.seq))
-        self._recalled = {call_id: read_outcome(outcome) for call_id, outcome in (found or {}).items()}
+        asked = {question.tool_call_id or "" for question in self._state.questions}
+        self._recalled = {key: read_outcome(outcome) for key, outcome in (found or {}).items() if key in asked}
+        if "" in asked and "" not in self._recalled:
+            self._recalled |= await self._recall_said()
         self._answers_looked = resets
 
     def _leaves(self) -> bool:
@@ -178,7 +175,7 @@ class People(Handlers):
         call_id = question.tool_call_id
         if call_id is None:
             said = outcome.content if isinstance(outcome, Returned) else _text(outcome)
-            self._mailbox.messages.insert(0, said_by_user(said, by=by))
+            self._hear_first(said_by_user(said, by=by))
         else:
             position = self._progress.turn.calls[call_id].position
             if position not in self._progress.turn.sources:
@@ -218,7 +215,7 @@ class People(Handlers):
         self._progress.unknown.pop(call.id, None)
         self._mailbox.answered.append(call.id)
         self._end_waiting(*(item for item in self._waiting if item.name == call.id))
-        outcome = await self._calls.run_again(call, self._state)
+        outcome = await self._calls.run_again(call, self._state, self._mailbox.written)
         match outcome:
             case Unknown() | Asked():
                 self._progress.turn.sources.pop(call.position, None)
@@ -301,25 +298,6 @@ class People(Handlers):
     def _leave_if_long(self) -> None:
         self._gates_leave = self._gates_leave or is_long()
 
-    # --- messages ---
-
-    async def _recall_messages(self) -> None:
-        """Find what was said before the run was reset, and nobody has heard."""
-        resets = self._resets
-        found = await self._around(names.KEEP, self._reference(messages=[], again=True))
-        self._messages_looked = resets
-        known = {said_id(said) for said in [*self._mailbox.messages, *self._progress.say]}
-        unheard = [said for said in found or () if said_id(said) not in known]
-        self._kept |= {str(said_id(said)) for said in unheard}
-        self._mailbox.messages[:0] = unheard
-
-    async def _messages_kept(self) -> None:
-        """Wait until the store has what was said: only what it has it can take note of as heard."""
-        await workflow.wait_condition(lambda: self._keeping is None)
-
-    async def _keep_in_store(self, messages: list[Said]) -> None:
-        await anywhere(self, names.KEEP, self._reference(messages=messages), STORE_OPTIONS)
-
     def _resumed(self, model: str | None) -> None:
         self._progress.model = model or self._progress.model
 
@@ -327,10 +305,6 @@ class People(Handlers):
         self._facts = replace(self._facts, search=found["search"], notices=found.get("notices", False))
         if found["search"]:
             show_started(self._progress.session_id, self._given.tenant_id)
-
-    async def _around(self, name: str, reference: dict[str, Any]) -> Any:
-        """Return the result of an activity around the run; None if it needs the agent, and the run is cancelled."""
-        return await anywhere(self, name, reference, STORE_OPTIONS)
 
     # --- hooks ---
 
@@ -365,9 +339,6 @@ class People(Handlers):
             )
             exported = await self._around(names.EXPORT, reference)
             request.update(exported or {"error": "export: the run was cancelled"})
-
-    def _reference(self, **more: Any) -> dict[str, Any]:
-        return self._progress.reference(self._given, workflow.info(), **more)
 
     def _questions(self) -> list[dict[str, Any]]:
         return [question.model_dump() for question in self._state.questions]

@@ -25,6 +25,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast.errors import HoldfastError, InputError, NotConfirmedError
 from holdfast.temporal import names
+from holdfast.temporal.mailboxes import use_of
 from holdfast.temporal.seen import our_run, quoted
 
 _FIRST, _LONGEST = 0.02, 0.5  # seconds between two looks
@@ -67,11 +68,6 @@ async def send(client: Client, workflow_id: str, signal: Signal) -> dict[str, An
         raise sending.not_confirmed() from error
     if "refused" in outcome:
         raise InputError(outcome["refused"])
-    for what in ("gate", "tool_call_id"):  # of the first that came with this id
-        if what in outcome and outcome[what] != signal.data.get(what, outcome[what]):
-            raise InputError(
-                f"{signal.called}: its id was used before, for {outcome[what]}: give each an id of its own"
-            )
     return outcome
 
 
@@ -80,6 +76,7 @@ class _Sending:
 
     def __init__(self, client: Client, workflow_id: str, signal: Signal) -> None:
         self._client, self._workflow_id, self._given = client, workflow_id, signal
+        self._asks = [signal.id, use_of(signal.name, signal.data)[1]]
         self._run_id: str | None = None  # as soon as one is known; it may continue as new
         self._is_sent = self._has_arrived = False
         self._trouble = ""
@@ -132,7 +129,7 @@ class _Sending:
                         continue
                     run = self._client.get_workflow_handle(self._workflow_id, run_id=earlier.run_id)
                     with suppress(WorkflowQueryFailedError):  # it was another program's
-                        found: dict[str, Any] | None = await run.query(names.OUTCOME, self._given.id)
+                        found: dict[str, Any] | None = await run.query(names.OUTCOME, args=self._asks)
                         if found:
                             return found
         except (RPCError, TimeoutError) as error:
@@ -188,7 +185,9 @@ class _Sending:
 
     async def _ask(self, reject: QueryRejectCondition | None = None) -> dict[str, Any] | None:
         async with asyncio.timeout(_ANSWER):
-            found: dict[str, Any] | None = await self._run.query(names.OUTCOME, self._given.id, reject_condition=reject)
+            found: dict[str, Any] | None = await self._run.query(
+                names.OUTCOME, args=self._asks, reject_condition=reject
+            )
         return found
 
     def _note(self, error: RPCError | WorkflowQueryFailedError) -> None:

@@ -201,8 +201,11 @@ class Waits(Arrivals):
         workflow.logger.warning("Paused, %s: %s", name, message)
         ends = [resumed] if mended is None else [resumed, mended]
         await self._until(lambda: any(one.done() for one in ends), waiting.deadline, f"resume of {name}")
-        if resumed.done() and await self._is_late(resumed.result().late, waiting.deadline):
-            resumed = asyncio.get_running_loop().create_future()
+        if resumed.done() and (late := resumed.result().late) is not None:
+            if await self._is_late(late, waiting.deadline):
+                resumed = asyncio.get_running_loop().create_future()
+            else:
+                self._mailbox.came_of(late.id, accepted=True)
         self._end_waiting(waiting)
         if mended is not None and not resumed.done() and mended.done():
             return True
@@ -352,8 +355,11 @@ class Waits(Arrivals):
         self.store_waits.told(data)
 
     @workflow.query(name=names.OUTCOME, description="What became of a signal with an id; null if none has come")
-    def outcome(self, sent: Any = None, *ignored: Any) -> dict[str, Any] | None:
-        return self._outcome(sent) if isinstance(sent, str) else None
+    def outcome(self, sent: Any = None, digest: Any = None, *ignored: Any) -> dict[str, Any] | None:
+        if not isinstance(sent, str):
+            return None
+        problem = self._mailbox.reused(sent, digest) if isinstance(digest, str) else None
+        return self._outcome(sent) if problem is None else {"refused": problem}
 
     @workflow.query(name=names.PENDING, description="What waits for a person: kind, name, message, since, deadline")
     def pending(self, *ignored: Any) -> list[dict[str, Any]]:

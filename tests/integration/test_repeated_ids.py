@@ -8,7 +8,7 @@ import pytest
 from holdfast import Agent, Approval, HoldfastError, InputError
 from holdfast.testing import ScriptedModel
 from integration.questions import ask_user
-from integration.temporal_runs import Run, Temporal, check_healthy, pending, result, until_over
+from integration.temporal_runs import Run, Temporal, check_healthy, pending, refusals, result, until, until_over
 from integration.test_tool_approvals import posts, world
 from integration.transcripts import asks_for, call
 
@@ -115,9 +115,56 @@ async def test_an_id_that_was_used_for_another_gate_says_so(temporal: Temporal) 
         handle = await temporal.start("a")
         await pending(handle, 2)
         await temporal.people.decide(handle.id, "c1", "approve", by="ada", id="bot")
-        with pytest.raises(InputError, match="its id was used before, for c1"):
+        with pytest.raises(InputError, match="id bot was already used for approve of c1"):
             await temporal.people.decide(handle.id, "c2", "approve", by="ada", id="bot")
         await temporal.people.decide(handle.id, "c2", "reject", by="ada")
         await result(handle)
         await check_healthy(handle)
     assert posted == ["one"]
+
+
+async def test_an_id_that_was_used_to_approve_does_not_reject(temporal: Temporal) -> None:
+    posted, post = world(Approval(approvers=["ada", "bob"], quorum=2))
+    async with temporal.worker(Agent("a", tools=[post]), llm=posts("hi")):
+        handle = await temporal.start("a")
+        (item,) = await pending(handle)
+        seen = {"digest": item["digest"]}
+        await temporal.people.decide(handle.id, "c1", "approve", by="ada", id="bot", **seen)
+        await temporal.people.decide(handle.id, "c1", "approve", by="ada", id="bot", **seen)  # the same again
+        for other in ({"decision": "reject", "by": "ada"}, {"decision": "approve", "by": "bob"}):
+            with pytest.raises(InputError, match="id bot was already used for approve of c1: give each thing"):
+                await temporal.people.decide(handle.id, "c1", id="bot", **other, **seen)
+        await handle.signal("reject", {"gate": "c1", "by": "ada", "id": "bot", **seen})  # of another program
+        assert await until(lambda: refusals(handle)) == [
+            "reject: id bot was already used for approve of c1: give each thing an id of its own",
+            "approve: id bot was already used for approve of c1: give each thing an id of its own",
+            "reject: id bot was already used for approve of c1: give each thing an id of its own",
+        ]
+        await temporal.people.decide(handle.id, "c1", "approve", by="bob", **seen)
+        await result(handle)
+        await check_healthy(handle)
+    assert posted == ["hi"]
+
+
+async def test_an_id_that_was_used_for_a_message_is_no_answer_and_no_other_message(temporal: Temporal) -> None:
+    agent = Agent("clerk", tools=[ask_user])
+    async with temporal.worker(agent, llm=ScriptedModel([asks("Which?"), "done", asks("Which?"), "done"])):
+        run = await temporal.start(agent)
+        await pending(run)
+        people = temporal.people
+        await people.message(run.id, "buy ten", id="n1")
+        for again in (people.message(run.id, "buy twenty", id="n1"), people.answer(run.id, "red", id="n1")):
+            with pytest.raises(InputError, match="id n1 was already used for message"):
+                await again
+        await people.answer(run.id, "red", id="n2")
+        with pytest.raises(InputError, match="id n2 was already used for answer"):
+            await people.answer(run.id, "blue", id="n2")
+        await result(run)
+        second = await temporal.start(agent)
+        await pending(second)
+        with pytest.raises(InputError, match="id n1 was already used for message"):  # in an earlier run
+            await people.message(second.id, "buy twenty", id="n1")
+        await people.answer(second.id, "red")
+        await result(second)
+    said = [message.content for message in await temporal.messages() if message.role == "user"]
+    assert said == ["go", "buy ten", "go"]

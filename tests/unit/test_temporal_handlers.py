@@ -19,7 +19,7 @@ def full_of_messages() -> Handlers:
 
 @pytest.mark.parametrize("answer", [{"text": "yes"}, {"text": "yes", "tool_call_id": "c1"}])
 def test_what_a_run_waits_for_always_has_room(answer: dict[str, str]) -> None:
-    assert full_of_messages().answer_update(answer) == {"accepted": True, "tool_call_id": "c1"}
+    assert full_of_messages()._read_answer(answer, ()).tool_call_id == "c1"
 
 
 def test_a_message_to_a_run_that_is_full_is_refused() -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from holdfast import Checkpoint, InputError, Message, Question, TerminalError
 from holdfast.messages import json_problem
 from holdfast.temporal import names
-from holdfast.temporal.mailboxes import NOTED, Mailbox
+from holdfast.temporal.mailboxes import NOTED, Mailbox, Sent
 from holdfast.temporal.waits import Waiting
 from holdfast.temporal.wire import (
     INLINE_BYTES,
@@ -67,6 +68,8 @@ def test_the_persisted_names_are_pinned() -> None:
         "PENDING": "pending",
         "OUTCOME": "holdfast.outcome",
         "STORE_WAITS": "holdfast.store_waits",
+        "ANSWERS_WRITTEN": "holdfast.answers-written",
+        "SENDERS_HEAR": "holdfast.senders-hear",
         "STATUS_ATTRIBUTE": "HoldfastStatus",
         "WAITING_ATTRIBUTE": "HoldfastWaiting",
         "DEADLINE_ATTRIBUTE": "HoldfastDeadline",
@@ -319,10 +322,11 @@ ASKED = (Question(question="1?", tool_call_id="a1"), Question(question="2?", too
 
 def full_mailbox() -> Mailbox:
     box = Mailbox(messages=["one", "two"], answered=["a0"])
-    box.keep_answer(box.read_answer({"text": "x", "tool_call_id": "a1", "by": "eve"}, ASKED, LIMIT))
+    answer = box.read_answer({"text": "x", "tool_call_id": "a1", "by": "eve"}, ASKED, LIMIT)
+    box.keep_answer(replace(answer, sent=Sent(id="s1")))
     box.keep_answer(box.read_answer({"text": "y"}, (Question(question="?"),), LIMIT))
     resolve = {"tool_call_id": "p1", "decision": "happened", "result": {"n": 1}, "by": "eve", "reason": "seen"}
-    box.resolves["p1"] = box.read_resolve(resolve, {"p1": object()})
+    box.resolves["p1"] = replace(box.read_resolve(resolve, {"p1": object()}), sent=Sent(id="s2"))
     box.note("message", "because", "2026-01-01")
     return box
 
