@@ -39,7 +39,7 @@ from holdfast.temporal.wire import AgentInput, said_id
 
 STEPS = 100  # after which a run continues as new: replay stays short, and 5,000 steps cost what 50 × 100 do
 
-_ONCE = ("message", "images", "checkpoint", "call", "step", "carried")  # what the first run of a chain has taken in
+_ONCE = ("message", "images", "checkpoint", "step", "carried")  # what the first run of a chain has taken in
 _FATAL = ("SessionConflictError", "SessionAccessDeniedError")
 
 
