@@ -28,7 +28,7 @@ from holdfast.temporal import names
 from holdfast.temporal.former_names import check_new, has_run
 from holdfast.temporal.items import read_items, read_state, unreadable
 from holdfast.temporal.owners import check_owner, start_or_say
-from holdfast.temporal.seen import answer, our_run, runs_query
+from holdfast.temporal.seen import answer, end_of, our_run, runs_query
 from holdfast.temporal.sending import Signal, send
 from holdfast.temporal.wire import CHECKPOINT_BYTES, AgentInput, PipelineInput, check_json
 
@@ -182,7 +182,7 @@ class HoldfastClient:
             HoldfastError: it failed, or was cancelled or terminated.
         """
         try:
-            return await self.run(workflow_id).result()
+            return await end_of(self.client, workflow_id)
         except WorkflowFailureError as error:
             raise HoldfastError(f"Run {workflow_id} failed: {error.cause}") from error
 

@@ -51,3 +51,9 @@ class TypedErrors:
             category=ApplicationErrorCategory.BENIGN,  # not worth a traceback at every attempt
             next_retry_delay=timedelta(seconds=min(0.25 * info.attempt, 10)),  # another worker may have its store
         )
+
+
+def is_given_up() -> bool:
+    """Whether the run itself cancelled its activity; else a worker is shut down, or the server has lost patience."""
+    details = activity.cancellation_details()
+    return details is None or details.cancel_requested

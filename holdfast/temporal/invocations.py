@@ -1,7 +1,6 @@
 """Runs an agent for a tool's handler: as a workflow of its own, which the same call finds again."""
 
 import asyncio
-import contextlib
 import hashlib
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -18,6 +17,7 @@ from holdfast.messages import Usage
 from holdfast.stores.protocol import DurableStore, session_id_of, session_key_of
 from holdfast.temporal import names
 from holdfast.temporal.children import child_session, result_usage
+from holdfast.temporal.seen import cancelled_end, end_of
 from holdfast.temporal.turn_records import TurnRecord
 from holdfast.temporal.wire import AgentInput
 
@@ -76,9 +76,9 @@ class Invocations:
             f"{self._call_id}.{asked}.{self._counts[asked]}")  # fmt: skip
         handle = await self._there(self._start(agent.name, name, asked, given))
         try:
-            result = await self._there(_result(agent.name, handle))
+            result = await self._there(_result(self._client, agent.name, handle))
         except asyncio.CancelledError:
-            await self._there(_cancel(handle))  # goes down first
+            await self._there(cancelled_end(self._client, handle.id))  # goes down first
             raise
         spent = result_usage(result)
         self.spent = self.spent if spent is None else spent + self.spent
@@ -121,16 +121,8 @@ class Invocations:
             return await self._start(agent, f"{self._call_id}.{asked}.0", asked, given)
 
 
-async def _result(agent: str, handle: WorkflowHandle[Any, Any]) -> dict[str, Any]:
+async def _result(client: Client, agent: str, handle: WorkflowHandle[Any, Any]) -> dict[str, Any]:
     try:
-        result: dict[str, Any] = await handle.result()
+        return await end_of(client, handle.id)
     except WorkflowFailureError as error:
         raise HoldfastError(f"Agent '{agent}' failed: {error.cause}") from error
-    return result
-
-
-async def _cancel(handle: WorkflowHandle[Any, Any]) -> None:
-    """Cancel an agent and wait for its end."""
-    await handle.cancel()
-    with contextlib.suppress(WorkflowFailureError):
-        await handle.result()

@@ -16,7 +16,6 @@ from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
     WorkflowHandle,
-    WorkflowHistoryEventFilterType,
     WorkflowQueryFailedError,
     WorkflowQueryRejectedError,
 )
@@ -26,7 +25,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from holdfast.errors import HoldfastError, InputError, NotConfirmedError
 from holdfast.temporal import names
 from holdfast.temporal.mailboxes import use_of
-from holdfast.temporal.seen import our_run, quoted
+from holdfast.temporal.seen import next_run, our_run, quoted
 
 _FIRST, _LONGEST = 0.02, 0.5  # seconds between two looks
 _ANSWER = 3.0  # seconds in which a worker answers, or is asked again; the SDK itself waits ever longer for busy runs
@@ -108,13 +107,21 @@ class _Sending:
         while True:
             try:
                 if found := await self._look():
-                    return found
+                    return await self._counted_before(found) if is_bound else found
             except (RPCError, WorkflowQueryFailedError) as error:
                 self._note(error)
             except TimeoutError:
                 self._trouble = ""
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST)
+
+    async def _counted_before(self, outcome: dict[str, Any]) -> dict[str, Any]:
+        """Return what became of a decision. A run may refuse it as it has it: of another run, from which it goes on."""
+        if "refused" in outcome and self._given.is_repeated:
+            with suppress(HoldfastError):  # nobody says so
+                told = await self._told_before()
+                return told if told is not None and "accepted" in told else outcome
+        return outcome
 
     async def _told_before(self) -> dict[str, Any] | None:
         """Return what became of the signal in an earlier run of the session, to which it was sent the first time.
@@ -130,7 +137,7 @@ class _Sending:
                     run = self._client.get_workflow_handle(self._workflow_id, run_id=earlier.run_id)
                     with suppress(WorkflowQueryFailedError):  # it was another program's
                         found: dict[str, Any] | None = await run.query(names.OUTCOME, args=self._asks)
-                        if found:
+                        if found and "again" not in found:
                             return found
         except (RPCError, TimeoutError) as error:
             raise HoldfastError(
@@ -149,8 +156,8 @@ class _Sending:
                     return  # it may have arrived
                 if error.status != RPCStatusCode.NOT_FOUND:
                     raise
-                if (next_run := await self._next_run()) is not None:
-                    self._run_id = next_run
+                if (following := await self._following()) is not None:
+                    self._run_id = following
                 elif not self._given.is_repeated:
                     raise InputError(f"Run {self._workflow_id}: {error.message}") from error
                 else:
@@ -172,15 +179,15 @@ class _Sending:
         found = await self._ask() if await self._has_heard() else None
         if found:
             return found
-        if (next_run := await self._next_run()) is None and found is not None:
+        if (following := await self._following()) is None and found is not None:
             raise NotConfirmedError(
                 f"Run {self._workflow_id} ended before it said what became of `{self._given.called}`: it may have "
                 "counted, look at what the run did and at its audit trail",
                 id=self._given.id,
             )
-        if next_run is None:
+        if following is None:
             raise InputError(f"Run {self._workflow_id} ended before it took `{self._given.called}`: it does not count")
-        self._run_id = next_run
+        self._run_id = following
         return None
 
     async def _ask(self, reject: QueryRejectCondition | None = None) -> dict[str, Any] | None:
@@ -198,6 +205,9 @@ class _Sending:
             raise InputError(f"Run {self._workflow_id} takes no `{self._given.called}`: {error}") from error
         self._trouble = f" ({error})"
 
+    async def _following(self) -> str | None:
+        return await next_run(self._client, self._workflow_id, str(self._run_id))
+
     async def _has_heard(self) -> bool:
         """Whether the workflow had a task after the signal, which a run that was cut off may not have had."""
         if (await self._run.describe()).status not in _CUT_OFF:
@@ -210,15 +220,3 @@ class _Sending:
                 untaken.append(event.workflow_execution_signaled_event_attributes.input.payloads)
         data = [value for one in untaken for value in await self._client.data_converter.decode(one)]
         return not any(isinstance(value, dict) and value.get("id") == self._given.id for value in data)
-
-    async def _next_run(self) -> str | None:
-        """Return the run that goes on from one that has continued as new, or was reset; itself if it is not over."""
-        over, last = await self._run.describe(), await self._client.get_workflow_handle(self._workflow_id).describe()
-        if over.status == WorkflowExecutionStatus.RUNNING:
-            return over.run_id
-        if over.status == WorkflowExecutionStatus.CONTINUED_AS_NEW:
-            closing = self._run.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT)
-            async for event in closing:
-                return event.workflow_execution_continued_as_new_event_attributes.new_execution_run_id
-        is_reset = over.status == WorkflowExecutionStatus.TERMINATED and last.run_id != over.run_id
-        return last.run_id if is_reset and last.raw_info.first_run_id == over.raw_info.first_run_id else None

@@ -1,5 +1,6 @@
 """The activities around a run: opening its session, its hooks, its last write."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -23,7 +24,7 @@ from holdfast.stores.protocol import Session, session_id_of
 from holdfast.temporal import names
 from holdfast.temporal.at_work import begin_work, check_writer, end_work
 from holdfast.temporal.facts import Call, write_facts, write_state
-from holdfast.temporal.failures import TypedErrors
+from holdfast.temporal.failures import TypedErrors, is_given_up
 from holdfast.temporal.gate_activities import (
     after_decisions,
     asked_of,
@@ -36,6 +37,7 @@ from holdfast.temporal.gate_activities import (
 from holdfast.temporal.hosts import AgentHost, Heartbeats, hooked
 from holdfast.temporal.open_questions import still_asked
 from holdfast.temporal.said_activities import unheard_by
+from holdfast.temporal.seen import cancelled_end, end_of
 from holdfast.temporal.transcripts import Transcript
 from holdfast.temporal.turn_facts import called_before
 from holdfast.temporal.turn_records import TurnRecord
@@ -366,14 +368,18 @@ class SessionActivities:
     async def attach(self, reference: dict[str, Any]) -> dict[str, Any] | None:
         """Return the result of an agent that an earlier attempt at the same call has started; None if another has."""
         with Heartbeats():
-            handle = activity.client().get_workflow_handle(reference["workflow_id"])
+            client, child = activity.client(), reference["workflow_id"]
+            handle = client.get_workflow_handle(child)
             if await (await handle.describe()).memo_value(names.ASKED_MEMO, default=None) != reference["asked"]:
                 return None
             try:
-                result: dict[str, Any] = await handle.result()
+                return await end_of(client, child)
+            except asyncio.CancelledError:
+                if is_given_up():
+                    await cancelled_end(client, child)  # goes down first
+                raise
             except WorkflowFailureError as error:
                 raise ApplicationError(str(error.cause), type="WorkflowFailureError", non_retryable=True) from error
-            return result
 
 
 def agent_tool(agent: Agent) -> Any:

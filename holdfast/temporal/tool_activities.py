@@ -23,7 +23,7 @@ from holdfast.messages import ToolCall, Usage, error_text, read_json
 from holdfast.stores.protocol import LedgerEntry, session_id_of
 from holdfast.temporal import names
 from holdfast.temporal.facts import GRACE, TIMEOUT, ToolFacts, tool_facts
-from holdfast.temporal.failures import TypedErrors
+from holdfast.temporal.failures import TypedErrors, is_given_up
 from holdfast.temporal.gate_activities import arguments_of, gate_of, load_edit
 from holdfast.temporal.hosts import AgentHost, Heartbeats
 from holdfast.temporal.invocations import Invocations
@@ -237,7 +237,7 @@ class ToolActivities:
             task = asyncio.current_task()
             if task is None or not task.cancelling():
                 return Failed("The tool was cancelled from within")
-            if _is_given_up():
+            if is_given_up():
                 return cancelled(attempt.facts)
             if attempt.facts.safe_to_retry:
                 raise
@@ -374,12 +374,6 @@ def _not_ours(place: Place, why: str) -> ApplicationError:
 
 def _hash(call: ToolCall) -> str:
     return hashlib.blake2b(to_json(call.arguments), digest_size=16).hexdigest()
-
-
-def _is_given_up() -> bool:
-    """Whether the run itself cancelled the call; otherwise a worker is shut down, or the server has lost patience."""
-    details = activity.cancellation_details()
-    return details is None or details.cancel_requested
 
 
 def _heartbeat(loop: asyncio.AbstractEventLoop) -> Any:

@@ -77,6 +77,25 @@ async def _until_approved_by(handle: Run, people: list[str]) -> None:
     await until(is_so)
 
 
+async def test_a_decision_that_counted_before_the_reset_is_no_error_when_it_is_sent_again(
+    temporal: Temporal,
+) -> None:
+    posted, post = world(BOTH)
+    async with temporal.worker(Agent("a", tools=[post]), llm=posts("hi")):
+        handle = await temporal.start("a")
+        (item,) = await pending(handle)
+        given = {"digest": item["digest"], "by": "ada", "id": "of ada"}
+        await temporal.people.decide(handle.id, "c1", "approve", **given)
+        anew = await reset(temporal, handle, AT_THE_GATE)
+        await _until_approved_by(anew, ["ada"])
+        await temporal.people.decide(handle.id, "c1", "approve", **given)  # its acknowledgement was lost
+        with pytest.raises(InputError, match="ada has approved it already"):
+            await temporal.people.decide(handle.id, "c1", "approve", **{**given, "id": "another"})
+        await decide(temporal, anew, by="bob")
+        assert (await result(anew))["status"] == "complete"
+    assert posted == ["hi"]
+
+
 async def test_a_rejected_call_stays_rejected(temporal: Temporal) -> None:
     posted, post = world(TEAM)
     async with temporal.worker(Agent("a", tools=[post]), llm=posts("hi")):
