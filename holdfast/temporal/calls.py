@@ -110,7 +110,7 @@ class Calls:
             return self._inline(call, turn, not_found(call.name, state.tools))
         if tool.agent:
             given = self._child_input(call, state)
-            return await run_agent(call, turn, given, self._running, asked=self._asked(call))
+            return await run_agent(call, turn, given, self._running, self._waiter, asked=self._asked(call))
         if recovering and not tool.safe_to_retry:
             verdict = await self._settle(call, turn, tool, recovering=True)
             if verdict is not None:

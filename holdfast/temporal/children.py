@@ -20,9 +20,10 @@ from holdfast.messages import Usage, cut
 from holdfast.stores.protocol import SESSION_ID, session_key_of
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import ATTACH_OPTIONS, summary
+from holdfast.temporal.elsewhere import Waiter, put_in_by_hand
 from holdfast.temporal.facts import Call
 from holdfast.temporal.progress import Turn
-from holdfast.temporal.results import fits
+from holdfast.temporal.results import fits, is_result
 from holdfast.temporal.running import Running
 from holdfast.temporal.wire import AgentInput, write_outcome
 from holdfast.tools import Asked, Cancelled, Failed, Outcome, Returned
@@ -42,7 +43,9 @@ def call_digest(asked: str) -> str:
     return hashlib.blake2b(asked.encode(), digest_size=6).hexdigest()
 
 
-async def run_agent(call: Call, turn: Turn, given: AgentInput, running: Running, *, asked: str) -> Outcome:
+async def run_agent(
+    call: Call, turn: Turn, given: AgentInput, running: Running, waiter: Waiter, *, asked: str
+) -> Outcome:
     """Return what an agent came to that the model called, and note in `turn` where its answer is.
 
     Args:
@@ -54,7 +57,7 @@ async def run_agent(call: Call, turn: Turn, given: AgentInput, running: Running,
         outcome: Outcome = Failed(f"Agent '{call.name}' is not run: agents call each other {MAX_DEPTH} deep already")
     else:
         try:
-            result = await agent_result(call.name, given, running, name=call.id, asked=asked, shown=call.shown)
+            result = await agent_result(call.name, given, running, waiter, name=call.id, asked=asked, shown=call.shown)
             outcome, spent = _outcome(call.name, result), result_usage(result)
         except FailureError as error:
             outcome = _failure(call.name, error)
@@ -69,7 +72,7 @@ async def run_agent(call: Call, turn: Turn, given: AgentInput, running: Running,
 
 
 async def agent_result(
-    agent: str, given: AgentInput, running: Running, *, name: str, asked: str, shown: str = ""
+    agent: str, given: AgentInput, running: Running, waiter: Waiter, *, name: str, asked: str, shown: str = ""
 ) -> dict[str, Any]:
     """Run an agent as the child workflow `<parent>/<name>`, or find the one that an earlier attempt has started.
 
@@ -90,18 +93,27 @@ async def agent_result(
             memo={names.AGENT_MEMO: agent, names.ASKED_MEMO: digest},
         )
     except WorkflowAlreadyStartedError:
-        found = workflow.start_activity(
-            names.ATTACH, {"workflow_id": child, "asked": digest}, **ATTACH_OPTIONS, summary=summary(child)
-        )
-        result = cast("dict[str, Any] | None", await running.wait(found))
-        if not fits(names.ATTACH, {}, result):
-            text = f"activity {names.ATTACH} was completed by hand with what the run cannot use"
-            raise ApplicationError(text, type="HoldfastError", non_retryable=True) from None
+        result = await _attached(child, digest, running, waiter)
         if result is not None:
             return result
         # Providers' ids repeat: that one is the agent of another call.
-        return await agent_result(agent, given, running, name=f"{name}.{digest}", asked=asked, shown=shown)
-    return cast("dict[str, Any]", await running.wait(handle))
+        return await agent_result(agent, given, running, waiter, name=f"{name}.{digest}", asked=asked, shown=shown)
+    result = await running.wait(handle)
+    if not is_result(result):  # it is a workflow of somebody else's that has the agent's name
+        raise ApplicationError(f"workflow {child} ended as no agent does", type="HoldfastError", non_retryable=True)
+    return cast("dict[str, Any]", result)
+
+
+async def _attached(child: str, digest: str, running: Running, waiter: Waiter) -> dict[str, Any] | None:
+    """Return the result of an agent that runs already; None if it was asked something else."""
+    reference = {"workflow_id": child, "asked": digest}
+    while True:
+        handle = workflow.start_activity(names.ATTACH, reference, **ATTACH_OPTIONS, summary=summary(child))
+        found = await running.wait(handle)
+        if fits(names.ATTACH, reference, found):
+            return cast("dict[str, Any] | None", found)
+        if not await waiter.pause(names.ATTACH, put_in_by_hand(names.ATTACH)):
+            raise ApplicationError(put_in_by_hand(names.ATTACH), type="HoldfastError", non_retryable=True)
 
 
 def _outcome(name: str, result: dict[str, Any]) -> Outcome:

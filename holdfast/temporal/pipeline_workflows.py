@@ -173,7 +173,7 @@ class PipelineRun(Gates):
         given = AgentInput(step={"run": self._run, "path": path}, session_id=session,
                            user_id=self._given.user_id, tenant_id=self._given.tenant_id)  # fmt: skip
         try:
-            result = await agent_result(str(agent), given, self._running, name=path, asked=f"{self._run}/{path}")
+            result = await agent_result(str(agent), given, self._running, self, name=path, asked=f"{self._run}/{path}")
         except FailureError as error:
             if self._running.cancelled:
                 return CANCELLED

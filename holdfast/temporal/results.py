@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.agent_loop import Decision, Gate
 from holdfast.checkpoints import Question
 from holdfast.errors import HoldfastError
-from holdfast.messages import json_problem
+from holdfast.messages import Usage, json_problem
 from holdfast.temporal import names
 from holdfast.temporal.facts import Facts, is_tool_facts, read_state, read_tool_facts
 from holdfast.temporal.plans import read_gates, read_plan
@@ -101,14 +101,26 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_result(found: object) -> bool:
+def is_result(found: object) -> bool:
+    """Whether it can be what an agent came to that another one has run."""
+    if not isinstance(found, dict) or json_problem(found) is not None or not isinstance(found.get("status"), str):
+        return False
+    text = {"complete": "response", "interrupted": "question"}.get(found["status"])
     return (
-        isinstance(found, dict)
-        and isinstance(found.get("status"), str)
-        and isinstance(found.get("iterations", 0), int)
-        and all(isinstance(found.get(name, ""), str | None) for name in ("response", "error", "question"))
-        and (found.get("usage") is None or isinstance(found["usage"], dict))
+        (text is None or isinstance(found.get(text), str))
+        and _is_number(found.get("iterations"))
+        and all(isinstance(found.get(name, ""), str | None) for name in ("response", "error"))
+        and (found.get("usage") is None or _is_usage(found["usage"]))
     )
+
+
+def _is_usage(found: object) -> bool:
+    """Whether it is a usage as results of runs have it."""
+    try:
+        Usage.model_validate(found)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_verdict(found: dict[str, Any]) -> bool:
@@ -217,5 +229,5 @@ _OTHERS: dict[str, Callable[[object], bool]] = {
     names.DECIDE: lambda found: isinstance(found, str),
     names.COMMIT: _is_number,
     names.KEEP: lambda found: isinstance(found, list) and all(_can_be_read(user_message, said) for said in found),
-    names.ATTACH: _is_result,
+    names.ATTACH: is_result,
 }

@@ -21,7 +21,7 @@ from holdfast.temporal.facts import read_usage
 from holdfast.temporal.hosts import AgentHost
 from holdfast.temporal.transcript_cache import KeptTranscript, size_of
 from holdfast.temporal.wire import read_outcome, write_outcome
-from holdfast.tools import Unknown
+from holdfast.tools import Failed, Unknown
 
 
 @dataclass(slots=True)
@@ -178,7 +178,9 @@ class Transcript:
         match source:
             case {"answer_of": session}:
                 messages = await self.host.store.load_messages(session)
-                return {"returned": messages[-1].content if messages else "", "spent": source.get("spent")}
+                if not messages or messages[-1].role != "assistant" or messages[-1].tool_calls:
+                    return write_outcome(Failed("It is said to have ended, and its answer is not in the store"))
+                return {"returned": messages[-1].content, "spent": source.get("spent")}
         return source
 
     def take(
