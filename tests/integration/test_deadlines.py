@@ -7,10 +7,11 @@ import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
 from holdfast import Agent, Approval, Loop, pipeline
-from holdfast.temporal import start_pipeline
+from holdfast.temporal import start_pipeline, waits
 from holdfast.testing import ScriptedModel
 from integration.questions import ask
 from integration.temporal_runs import (
+    Run,
     Temporal,
     ask_once,
     check_healthy,
@@ -23,7 +24,7 @@ from integration.temporal_runs import (
     until_over,
 )
 from integration.test_tool_approvals import posts, world
-from integration.transcripts import error_of, tool_results
+from integration.transcripts import asks_for, call, error_of, tool_results
 
 
 @pytest.mark.parametrize("way", ["signal", "update"])
@@ -57,6 +58,26 @@ async def test_a_decision_on_a_call_after_its_time_does_not_count_though_no_work
     assert posted == runs
     rows = await temporal.store.load_decisions((await handle.describe()).run_id)
     assert [row.refused for row in rows] == [f"gate c1 was {was} already"]
+
+
+async def test_answers_after_their_time_do_not_count_in_the_run_that_goes_on_as_new(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = Agent("a", tools=[ask], loop=Loop(answer_timeout=1))
+    model = ScriptedModel([asks_for(*(call("ask", f"c{n}", question="?") for n in (1, 2, 3))), "done"])
+    async with temporal.worker(agent, llm=model):
+        handle = await temporal.start(agent)
+        items = await pending(handle, 3)
+    await until_over(items[0])
+    for number in (1, 2, 3):
+        await handle.signal("answer", {"text": "late", "tool_call_id": f"c{number}", "id": f"a{number}"})
+    monkeypatch.setattr(waits, "EVENTS", len(await events(handle)))  # it goes on as new as soon as it may
+    latest: Run = temporal.client.get_workflow_handle(handle.id)
+    async with (await temporal.elsewhere()).worker(agent, llm=model):
+        assert (await result(handle))["status"] == "complete"
+        for number in (1, 2, 3):
+            assert "too late" in (await latest.query("holdfast.outcome", f"a{number}"))["refused"]
+    assert ["Nobody answered" in error_of(one) for one in tool_results(await temporal.messages())] == [True] * 3
 
 
 @pytest.mark.parametrize("late", [False, True])
