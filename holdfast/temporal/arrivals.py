@@ -18,7 +18,7 @@ from holdfast.errors import InputError
 from holdfast.messages import json_problem
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import STORE_OPTIONS, summary
-from holdfast.temporal.mailboxes import Mailbox, Sent, split_id, use_of
+from holdfast.temporal.mailboxes import LaterError, Mailbox, Sent, split_id, use_of
 from holdfast.temporal.waiting import Waiting
 from holdfast.temporal.wire import INLINE_BYTES, PARKED_BYTES, edit_digest
 
@@ -63,7 +63,7 @@ class Arrivals:
         if len(to_json(data)) > INLINE_BYTES:
             return  # refused by itself, by those who read it
         if (size := len(to_json([*self._parked(), data]))) > most:
-            raise InputError(f"{name}: {size:,} bytes wait to be taken in, more than {most:,}; try again later")
+            raise LaterError(f"{name}: {size:,} bytes wait to be taken in, more than {most:,}; try again later")
 
     def _overdue(self, *kinds: str) -> datetime | None:
         """Return until when it was to come that ends what waits, if that has passed."""
@@ -97,6 +97,8 @@ class Arrivals:
             if sent_id is not None and self._knows(name, sent_id, data):
                 return
             kept = keep(read(data, sent_id), sent)
+        except LaterError as error:
+            self._came_of(name, sent.id, str(error), again=True)
         except InputError as error:
             self._came_of(name, sent.id, str(error))
         else:
@@ -105,17 +107,18 @@ class Arrivals:
         self._leave_if_long()
 
     def _knows(self, name: str, sent_id: str, data: Any) -> bool:
-        """Whether a signal with this id has come before; people see it if that was another, whose outcome stands."""
+        """Whether a signal with this id has had its outcome; people see it if that was another signal's."""
         use = use_of(name, data)
         if problem := self._mailbox.reused(sent_id, use[1]):
             self._refuse(name, f"{name}: {problem}")
             return True
         self._mailbox.use(sent_id, use)
-        return self._outcome(sent_id) is not None
+        known = self._outcome(sent_id)
+        return known is not None and "again" not in known
 
-    def _came_of(self, name: str, sent_id: str | None, refused: str) -> None:
+    def _came_of(self, name: str, sent_id: str | None, refused: str, **more: bool) -> None:
         """Tell why a signal changes nothing: its sender, and people, who see it where no sender looks it up."""
-        self._mailbox.came_of(sent_id, refused=refused[:_REFUSED])
+        self._mailbox.came_of(sent_id, refused=refused[:_REFUSED], **more)
         if sent_id is None or name in _SEEN:
             self._refuse(name, refused)
 

@@ -24,7 +24,7 @@ from holdfast.temporal import names
 from holdfast.temporal.activity_options import STORE_OPTIONS, summary
 from holdfast.temporal.arrivals import refuse_by
 from holdfast.temporal.elsewhere import anywhere
-from holdfast.temporal.mailboxes import Sent
+from holdfast.temporal.mailboxes import LaterError, Sent
 from holdfast.temporal.waiting import Waiting
 from holdfast.temporal.waits import Waits, began_again
 from holdfast.temporal.wire import AWAITED_BYTES, EARLY_BYTES, PARKED_MESSAGES, check_json, read_fields
@@ -143,7 +143,7 @@ class Gates(Waits):
             raise InputError(f"{name}: no gate {gate} is open; open: {_listed(open_gates)}{self._elsewhere(gate)}")
         waiting = len(self._arrived.get(gate, ())) if is_open else sum(map(len, self._arrived.values()))
         if waiting >= PARKED_MESSAGES:
-            raise InputError(f"{name}: {waiting:,} decisions wait to be judged already; try again later")
+            raise LaterError(f"{name}: {waiting:,} decisions wait to be judged already; try again later")
         try:
             decision = Decision(**fields)
         except ValidationError as error:

@@ -16,7 +16,7 @@ from holdfast.temporal.activity_options import STORE_OPTIONS
 from holdfast.temporal.arrivals import refuse_by
 from holdfast.temporal.elsewhere import anywhere
 from holdfast.temporal.gates import Gates
-from holdfast.temporal.mailboxes import Answer, Resolve, Sent
+from holdfast.temporal.mailboxes import Answer, LaterError, Resolve, Sent
 from holdfast.temporal.progress import Progress
 from holdfast.temporal.wire import (
     AWAITED_BYTES,
@@ -75,7 +75,7 @@ class Handlers(Gates):
 
     def _read_answer(self, data: Any, extra: tuple[Any, ...]) -> Answer:
         if self._answers_looked < self._resets:
-            raise InputError("answer: the run was reset, and looks up what was answered before; try again in a moment")
+            raise LaterError("answer: the run was reset, and looks up what was answered before; try again in a moment")
         state = self._loop_state
         questions = () if state is None else tuple(one for one in state.questions if one.gate is None)
         gates = () if state is None else state.gates

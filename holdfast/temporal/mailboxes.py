@@ -24,6 +24,10 @@ OUTCOMES = 500  # of signals with an id, which a run remembers
 _ID = 100  # characters of such an id
 
 
+class LaterError(InputError):
+    """It cannot be taken in now: the same signal, sent again later, may."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sent:
     """Which signal of a run something came by: of those with this name and these data the n-th, from 1.
@@ -94,7 +98,8 @@ class Mailbox:
         unwritten: senders of answers that the run has taken in and the store has not, and the calls these are for.
         refused: the last messages that changed nothing, and why.
         told: the last notices that were sent.
-        outcomes: of the last signals with an id, by it: `{"accepted": True, …}` or `{"refused": why}`.
+        outcomes: of the last signals with an id, by it: `{"accepted": True, …}` or `{"refused": why}`, with `"again"`
+            if that holds for now.
         used: what each of these was, and its digest; see `use_of`.
     """
 
@@ -146,7 +151,7 @@ class Mailbox:
         _check_size(text, limit)
         images = read_images(fields.get("images", ()), limit)
         if len(self.messages) >= PARKED_MESSAGES:
-            raise InputError(f"message: {len(self.messages)} messages wait to be taken in already; try again later")
+            raise LaterError(f"message: {len(self.messages)} messages wait to be taken in already; try again later")
         return said_by_user(text, images, by)
 
     def read_answer(self, data: object, questions: tuple[Question, ...], limit: int) -> Answer:

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, Approval, HoldfastError, InputError
+from holdfast.temporal import mailboxes
 from holdfast.testing import ScriptedModel
 from integration.questions import ask_user
-from integration.temporal_runs import Run, Temporal, check_healthy, pending, refusals, result, until, until_over
+from integration.temporal_runs import Run, Temporal, check_healthy, pending, refusals, result, until, until_over, waiting
 from integration.test_tool_approvals import posts, world
 from integration.transcripts import asks_for, call
 
@@ -50,6 +51,35 @@ async def test_a_message_that_is_sent_again_is_not_heard_by_the_next_run(tempora
         await result(second)
         said = [message.content for message in await temporal.messages() if message.role == "user"]
         assert said.count("buy ten") == 1
+
+
+async def test_what_was_refused_for_now_is_taken_when_it_is_sent_again(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailboxes, "PARKED_MESSAGES", 2)
+    agent = Agent("clerk", tools=[ask_user])
+    model = ScriptedModel([asks("Which?"), asks("How many?"), "done"])
+    async with temporal.worker(agent, llm=model):
+        run = await temporal.start(agent)
+        await pending(run)
+        for number in (1, 2):
+            await temporal.people.message(run.id, f"message {number}", id=f"m{number}")
+        for _ in range(2):
+            with pytest.raises(InputError, match="try again later"):
+                await temporal.people.message(run.id, "message 3", id="m3")
+        await temporal.people.answer(run.id, "red")
+        await until(lambda: _asks(run, "How many?"))
+        for _ in range(2):
+            await temporal.people.message(run.id, "message 3", id="m3")
+        await temporal.people.answer(run.id, "ten")
+        await result(run)
+        await check_healthy(run)
+    said = [message.content for message in await temporal.messages() if message.role == "user"]
+    assert said == ["go", "message 1", "message 2", "message 3"]
+
+
+async def _asks(run: Run, question: str) -> bool:
+    return [item["message"] for item in await waiting(run)] == [question]
 
 
 async def test_where_nobody_can_tell_it_is_not_sent_to_the_next_run(temporal: Temporal) -> None:
