@@ -15,7 +15,17 @@ from pydantic_core import PydanticSerializationError
 from holdfast.agents.limits import Loop
 from holdfast.errors import DefinitionError
 from holdfast.messages import cut, explain, read_json, unfenced
-from holdfast.tools import Tool, ToolContext, check_access, check_choice, json_schema, schema_type, tool
+from holdfast.tools import (
+    Happened,
+    Tool,
+    ToolContext,
+    check_access,
+    check_choice,
+    json_schema,
+    schema_type,
+    tool,
+)
+from holdfast.tools.attempts import AgentFinder
 
 NAME = re.compile(r"[a-z][a-z0-9-]*")
 
@@ -298,7 +308,11 @@ class Agent:
 
 
 def _as_tool(agent: Agent) -> Tool[..., Any]:
-    @tool(name=agent.name, description=agent.description or f"Ask the agent {agent.name}.")
+    async def find(message: str, ctx: ToolContext) -> Happened | None:
+        answer = await ctx.agents.find(agent) if isinstance(ctx.agents, AgentFinder) else None
+        return None if answer is None else Happened(answer)
+
+    @tool(name=agent.name, description=agent.description or f"Ask the agent {agent.name}.", verify=find)
     async def ask(message: str, ctx: ToolContext) -> str:
         return (await ctx.agents.invoke(agent, message=message))["response"]
 

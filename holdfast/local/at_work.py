@@ -1,9 +1,31 @@
 """Who is at work on a session, and which workers live: asked of the store by both drivers."""
 
+import asyncio
+from functools import partial
 from typing import cast
 
 from holdfast.errors import SessionConflictError
+from holdfast.local.cancellation import uninterrupted
 from holdfast.stores.protocol import AgentStore, DurableStore
+
+_LOOKS = (0.01, 0.05, 0.2)  # seconds until the next try: a look (`is_held`) is over in microseconds where it has a turn
+
+
+async def hold(store: AgentStore, name: str) -> bool:
+    """Hold a session or a worker's name; False if somebody does who is at work, and does not only look."""
+    for delay in _LOOKS:
+        if await store.hold(name):
+            return True
+        await asyncio.sleep(delay)
+    return await store.hold(name)
+
+
+async def is_held(store: AgentStore, name: str) -> bool:
+    """Look whether somebody holds a session or a worker's name."""
+    if not await hold(store, name):
+        return True
+    await uninterrupted(partial(store.let_go, name))
+    return False
 
 
 async def check_not_at_work(store: AgentStore, session_id: str) -> None:
@@ -40,10 +62,7 @@ async def is_alive(store: AgentStore, worker: str, scope: str) -> bool:
     Args:
         scope: of the holds that are seen here.
     """
-    if not scope or scope_of(worker) != scope or not await store.hold(worker):
-        return True
-    await store.let_go(worker)
-    return False
+    return not scope or scope_of(worker) != scope or await is_held(store, worker)
 
 
 async def may_run(store: DurableStore, owner: str | None, scope: str) -> bool:

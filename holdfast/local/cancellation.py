@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -25,10 +25,25 @@ class Cancellation:
         return 0 if self._task is None else self._task.cancelling()
 
 
-async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for work however often this is cancelled meanwhile. The caller is on its way out, and says so itself."""
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait({task})
-    return task.result()
+async def to_the_end(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Wait for work however often this is cancelled meanwhile. The caller is on its way out, and says so itself.
+
+    Args:
+        work: begins it; again if it was cancelled itself, as all tasks are when an event loop is shut down.
+    """
+    while True:
+        task = asyncio.ensure_future(work())
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({task})
+        if not task.cancelled():
+            return task.result()
+
+
+async def uninterrupted(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Wait for work to its end, and only then be cancelled."""
+    cancellation = Cancellation()
+    result = await to_the_end(work)
+    if cancellation.requested():
+        raise asyncio.CancelledError
+    return result

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.agents import Agent
 from holdfast.checkpoints import InterruptedResponse
-from holdfast.errors import HoldfastError, InterruptError
+from holdfast.errors import HoldfastError, InterruptError, SessionNotFoundError
 from holdfast.messages import Usage
+from holdfast.stores.protocol import SESSION_ID
 
 if TYPE_CHECKING:
     from holdfast.local.runs import Run
@@ -21,11 +22,31 @@ def check_depth(agent: Agent, depth: int) -> None:
         raise HoldfastError(f"Agent '{agent.name}' is not invoked: agents invoke each other {MAX_DEPTH} deep already")
 
 
+def child_session(session: str, name: str) -> str:
+    """Return the session id of an agent that a call of this session runs."""
+    whole = f"{session}.{name}"
+    if SESSION_ID.fullmatch(whole):
+        return whole
+    # Too long, or a call id of characters that an id cannot have: what tells it from others is kept.
+    return f"{session[:150]}.{hashlib.blake2b(whole.encode(errors='replace'), digest_size=12).hexdigest()}"
+
+
+def call_digest(asked: str) -> str:
+    """Return what tells a call from all others, as its provider's id does not."""
+    return hashlib.blake2b(asked.encode(), digest_size=6).hexdigest()
+
+
+def session_of_call(session: str, call_id: str, asked: str) -> str:
+    """Return the session id of the agent that a call of the model is, where it has one."""
+    return child_session(session, f"{call_id}.{call_digest(asked)}")
+
+
 class Invocations:
     """The agents that one tool call runs. They keep no session of their own.
 
     Args:
         make: makes the run of an agent: (agent, key, instance_id, user_id, tenant_id).
+        lost: makes the run that goes on with an agent that was lost on Temporal; None if there can be none.
         key: the idempotency key of the call; those of the agents' calls begin with it.
         depth: how many agents stand above.
         spent: hears what each agent used, also of one that failed.
@@ -34,11 +55,13 @@ class Invocations:
     def __init__(
         self,
         make: "Callable[[Agent, str, str | None, str | None, str | None], Run]",
+        lost: "Callable[[Agent], Run] | None",
         key: str,
         depth: int,
         spent: Callable[[Usage], None],
     ) -> None:
         self._make = make
+        self._lost = lost
         self._key = key
         self._depth = depth
         self._spent = spent
@@ -60,6 +83,17 @@ class Invocations:
         name = hashlib.blake2b(asked, digest_size=6).hexdigest()
         self._counts[name] = self._counts.get(name, 0) + 1
         run = self._make(agent, f"{self._key}.{name}.{self._counts[name]}", instance_id, user_id, tenant_id)
+        return {"response": await self._response(agent, run, message)}
+
+    async def find(self, agent: Agent) -> str | None:
+        """Go on with the agent that the call is, which a Temporal run has left; see `AgentFinder`."""
+        check_depth(agent, self._depth)
+        try:
+            return None if self._lost is None else await self._response(agent, self._lost(agent), None)
+        except SessionNotFoundError:
+            return None
+
+    async def _response(self, agent: Agent, run: "Run", message: str | None) -> str:
         try:
             result = await run.go(message=message)
         finally:
@@ -69,4 +103,4 @@ class Invocations:
             raise InterruptError(result.question)
         if result.status != "complete":
             raise HoldfastError(f"Agent '{agent.name}' ended with {result.status}: {result.error or result.response}")
-        return {"response": result.response}
+        return result.response

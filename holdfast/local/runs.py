@@ -31,7 +31,7 @@ from holdfast.local.dispatches import Fence
 from holdfast.local.events import CheckpointReached, Event
 from holdfast.local.gates import GivenDecision, pending_approvals, read_decisions
 from holdfast.local.inputs import GivenCheckpoint, Handlers, Images, RunInput, Transcript, check_given, check_may_speak
-from holdfast.local.invocations import Invocations
+from holdfast.local.invocations import Invocations, session_of_call
 from holdfast.local.model_calls import ModelCalls, note_failure
 from holdfast.local.outputs import output_problem
 from holdfast.local.run_gates import RunGates
@@ -106,10 +106,9 @@ class Run:
         decisions: Sequence[GivenDecision] = (),
     ) -> RunResult | InterruptedResponse:
         """Run to the end, or to a question."""
-        limit = self._agent.loop.max_message_bytes
         given = RunInput.read(
-            message, messages, checkpoint, answer, read_decisions(decisions), images=images, limit=limit,
-            agent=self._agent.name, key=self._key,
+            message, messages, checkpoint, answer, read_decisions(decisions), images=images,
+            limit=self._agent.loop.max_message_bytes, agent=self._agent.name, key=self._key,
         )  # fmt: skip
         session_id = given.session_for(self._session_id, self._store is not None)
         async with open_log(
@@ -130,9 +129,9 @@ class Run:
             try:
                 await call_hook(self._agent.on_start, self._context)
                 prompt = await self._agent.system_prompt(self._context)
-                state = await self._take_in(given, self._state)
-                self._model.show([Message(role="system", content=prompt), *self._transcript.messages])
                 try:
+                    state = await self._take_in(given, self._state)
+                    self._model.show([Message(role="system", content=prompt), *self._transcript.messages])
                     result = await self._loop(state)
                 finally:
                     await self._log.flush()
@@ -279,15 +278,15 @@ class Run:
             try:
                 await self._transcript.write()
             except asyncio.CancelledError:
-                await self._give_up(state, self._tool_calls(state).outcomes())
+                await self._give_up(state, self._tool_calls(state, CallTools(())).outcomes())
                 raise
         return state
 
     async def _call_tools(self, state: LoopState, action: CallTools) -> LoopState:
-        await self._transcript.write_rest(state)  # no handler runs before what asks for it is stored
-        calls = self._tool_calls(state)
+        calls = self._tool_calls(state, action)
         try:
-            await calls.run(action)
+            await self._transcript.write_rest(state)  # no handler runs before what asks for it is stored
+            await calls.run()
         except asyncio.CancelledError:
             await self._give_up(state, calls.outcomes())
             raise
@@ -305,10 +304,10 @@ class Run:
         self.usage = state.usage
         return state
 
-    def _tool_calls(self, state: LoopState) -> ToolCalls:
+    def _tool_calls(self, state: LoopState, action: CallTools) -> ToolCalls:
         write = partial(self._transcript.write, state.kept_questions)
         fence = Fence(write, self._store, *coordinates(self._transcript.messages, self._last_seq, self._log.key))
-        return ToolCalls(self._tools, state, self._contexts(), fence, self._emit)
+        return ToolCalls(self._tools, state, action, self._contexts(), fence, self._emit)
 
     async def _give_up(self, state: LoopState, outcomes: list[Settled]) -> None:
         """Keep what is known when the run is cancelled, so that the session can be resumed."""
@@ -326,16 +325,22 @@ class Run:
         return tool_contexts(
             self._transcript.messages,
             self._last_seq,
-            run_key=self._invoked_by or self._log.key,
+            run_key=self._log.key if self._invoked_by is None or self._store is not None else self._invoked_by,
             session_id=self._log.session_id,
             who=self._context,
             invoker=lambda key, call_id: Invocations(
-                self._invoked, key, self._depth, partial(self._count_nested, call_id)
+                self._invoked, self._lost(key, call_id), key, self._depth, partial(self._count_nested, call_id)
             ),
         )
 
     def _invoked(
-        self, agent: Agent, key: str, instance_id: str | None, user_id: str | None, tenant_id: str | None
+        self,
+        agent: Agent,
+        key: str,
+        instance_id: str | None,
+        user_id: str | None,
+        tenant_id: str | None,
+        session_id: str | None = None,
     ) -> "Run":
         return Run(
             agent,
@@ -346,7 +351,17 @@ class Run:
             tenant_id=self._context.tenant_id if tenant_id is None else tenant_id,
             invoked_by=key,
             depth=self._depth + 1,
+            store=None if session_id is None else self._store,
+            session_id=session_id,
+            create_session=False,
         )
+
+    def _lost(self, key: str, call_id: str) -> "Callable[[Agent], Run] | None":
+        """Return what makes the run that goes on with the agent that a call is, in its session from Temporal."""
+        if self._store is None or not self._store.durable:
+            return None
+        session_id = session_of_call(str(self._log.session_id), call_id, key.removesuffix(f"/{call_id}"))
+        return lambda agent: self._invoked(agent, key, None, None, None, session_id)
 
     def _count_nested(self, call_id: str, usage: Usage) -> None:
         self._nested_usage[call_id] = usage + self._nested_usage.get(call_id)

@@ -19,8 +19,8 @@ from holdfast.errors import (
     SessionNotFoundError,
     StoreError,
 )
-from holdfast.local.at_work import check_not_at_work
-from holdfast.local.cancellation import to_the_end
+from holdfast.local.at_work import check_not_at_work, hold
+from holdfast.local.cancellation import to_the_end, uninterrupted
 from holdfast.local.unheard import Unheard
 from holdfast.messages import Message, clean_text, usage_of
 from holdfast.stores.protocol import (
@@ -95,7 +95,7 @@ class Log:
         except asyncio.CancelledError:
             # It may have landed or not. The same write again does no harm, and tells; only then may the run end.
             try:
-                self.last_seq = await to_the_end(self._append(self._store, session, messages, ()))
+                self.last_seq = await to_the_end(partial(self._append, self._store, session, messages, ()))
                 self._version, self.session = self._version + 1, session
             except Exception as error:  # it must not take the place of the cancel
                 _LOG.warning("Session %s: a cancelled run could not write: %s", session.id, error)
@@ -172,7 +172,7 @@ async def open_log(
         yield Log(None, new, [], is_new=True)
         return
     _check_store(store)
-    if not await store.hold(new.id):
+    if not await hold(store, new.id):
         held = await store.load_session(new.id)
         if held is not None:
             check_access(held, agent, user_id, tenant_id)  # a stranger learns nothing, not even of the run
@@ -192,7 +192,7 @@ async def open_log(
         messages = await store.load_messages(session.id)
         yield Log(store, session, mended(messages), is_new=False)
     finally:
-        await store.let_go(new.id)
+        await uninterrupted(partial(store.let_go, new.id))
 
 
 async def _check_free(store: AgentStore, new: Session, agent: Agent, session: Session | None) -> None:

@@ -15,7 +15,7 @@ from holdfast.tools import Cancelled, Failed, Outcome, Tool, ToolContext, Unknow
 
 
 class ToolCalls:
-    """The calls of one turn.
+    """The calls of one turn, and what is to be done with them.
 
     Args:
         context: makes the context of an attempt.
@@ -27,16 +27,22 @@ class ToolCalls:
         self,
         tools: Mapping[str, Tool[..., Any]],
         state: LoopState,
+        action: CallTools,
         context: Callable[[ToolCall, int], ToolContext],
         fence: Fence,
         emit: Callable[[Event], None] | None,
     ) -> None:
         self._tools = tools
         self._state = state
+        self._action = action
         self._context = context
         self._fence = fence
         self._emit = emit
-        self._outcomes: dict[str, Outcome] = {}
+        self._outcomes: dict[str, Outcome] = {call.id: outcome for call, outcome in action.settled}
+        if action.recovering:
+            # Until it is known better: an earlier process may have started them, whatever stops this one.
+            lost = (call for batch in action.batches for call in batch if not tools[call.name].safe_to_retry)
+            self._outcomes.update((call.id, Unknown()) for call in lost)
         self._stopped_by: str | None = None
 
     def outcomes(self) -> list[Settled]:
@@ -44,20 +50,16 @@ class ToolCalls:
         reason = f"Not run: {self._stopped_by or 'the run was cancelled before this call started'}"
         return [(call, self._outcomes.get(call.id, Cancelled(reason))) for call in self._state.open_calls]
 
-    async def run(self, action: CallTools) -> None:
+    async def run(self) -> None:
         """Carry the action out. If this is cancelled, `outcomes()` tells what became of each call."""
-        self._outcomes.update((call.id, outcome) for call, outcome in action.settled)
-        if action.recovering:
-            # Until it is known better: an earlier process may have started them, whatever stops this one.
-            lost = (call for batch in action.batches for call in batch if not self._tools[call.name].safe_to_retry)
-            self._outcomes.update((call.id, Unknown()) for call in lost)
-        for batch in action.batches:
+        recovering = self._action.recovering
+        for batch in self._action.batches:
             if self._stopped_by is not None:
                 return
             if len(batch) == 1:
-                await self._call(batch[0], action.recovering)
+                await self._call(batch[0], recovering)
             else:
-                await self._together(batch, action.recovering)
+                await self._together(batch, recovering)
 
     async def _together(self, batch: tuple[ToolCall, ...], recovering: bool) -> None:
         slots = asyncio.Semaphore(self._state.loop.max_tool_concurrency)

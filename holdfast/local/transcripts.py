@@ -56,8 +56,13 @@ class RunTranscript:
 
     async def write(self, questions: tuple[Question, ...] = ()) -> None:
         """Write what is unwritten, the agent's state, and what is asked: all or nothing."""
-        messages, self.unwritten = self.unwritten, []
-        await self.log.write(messages, self._state(), questions)
+        messages, self.unwritten, before = self.unwritten, [], self.log.last_seq
+        try:
+            await self.log.write(messages, self._state(), questions)
+        except BaseException:
+            if self.log.last_seq == before:  # of a cancel, it may have been written, too
+                self.unwritten = messages + self.unwritten
+            raise
         if self._emit is not None:
             for index, message in enumerate(messages, len(self.messages) - len(messages)):
                 self._emit(MessageAdded(index, message))

@@ -50,6 +50,7 @@ class AgentRun(People):
         super().__init__()
         self._data, self._extra = data, extra
         self._steps = 0
+        self._has_asked = False
         if isinstance(data, dict):  # before anybody can speak
             self._owner = (data.get("user_id"), data.get("tenant_id"))
         if workflow.info().continued_run_id is not None and isinstance(data, dict) and "carried" in data:
@@ -201,7 +202,7 @@ class AgentRun(People):
 
     async def _ask_model(self, number: int, fallback: str | None) -> dict[str, Any] | None:
         """Return the model's answer; None if there is none, and the state says what to do then."""
-        progress = self._progress
+        progress, self._has_asked = self._progress, True
         while True:
             other = progress.model or fallback
             model = other or (self._facts.model if progress.named is None else progress.named)
@@ -329,7 +330,8 @@ class AgentRun(People):
 
     async def _cancelled(self) -> NoReturn:
         await self._messages_kept()
-        if self._progress.seq:
+        # What the model's activity has written before it was cut off nobody has told the run, not even of the first.
+        if self._progress.seq or (self._has_asked and workflow.patched("finish-first-answer")):
             await self._finish("cancelled", None)
         self._ending("cancelled")
         raise asyncio.CancelledError

@@ -16,10 +16,11 @@ from temporalio.exceptions import ActivityError, ApplicationError, CancelledErro
 from holdfast.agent_loop import CallTools, LoopState, Settled, cancelled, not_found
 from holdfast.errors import TerminalError
 from holdfast.local.dispatches import call_key
+from holdfast.local.invocations import session_of_call
 from holdfast.messages import cut
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import settle_options, summary, tool_options
-from holdfast.temporal.children import call_digest, child_session, run_agent
+from holdfast.temporal.children import run_agent
 from holdfast.temporal.elsewhere import SkippedError, Waiter, anywhere, is_missing, is_store_away
 from holdfast.temporal.facts import Call, ToolFacts, read_usage
 from holdfast.temporal.progress import Progress, Turn
@@ -110,7 +111,8 @@ class Calls:
             return self._inline(call, turn, not_found(call.name, state.tools))
         if tool.agent:
             given = self._child_input(call, state)
-            return await run_agent(call, turn, given, self._running, self._waiter, asked=self._asked(call))
+            lost, asked = self._reference(call, turn) if recovering else None, self._asked(call)
+            return await run_agent(call, turn, given, self._running, self._waiter, asked=asked, lost=lost)
         if recovering and not tool.safe_to_retry:
             verdict = await self._settle(call, turn, tool, recovering=True)
             if verdict is not None:
@@ -130,7 +132,7 @@ class Calls:
         asked = {"run": self._progress.run, "turn": self._progress.turn.number, "position": call.position}
         return AgentInput(
             call=asked,
-            session_id=child_session(self._progress.session_id, f"{call.id}.{call_digest(self._asked(call))}"),
+            session_id=session_of_call(self._progress.session_id, call.id, self._asked(call)),
             user_id=self._given.user_id,
             tenant_id=self._given.tenant_id,
             depth=(self._given.depth or 0) + 1,

@@ -1,6 +1,5 @@
 """Runs an agent that is a tool: as a child workflow, whose failure is an error for its caller, never its text."""
 
-import hashlib
 from typing import Any, cast
 
 from temporalio import workflow
@@ -15,9 +14,9 @@ from temporalio.exceptions import (
     WorkflowAlreadyStartedError,
 )
 
-from holdfast.local.invocations import MAX_DEPTH
+from holdfast.local.invocations import MAX_DEPTH, call_digest
 from holdfast.messages import Usage, cut
-from holdfast.stores.protocol import SESSION_ID, session_key_of
+from holdfast.stores.protocol import session_key_of
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import ATTACH_OPTIONS, summary
 from holdfast.temporal.elsewhere import Waiter, put_in_by_hand
@@ -26,38 +25,37 @@ from holdfast.temporal.progress import Turn
 from holdfast.temporal.results import fits, is_result
 from holdfast.temporal.running import Running
 from holdfast.temporal.wire import AgentInput, write_outcome
-from holdfast.tools import Asked, Cancelled, Failed, Outcome, Returned
-
-
-def child_session(session: str, name: str) -> str:
-    """Return the session id of an agent that a call of this session runs."""
-    whole = f"{session}.{name}"
-    if SESSION_ID.fullmatch(whole):
-        return whole
-    # Too long, or a call id of characters that an id cannot have: what tells it from others is kept.
-    return f"{session[:150]}.{hashlib.blake2b(whole.encode(errors='replace'), digest_size=12).hexdigest()}"
-
-
-def call_digest(asked: str) -> str:
-    """Return what tells a call from all others, as its provider's id does not."""
-    return hashlib.blake2b(asked.encode(), digest_size=6).hexdigest()
+from holdfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Unknown
 
 
 async def run_agent(
-    call: Call, turn: Turn, given: AgentInput, running: Running, waiter: Waiter, *, asked: str
+    call: Call,
+    turn: Turn,
+    given: AgentInput,
+    running: Running,
+    waiter: Waiter,
+    *,
+    asked: str,
+    lost: dict[str, Any] | None = None,
 ) -> Outcome:
     """Return what an agent came to that the model called, and note in `turn` where its answer is.
 
     Args:
         given: the child's input; its arguments are found by reference.
         asked: see `agent_result`.
+        lost: of a call that an earlier run may have started, what an activity needs to find it. Its agent goes on in
+            its session, under a name of its own: one that was cancelled with its run keeps the first.
     """
-    spent = None
+    name, spent = call.id, None
     if (given.depth or 0) > MAX_DEPTH:
         outcome: Outcome = Failed(f"Agent '{call.name}' is not run: agents call each other {MAX_DEPTH} deep already")
+    elif lost is not None and not await _can_go_on(call, given, running, asked, lost):
+        outcome = Unknown()
     else:
+        if lost is not None:
+            name = f"{call.id}.{call_digest(f'{asked} {workflow.info().original_execution_run_id}')}"
         try:
-            result = await agent_result(call.name, given, running, waiter, name=call.id, asked=asked, shown=call.shown)
+            result = await agent_result(call.name, given, running, waiter, name=name, asked=asked, shown=call.shown)
             outcome, spent = _outcome(call.name, result), result_usage(result)
         except FailureError as error:
             outcome = _failure(call.name, error)
@@ -69,6 +67,16 @@ async def run_agent(
     turn.sources[call.position] = source if spent is None else source | {"spent": spent.plain()}
     turn.spend(call.id, spent)
     return outcome
+
+
+async def _can_go_on(call: Call, given: AgentInput, running: Running, asked: str, lost: dict[str, Any]) -> bool:
+    """Whether an agent that was lost with its run goes on where it was: all that it did is in its session."""
+    reference = {**lost, "child": session_key_of(given.tenant_id, str(given.session_id)), "asked": call_digest(asked)}
+    look = workflow.start_activity(names.ATTACH, reference, **ATTACH_OPTIONS, summary=summary(f"lost: {call.shown}"))
+    try:
+        return await running.wait(look) is not None
+    except FailureError:  # also of a cancel
+        return False
 
 
 async def agent_result(

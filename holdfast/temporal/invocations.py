@@ -12,11 +12,11 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from holdfast.agents import Agent
 from holdfast.errors import HoldfastError, InterruptError
-from holdfast.local.invocations import check_depth
+from holdfast.local.invocations import check_depth, child_session
 from holdfast.messages import Usage
 from holdfast.stores.protocol import DurableStore, session_id_of, session_key_of
 from holdfast.temporal import names
-from holdfast.temporal.children import child_session, result_usage
+from holdfast.temporal.children import result_usage
 from holdfast.temporal.seen import cancelled_end, end_of
 from holdfast.temporal.turn_records import TurnRecord
 from holdfast.temporal.wire import AgentInput

@@ -167,7 +167,7 @@ class People(Handlers):
 
     def _may_leave(self) -> bool:
         """Whether nobody would lose anything if the run continued as new now."""
-        late = any(answer.late for answer in self._mailbox.answers.values())  # when it was sent this history tells
+        late = any(answer.is_late for answer in self._mailbox.answers.values())  # when it was sent this history tells
         needed = late or self._exports or self._running.cancelled or self._keeping is not None
         return not needed and workflow.all_handlers_finished()
 

@@ -14,13 +14,14 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 from holdfast.agent_loop import Decision, Gate, GateRule, LoopState
 from holdfast.agents import Loop
 from holdfast.errors import InputError
+from holdfast.local.invocations import child_session
 from holdfast.messages import cut, distinct_people
 from holdfast.pipeline_loop import Action, Done, Ended, Evaluate, PipelineState, RunStep, Todo
 from holdfast.stores.protocol import session_key_of
 from holdfast.temporal import names
 from holdfast.temporal.activity_options import STORE_OPTIONS, summary
 from holdfast.temporal.calls import Calls
-from holdfast.temporal.children import agent_result, child_session
+from holdfast.temporal.children import agent_result
 from holdfast.temporal.descriptions import pipeline_details, show_started
 from holdfast.temporal.elsewhere import SkippedError, until_mended
 from holdfast.temporal.facts import Call, Surroundings, ToolFacts, read_tool_facts

@@ -14,6 +14,7 @@ from holdfast.agent_loop import LoopState, last_answer, mended
 from holdfast.agents import Agent
 from holdfast.checkpoints import Checkpoint, Question
 from holdfast.errors import InputError, SessionConflictError, StoreError
+from holdfast.local.at_work import is_held
 from holdfast.local.dispatches import claim_next
 from holdfast.local.inputs import RunInput, check_may_start
 from holdfast.local.pipeline_results import Kept
@@ -35,10 +36,11 @@ from holdfast.temporal.gate_activities import (
     with_references,
 )
 from holdfast.temporal.hosts import AgentHost, Heartbeats, hooked
+from holdfast.temporal.lost_agents import lost_agent
 from holdfast.temporal.open_questions import still_asked
 from holdfast.temporal.said_activities import unheard_by
 from holdfast.temporal.seen import cancelled_end, end_of
-from holdfast.temporal.transcripts import Transcript
+from holdfast.temporal.transcripts import Transcript, with_last_answer
 from holdfast.temporal.turn_facts import called_before
 from holdfast.temporal.turn_records import TurnRecord
 from holdfast.temporal.wire import (
@@ -144,7 +146,8 @@ class SessionActivities:
         if any(question.gate is not None for question in questions):
             opened["gates_of"] = session.version
         state = await self._state(agent, reference, session, messages, questions, recovering=True)
-        return await self._found(agent, reference, opened, session, messages, state)
+        opened = await self._found(agent, reference, opened, session, messages, state)
+        return _without_call(opened) if messages and given.call is not None else opened
 
     async def _message(self, agent: Agent, given: AgentInput) -> str | None:
         if given.step is not None:
@@ -166,11 +169,10 @@ class SessionActivities:
             check_access(known, agent, given.user_id, given.tenant_id)
         # Marked before the hold is looked at, as a run in process looks at the mark when it holds: one of them sees it.
         await begin_work(store, reference)
-        if not await store.hold(session_id):
+        if await is_held(store, session_id):
             raise SessionConflictError(
                 f"Session {session_id_of(session_id)} has a run in flight in a process; wait for it to end"
             )
-        await store.let_go(session_id)
         session = await store.load_session(session_id)
         if session is not None:
             check_access(session, agent, given.user_id, given.tenant_id)
@@ -335,6 +337,11 @@ class SessionActivities:
             return await self._finish(reference)
 
     async def _finish(self, reference: dict[str, Any]) -> dict[str, Any]:
+        if reference["status"] == "cancelled":
+            reference = await with_last_answer(self._host, await self._host.located(reference))
+            if not reference["seq"]:  # nothing was written
+                await end_work(self._host.store, reference)
+                return {"seq": 0, "response": ""}
         turn, transcript = reference["turn"], await self._transcript(reference)
         questions = reference.get("questions", ())
         await transcript.commit(turn=turn, questions=questions)
@@ -366,8 +373,14 @@ class SessionActivities:
 
     @activity.defn(name=names.ATTACH)
     async def attach(self, reference: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the result of an agent that an earlier attempt at the same call has started; None if another has."""
+        """Return the result of an agent that an earlier attempt at the same call has started; None if another has.
+
+        Of a call that an earlier run has left, whether its agent can go on, once nobody is at work on it.
+        """
         with Heartbeats():
+            if "child" in reference:
+                with TypedErrors(self._host):
+                    return await lost_agent(self._host, await self._host.located(reference))
             client, child = activity.client(), reference["workflow_id"]
             handle = client.get_workflow_handle(child)
             if await (await handle.describe()).memo_value(names.ASKED_MEMO, default=None) != reference["asked"]:
@@ -380,6 +393,11 @@ class SessionActivities:
                 raise
             except WorkflowFailureError as error:
                 raise ApplicationError(str(error.cause), type="WorkflowFailureError", non_retryable=True) from error
+
+
+def _without_call(opened: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what its caller says to an agent that was lost with an earlier run of the caller, and has heard it."""
+    return {name: value for name, value in opened.items() if name != "message"}
 
 
 def agent_tool(agent: Agent) -> Any:

@@ -21,7 +21,7 @@ from holdfast.temporal.facts import read_usage
 from holdfast.temporal.hosts import AgentHost
 from holdfast.temporal.transcript_cache import KeptTranscript, size_of
 from holdfast.temporal.wire import read_outcome, write_outcome
-from holdfast.tools import Failed, Unknown
+from holdfast.tools import Cancelled, Failed, Unknown
 
 
 @dataclass(slots=True)
@@ -286,3 +286,20 @@ def read_entry(entry: LedgerEntry) -> dict[str, Any]:
 
 def _time(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
+
+
+async def with_last_answer(host: AgentHost, reference: dict[str, Any]) -> dict[str, Any]:
+    """Return what a cancelled run knows, and the answer that it has not heard of, whose calls are not run.
+
+    The model's activity has written it and was cut off, or its result came together with the cancel: Temporal keeps
+    that from the run.
+    """
+    run, turn = reference["run"], reference["turn"] + 1
+    session = await host.store.load_session(reference["session"])
+    if session is None or session.run_key != f"{run}/{turn}":
+        return reference
+    record = await host.load_record(run, turn)
+    outcome = write_outcome(Cancelled("Not run: the run was cancelled before this call started"))
+    sources = [[position, outcome] for position in range(len(record.calls))]
+    known = {name: value for name, value in reference.items() if name not in ("part", "questions", "agent_state")}
+    return known | {"turn": turn, "seq": session.last_seq, "sources": sources}

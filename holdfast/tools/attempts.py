@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from holdfast.errors import DefinitionError, HoldfastError, TerminalError
 from holdfast.tools.checks import Duration, seconds
@@ -57,6 +57,15 @@ class AgentInvoker(Protocol):
             HoldfastError: the agent ended with anything but "complete".
             InterruptError: the agent asks a question; left alone, it reaches the outermost caller.
         """
+        ...
+
+
+@runtime_checkable
+class AgentFinder(Protocol):
+    """What finds an agent that was a call of the model, where it has a session of its own."""
+
+    async def find(self, agent: Any) -> str | None:
+        """Return what the agent of this very call has answered, after it went on if it had not; None if it is gone."""
         ...
 
 

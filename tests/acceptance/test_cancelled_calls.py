@@ -176,6 +176,36 @@ async def test_a_result_that_comes_together_with_a_cancel_is_kept(world: World) 
     }
 
 
+async def test_calls_that_are_asked_for_together_with_a_cancel_have_a_result(world: World) -> None:
+    """The model's answer is in the transcript before the run hears of it, and the run hears of a cancel with it."""
+    workflows = await world.worker("workflows", no_remote_activities=True)
+    await world.worker("a", workflows=False)
+    tools = ("charge", "look")
+    runs = await asyncio.gather(*(world.start_and_stop(tool, tool, "after-reply", worker="a") for tool in tools))
+    workflows.kill()
+    for tool, handle in zip(tools, runs, strict=True):
+        await handle.cancel()
+        world.go_on("after-reply", f"{tool}.1", worker="a")
+    await asyncio.gather(*(world.no_activity(handle) for handle in runs))
+    await world.worker("b")
+    await asyncio.gather(*(ended(handle) for handle in runs))
+    assert {tool: (world.count("effects", tool), await world.results(tool)) for tool in tools} == {
+        tool: (0, [NOT_RUN]) for tool in tools
+    }
+
+
+@pytest.mark.parametrize("plan", ["charge", "look charge"], ids=["the first", "the second"])
+async def test_calls_of_an_answer_whose_worker_died_in_a_cancel_have_a_result(world: World, plan: str) -> None:
+    first, count = await world.worker("a"), len(plan.split())
+    handle = await world.start_and_stop("case", plan, "after-reply", worker="a", call=count)
+    first.kill()
+    await handle.cancel()
+    await world.worker("b")
+    await ended(handle)
+    assert (world.effects(f"case.{count}"), (await world.results("case"))[-1]) == (0, NOT_RUN)
+    assert len(await world.results("case")) == count
+
+
 async def test_a_call_that_is_lost_in_a_run_that_is_cancelled_is_answered_for(world: World) -> None:
     first = await world.worker("a")
     tools = ("charge", "look")

@@ -9,7 +9,17 @@ from holdfast import Agent, Approval, HoldfastError, InputError
 from holdfast.temporal import mailboxes
 from holdfast.testing import ScriptedModel
 from integration.questions import ask_user
-from integration.temporal_runs import Run, Temporal, check_healthy, pending, refusals, result, until, until_over, waiting
+from integration.temporal_runs import (
+    Run,
+    Temporal,
+    check_healthy,
+    pending,
+    refusals,
+    result,
+    until,
+    until_over,
+    waiting,
+)
 from integration.test_tool_approvals import posts, world
 from integration.transcripts import asks_for, call
 

@@ -12,6 +12,7 @@ from holdfast import Agent, InputError, StoreError, run, sqlite_store
 from holdfast.stores import SQLiteStore
 from holdfast.stores.locks import SessionLocks
 from holdfast.testing import ScriptedModel
+from integration.drivers import Driver
 from integration.stores import append, python
 
 
@@ -98,3 +99,23 @@ async def test_a_store_without_locks_is_named_with_what_it_lacks() -> None:
 
     with pytest.raises(InputError, match="has no 'hold'"):
         await run(Agent("a"), message="go", store=Bare(), llm=ScriptedModel([]))  # type: ignore[arg-type]
+
+
+async def test_a_session_at_which_another_process_only_looks_is_not_in_flight(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, session, tries = driver.temporal.store, driver.temporal.session("s"), 0
+    async with sqlite_store(store._path) as other:
+        assert await other.hold(session)
+        hold = store.hold
+
+        async def try_again(name: str) -> bool:
+            nonlocal tries
+            tries += name == session
+            if name == session and tries == 2:  # the look is over
+                await other.let_go(session)
+            return await hold(name)
+
+        monkeypatch.setattr(store, "hold", try_again)
+        ended = await driver.run(Agent("a"), ScriptedModel(["done"]))
+    assert (ended.status, tries) == ("complete", 2)
