@@ -225,7 +225,7 @@ def test_the_facts_of_an_agent_with_every_option_come_back() -> None:
             parallel=True, safe_to_retry=True, timeout=120 + GRACE, attempts=7, initial=0.5, factor=3.0, longest=60.0
         ),
         "pay": ToolFacts(verify=True),
-        "child": ToolFacts(agent=True),
+        "child": ToolFacts(agent=True, verify=True),
     }
     assert (facts.on_terminal_tool_error, facts.model, facts.search) == ("fail", "x:y", True)
     assert facts.hooks == ("on_start", "on_complete", "on_stuck", "output", "approve")
