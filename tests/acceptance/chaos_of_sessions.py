@@ -17,19 +17,24 @@ from typing import Any
 
 from integration.temporal_runs import last_words
 from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import CancelledError
 from temporalio.service import RPCError
 
 from acceptance.replays import failed_replays
+from acceptance.temporal_worker import Outside
 from acceptance.temporal_world import World
-from holdfast import HoldfastError, InputError, SessionConflictError, ToolCall
+from holdfast import HoldfastError, InputError, SessionConflictError, ToolCall, resume
+from holdfast.agent_loop import unanswered
 from holdfast.errors import NotConfirmedError
+from holdfast.local.invocations import child_session
 from holdfast.temporal import HoldfastClient, start_agent, start_pipeline
 from holdfast.temporal.client import Run
 
 TOOLS = ("charge", "wire", "look", "charge_plainly", "charge_beside+charge_beside", "wire+look")
 GATED = ("pay", "pay+charge")
 NOT_RUN = "Not run"
-ACTIONS = ("nothing", "terminate", "cancel", "reset", "reset")
+ACTIONS = ("nothing", "terminate", "cancel", "cancel", "reset", "reset", "export")
+ENDS = ("nothing", "kill", "interrupt", "interrupt twice")
 
 
 @dataclass(slots=True)
@@ -41,6 +46,7 @@ class Books:
         refused: calls at which a decision was said not to count, and why.
         unsure: calls about which somebody was told that it is not confirmed.
         said: messages that were said to be accepted.
+        unanswered: calls that a cancelled run left without a result.
         notes: what happened, in order, for whoever has to find out why.
     """
 
@@ -49,6 +55,7 @@ class Books:
     refused: list[tuple[str, str]] = field(default_factory=list)
     unsure: set[str] = field(default_factory=set)
     said: list[str] = field(default_factory=list)
+    unanswered: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -65,6 +72,7 @@ class Chaos:
         self.people = HoldfastClient(world.client)
         self._names: Iterator[str] = (f"w{number}" for number in count())
         self._words: Iterator[str] = (f"#{number}" for number in count())
+        self.desks: dict[str, str] = {}  # the sessions of agents that are steps, by case
         self._alive: list[Any] = []
 
     def note(self, text: str) -> None:
@@ -109,8 +117,11 @@ class Chaos:
     async def live(self, case: str, runs: int) -> None:
         """Let a session have so many runs of which none needs to end well, and one more that must."""
         for _ in range(runs):
-            if self.chance.random() < 0.25:
+            which = self.chance.random()
+            if which < 0.25:
                 await self.run_in_process(case)
+            elif which < 0.5:
+                await asyncio.gather(self.run_on_temporal(case), self.run_in_process(case))
             else:
                 await self.run_on_temporal(case)
         async with asyncio.timeout(120):
@@ -150,11 +161,15 @@ class Chaos:
         name = f"{case}-{next(self._words)[1:]}"
         self.note(f"{case}: in process")
         process = await self.world.run_in_process(name, {case: self.plan(gated=False)})
-        if self.chance.random() < 0.5:
-            await asyncio.sleep(self.chance.uniform(0.2, 1.0))
+        end = self.chance.choice(ENDS)
+        if end != "nothing":
+            await asyncio.sleep(self.chance.uniform(0.5, 1.5))
+        self.note(f"{case}: {end} to {name}")
+        if end == "kill":
             process.kill()
-        else:
-            await process.ended()
+        for _ in range(end.count("interrupt") + end.count("twice")):
+            process.interrupt()
+        await process.ended()
 
     async def start(self, case: str, plan: str, **options: Any) -> Run:
         self.note(f"{case}: {plan} {options}")
@@ -181,22 +196,30 @@ class Chaos:
             await self.end_of(run)
         except WorkflowFailureError as error:
             self.note(f"{case}: ended, {error.__cause__!r:.200}")
+            if isinstance(error.__cause__, CancelledError):
+                await self.look_for_unanswered(case, run)
         finally:
             for task in people:
                 task.cancel()
             await asyncio.gather(*people, return_exceptions=True)
 
-    async def run_pipeline(self, case: str) -> None:
-        """Run a pipeline of nested ones beside each other, and reset it again and again."""
+    async def look_for_unanswered(self, case: str, run: Run) -> None:
+        """Look what a cancelled run has left of its own turns; those of a run before it may have no results yet."""
+        messages, session = await self.world.store.load_messages(case), await self.world.store.load_session(case)
+        if session is not None and (session.run_key or "").startswith(f"{run.first_execution_run_id}/"):
+            self.books.unanswered += [f"{call.id} of a run that was cancelled" for call in unanswered(messages)]
+
+    async def run_pipeline(self, case: str, name: str = "ledger") -> None:
+        """Run a pipeline, and reset it again and again: of nested ones beside each other, or of an agent that asks."""
         run = await start_pipeline(
             self.world.client,
-            "ledger",
+            name,
             input={"case": case},
             run_key=f"{case}-{self.world.queue}",
             task_queue=self.world.queue,
             task_timeout=timedelta(seconds=2),
         )
-        deciding = asyncio.create_task(self.decide(run))
+        deciding = asyncio.gather(self.decide(run), self.decide(run, f"{run.id}/serve"))
         try:
             for _ in range(self.chance.randint(1, 3)):
                 await asyncio.sleep(self.chance.uniform(0.1, 1.5))
@@ -204,6 +227,8 @@ class Chaos:
                     await self.meddle(run, ("reset", "reset", "nothing"))
             result = await self.end_of(run)
             self.note(f"{case}: {result['status']} {result.get('error')}")
+            if name == "desk":
+                self.desks[case] = child_session(result["run_key"], "serve")
         finally:
             deciding.cancel()
             await asyncio.gather(deciding, return_exceptions=True)
@@ -225,25 +250,37 @@ class Chaos:
                     await self.world.temporal(
                         "workflow", "reset", "--workflow-id", run.id, "--event-id", point, "--reason", "chaos"
                     )
+        elif action == "export":
+            await self.take_over(run)
+
+    async def take_over(self, run: Run) -> None:
+        """Go on in this process from the export of a run that is at work, which must not be possible."""
+        here = Outside(self.world.folder, "here")
+        try:
+            async with asyncio.timeout(30):
+                checkpoint = await self.people.export(run.id)
+                await resume(here.agents()[0], checkpoint, llm=here.model(), store=self.world.store)
+        except (HoldfastError, RPCError, TimeoutError) as error:
+            self.note(f"{run.id}: not taken over, {error!r:.200}")
 
     # --- people ---
 
-    async def decide(self, run: Run) -> None:
-        """Decide whatever a run asks, one in five times against it."""
+    async def decide(self, run: Run, workflow_id: str | None = None) -> None:
+        """Decide whatever a run asks, or a child of it, one in five times against it."""
         while True:
             await asyncio.sleep(self.chance.uniform(0.05, 0.3))
             try:
-                pending = await self.people.pending(run.id)
+                pending = await self.people.pending(workflow_id or run.id)
             except (HoldfastError, RPCError):
                 continue
             for item in pending:
                 if item["kind"] == "approval":
-                    await self._decide(run, item["name"], item["digest"])
+                    await self._decide(workflow_id or run.id, item["name"], item["digest"])
 
-    async def _decide(self, run: Run, call: str, digest: str) -> None:
+    async def _decide(self, workflow_id: str, call: str, digest: str) -> None:
         approve = self.chance.random() < 0.8
         try:
-            await self.people.decide(run.id, call, "approve" if approve else "reject", by="ada", digest=digest)
+            await self.people.decide(workflow_id, call, "approve" if approve else "reject", by="ada", digest=digest)
         except NotConfirmedError:
             self.books.unsure.add(call)
         except InputError as error:
@@ -266,14 +303,16 @@ class Chaos:
 
 async def faults(chaos: Chaos, cases: Sequence[str], pipelines: Sequence[str] = ()) -> list[str]:
     """Return in words whatever is not as it was promised."""
-    found: list[str] = []
+    found = list(chaos.books.unanswered)
     path = chaos.world.folder / "effects.txt"
     effects = Counter(path.read_text().splitlines() if path.exists() else ())
     found += [f"{line} had {times} effects" for line, times in effects.items()
               if times > 1 and line.partition(".")[0] in pipelines]  # fmt: skip
     for case in cases:
-        found += await _faults_of_calls(chaos, case)
+        found += await _faults_of_calls(chaos, case, case)
         found += await _faults_of_messages(chaos, case)
+    for case, session in chaos.desks.items():
+        found += await _faults_of_calls(chaos, case, session)
     found += [
         f"{call}: refused, {why}, but it was approved by nobody else and ran"
         for call, why in chaos.books.refused
@@ -282,8 +321,8 @@ async def faults(chaos: Chaos, cases: Sequence[str], pipelines: Sequence[str] = 
     return found + await failed_replays(chaos.world)
 
 
-async def _faults_of_calls(chaos: Chaos, case: str) -> list[str]:
-    messages, found = await chaos.world.store.load_messages(case), []
+async def _faults_of_calls(chaos: Chaos, case: str, session: str) -> list[str]:
+    messages, found = await chaos.world.store.load_messages(session), []
     asked = [call for message in messages for call in message.tool_calls or ()]
     results = Counter(message.tool_call_id for message in messages if message.role == "tool")
     read = {message.tool_call_id: message.content for message in messages if message.role == "tool"}

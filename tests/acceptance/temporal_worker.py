@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ from holdfast import (
 )
 from holdfast.stores import Append, LedgerEntry, Session, SQLiteStore
 from holdfast.stores.locks import SessionLocks
-from holdfast.temporal import HoldfastPlugin, connect
+from holdfast.temporal import HoldfastPlugin, agent_workflows, connect
 from holdfast.testing import ScriptedModel
 
 QUICK = RetryPolicy(initial_interval=0.05, maximum_attempts=3)
@@ -196,7 +197,8 @@ class Outside:
             tool(name="charge_hugely", description="Charge.")(self.returning("x" * (10 * 1024 * 1024 + 1))),
         ]
 
-    def agents(self) -> list[Agent]:
+    @cached_property
+    def _agents(self) -> list[Agent]:
         tools = self.tools()
         return [
             Agent("teller", tools=tools),
@@ -204,6 +206,9 @@ class Outside:
             Agent("failer", tools=tools, on_terminal_tool_error="fail"),
             Agent("asker", tools=tools, loop=Loop(on_unknown="ask")),
         ]
+
+    def agents(self) -> list[Agent]:
+        return self._agents
 
     def pipelines(self) -> list[Pipeline]:
         book = tool(name="book", description="Book a line.")(self.book)
@@ -219,11 +224,15 @@ class Outside:
             return Step(name, pipeline=pages(name), input=lambda ctx: ctx.input)
 
         return [
+            pipeline("desk", input=dict)
+            .step("serve", agent=self.agents()[0], input=lambda ctx: f"{ctx.input['case']}: pay+charge wire")
+            .step("closing", approval=Approval(message="Close the desk?"))
+            .build(),
             pipeline("ledger", input=dict)
             .parallel("pages", page("left"), page("right"), Step("cover", run=book, input=line("cover")))
             .step("closing", approval=Approval(message="Close the books?"))
             .map("copies", Step("copy", run=book, input=line("copy")), over=lambda ctx: [1, 2, 3])
-            .build()
+            .build(),
         ]
 
     # --- the model ---
@@ -310,11 +319,13 @@ async def work(
     drain: float = 0.0,
     locks: str | None = None,
     mutant: bool = False,
+    steps: int = agent_workflows.STEPS,
     **options: Any,
 ) -> None:
     """Work until SIGTERM, and then for as long as `drain` says."""
     if mutant:
         put_run_into_keys()
+    agent_workflows.STEPS = steps
     if drain:
         options["graceful_shutdown_timeout"] = timedelta(seconds=drain)
     stop = asyncio.Event()

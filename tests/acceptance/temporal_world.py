@@ -81,6 +81,10 @@ class WorkerProcess:
     def thaw(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
+    def interrupt(self) -> None:
+        """Do what Ctrl-C does: its runs are cancelled."""
+        self.process.send_signal(signal.SIGINT)
+
     async def ended(self) -> int:
         await until(lambda: self.process.poll() is not None, f"worker {self.name} has ended")
         return self.process.wait()

@@ -9,22 +9,30 @@ import pytest
 from acceptance.chaos_of_sessions import Chaos, faults
 from acceptance.temporal_world import World
 from acceptance.test_one_ledger import three_runs
+from holdfast.temporal import agent_workflows
 
 SESSIONS = int(os.environ.get("CHAOS_SESSIONS", "6"))
-RUNS = int(os.environ.get("CHAOS_RUNS", "4"))
+STEPS = 2  # of a run, after which it continues as new
+RUNS = int(os.environ.get("CHAOS_RUNS", "3"))
 
 
-async def test_sessions_keep_every_promise_whatever_happens_to_their_runs(world: World) -> None:
+async def test_sessions_keep_every_promise_whatever_happens_to_their_runs(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_workflows, "STEPS", STEPS)  # of the replays
     seed = int(os.environ.get("CHAOS_SEED", "0")) or random.randrange(1, 2**32)
-    chaos, cases = Chaos(world, seed), [f"s{number}" for number in range(SESSIONS)]
+    chaos, cases = Chaos(world, seed, steps=STEPS), [f"s{number}" for number in range(SESSIONS)]
     pipelines = [f"p{number}" for number in range(SESSIONS // 2)]
+    desks = [f"d{number}" for number in range(SESSIONS // 3)]
     for _ in range(2):
         await chaos.hire()
     killing = asyncio.create_task(chaos.trouble_workers())
     try:
         async with asyncio.timeout(240):
             await asyncio.gather(
-                *(chaos.live(case, RUNS) for case in cases), *(chaos.run_pipeline(case) for case in pipelines)
+                *(chaos.live(case, RUNS) for case in cases),
+                *(chaos.run_pipeline(case) for case in pipelines),
+                *(chaos.run_pipeline(case, "desk") for case in desks),
             )
     finally:
         killing.cancel()
