@@ -147,7 +147,9 @@ class SessionActivities:
             opened["gates_of"] = session.version
         state = await self._state(agent, reference, session, messages, questions, recovering=True)
         opened = await self._found(agent, reference, opened, session, messages, state)
-        return _without_call(opened) if messages and given.call is not None else opened
+        # An agent that was lost with an earlier run of its caller has heard what it says.
+        has_heard = messages and given.call is not None
+        return {name: value for name, value in opened.items() if not (has_heard and name == "message")}
 
     async def _message(self, agent: Agent, given: AgentInput) -> str | None:
         if given.step is not None:
@@ -158,7 +160,8 @@ class SessionActivities:
         if given.call is None:
             return given.message
         record = await self._host.load_record(given.call["run"], given.call["turn"])
-        arguments = agent_tool(agent).read_arguments(record.calls[given.call["position"]].arguments)
+        tool = Agent("caller", tools=[agent]).tool_map[agent.name]  # which an agent is for others
+        arguments = tool.read_arguments(record.calls[given.call["position"]].arguments)
         return str(arguments["message"])
 
     async def _session(self, agent: Agent, given: AgentInput, reference: Mapping[str, Any]) -> Session | None:
@@ -393,13 +396,3 @@ class SessionActivities:
                 raise
             except WorkflowFailureError as error:
                 raise ApplicationError(str(error.cause), type="WorkflowFailureError", non_retryable=True) from error
-
-
-def _without_call(opened: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what its caller says to an agent that was lost with an earlier run of the caller, and has heard it."""
-    return {name: value for name, value in opened.items() if name != "message"}
-
-
-def agent_tool(agent: Agent) -> Any:
-    """Return the tool that an agent is for others: it says what its arguments are."""
-    return Agent("caller", tools=[agent]).tool_map[agent.name]

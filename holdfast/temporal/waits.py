@@ -247,14 +247,13 @@ class Waits(Arrivals):
         """Open the run on any worker, since the one that has its workflow could not at once."""
         options = {**OPEN_ELSEWHERE_OPTIONS, "summary": "on a worker that can"}
         try:
-            opened = await self._open_with_store(activity, reference, options)
+            return await self._open_with_store(activity, reference, options)
         except (asyncio.CancelledError, ActivityError) as error:
             if self._running.cancelled:
                 return None
             if not isinstance(error, ActivityError) or not is_missing(error):
                 raise
             return await self.await_worker(error)
-        return opened
 
     async def _open_with_store(
         self, activity: str, reference: dict[str, Any], options: dict[str, Any]

@@ -19,6 +19,7 @@ from holdfast import (
     Agent,
     AgentContext,
     Approval,
+    InterruptError,
     Loop,
     Step,
     StoreError,
@@ -97,6 +98,32 @@ async def unknown(world: World) -> Saved:
         await world.waits_for(run, "unknown")
         call = (await world.people.pending(run.id))[0]["name"]
         await world.people.resolve(run.id, call, "not-happened", by="ada", reason="looked")
+        return await ended(run)
+
+
+@tool
+async def inquire(what: str) -> str:
+    """Ask a person."""
+    raise InterruptError(what)
+
+
+@tool
+async def stumble(what: str) -> str:
+    """Fail."""
+    raise ValueError(what)
+
+
+modest = Agent("modest", tools=[inquire, stumble], loop=Loop(stuck_threshold=1, on_stuck="escalate"))
+
+
+async def answered(world: World) -> Saved:
+    """Answers to a call and to the agent itself, whose senders are told when the store has them."""
+    turns = [asks("inquire", what="which"), asks("stumble", what="x"), "done"]
+    async with world.worker(modest, model=ScriptedModel(turns)):
+        run = await world.start(modest)
+        for text in ("red", "skip it"):
+            await world.waits_for(run, "question")
+            await world.people.answer(run.id, text, by="ada")
         return await ended(run)
 
 
@@ -328,4 +355,5 @@ async def asked(world: World) -> Saved:
 RECORDINGS: dict[str, Callable[[World], Awaitable[Saved]]] = {
     one.__name__: one
     for one in (unknown, storeless, hooks, paused, awaited, told, attached, stages, raised, mended, asked)
+    one.__name__: one for one in (unknown, answered, storeless, hooks, paused, awaited, told, attached, stages, asked)
 }
