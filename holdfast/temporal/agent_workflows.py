@@ -331,7 +331,7 @@ class AgentRun(People):
     async def _cancelled(self) -> NoReturn:
         await self._messages_kept()
         # What the model's activity has written before it was cut off nobody has told the run, not even of the first.
-        if self._progress.seq or (self._has_asked and workflow.patched("finish-first-answer")):
+        if self._progress.seq or self._has_asked:
             await self._finish("cancelled", None)
         self._ending("cancelled")
         raise asyncio.CancelledError

@@ -9,6 +9,7 @@ import pytest_asyncio
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.exceptions import CancelledError
 
+from acceptance.replays import failed_replays
 from acceptance.temporal_worker import Outside
 from acceptance.temporal_world import LOST, World, world
 from holdfast import RunResult, run
@@ -203,7 +204,7 @@ async def test_calls_of_an_answer_whose_worker_died_in_a_cancel_have_a_result(wo
     await world.worker("b")
     await ended(handle)
     assert (world.effects(f"case.{count}"), (await world.results("case"))[-1]) == (0, NOT_RUN)
-    assert len(await world.results("case")) == count
+    assert (len(await world.results("case")), await failed_replays(world)) == (count, [])
 
 
 async def test_a_call_that_is_lost_in_a_run_that_is_cancelled_is_answered_for(world: World) -> None:
