@@ -7,6 +7,7 @@ killed, runs are terminated, timed out, cancelled and reset, people decide, and 
 
 import asyncio
 import contextlib
+import os
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -33,7 +34,9 @@ from holdfast.temporal.client import Run
 TOOLS = ("charge", "wire", "look", "charge_plainly", "charge_beside+charge_beside", "wire+look")
 GATED = ("pay", "pay+charge")
 NOT_RUN = "Not run"
-ACTIONS = ("nothing", "terminate", "cancel", "cancel", "reset", "reset", "export")
+ACTIONS = ("nothing", "terminate", "cancel", "cancel", "reset", "reset")
+if "CHAOS_EXPORT" in os.environ:  # what goes on from an export beside its run may do again what that does
+    ACTIONS += ("export",)
 ENDS = ("nothing", "kill", "interrupt", "interrupt twice")
 
 
@@ -254,7 +257,7 @@ class Chaos:
             await self.take_over(run)
 
     async def take_over(self, run: Run) -> None:
-        """Go on in this process from the export of a run that is at work, which must not be possible."""
+        """Go on in this process from the export of a run that is at work, which people are told not to do."""
         here = Outside(self.world.folder, "here")
         try:
             async with asyncio.timeout(30):
