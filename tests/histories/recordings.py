@@ -354,6 +354,5 @@ async def asked(world: World) -> Saved:
 
 RECORDINGS: dict[str, Callable[[World], Awaitable[Saved]]] = {
     one.__name__: one
-    for one in (unknown, storeless, hooks, paused, awaited, told, attached, stages, raised, mended, asked)
-    one.__name__: one for one in (unknown, answered, storeless, hooks, paused, awaited, told, attached, stages, asked)
+    for one in (unknown, answered, storeless, hooks, paused, awaited, told, attached, stages, raised, mended, asked)
 }
