@@ -5,7 +5,7 @@ CHROMIUM = /usr/bin/chromium
 TWO_FILES = .venv/bin/python -m pytest -n 2 --dist loadfile
 LONGEST_FIRST = tests/acceptance tests/integration/test_regular_expressions.py tests/histories tests/integration tests/unit
 
-# Tests start hundreds of processes, each of which would compile all of holdfast.
+# Tests start hundreds of processes, each of which would compile all of standfast.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-pythons check format bench test-llm test-browser pictures wheel-test clean
@@ -28,7 +28,7 @@ format: .venv/test
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 
-bench: .venv/demo               ## what holdfast costs, against the least that could do the same
+bench: .venv/demo               ## what standfast costs, against the least that could do the same
 	.venv/bin/python benchmarks/in_process.py
 	.venv/bin/python benchmarks/temporal.py
 
@@ -51,7 +51,7 @@ wheel-test: .venv/test          ## build the wheel and test it, installed, in an
 	$(PYTHON) -m venv .cache/wheel
 	.cache/wheel/bin/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt \
 		"$$(ls dist/*.whl)[dev]"
-	.cache/wheel/bin/python -P -c "import holdfast; assert 'site-packages' in holdfast.__file__, holdfast.__file__"
+	.cache/wheel/bin/python -P -c "import standfast; assert 'site-packages' in standfast.__file__, standfast.__file__"
 	.cache/wheel/bin/pytest tests/unit tests/histories tests/acceptance/test_documents.py tests/acceptance/test_wheel.py
 
 clean:
@@ -61,7 +61,7 @@ $(CHROMIUM):
 	$(error There is no $@, which these tests are written for: apt-get install chromium)
 
 .venv/bin/python:
-	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'holdfast needs Python 3.11 or later')"
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'standfast needs Python 3.11 or later')"
 	$(PYTHON) -m venv .venv
 
 .venv/demo: .venv/bin/python pyproject.toml constraints.txt

@@ -2,8 +2,8 @@
 
     python worker.py
 
-Reads TEMPORAL_* (address, namespace, TLS, profile) like the `temporal` command, HOLDFAST_STORE for the database of
-sessions, HOLDFAST_TASK_QUEUE, and what the tools in `activities` need.
+Reads TEMPORAL_* (address, namespace, TLS, profile) like the `temporal` command, STANDFAST_STORE for the database of
+sessions, STANDFAST_TASK_QUEUE, and what the tools in `activities` need.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ import sys
 
 from temporalio.worker import Worker
 
-from holdfast import StoreError, sqlite_store
-from holdfast.temporal import HoldfastPlugin, connect
+from standfast import StoreError, sqlite_store
+from standfast.temporal import StandfastPlugin, connect
 from workflows import AGENTS, PIPELINES
 from workflows.models import choose_model
 
@@ -28,10 +28,10 @@ async def main() -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     client = await connect()
-    store = sqlite_store(os.environ.get("HOLDFAST_STORE", "holdfast.db"))
+    store = sqlite_store(os.environ.get("STANDFAST_STORE", "standfast.db"))
     async with choose_model() as llm:
-        plugin = HoldfastPlugin(agents=AGENTS, pipelines=PIPELINES, store=store, llm=llm)
-        queue = os.environ.get("HOLDFAST_TASK_QUEUE", "holdfast")
+        plugin = StandfastPlugin(agents=AGENTS, pipelines=PIPELINES, store=store, llm=llm)
+        queue = os.environ.get("STANDFAST_TASK_QUEUE", "standfast")
         async with store, Worker(client, task_queue=queue, plugins=[plugin]):
             logging.info("Worker of %s on queue %s is ready", ", ".join(agent.name for agent in AGENTS), queue)
             await stop.wait()

@@ -24,7 +24,7 @@ import httpx
 from pydantic import BaseModel, ConfigDict, Field
 
 from activities.settings import required
-from holdfast import RetryableError, TerminalError, ToolContext, ToolDurabilityError, tool
+from standfast import RetryableError, TerminalError, ToolContext, ToolDurabilityError, tool
 
 # The wait for an answer has no limit of its own: the tool's `timeout` ends it, and knows that the outcome is unknown.
 PATIENCE = httpx.Timeout(None, connect=5)
@@ -52,7 +52,7 @@ async def post_message(
         channel: with its leading #. Webhooks that are bound to one channel post there.
         text: plain text; markup of the chat, such as mentions of everybody, is shown as text.
     """
-    url = required("HOLDFAST_WEBHOOK_URL", "https://hooks.slack.com/services/T0/B0/secret")
+    url = required("STANDFAST_WEBHOOK_URL", "https://hooks.slack.com/services/T0/B0/secret")
     # Text of strangers gets into messages: without this "<!channel>" in an issue's title would call everybody.
     payload = {"channel": channel, "text": html.escape(text, quote=False)}
     # Keys may hold a provider's call id, and a header only takes some characters.
@@ -61,7 +61,7 @@ async def post_message(
         async with httpx.AsyncClient(timeout=PATIENCE) as client:
             answer = await client.post(url, json=payload, headers=headers)
     except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-        raise TerminalError("Not posted: HOLDFAST_WEBHOOK_URL is no http:// or https:// address") from error
+        raise TerminalError("Not posted: STANDFAST_WEBHOOK_URL is no http:// or https:// address") from error
     except NOT_CONNECTED as error:
         raise RetryableError(f"Not posted: no connection to the chat ({error})") from error
     except httpx.RequestError as error:

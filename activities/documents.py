@@ -1,6 +1,6 @@
 """Reads documents from a folder, and publishes them to another one, which a web server may serve.
 
-`HOLDFAST_DOCUMENTS` is where they are written, `HOLDFAST_SITE` where readers find them.
+`STANDFAST_DOCUMENTS` is where they are written, `STANDFAST_SITE` where readers find them.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from activities.settings import required
-from holdfast import Happened, NotHappened, TerminalError, tool
+from standfast import Happened, NotHappened, TerminalError, tool
 
 LARGEST = 256 * 1024
 
@@ -36,7 +36,7 @@ async def read_document(path: str) -> Document:
     Args:
         path: below the folder of documents.
     """
-    source = _below(required("HOLDFAST_DOCUMENTS", "./documents"), path)
+    source = _below(required("STANDFAST_DOCUMENTS", "./documents"), path)
     try:
         text = await asyncio.to_thread(source.read_text, "utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -48,7 +48,7 @@ async def read_document(path: str) -> Document:
 
 async def is_published(path: str, text: str) -> Happened | NotHappened:
     """Look whether readers see just this text."""
-    target = _below(required("HOLDFAST_SITE", "./site"), path)
+    target = _below(required("STANDFAST_SITE", "./site"), path)
     if target.is_file() and target.read_text("utf-8") == text:
         return Happened(Published(path=path, characters=len(text)))
     return NotHappened()
@@ -61,7 +61,7 @@ async def publish_document(path: str, text: str) -> Published:
     Args:
         path: below the site.
     """
-    target = _below(required("HOLDFAST_SITE", "./site"), path)
+    target = _below(required("STANDFAST_SITE", "./site"), path)
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     draft.write_text(text, "utf-8")

@@ -50,15 +50,15 @@ def _insert(database: sqlite3.Connection, issue: dict[str, Any]) -> None:
 
 @contextmanager
 def open_feed() -> Iterator[sqlite3.Connection]:
-    """Open the feed that `HOLDFAST_ISSUES` names (default `issues.db`); what is written is committed at the end.
+    """Open the feed that `STANDFAST_ISSUES` names (default `issues.db`); what is written is committed at the end.
 
     Raises:
         FileNotFoundError: there is none. SQLite itself would make an empty file.
     """
-    path = Path(os.environ.get("HOLDFAST_ISSUES", "issues.db"))
+    path = Path(os.environ.get("STANDFAST_ISSUES", "issues.db"))
     if not path.is_file():
         raise FileNotFoundError(
-            f"No issue feed at {path}: make one with activities.load_feed({str(path)!r}), or set HOLDFAST_ISSUES"
+            f"No issue feed at {path}: make one with activities.load_feed({str(path)!r}), or set STANDFAST_ISSUES"
         )
     with closing(sqlite3.connect(path, timeout=10, isolation_level="IMMEDIATE")) as database, database:
         database.row_factory = sqlite3.Row

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from activities.feed import open_feed
-from holdfast import Happened, NotHappened, ToolContext, tool
+from standfast import Happened, NotHappened, ToolContext, tool
 
 IssueId = Annotated[str, Field(pattern=r"^ISSUE-[0-9]{1,9}$", description="such as ISSUE-101")]
 Limit = Annotated[int, Field(ge=1, le=50)]

@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from activities.settings import required
-from holdfast import RetryableError, TerminalError, ToolContext, ToolDurabilityError, tool
+from standfast import RetryableError, TerminalError, ToolContext, ToolDurabilityError, tool
 
 # One plain address, so that neither a header nor a second recipient can hide in it.
 Address = Annotated[
@@ -43,12 +43,12 @@ def send_email(
     to: Address, subject: Subject, body: Annotated[str, Field(max_length=100_000)], ctx: ToolContext
 ) -> Sent:
     """Send a mail in plain text to somebody of the team."""
-    mail_from = required("HOLDFAST_MAIL_FROM", "triage@saltmarsh.example")
-    server = required("HOLDFAST_SMTP", "localhost:25")
+    mail_from = required("STANDFAST_MAIL_FROM", "triage@saltmarsh.example")
+    server = required("STANDFAST_SMTP", "localhost:25")
     sender = parseaddr(mail_from)[1]
     domain = sender.lower().partition("@")[2]
     if not domain:
-        raise TerminalError(f"Not sent: HOLDFAST_MAIL_FROM must be an address, got {mail_from!r}")
+        raise TerminalError(f"Not sent: STANDFAST_MAIL_FROM must be an address, got {mail_from!r}")
     if to.rpartition("@")[2].lower() != domain:
         # What a model can be talked into by the text it reads must not leave the house.
         raise TerminalError(f"Not sent: mail goes to addresses at {domain} only", status_code=403)
@@ -65,7 +65,7 @@ def send_email(
 def _deliver(text: bytes, server: str, sender: str, to: str, ctx: ToolContext) -> None:
     host, _, port = server.rpartition(":")
     if not host or not port.isdigit():
-        raise TerminalError(f"Not sent: HOLDFAST_SMTP must be host:port, got {server!r}")
+        raise TerminalError(f"Not sent: STANDFAST_SMTP must be host:port, got {server!r}")
     smtp = smtplib.SMTP(timeout=HANDSHAKE)
     try:
         _announce(smtp, (host.strip("[]"), int(port)), sender, to)

@@ -1,6 +1,6 @@
 """Asks the people behind the agents. The run waits for the answer, for days if need be."""
 
-from holdfast import InterruptError, tool
+from standfast import InterruptError, tool
 
 
 @tool(safe_to_retry=True)  # asking twice is harmless: one question waits, and one answer settles it

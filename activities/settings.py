@@ -2,7 +2,7 @@
 
 import os
 
-from holdfast import TerminalError
+from standfast import TerminalError
 
 
 def required(name: str, example: str) -> str:

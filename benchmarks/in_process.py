@@ -1,4 +1,4 @@
-"""What holdfast costs in one process on SQLite, against the least that could do the same.
+"""What standfast costs in one process on SQLite, against the least that could do the same.
 
     python benchmarks/in_process.py            prints a table
     python benchmarks/in_process.py --save     and appends the rows to benchmarks/results/in_process.jsonl
@@ -20,9 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
-from holdfast import Agent, LLMResponse, Loop, Message, ToolCall, run, sqlite_store, tool
-from holdfast.agent_loop import LoopState, next_action
-from holdfast.stores.sqlite_migrations import MIGRATIONS
+from standfast import Agent, LLMResponse, Loop, Message, ToolCall, run, sqlite_store, tool
+from standfast.agent_loop import LoopState, next_action
+from standfast.stores.sqlite_migrations import MIGRATIONS
 
 CALL = LLMResponse(tool_calls=(ToolCall(id="", name="note", arguments={"text": "x" * 100}),))
 
@@ -178,7 +178,7 @@ def importing(rounds: int) -> dict[str, float]:
 
     bare = "import pydantic; from pydantic import BaseModel, TypeAdapter; TypeAdapter(int)"
     seconds(bare)
-    over = [seconds("from holdfast import Agent") - seconds(bare) for _ in range(rounds)]
+    over = [seconds("from standfast import Agent") - seconds(bare) for _ in range(rounds)]
     return {"over_pydantic_ms": statistics.median(over) * 1e3}
 
 
@@ -192,7 +192,7 @@ async def measure(quick: bool) -> dict[str, dict[str, float]]:
             "50 runs at once": await many_at_once(folder, 50, 50, rounds),
             "a session of 1,000 steps against one of 10": await long_against_short(folder, rounds),
             "next_action": deciding(rounds),
-            "from holdfast import Agent": importing(rounds * 2),
+            "from standfast import Agent": importing(rounds * 2),
         }
 
 

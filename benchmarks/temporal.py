@@ -1,4 +1,4 @@
-"""What holdfast costs on Temporal, against a bare workflow that runs the same activities without a store.
+"""What standfast costs on Temporal, against a bare workflow that runs the same activities without a store.
 
     python benchmarks/temporal.py                     prints a table of all figures
     python benchmarks/temporal.py --only one-run,load  of some

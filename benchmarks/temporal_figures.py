@@ -83,9 +83,9 @@ async def parallel(world: World) -> list[Figure]:
 async def ledger(world: World) -> list[Figure]:
     """Compare with stores that answer from memory, and time each call of the real one."""
     async with (
-        world.worker("holdfast", "--stores", "no-ledger", "--queue", "no-ledger") as other,
-        world.worker("holdfast", "--stores", "no-replies", "--queue", "no-replies") as least,
-        world.worker("holdfast", "--stores", "timed") as worker,
+        world.worker("standfast", "--stores", "no-ledger", "--queue", "no-ledger") as other,
+        world.worker("standfast", "--stores", "no-replies", "--queue", "no-replies") as least,
+        world.worker("standfast", "--stores", "timed") as worker,
     ):
         turns = await world.in_turns((other, least, worker), world.rounds(7), 50, steps=10)
     without, least_rounds, ours = zip(*turns, strict=True)

@@ -11,15 +11,15 @@ from uuid import uuid4
 from temporal_figures import Figure
 from temporal_rounds import MEGABYTE, World, resident_bytes
 
-from holdfast.stores.sqlite import SQLiteStore
-from holdfast.temporal import HoldfastClient, start_pipeline
+from standfast.stores.sqlite import SQLiteStore
+from standfast.temporal import StandfastClient, start_pipeline
 
 T = TypeVar("T")
 
 
 async def gates(world: World) -> list[Figure]:
     runs = 200 if world.quick else 1_000
-    people = HoldfastClient(world.client)
+    people = StandfastClient(world.client)
     async with world.worker(store="gates.db") as worker:
         await _all(range(30), lambda number: _park(world, people))
         before = resident_bytes(worker.pid)
@@ -48,7 +48,7 @@ async def gates(world: World) -> list[Figure]:
     return [Figure(f"{runs:,} pipelines parked at a gate, then approved", "every one completes, none twice", measured)]
 
 
-async def _park(world: World, people: HoldfastClient) -> Any:
+async def _park(world: World, people: StandfastClient) -> Any:
     run = await start_pipeline(world.client, "gated", run_key=uuid4().hex)
     while not await people.pending(run.id):
         await asyncio.sleep(0.05)

@@ -16,8 +16,8 @@ from temporalio.client import WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
-from holdfast.stores.sqlite import SQLiteStore
-from holdfast.temporal import HoldfastPlugin, agent_workflows
+from standfast.stores.sqlite import SQLiteStore
+from standfast.temporal import StandfastPlugin, agent_workflows
 
 
 async def history(world: World) -> list[Figure]:
@@ -25,7 +25,7 @@ async def history(world: World) -> list[Figure]:
     last = 300 if world.quick else 1_200
     async with world.worker():
         for size in (100, 10_000):
-            links = await world.links(await world.run("holdfast", agent="short", steps=last, size=size))
+            links = await world.links(await world.run("standfast", agent="short", steps=last, size=size))
             steps = [step for link in links for step in by_step(link)]
             early, late = steps[5:15], steps[-15:-5]
             measured = {
@@ -50,8 +50,8 @@ async def long(world: World) -> list[Figure]:
 
 async def _long(world: World, agent: str, steps: int, asked: str) -> Figure:
     async with world.worker() as worker:
-        await world.run("holdfast", agent=agent, steps=10, size=10_000)
-        running = asyncio.create_task(world.run("holdfast", agent=agent, steps=steps, size=10_000))
+        await world.run("standfast", agent=agent, steps=10, size=10_000)
+        running = asyncio.create_task(world.run("standfast", agent=agent, steps=steps, size=10_000))
         sizes = []
         started = time.perf_counter()
         while not running.done():
@@ -93,7 +93,7 @@ async def _park(world: World, runs: int, steps: int) -> None:
 
     async def one() -> None:
         async with slots:
-            await world.until_waiting(await world.start("holdfast", steps=steps, size=10_000, then="ask"))
+            await world.until_waiting(await world.start("standfast", steps=steps, size=10_000, then="ask"))
 
     await asyncio.gather(*(one() for _ in range(runs)))
     await asyncio.sleep(1.0)
@@ -101,11 +101,11 @@ async def _park(world: World, runs: int, steps: int) -> None:
 
 async def replay(world: World) -> list[Figure]:
     """Replay runs of 200 steps in one history, which takes a worker that does not continue as new before."""
-    async with world.worker("holdfast", "--steps", "1000"), world.worker("floor"):
-        ours = (await world.links(await world.run("holdfast", steps=200, size=10_000)))[0]
+    async with world.worker("standfast", "--steps", "1000"), world.worker("floor"):
+        ours = (await world.links(await world.run("standfast", steps=200, size=10_000)))[0]
         floor = (await world.links(await world.run("floor", steps=200)))[0]
     agent_workflows.STEPS = 1_000
-    plugin = HoldfastPlugin(
+    plugin = StandfastPlugin(
         agents=temporal_worker.AGENTS,
         store=SQLiteStore(str(world.folder / "replay.db")),
         llm=temporal_worker.PlannedModel(),
@@ -161,7 +161,7 @@ async def _taken_over(world: World, tool: str, stores: str) -> dict[str, float]:
     store = f"{uuid4().hex}.db"
     worker = await world.start_worker(store=store)
     run, path = await _into_handler(world, tool)
-    other = await world.start_worker("holdfast", "--stores", stores, store=store)
+    other = await world.start_worker("standfast", "--stores", stores, store=store)
     await asyncio.sleep(1.5)  # so that it has looked around
     killed_at = time.time()
     await worker.kill()
@@ -171,7 +171,7 @@ async def _taken_over(world: World, tool: str, stores: str) -> dict[str, float]:
 async def _into_handler(world: World, tool: str) -> tuple[Any, Path]:
     """Return a run whose tool's handler hangs, and the file in which the handler leaves a line."""
     path = world.folder / uuid4().hex
-    run = await world.start("holdfast", steps=1, then=tool, path=str(path))
+    run = await world.start("standfast", steps=1, then=tool, path=str(path))
     while not path.exists() or not path.read_text():
         await asyncio.sleep(0.01)
     return run, path

@@ -16,7 +16,7 @@ from uuid import uuid4
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
 
-from holdfast.temporal import connect, dev_server, start_agent
+from standfast.temporal import connect, dev_server, start_agent
 
 TICK = os.sysconf("SC_CLK_TCK")
 MEGABYTE = 1024 * 1024
@@ -110,7 +110,7 @@ class World:
         return max(2, usual // 3) if self.quick else usual
 
     @contextlib.asynccontextmanager
-    async def worker(self, kind: str = "holdfast", *options: str, store: str = "") -> AsyncIterator[WorkerProcess]:
+    async def worker(self, kind: str = "standfast", *options: str, store: str = "") -> AsyncIterator[WorkerProcess]:
         """Run a worker with a store of its own, unless the name of one is given."""
         worker = await self.start_worker(kind, *options, store=store)
         try:
@@ -118,7 +118,7 @@ class World:
         finally:
             await worker.stop()
 
-    async def start_worker(self, kind: str = "holdfast", *options: str, store: str = "") -> WorkerProcess:
+    async def start_worker(self, kind: str = "standfast", *options: str, store: str = "") -> WorkerProcess:
         name = store or f"{uuid4().hex[:8]}.db"
         arguments = [str(SCRIPT), self.address, kind, "--store", str(self.folder / name), *options]
         process = await asyncio.create_subprocess_exec(

@@ -1,6 +1,6 @@
 """A worker in a process of its own, so that its CPU time and memory can be read from outside.
 
-    python benchmarks/temporal_worker.py ADDRESS (floor | holdfast) [--store FILE] [--stores KIND] …
+    python benchmarks/temporal_worker.py ADDRESS (floor | standfast) [--store FILE] [--stores KIND] …
 
 It says "ready" on stdout, works until its stdin is closed, and then writes one line of JSON: what its store was asked.
 """
@@ -18,7 +18,7 @@ from typing import Any
 from temporal_floor import floor_worker
 from temporalio.worker import Worker
 
-from holdfast import (
+from standfast import (
     Agent,
     Approval,
     ContextCompression,
@@ -30,10 +30,10 @@ from holdfast import (
     pipeline,
     tool,
 )
-from holdfast.messages import Usage
-from holdfast.stores.protocol import AgentStore, Append, Ledger, LedgerEntry, RunningCall
-from holdfast.stores.sqlite import SQLiteStore
-from holdfast.temporal import HoldfastPlugin, agent_workflows, connect
+from standfast.messages import Usage
+from standfast.stores.protocol import AgentStore, Append, Ledger, LedgerEntry, RunningCall
+from standfast.stores.sqlite import SQLiteStore
+from standfast.temporal import StandfastPlugin, agent_workflows, connect
 
 # --- the agents ---------------------------------------------------------------------------------------------------
 
@@ -211,12 +211,12 @@ async def make_worker(options: argparse.Namespace, store: Any) -> Worker:
         return await floor_worker(options.address)
     agent_workflows.STEPS = options.steps
     client = await connect(options.address)
-    plugin = HoldfastPlugin(agents=AGENTS, pipelines=[GATED], store=store, llm=PlannedModel())
+    plugin = StandfastPlugin(agents=AGENTS, pipelines=[GATED], store=store, llm=PlannedModel())
     return Worker(client, task_queue=options.queue, plugins=[plugin])
 
 
 async def main(options: argparse.Namespace) -> None:
-    store = STORES[options.stores](options.store) if options.kind == "holdfast" else None
+    store = STORES[options.stores](options.store) if options.kind == "standfast" else None
     async with await make_worker(options, store):
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.read)
@@ -226,10 +226,10 @@ async def main(options: argparse.Namespace) -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("address")
-    parser.add_argument("kind", choices=("floor", "holdfast"))
+    parser.add_argument("kind", choices=("floor", "standfast"))
     parser.add_argument("--store", help="the SQLite file")
     parser.add_argument("--stores", choices=STORES, default="sqlite", help="how it is wrapped")
-    parser.add_argument("--queue", default="holdfast", help="the task queue")
+    parser.add_argument("--queue", default="standfast", help="the task queue")
     parser.add_argument("--steps", type=int, default=agent_workflows.STEPS, help="after which a run continues as new")
     return parser.parse_args()
 

@@ -1,1 +1,1 @@
-"""Programs that show holdfast at work; `python -m examples.demo` is what `make demo` runs."""
+"""Programs that show standfast at work; `python -m examples.demo` is what `make demo` runs."""

@@ -15,7 +15,7 @@ import asyncio
 import os
 import sys
 
-from holdfast import Agent, run, tool
+from standfast import Agent, run, tool
 
 
 @tool(safe_to_retry=True)

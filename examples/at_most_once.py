@@ -19,8 +19,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from holdfast import Agent, LLMResponse, Message, ToolCall, ToolContext, assert_complete, run, sqlite_store, tool
-from holdfast.testing import ScriptedModel
+from standfast import Agent, LLMResponse, Message, ToolCall, ToolContext, assert_complete, run, sqlite_store, tool
+from standfast.testing import ScriptedModel
 
 ORDERS = {"A-7": {"customer": "Ada", "total": 49}, "A-8": {"customer": "Grace", "total": 12}}
 
@@ -154,11 +154,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         print("\n== A loop that runs lost calls again ==\n")
         careless = act(Path(name), careful=False)
-        print("\n== holdfast: a tool with effects runs at most once, and the model is told ==\n")
+        print("\n== standfast: a tool with effects runs at most once, and the model is told ==\n")
         careful = act(Path(name), careful=True)
     print("\nHow often Ada's card was charged for one order:")
     print(f"    a loop that runs lost calls again   {careless}")
-    print(f"    holdfast                            {careful}")
+    print(f"    standfast                            {careful}")
     print("\n(The model was scripted. The tools, the HTTP service, the SQLite file and the kill were real.)")
 
 

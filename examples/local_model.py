@@ -17,8 +17,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast import Agent, assert_complete, run, tool
-from holdfast.llm import LLMAdapter, create_adapter
+from standfast import Agent, assert_complete, run, tool
+from standfast.llm import LLMAdapter, create_adapter
 
 
 def is_installed() -> bool:

@@ -1,6 +1,6 @@
 """A shop: its clerk looks orders up by itself, and pays one back only when somebody has approved that.
 
-    holdfast dev examples/shop.py
+    standfast dev examples/shop.py
 
 The model is a script, so that this runs without a key: leave `llm` out, and name one with `Agent(model=…)`.
 """
@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from holdfast import Agent, Approval, Message, Step, pipeline, tool
-from holdfast.testing import ScriptedModel
+from standfast import Agent, Approval, Message, Step, pipeline, tool
+from standfast.testing import ScriptedModel
 
 
 @tool(safe_to_retry=True)

@@ -37,9 +37,9 @@ class Sinks:
     def settings(self) -> dict[str, str]:
         """The environment of a worker whose tools are to end here."""
         return {
-            "HOLDFAST_WEBHOOK_URL": self.webhook_url,
-            "HOLDFAST_SMTP": self.smtp,
-            "HOLDFAST_MAIL_FROM": "triage@saltmarsh.example",
+            "STANDFAST_WEBHOOK_URL": self.webhook_url,
+            "STANDFAST_SMTP": self.smtp,
+            "STANDFAST_MAIL_FROM": "triage@saltmarsh.example",
         }
 
     def posts(self) -> list[dict[str, Any]]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import sqlite_store
-from holdfast.stores import SQLiteStore
+from standfast import sqlite_store
+from standfast.stores import SQLiteStore
 
-# The application beside the library, behind it: the wheel's tests must find the installed holdfast first.
+# The application beside the library, behind it: the wheel's tests must find the installed standfast first.
 sys.path.append(str(Path(__file__).parent.parent))
 
 # A shell without job control starts what is to run in its background with Ctrl-C ignored. Programs of the tests would
@@ -21,5 +21,5 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
-    async with sqlite_store(tmp_path / "holdfast.db") as opened:
+    async with sqlite_store(tmp_path / "standfast.db") as opened:
         yield opened

@@ -4,7 +4,7 @@ from pydantic import BaseModel, Field
 
 from activities import publish_document, read_document
 from activities.documents import Document
-from holdfast import Agent, Approval, Step, StepContext, pipeline
+from standfast import Agent, Approval, Step, StepContext, pipeline
 
 
 class Topic(BaseModel):

@@ -2,10 +2,10 @@
 
 | the environment | the model |
 |---|---|
-| `HOLDFAST_MODEL=scripted` | none: rules, see `scripted` |
-| `HOLDFAST_MODEL=local` | a small one on this machine, see `SmallTriage` |
-| `HOLDFAST_MODEL_URL` and `HOLDFAST_MODEL`, `HOLDFAST_MODEL_KEY` if need be | one of any server with OpenAI's format |
-| `OPENAI_API_KEY` | `HOLDFAST_MODEL` at OpenAI or at `OPENAI_BASE_URL`; gpt-5-mini if it is not set |
+| `STANDFAST_MODEL=scripted` | none: rules, see `scripted` |
+| `STANDFAST_MODEL=local` | a small one on this machine, see `SmallTriage` |
+| `STANDFAST_MODEL_URL` and `STANDFAST_MODEL`, `STANDFAST_MODEL_KEY` if needed | one of a server with OpenAI's format |
+| `OPENAI_API_KEY` | `STANDFAST_MODEL` at OpenAI or at `OPENAI_BASE_URL`; gpt-5-mini if it is not set |
 | none of these | the small one if it is installed, else rules |
 """
 
@@ -16,13 +16,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from holdfast import DefinitionError, LLMResponse, Message
-from holdfast.llm import LLMAdapter, ToolDescription
-from holdfast.llm.openai_compatible import OpenAICompatible
+from standfast import DefinitionError, LLMResponse, Message
+from standfast.llm import LLMAdapter, ToolDescription
+from standfast.llm.openai_compatible import OpenAICompatible
 from workflows.scripted import SIGNATURE, ScriptedTriage
 
 OPENAI_URL, OPENAI_MODEL = "https://api.openai.com/v1", "gpt-5-mini"
-HINT = "set OPENAI_API_KEY, or HOLDFAST_MODEL_URL and HOLDFAST_MODEL, for a model that decides"
+HINT = "set OPENAI_API_KEY, or STANDFAST_MODEL_URL and STANDFAST_MODEL, for a model that decides"
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ async def choose_model() -> AsyncIterator[LLMAdapter]:
     Raises:
         DefinitionError: the environment names a model that cannot be used.
     """
-    name, url, key = (_setting(f"HOLDFAST_{part}") for part in ("MODEL", "MODEL_URL", "MODEL_KEY"))
+    name, url, key = (_setting(f"STANDFAST_{part}") for part in ("MODEL", "MODEL_URL", "MODEL_KEY"))
     if url:
         yield _server(name, url, key)
     elif name == "scripted":
@@ -42,12 +42,12 @@ async def choose_model() -> AsyncIterator[LLMAdapter]:
     elif name != "local" and (key := _setting("OPENAI_API_KEY")):
         yield _server(name or OPENAI_MODEL, _setting("OPENAI_BASE_URL") or OPENAI_URL, key)
     elif name not in ("", "local"):
-        raise DefinitionError(f"HOLDFAST_MODEL={name}, and nothing says where it is: set HOLDFAST_MODEL_URL as well")
+        raise DefinitionError(f"STANDFAST_MODEL={name}, and nothing says where it is: set STANDFAST_MODEL_URL as well")
     elif _small_is_installed():
         async with _small() as model:
             yield model
     elif name == "local":
-        raise DefinitionError("HOLDFAST_MODEL=local needs two more packages: examples/local_model.py says which")
+        raise DefinitionError("STANDFAST_MODEL=local needs two more packages: examples/local_model.py says which")
     else:
         yield _scripted()
 
@@ -58,7 +58,7 @@ def _setting(name: str) -> str:
 
 def _server(name: str, url: str, key: str) -> OpenAICompatible:
     if not name:
-        raise DefinitionError("HOLDFAST_MODEL_URL is set: set HOLDFAST_MODEL as well, to the name of a model there")
+        raise DefinitionError("STANDFAST_MODEL_URL is set: set STANDFAST_MODEL as well, to the name of a model there")
     model = OpenAICompatible(model=name, base_url=url, api_key=key or None)
     _LOG.info("Model: %s at %s", name, urlsplit(url).hostname)  # the whole address may hold a password
     return model

@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from activities.issues import Issue, IssueSummary
-from holdfast import LLMResponse, Message, ToolCall, ToolDurabilityError
-from holdfast.llm import ToolDescription
+from standfast import LLMResponse, Message, ToolCall, ToolDurabilityError
+from standfast.llm import ToolDescription
 from workflows import scripted_documents
 from workflows.rules import Assessment, Severity, assess
 from workflows.triage import CHANNEL, ON_CALL

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from holdfast import Message
+from standfast import Message
 from workflows.documents import editor, researcher, reviewer, writer
 
 _SECRET = re.compile(r"(?i)\b(password|api[_-]?key|secret)\b\s*[:=]\s*\S+")

@@ -10,7 +10,7 @@ from activities import (
     search_issues,
     send_email,
 )
-from holdfast import Agent, Loop, TokenBudget
+from standfast import Agent, Loop, TokenBudget
 
 CHANNEL = "#triage"
 ON_CALL = "on-call@saltmarsh.example"

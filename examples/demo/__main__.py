@@ -5,7 +5,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from holdfast import HoldfastError
+from standfast import StandfastError
 
 
 def main() -> int:
@@ -13,7 +13,7 @@ def main() -> int:
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal need not know every character
     try:
         return asyncio.run(_play(_options()))
-    except HoldfastError as error:
+    except StandfastError as error:
         print(f"demo: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:
         print(f"demo: {error}. All that it needs: pip install -e '.[application]'", file=sys.stderr)
@@ -41,7 +41,7 @@ async def _play(options: argparse.Namespace) -> int:
     from examples.demo.screen import Screen
     from examples.demo.story import Story
     from examples.demo.world import open_world
-    from holdfast.cli.processes import until_stopped
+    from standfast.cli.processes import until_stopped
 
     screen, stories = Screen(), list[Story]()
 
@@ -50,7 +50,7 @@ async def _play(options: argparse.Namespace) -> int:
             stories.append(Story(world, screen))
             await stories[0].tell()
 
-    screen.say(screen.bold("holdfast: an agent on Temporal, and a worker that dies in the middle of a post"), "")
+    screen.say(screen.bold("standfast: an agent on Temporal, and a worker that dies in the middle of a post"), "")
     if await until_stopped(tell(), screen.say):
         screen.say("Stopped.")
     wrong = stories[0].wrong if stories else None

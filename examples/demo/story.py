@@ -12,16 +12,16 @@ from temporalio.common import SearchAttributeKey
 from examples.demo.people import read_answer
 from examples.demo.screen import Screen
 from examples.demo.world import WEBHOOK_DELAY, World, shown
-from holdfast import HoldfastError, InputError, Message, sqlite_store
-from holdfast.temporal import HoldfastClient, start_agent
-from holdfast.temporal.client import Run
+from standfast import InputError, Message, StandfastError, sqlite_store
+from standfast.temporal import StandfastClient, start_agent
+from standfast.temporal.client import Run
 
 SEVERE, UNCLEAR = "ISSUE-119", "ISSUE-121"  # one that is posted and mailed, one of which the text does not tell
 ANSWERS = {  # where there is no terminal to ask at
     SEVERE: "severe: data is lost",
     UNCLEAR: "not severe: it hits one account, and there is a workaround",
 }
-WAITING = SearchAttributeKey.for_keyword_list("HoldfastWaiting")
+WAITING = SearchAttributeKey.for_keyword_list("StandfastWaiting")
 
 
 class Story:
@@ -33,7 +33,7 @@ class Story:
     def __init__(self, world: World, screen: Screen) -> None:
         self.world, self.screen = world, screen
         self.wrong: list[str] | None = None
-        self._people = HoldfastClient(world.client)
+        self._people = StandfastClient(world.client)
         self._has_terminal = sys.stdin.isatty()
 
     async def tell(self) -> None:
@@ -67,7 +67,7 @@ class Story:
         screen.event(f"worker {worker} has the run")
         await self._follow(run, SEVERE, until=lambda: bool(world.posts(SEVERE)))
         if not world.posts(SEVERE):
-            raise HoldfastError(f"The run ended without a post: {(await self._people.result(run.id))['response']}")
+            raise StandfastError(f"The run ended without a post: {(await self._people.result(run.id))['response']}")
         screen.event(f"the chat has the post, and answers in {WEBHOOK_DELAY:g} s")
         await world.kill_worker()
         screen.event(f"{screen.red(f'kill -9 {worker}')}: the answer is not heard, nothing is saved")
@@ -144,7 +144,7 @@ class Story:
         """Let what a run asks be answered, until it ends or the condition holds.
 
         Raises:
-            HoldfastError: it is paused, or its worker has ended.
+            StandfastError: it is paused, or its worker has ended.
         """
         answered, told = set[str](), set[str]()
         while not until():
@@ -161,7 +161,7 @@ class Story:
             if state.typed_search_attributes.get(WAITING):
                 for item in await self._people.pending(run.id):
                     if item["kind"] == "pause":
-                        raise HoldfastError(f"The run is paused: {item['message']}")
+                        raise StandfastError(f"The run is paused: {item['message']}")
                     if item["name"] not in answered:
                         answered.add(item["name"])
                         await self._answer(run, issue, item)
@@ -184,7 +184,7 @@ class Story:
         for issue, mails_due in ((SEVERE, (1,)), (UNCLEAR, (0, 1))):
             posts, mails = world.posts(issue), world.mails(issue)
             screen.lines(issue, f"{len(posts):>5}{mails:>8}")
-            # Two calls are the model's own doing; one call that posts twice would be holdfast's.
+            # Two calls are the model's own doing; one call that posts twice would be standfast's.
             counted = f"{issue} was posted {len(posts)} times, in {len(set(posts))} calls"
             wrong += [counted] if len(posts) != 1 else []
             wrong += [f"{issue} was mailed {mails} times"] if mails not in mails_due else []
@@ -196,7 +196,7 @@ class Story:
         screen.heading("Everything keeps running until Ctrl-C")
         screen.row("Web UI", str(world.server.ui_url))
         start = (
-            "--type triage --task-queue holdfast --workflow-id triage/issue-137",
+            "--type triage --task-queue standfast --workflow-id triage/issue-137",
             '--input \'{"message": "ISSUE-137"}\'',
         )
         screen.command("another run", world.temporal("workflow start"), *(f"    {part}" for part in start))

@@ -14,11 +14,11 @@ from temporalio.client import Client
 
 from activities import load_feed
 from examples.sinks import Sinks
-from holdfast import HoldfastError, InputError
-from holdfast.cli.processes import Process, child, local_environment
-from holdfast.temporal import connect, dev_server
-from holdfast.temporal.client import Run
-from holdfast.temporal.servers import DevServer, temporal_binary
+from standfast import InputError, StandfastError
+from standfast.cli.processes import Process, child, local_environment
+from standfast.temporal import connect, dev_server
+from standfast.temporal.client import Run
+from standfast.temporal.servers import DevServer, temporal_binary
 
 ROOT = Path(__file__).parents[2]
 WEBHOOK_DELAY = 2.0  # seconds between taking a post and answering: in between, a worker can be killed
@@ -30,15 +30,15 @@ class World:
 
     def __init__(self, folder: Path, server: DevServer, client: Client, sinks: Sinks) -> None:
         self.folder, self.server, self.client, self.sinks = folder, server, client, sinks
-        self.store = folder / "holdfast.db"
+        self.store = folder / "standfast.db"
         self.log = folder / "worker.log"
         self.worker: Process | None = None
         self._environment = {
             **local_environment(server.address, server.namespace),
             **sinks.settings,
-            "HOLDFAST_STORE": str(self.store),
-            "HOLDFAST_ISSUES": str(folder / "issues.db"),
-            "HOLDFAST_TASK_QUEUE": "holdfast",
+            "STANDFAST_STORE": str(self.store),
+            "STANDFAST_ISSUES": str(folder / "issues.db"),
+            "STANDFAST_TASK_QUEUE": "standfast",
         }
         self._workers = contextlib.AsyncExitStack()
 
@@ -46,7 +46,7 @@ class World:
         """Start `worker.py`, and return when it is ready.
 
         Raises:
-            HoldfastError: it ended before it was.
+            StandfastError: it ended before it was.
         """
         with self.log.open("ab") as log:
             begin = log.tell()
@@ -68,7 +68,7 @@ class World:
         """Raise if the worker ended by itself."""
         if self.worker is not None and self.worker.returncode is not None:
             said = self.log.read_text(errors="replace").strip().splitlines()[-1:]
-            raise HoldfastError(f"The worker ended with code {self.worker.returncode}: {''.join(said)} ({self.log})")
+            raise StandfastError(f"The worker ended with code {self.worker.returncode}: {''.join(said)} ({self.log})")
 
     async def stop_workers(self) -> None:
         """Let them finish what they run, and end."""
@@ -107,7 +107,7 @@ async def open_world(folder: Path, port: int | None = None, ui_port: int | None 
         port, ui_port: None for the usual ones, or free ones if they are in use.
 
     Raises:
-        HoldfastError: a part cannot be started.
+        StandfastError: a part cannot be started.
     """
     with _fresh(folder):
         load_feed(folder / "issues.db")
@@ -179,6 +179,6 @@ async def _sinks(folder: Path) -> AsyncIterator[Sinks]:
         assert process.stdout is not None
         lines = [(await process.stdout.readline()).decode().strip() for _ in range(3)]
         if not all(lines):
-            raise HoldfastError("The chat and mail servers did not start; what they said stands above")
+            raise StandfastError("The chat and mail servers did not start; what they said stands above")
         settings = dict(line.split("=", 1) for line in lines)
-        yield Sinks(settings["HOLDFAST_WEBHOOK_URL"], settings["HOLDFAST_SMTP"], folder)
+        yield Sinks(settings["STANDFAST_WEBHOOK_URL"], settings["STANDFAST_SMTP"], folder)

@@ -24,12 +24,12 @@ from temporalio.service import RPCError
 from acceptance.replays import failed_replays
 from acceptance.temporal_worker import Outside
 from acceptance.temporal_world import World
-from holdfast import HoldfastError, InputError, SessionConflictError, ToolCall, resume
-from holdfast.agent_loop import unanswered
-from holdfast.errors import NotConfirmedError
-from holdfast.local.invocations import child_session
-from holdfast.temporal import HoldfastClient, start_agent, start_pipeline
-from holdfast.temporal.client import Run
+from standfast import InputError, SessionConflictError, StandfastError, ToolCall, resume
+from standfast.agent_loop import unanswered
+from standfast.errors import NotConfirmedError
+from standfast.local.invocations import child_session
+from standfast.temporal import StandfastClient, start_agent, start_pipeline
+from standfast.temporal.client import Run
 
 TOOLS = ("charge", "wire", "look", "charge_plainly", "charge_beside+charge_beside", "wire+look")
 GATED = ("pay", "pay+charge")
@@ -72,7 +72,7 @@ class Chaos:
     def __init__(self, world: World, seed: int, **options: Any) -> None:
         self.world, self.books, self.options = world, Books(), options
         self.chance = random.Random(seed)
-        self.people = HoldfastClient(world.client)
+        self.people = StandfastClient(world.client)
         self._names: Iterator[str] = (f"w{number}" for number in count())
         self._words: Iterator[str] = (f"#{number}" for number in count())
         self.desks: dict[str, str] = {}  # the sessions of agents that are steps, by case
@@ -263,7 +263,7 @@ class Chaos:
             async with asyncio.timeout(30):
                 checkpoint = await self.people.export(run.id)
                 await resume(here.agents()[0], checkpoint, llm=here.model(), store=self.world.store)
-        except (HoldfastError, RPCError, TimeoutError) as error:
+        except (StandfastError, RPCError, TimeoutError) as error:
             self.note(f"{run.id}: not taken over, {error!r:.200}")
 
     # --- people ---
@@ -274,7 +274,7 @@ class Chaos:
             await asyncio.sleep(self.chance.uniform(0.05, 0.3))
             try:
                 pending = await self.people.pending(workflow_id or run.id)
-            except (HoldfastError, RPCError):
+            except (StandfastError, RPCError):
                 continue
             for item in pending:
                 if item["kind"] == "approval":

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from acceptance.temporal_world import World, world
-from holdfast.temporal import dev_server
+from standfast.temporal import dev_server
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

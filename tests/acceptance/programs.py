@@ -14,7 +14,7 @@ from pathlib import Path
 from uuid import uuid4
 
 ROOT = Path(__file__).parents[2]
-MARK = "HOLDFAST_TEST_PROGRAM"  # in the environment of a program and all that it starts
+MARK = "STANDFAST_TEST_PROGRAM"  # in the environment of a program and all that it starts
 CTRL_C = "\x03"
 
 # A terminal's signals reach whose controlling terminal it is; a `preexec_fn` would warn in a process with threads.
@@ -25,9 +25,9 @@ _AT_TERMINAL = (
 
 def marked_environment(**more: str) -> dict[str, str]:
     """Return an environment that decides about no server, no colour and no model."""
-    left_out = ("TEMPORAL_", "HOLDFAST_", "OPENAI_", "NO_COLOR")
+    left_out = ("TEMPORAL_", "STANDFAST_", "OPENAI_", "NO_COLOR")
     ours = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
-    return {**ours, "TERM": "xterm", "HOLDFAST_MODEL": "scripted", MARK: uuid4().hex, **more}
+    return {**ours, "TERM": "xterm", "STANDFAST_MODEL": "scripted", MARK: uuid4().hex, **more}
 
 
 def left_running(environment: dict[str, str]) -> list[str]:

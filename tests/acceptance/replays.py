@@ -4,14 +4,14 @@ from temporalio.worker import Replayer
 
 from acceptance.temporal_worker import Outside
 from acceptance.temporal_world import World
-from holdfast.temporal import HoldfastPlugin
-from holdfast.testing import ScriptedModel
+from standfast.temporal import StandfastPlugin
+from standfast.testing import ScriptedModel
 
 
 async def failed_replays(world: World) -> list[str]:
     """Return why histories of a world's runs do not replay: of all that were ever begun on its task queue."""
     outside = Outside(world.folder, "nobody")
-    plugin = HoldfastPlugin(
+    plugin = StandfastPlugin(
         agents=outside.agents(), pipelines=outside.pipelines(), store=world.store, llm=ScriptedModel([])
     )
     replayer, failures = Replayer(workflows=[], plugins=[plugin]), []

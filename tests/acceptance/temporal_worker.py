@@ -2,7 +2,7 @@
 
     python temporal_worker.py '{"folder": "…", "name": "a", "address": "…", "queue": "…"}'
 
-It stops wherever the test has put a file, until the file is gone. holdfast knows of none of these files.
+It stops wherever the test has put a file, until the file is gone. standfast knows of none of these files.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.worker import Worker, WorkerConfig
 
-from holdfast import (
+from standfast import (
     Agent,
     Approval,
     Happened,
@@ -42,10 +42,10 @@ from holdfast import (
     run,
     tool,
 )
-from holdfast.stores import Append, LedgerEntry, Session, SQLiteStore
-from holdfast.stores.locks import SessionLocks
-from holdfast.temporal import HoldfastPlugin, agent_workflows, connect
-from holdfast.testing import ScriptedModel
+from standfast.stores import Append, LedgerEntry, Session, SQLiteStore
+from standfast.stores.locks import SessionLocks
+from standfast.temporal import StandfastPlugin, agent_workflows, connect
+from standfast.testing import ScriptedModel
 
 QUICK = RetryPolicy(initial_interval=0.05, maximum_attempts=3)
 
@@ -268,7 +268,7 @@ class StoppingStore(SQLiteStore):
     """A store that stops around what it writes of a call."""
 
     def __init__(self, outside: Outside, locks: str | None = None) -> None:
-        super().__init__(outside.folder / "holdfast.db")
+        super().__init__(outside.folder / "standfast.db")
         self._outside = outside
         if locks is not None:  # as on another machine, where nobody's holds are seen
             self._locks = SessionLocks(str(outside.folder / locks))
@@ -297,13 +297,13 @@ class StoppingStore(SQLiteStore):
 
 
 def put_run_into_keys() -> None:
-    """Break holdfast: let the keys of calls be the run's, so that each run of a session has a ledger of its own."""
+    """Break standfast: let the keys of calls be the run's, so that each run of a session has a ledger of its own."""
 
     whole = Session.key.fget  # type: ignore[attr-defined]
     Session.key = property(lambda session: f"{whole(session)}.{activity.info().workflow_run_id}")  # type: ignore[method-assign,assignment]
 
 
-class WithoutWorkflows(HoldfastPlugin):
+class WithoutWorkflows(StandfastPlugin):
     """Makes a worker that only runs activities."""
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
@@ -331,7 +331,7 @@ async def work(
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     client = await connect(address)
-    plugin_type = HoldfastPlugin if workflows else WithoutWorkflows
+    plugin_type = StandfastPlugin if workflows else WithoutWorkflows
     async with StoppingStore(outside, locks) as store:
         plugin = plugin_type(agents=outside.agents(), pipelines=outside.pipelines(), store=store, llm=outside.model())
         async with Worker(client, task_queue=queue, plugins=[plugin], **options):

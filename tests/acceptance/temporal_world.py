@@ -18,10 +18,10 @@ from uuid import uuid4
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import Client
 
-from holdfast import Message, sqlite_store
-from holdfast.temporal import HoldfastClient, connect, start_agent
-from holdfast.temporal.client import Run
-from holdfast.temporal.servers import temporal_binary
+from standfast import Message, sqlite_store
+from standfast.temporal import StandfastClient, connect, start_agent
+from standfast.temporal.client import Run
+from standfast.temporal.servers import temporal_binary
 
 PROGRAM = Path(__file__).with_name("temporal_worker.py")
 LOST = "durability error"
@@ -106,7 +106,7 @@ class World:
     def __init__(self, folder: Path, client: Client) -> None:
         self.folder, self.client = folder, client
         self.queue = f"q-{uuid4().hex[:12]}"
-        self.store = sqlite_store(folder / "holdfast.db")
+        self.store = sqlite_store(folder / "standfast.db")
         self.processes: list[WorkerProcess] = []
 
     @property
@@ -210,14 +210,14 @@ class World:
         """Wait until a run asks a question."""
 
         async def is_pending() -> bool:
-            return bool(await HoldfastClient(self.client).pending(run.id))
+            return bool(await StandfastClient(self.client).pending(run.id))
 
         await until(is_pending, f"{run.id} asks")
 
     async def answer(self, run: Run, text: str) -> None:
         """Answer a run's question when it asks."""
         await self.asks(run)
-        await HoldfastClient(self.client).answer(run.id, text)
+        await StandfastClient(self.client).answer(run.id, text)
 
     async def temporal(self, *arguments: str) -> str:
         """Run the `temporal` command, as an operator would."""

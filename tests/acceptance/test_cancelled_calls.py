@@ -12,7 +12,7 @@ from temporalio.exceptions import CancelledError
 from acceptance.replays import failed_replays
 from acceptance.temporal_worker import Outside
 from acceptance.temporal_world import LOST, World, world
-from holdfast import RunResult, run
+from standfast import RunResult, run
 
 # The case: the tool that its model calls, and where the call stands when the run is cancelled.
 CASES = {

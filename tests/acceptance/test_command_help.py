@@ -5,14 +5,14 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from holdfast.cli import main
+from standfast.cli import main
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "commands.md"
 MARK = "<!-- what follows is written by RECORD=1 pytest tests/acceptance/test_command_help.py -->\n"
 
 
 def said(*words: str) -> str:
-    result = CliRunner().invoke(main, [*words, "--help"], prog_name="holdfast", terminal_width=100)
+    result = CliRunner().invoke(main, [*words, "--help"], prog_name="standfast", terminal_width=100)
     assert result.exit_code == 0, result.output
     return result.output.rstrip()
 
@@ -32,7 +32,7 @@ def test_the_help_of_every_command_is_in_its_document() -> None:
     sections = [f"\n## Options of the server, and of the output\n\n```text\n{server}{output}```\n"]
     for name in main.commands:
         help_ = said(name).replace(server, "  … of the server\n").replace(output, "  … of the output\n")
-        sections.append(f"\n## holdfast {name}\n\n```text\n{help_}\n```\n")
+        sections.append(f"\n## standfast {name}\n\n```text\n{help_}\n```\n")
     before, mark, written = DOCUMENT.read_text().partition(MARK)
     now = "".join(sections)
     if os.environ.get("RECORD"):

@@ -9,8 +9,8 @@ from temporalio.client import WorkflowFailureError
 
 from acceptance.temporal_worker import Outside
 from acceptance.temporal_world import LOST, World
-from holdfast import RunResult, SessionConflictError, run
-from holdfast.temporal import start_agent
+from standfast import RunResult, SessionConflictError, run
+from standfast.temporal import start_agent
 
 TOOLS = ("charge", "look", "charge_plainly", "transfer")
 AFTER = {

@@ -10,9 +10,9 @@ from uuid import uuid4
 
 from acceptance.replays import failed_replays
 from acceptance.temporal_world import World, until
-from holdfast.errors import HoldfastError, InputError, NotConfirmedError
-from holdfast.temporal import HoldfastClient, connect
-from holdfast.temporal.client import Run
+from standfast.errors import InputError, NotConfirmedError, StandfastError
+from standfast.temporal import StandfastClient, connect
+from standfast.temporal.client import Run
 
 PLAN = "charge_approved look charge_approved"
 RUNS, SECONDS = 12, 10.0
@@ -28,7 +28,7 @@ class Told:
 
 
 class Storm:
-    def __init__(self, world: World, people: HoldfastClient) -> None:
+    def __init__(self, world: World, people: StandfastClient) -> None:
         self.world, self.people, self.told = world, people, Told()
         self.runs: list[Run] = []
         self.asked: Counter[str] = Counter()
@@ -62,7 +62,7 @@ class Storm:
         while True:
             try:
                 await self.people.status(random.choice(self.runs).id)
-            except HoldfastError:
+            except StandfastError:
                 self.asked["no answer"] += 1
             else:
                 self.asked["status"] += 1
@@ -95,7 +95,7 @@ class Storm:
 
 async def storm(world: World, runs: int, seconds: float, lookers: int = 2) -> tuple[Storm, int]:
     """Let it blow, and return when all runs have ended and all senders been told."""
-    made = Storm(world, HoldfastClient(await connect(world.address)))
+    made = Storm(world, StandfastClient(await connect(world.address)))
     made.runs = list(await asyncio.gather(*(world.start(f"run-{number}", f"{PLAN}") for number in range(runs))))
     background = [asyncio.create_task(made.look_on()) for _ in range(2)]
     background += [asyncio.create_task(made.ask_state()) for _ in range(lookers)]

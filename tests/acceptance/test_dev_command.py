@@ -1,4 +1,4 @@
-"""`holdfast dev`: a server and a worker in a terminal, spoken to with nothing but the `temporal` command."""
+"""`standfast dev`: a server and a worker in a terminal, spoken to with nothing but the `temporal` command."""
 
 import json
 import os
@@ -18,20 +18,20 @@ import pytest
 
 from acceptance.programs import CTRL_C, ROOT, Terminal, left_running, listening, marked_environment, sinks
 from activities import load_feed
-from holdfast.temporal.servers import temporal_binary
+from standfast.temporal.servers import temporal_binary
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 
-DEV = (sys.executable, "-W", "error", "-c", "from holdfast.cli import main; main(prog_name='holdfast')", "dev")
+DEV = (sys.executable, "-W", "error", "-c", "from standfast.cli import main; main(prog_name='standfast')", "dev")
 README = (ROOT / "README.md").read_text()
-READY = "Worker of triage, researcher, writer, editor, reviewer on queue holdfast is ready"
+READY = "Worker of triage, researcher, writer, editor, reviewer on queue standfast is ready"
 
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     """The environment of a shell in which the application's tools are set up."""
     load_feed(tmp_path / "issues.db")
-    marked = marked_environment(HOLDFAST_ISSUES=str(tmp_path / "issues.db"))
+    marked = marked_environment(STANDFAST_ISSUES=str(tmp_path / "issues.db"))
     with sinks(tmp_path / "sinks", marked_environment()) as settings:
         yield {**marked, **settings}
 
@@ -42,7 +42,7 @@ def dev(environment: dict[str, str], folder: Path, *options: str | Path, port: s
 
 
 class Temporal:
-    """The `temporal` command, as somebody uses it who has never heard of holdfast."""
+    """The `temporal` command, as somebody uses it who has never heard of standfast."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -59,7 +59,7 @@ class Temporal:
     def start(self, issue: str) -> str:
         """Start the triage of an issue; return its workflow id."""
         run = f"triage/{issue.lower()}"
-        queue = ("--task-queue", "holdfast", "--input", json.dumps({"message": f"{issue} came in"}))
+        queue = ("--task-queue", "standfast", "--input", json.dumps({"message": f"{issue} came in"}))
         self.say("start", "--type", "triage", "--workflow-id", run, *queue)
         return run
 
@@ -148,8 +148,8 @@ def test_a_worker_that_does_not_end_is_killed_at_the_second_ctrl_c(tmp_path: Pat
 
 
 APP = """
-from holdfast import Agent
-from holdfast.testing import ScriptedModel
+from standfast import Agent
+from standfast.testing import ScriptedModel
 
 llm = ScriptedModel(lambda messages, tools: "WORDS")
 clerk = Agent("clerk")
@@ -161,7 +161,7 @@ def test_an_application_is_served_and_served_anew_when_its_file_changes(tmp_path
     file.write_text(APP.replace("WORDS", "first"))
     with dev(environment, tmp_path, "shop.py") as terminal:
         address = terminal.read_until(r"Temporal +(\S+:\d+)").group(1)
-        terminal.read_until("Worker of clerk on queue holdfast is ready")
+        terminal.read_until("Worker of clerk on queue standfast is ready")
 
         def answer() -> str:
             words = (*DEV[:-1], "start", "clerk", "-m", "hello", "--wait", "--address", address, "-o", "json")
@@ -172,12 +172,12 @@ def test_an_application_is_served_and_served_anew_when_its_file_changes(tmp_path
         assert answer() == "first"
         file.write_text(APP.replace("WORDS", "second"))
         terminal.read_until("its files have changed")
-        terminal.read_until("Worker of clerk on queue holdfast is ready")
+        terminal.read_until("Worker of clerk on queue standfast is ready")
         assert answer() == "second"
         file.write_text("this is no Python")
         terminal.read_until("ended with code 1; another one starts in 0.5 s")
         file.write_text(APP.replace("WORDS", "third"))
-        terminal.read_until("Worker of clerk on queue holdfast is ready")
+        terminal.read_until("Worker of clerk on queue standfast is ready")
         assert answer() == "third"
         terminal.type(CTRL_C)
         assert terminal.end() == 0, terminal.shown
@@ -209,11 +209,11 @@ def test_the_page_starts_what_the_application_defines_and_knows_it_when_its_file
 
 
 def test_the_first_approval_is_as_the_readme_says(tmp_path: Path) -> None:
-    environment = marked_environment(HOLDFAST_USER="ada")
+    environment = marked_environment(STANDFAST_USER="ada")
     with dev(environment, tmp_path, ROOT / "examples" / "shop.py") as terminal:
         at = {**environment, "TEMPORAL_ADDRESS": terminal.read_until(r"Temporal +(\S+:\d+)").group(1)}
-        terminal.read_until("Worker of clerk, returns on queue holdfast is ready")
-        commands = re.findall(r"^\.venv/bin/holdfast ((?:start|approve|show) .*?)(?:  +#.*)?$", README, re.MULTILINE)
+        terminal.read_until("Worker of clerk, returns on queue standfast is ready")
+        commands = re.findall(r"^\.venv/bin/standfast ((?:start|approve|show) .*?)(?:  +#.*)?$", README, re.MULTILINE)
         assert [command.split()[0] for command in commands] == ["start", "approve", "show"]
         for command in commands:
             with Terminal(*DEV[:-1], *shlex.split(command), environment=at, cwd=tmp_path) as one:
@@ -236,7 +236,7 @@ def test_two_servers_do_not_keep_their_workflows_in_one_file(tmp_path: Path) -> 
         terminal.read_until(r"Worker +none")
         with dev(environment, tmp_path) as second:
             second.read_until(
-                "Another `holdfast dev` keeps its workflows in temporal.db: end that one, or give --db-filename"
+                "Another `standfast dev` keeps its workflows in temporal.db: end that one, or give --db-filename"
             )
             assert second.end() == 1
         terminal.type(CTRL_C)

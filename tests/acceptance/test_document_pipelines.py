@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from acceptance.temporal_world import until
-from holdfast.temporal.servers import DevServer, dev_server, temporal_binary
+from standfast.temporal.servers import DevServer, dev_server, temporal_binary
 
 ROOT = Path(__file__).parents[2]
 SECRET = "# Guide\n\napi_key: hunter2\n"
@@ -34,7 +34,7 @@ class World:
         return json.loads(out) if out.strip().startswith(b"{") else out.decode()
 
     async def start(self, kind: str, given: dict[str, Any]) -> None:
-        await self.temporal("start", "--type", kind, "--task-queue", "holdfast", "--workflow-id", f"{kind}/1",
+        await self.temporal("start", "--type", kind, "--task-queue", "standfast", "--workflow-id", f"{kind}/1",
                             "--input", json.dumps({"input": given}))  # fmt: skip
 
     async def pending(self) -> list[dict[str, Any]]:
@@ -48,9 +48,9 @@ async def world(folder: Path) -> AsyncIterator[World]:
     async with dev_server() as server:
         made = World(server, folder)
         environment = os.environ | {
-            "TEMPORAL_ADDRESS": server.address, "HOLDFAST_MODEL": "scripted",
-            "HOLDFAST_STORE": str(folder / "holdfast.db"), "HOLDFAST_DOCUMENTS": str(folder / "documents"),
-            "HOLDFAST_SITE": str(folder / "site"),
+            "TEMPORAL_ADDRESS": server.address, "STANDFAST_MODEL": "scripted",
+            "STANDFAST_STORE": str(folder / "standfast.db"), "STANDFAST_DOCUMENTS": str(folder / "documents"),
+            "STANDFAST_SITE": str(folder / "site"),
         }  # fmt: skip
         worker = await asyncio.create_subprocess_exec(
             sys.executable, "worker.py", cwd=ROOT, env=environment, stderr=subprocess.DEVNULL

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from acceptance.temporal_world import LOST, world
-from holdfast.temporal import dev_server
+from standfast.temporal import dev_server
 
 
 async def test_effects_outlive_the_server_and_power_losses_are_no_second_effects(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ async def test_a_call_of_a_live_worker_that_is_taken_for_dead_is_waited_for_befo
 
     async def settles() -> bool:
         pending = await world.activity(again)
-        return pending is not None and pending.activity_type.name == "holdfast.settle"
+        return pending is not None and pending.activity_type.name == "standfast.settle"
 
     await until(settles, "the second run settles the call")
     await asyncio.sleep(1)  # in which `verify` would be asked

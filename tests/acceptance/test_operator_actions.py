@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from acceptance.temporal_world import LOST, World, until, world
-from holdfast.temporal.client import Run
+from standfast.temporal.client import Run
 
 same_loop = pytest.mark.asyncio(loop_scope="module")
 
@@ -79,7 +79,7 @@ async def test_an_unsafe_call_that_runs_when_its_run_is_reset_is_waited_for(shar
     case = "running"
     run = await shared.start_and_stop(case, "charge", "after-effect", worker="a")
     run = await reset(shared, run, "charge")
-    await waits_for(shared, run, "holdfast.settle")
+    await waits_for(shared, run, "standfast.settle")
     shared.go_on("after-effect", f"{case}.1", worker="a")
     assert await ended(run) == ("complete", f"done {case}")
     assert (shared.count("effects", case), shared.model_calls(case)) == (1, [0, 1])

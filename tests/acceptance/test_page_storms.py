@@ -16,10 +16,10 @@ import pytest
 
 from acceptance.replays import failed_replays
 from acceptance.temporal_world import World, until
-from holdfast.temporal import HoldfastClient
-from holdfast.temporal.client import Run
-from holdfast.temporal.links import ApprovalLinks
-from holdfast.web.rendering import run_path
+from standfast.temporal import StandfastClient
+from standfast.temporal.client import Run
+from standfast.temporal.links import ApprovalLinks
+from standfast.web.rendering import run_path
 
 RUNS, PEOPLE = 4, 4
 SECRET = "a secret of the links for tests"
@@ -49,12 +49,12 @@ class Page:
         people = self.folder / "people.toml"
         names = [f"p{number}" for number in range(PEOPLE)]
         people.write_text("".join(f'[people.{who}]\nrole = "approver"\ntoken = "{self.token(who)}"\n' for who in names))
-        given = ["--port", str(self.port), "--people", str(people), "--store", str(self.folder / "holdfast.db")]
+        given = ["--port", str(self.port), "--people", str(people), "--store", str(self.folder / "standfast.db")]
         self.process = subprocess.Popen(
-            [Path(sys.executable).with_name("holdfast"), "web", "--address", self.address, *given],
+            [Path(sys.executable).with_name("standfast"), "web", "--address", self.address, *given],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "HOLDFAST_LINK_SECRET": SECRET},
+            env={**os.environ, "STANDFAST_LINK_SECRET": SECRET},
         )
 
     def kill(self) -> None:
@@ -100,7 +100,7 @@ def page_of(world: World) -> Iterator[Page]:
 async def asked(world: World) -> dict[str, tuple[Run, dict[str, Any]]]:
     """Give runs that wait at their gates, with what they ask."""
     await world.worker("a")
-    people = HoldfastClient(world.client)
+    people = StandfastClient(world.client)
     found: dict[str, tuple[Run, dict[str, Any]]] = {}
     for run in await asyncio.gather(*(world.start(f"run-{number}", "charge_approved") for number in range(RUNS))):
         await world.asks(run)

@@ -12,8 +12,8 @@ import pytest
 
 PROGRAM = '''
 import asyncio, json, os, signal, sys
-from holdfast import Agent, NotHappened, RunResult, run, sqlite_store, tool
-from holdfast.testing import ScriptedModel
+from standfast import Agent, NotHappened, RunResult, run, sqlite_store, tool
+from standfast.testing import ScriptedModel
 
 folder, window, kind = sys.argv[1:]
 ledger = f"{folder}/effects.txt"
@@ -25,7 +25,7 @@ def here(name):
 
 
 async def note(text: str) -> str:
-    """Append a line to a file that holdfast knows nothing of."""
+    """Append a line to a file that standfast knows nothing of."""
     here("in the handler, before the effect")
     with open(ledger, "a") as file:
         file.write(text + "\\n")
@@ -67,7 +67,7 @@ async def main():
     handler = note_plainly if kind == "plain" else note
     declared = tool(name="note", safe_to_retry=kind == "safe")(handler)
     agent, model = Agent("noter", tools=[declared]), ScriptedModel(answer)
-    async with sqlite_store(f"{folder}/holdfast.db") as store:
+    async with sqlite_store(f"{folder}/standfast.db") as store:
         message = None if await store.load_session("s") else "go"
         result = await run(agent, message=message, llm=model, store=Windows(store), session_id="s")
         stored = [message.model_dump(mode="json") for message in await store.load_messages("s")]
@@ -175,4 +175,4 @@ def test_a_process_that_dies_again_while_it_goes_on_changes_nothing(tmp_path: Pa
 
 def test_a_killed_process_leaves_a_file_that_another_one_opens_and_closes_cleanly(tmp_path: Path) -> None:
     killed_and_resumed(tmp_path, "before write 2", "unsafe")
-    assert sorted(os.listdir(tmp_path)) == ["effects.txt", "holdfast.db", "holdfast.db-lock"]
+    assert sorted(os.listdir(tmp_path)) == ["effects.txt", "standfast.db", "standfast.db-lock"]

@@ -1,4 +1,4 @@
-"""The command `holdfast` in a real terminal: prompts, colours, confirmations, Ctrl-C; and none of that in a pipe."""
+"""The command `standfast` in a real terminal: prompts, colours, confirmations, Ctrl-C; and none of that in a pipe."""
 
 import json
 import os
@@ -11,9 +11,9 @@ import pytest
 from integration.test_local_commands import APP
 
 from acceptance.programs import CTRL_C, Terminal, marked_environment
-from holdfast.testing import DevServer, dev_server
+from standfast.testing import DevServer, dev_server
 
-COMMAND = (sys.executable, "-W", "error", "-m", "holdfast")
+COMMAND = (sys.executable, "-W", "error", "-m", "standfast")
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def environment() -> dict[str, str]:
-    return marked_environment(HOLDFAST_USER="ada", TERM="xterm-256color")
+    return marked_environment(STANDFAST_USER="ada", TERM="xterm-256color")
 
 
 def test_a_conversation_with_questions_and_approvals_and_ctrl_c(shop: Path, environment: dict[str, str]) -> None:
@@ -54,7 +54,7 @@ def address(shop: Path, environment: dict[str, str]) -> Iterator[str]:
     ports = ("--port", "0", "--ui-port", "0", "--no-web")
     with Terminal(*COMMAND, "dev", "shop.py", *ports, environment=environment, cwd=shop) as terminal:
         found = terminal.read_until(r"Temporal +(\S+:\d+)").group(1)
-        terminal.read_until("Worker of clerk on queue holdfast is ready")
+        terminal.read_until("Worker of clerk on queue standfast is ready")
         yield found
         terminal.type(CTRL_C)
         assert terminal.end() == 0, terminal.shown
@@ -105,7 +105,7 @@ SLOW = """
 import asyncio
 from pathlib import Path
 
-from holdfast import Agent
+from standfast import Agent
 
 
 class Slow:
@@ -130,7 +130,7 @@ def test_words_of_a_run_on_temporal_appear_as_they_come_and_once(
     shop: Path, environment: dict[str, str], address: str
 ) -> None:
     at = {**environment, "TEMPORAL_ADDRESS": address}
-    with Terminal(*COMMAND, "chat", "clerk", "--store", "holdfast.db", environment=at, cwd=shop) as terminal:
+    with Terminal(*COMMAND, "chat", "clerk", "--store", "standfast.db", environment=at, cwd=shop) as terminal:
         terminal.read_until("> ")
         terminal.type("hello\n")
         terminal.read_until("first ")
@@ -159,7 +159,7 @@ def test_who_reads_only_the_beginning_sees_no_error(shop: Path, environment: dic
     )
     assert json.loads(shown.stdout)["content"] == "hello"
     assert "Error" not in shown.stderr
-    assert os.path.exists(shop / "holdfast.db")
+    assert os.path.exists(shop / "standfast.db")
 
 
 def test_what_differs_in_a_replay_is_one_sentence_and_the_output_is_json(
@@ -186,7 +186,7 @@ async def test_a_server_that_is_lost_is_one_line_which_programs_do_not_read(
 def _lose(server: DevServer, shop: Path, environment: dict[str, str]) -> None:
     at = {**environment, "TEMPORAL_ADDRESS": server.address}
     with Terminal(*COMMAND, "worker", "shop.py", environment=at, cwd=shop) as worker:
-        worker.read_until("Worker of clerk on queue holdfast is ready")
+        worker.read_until("Worker of clerk on queue standfast is ready")
         subprocess.run([*COMMAND, "start", "clerk", "-m", "charge", "-s", "s"], check=True, env=at, cwd=shop)
         words = [*COMMAND, "watch", "clerk/s", "-o", "jsonl"]
         watch = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=at, cwd=shop)

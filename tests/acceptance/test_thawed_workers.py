@@ -19,7 +19,7 @@ async def test_a_call_whose_worker_thaws_too_late_is_run_by_another_and_nobody_s
 
     async def is_given_up() -> bool:
         pending = await world.activity(run)
-        return pending is not None and (pending.activity_type.name == "holdfast.settle" or pending.attempt > 1)
+        return pending is not None and (pending.activity_type.name == "standfast.settle" or pending.attempt > 1)
 
     await until(is_given_up, "the server has given the attempt up")
     first.thaw()

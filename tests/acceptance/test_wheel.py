@@ -16,8 +16,8 @@ def test_the_wheel_holds_the_library_its_types_and_its_licence(tmp_path: Path) -
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         metadata = archive.read(next(name for name in names if name.endswith("METADATA"))).decode()
-    library = {str(path.relative_to(ROOT)) for path in (ROOT / "holdfast").rglob("*.py")} | {"holdfast/py.typed"}
-    page = [path for folder in ("templates", "static") for path in (ROOT / "holdfast" / "web" / folder).iterdir()]
+    library = {str(path.relative_to(ROOT)) for path in (ROOT / "standfast").rglob("*.py")} | {"standfast/py.typed"}
+    page = [path for folder in ("templates", "static") for path in (ROOT / "standfast" / "web" / folder).iterdir()]
     library |= {str(path.relative_to(ROOT)) for path in page}
     assert {name for name in names if ".dist-info/" not in name} == library
     assert {Path(name).name for name in names - library} == {

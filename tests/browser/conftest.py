@@ -9,7 +9,7 @@ from integration.pages import served
 from integration.temporal_runs import Temporal
 from playwright.async_api import Browser, Page, async_playwright
 
-from holdfast.web import create_app
+from standfast.web import create_app
 
 __all__ = ["folder", "temporal", "temporal_server"]  # fixtures
 

@@ -16,10 +16,10 @@ from playwright.async_api import Browser, async_playwright
 from temporalio.worker import Worker
 
 from browser.conftest import ARGUMENTS, CHROMIUM
-from holdfast import Agent, Approval, Message, Step, pipeline, sqlite_store, tool
-from holdfast.temporal import HoldfastPlugin, connect, dev_server, start_agent, start_pipeline
-from holdfast.testing import ScriptedModel
-from holdfast.web import Access, Person, create_app
+from standfast import Agent, Approval, Message, Step, pipeline, sqlite_store, tool
+from standfast.temporal import StandfastPlugin, connect, dev_server, start_agent, start_pipeline
+from standfast.testing import ScriptedModel
+from standfast.web import Access, Person, create_app
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 ADA = Person(name="ada", role="operator")
@@ -93,11 +93,11 @@ async def take(browser: Browser, name: str, address: str, *shows: str, width: in
 
 async def main() -> None:
     async with contextlib.AsyncExitStack() as stack:
-        store = sqlite_store(f"{stack.enter_context(TemporaryDirectory())}/holdfast.db")
+        store = sqlite_store(f"{stack.enter_context(TemporaryDirectory())}/standfast.db")
         temporal = await stack.enter_async_context(dev_server(ui=True))
         client = await connect(temporal.address)
-        plugin = HoldfastPlugin(agents=[clerk, writer], pipelines=[release], store=store, llm=ScriptedModel(says))
-        await stack.enter_async_context(Worker(client, task_queue="holdfast", plugins=[plugin]))
+        plugin = StandfastPlugin(agents=[clerk, writer], pipelines=[release], store=store, llm=ScriptedModel(says))
+        await stack.enter_async_context(Worker(client, task_queue="standfast", plugins=[plugin]))
         run = await start_agent(client, "clerk", message="The lamp of order 42 is broken", session_id="order-42")
         going = await start_pipeline(client, "release", input="2.0", run_key="2.0")
         app = create_app(client, access=Access(local=ADA), store=store, temporal_ui=temporal.ui_url)

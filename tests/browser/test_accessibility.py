@@ -11,9 +11,9 @@ from playwright.async_api import Browser, Page
 from pydantic import BaseModel
 
 from browser.test_page import CHARGES, LOCAL, PEOPLE, charge
-from holdfast import Agent, Approval, Step, pipeline
-from holdfast.temporal import start_pipeline
-from holdfast.testing import ScriptedModel
+from standfast import Agent, Approval, Step, pipeline
+from standfast.temporal import start_pipeline
+from standfast.testing import ScriptedModel
 
 clerk = Agent("clerk", tools=[charge, ask_user])
 

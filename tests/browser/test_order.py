@@ -6,9 +6,9 @@ from integration.temporal_runs import Temporal, pending
 from integration.transcripts import asks_for, call
 from playwright.async_api import Browser
 
-from holdfast import Agent, Approval, tool
-from holdfast.testing import ScriptedModel
-from holdfast.web import Access, Person
+from standfast import Agent, Approval, tool
+from standfast.testing import ScriptedModel
+from standfast.web import Access, Person
 
 LOCAL = Access(local=Person(name="ada", role="operator"))
 IBAN = "IBAN 1234 אבג 5678 900"

@@ -11,9 +11,9 @@ from integration.transcripts import asks_for, call
 from playwright.async_api import Browser, Page, expect
 
 from browser.conftest import LOOK_AWAY, faults_of
-from holdfast import Agent, Approval, ModelError, tool
-from holdfast.testing import ScriptedModel
-from holdfast.web import Access, Person
+from standfast import Agent, Approval, ModelError, tool
+from standfast.testing import ScriptedModel
+from standfast.web import Access, Person
 
 TOKEN = "ada's token, which is long enough"
 PEOPLE = Access(people=[Person(name="ada", role="operator", token=TOKEN)])

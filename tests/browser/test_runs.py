@@ -9,9 +9,9 @@ from playwright.async_api import Browser, expect
 from pydantic import BaseModel, Field
 
 from browser.conftest import LOOK_AWAY, faults_of
-from holdfast import Approval, pipeline, tool
-from holdfast.temporal import ApprovalLinks, start_pipeline
-from holdfast.web import Access, Person
+from standfast import Approval, pipeline, tool
+from standfast.temporal import ApprovalLinks, start_pipeline
+from standfast.web import Access, Person
 
 SECRET = "a secret of workers and the page"
 ADA = Person(name="ada", role="operator", token="ada's token, which is long enough")

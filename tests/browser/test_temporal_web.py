@@ -12,9 +12,9 @@ from integration.temporal_runs import Run, Temporal, check_healthy, pending, ref
 from integration.transcripts import asks_for, call
 from playwright.async_api import Browser, FrameLocator, Page, expect
 
-from holdfast import Agent, Approval, pipeline, tool
-from holdfast.temporal import start_pipeline
-from holdfast.testing import DevServer, ScriptedModel, dev_server
+from standfast import Agent, Approval, pipeline, tool
+from standfast.temporal import start_pipeline
+from standfast.testing import DevServer, ScriptedModel, dev_server
 
 STRANGE = "# Pay <b>5</b> *now* [here](https://example.com) ![x](https://example.com/x) `5|6` https://example.com"
 SECONDS = 20_000  # milliseconds of them, until something must be there
@@ -159,13 +159,13 @@ async def test_a_run_is_found_by_what_it_waits_for_and_its_timeline_says_what_it
     async with temporal.worker(clerk, llm=ScriptedModel([LOOKS_UP, CHARGES])):
         run = await temporal.start(clerk, "Order 42 is late")
         await pending(run)
-        query = f"HoldfastWaiting = 'approval' AND HoldfastSession = '{temporal.session()}'"
+        query = f"StandfastWaiting = 'approval' AND StandfastSession = '{temporal.session()}'"
         await web.goto(f"workflows?query={quote(query)}")
         await web.get_by_role("link", name=run.id).click()
         for text in ("turn 1", '{"order": 42} · safe to retry', "turn 2", "decision at c1"):
             await expect(web.get_by_role("list").get_by_text(text)).to_be_visible(timeout=SECONDS)
         await web.get_by_role("tab", name="Search Attributes").click()
-        for text in ('"HoldfastStatus": "waiting"', '"HoldfastWaiting": [', '"HoldfastDeadline": "20'):
+        for text in ('"StandfastStatus": "waiting"', '"StandfastWaiting": [', '"StandfastDeadline": "20'):
             await expect(web.get_by_text(text)).to_be_visible(timeout=SECONDS)
         await web.get_by_role("tab", name="User Metadata").click()
         await expect(web.locator("iframe").first.content_frame.locator("main")).to_have_text("Order 42 is late")

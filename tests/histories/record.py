@@ -18,12 +18,12 @@ from recordings import RECORDINGS, World
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.worker import Worker
 
-from holdfast import Agent, Approval, InterruptError, Loop, Message, ModelError, Step, pipeline, sqlite_store, tool
-from holdfast.temporal import HoldfastClient, HoldfastPlugin, connect, start_agent, start_pipeline, waits
-from holdfast.testing import ScriptedModel, dev_server
+from standfast import Agent, Approval, InterruptError, Loop, Message, ModelError, Step, pipeline, sqlite_store, tool
+from standfast.temporal import StandfastClient, StandfastPlugin, connect, start_agent, start_pipeline, waits
+from standfast.testing import ScriptedModel, dev_server
 
 FOLDER = Path(__file__).parent
-Drive = Callable[[HoldfastClient, Any], Awaitable[None]]
+Drive = Callable[[StandfastClient, Any], Awaitable[None]]
 
 
 @tool(safe_to_retry=True, parallel=True)
@@ -76,21 +76,21 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
     return {"name": name, "arguments": arguments}
 
 
-async def _pending(people: HoldfastClient, run: Any) -> None:
+async def _pending(people: StandfastClient, run: Any) -> None:
     while not await people.pending(run.id):
         await asyncio.sleep(0.02)
 
 
-async def _running(people: HoldfastClient, run: Any) -> None:
+async def _running(people: StandfastClient, run: Any) -> None:
     while not (await people.status(run.id)).get("running"):
         await asyncio.sleep(0.02)
 
 
-async def _nothing(people: HoldfastClient, run: Any) -> None:
+async def _nothing(people: StandfastClient, run: Any) -> None:
     """Let it run."""
 
 
-async def _answer(people: HoldfastClient, run: Any) -> None:
+async def _answer(people: StandfastClient, run: Any) -> None:
     await _pending(people, run)
     await run.signal("answer", {"nonsense": True})
     await people.message(run.id, "and one thing more")
@@ -98,12 +98,12 @@ async def _answer(people: HoldfastClient, run: Any) -> None:
     await people.answer(run.id, "Ada", by="bob")
 
 
-async def _resume(people: HoldfastClient, run: Any) -> None:
+async def _resume(people: StandfastClient, run: Any) -> None:
     await _pending(people, run)
     await people.resume(run.id, model="scripted:two", by="bob")
 
 
-async def _cancel(people: HoldfastClient, run: Any) -> None:
+async def _cancel(people: StandfastClient, run: Any) -> None:
     await _running(people, run)
     await run.cancel()
 
@@ -143,7 +143,7 @@ SCENARIOS: dict[str, tuple[Agent, Any, Drive]] = {
 }  # fmt: skip
 
 
-async def _race(people: HoldfastClient, run: Any) -> None:
+async def _race(people: StandfastClient, run: Any) -> None:
     """Decide all at once, by those who may and those who may not; the second gate is left to its time."""
     await _pending(people, run)
     await run.signal("approve", {"gate": "second", "by": "mallory"})
@@ -164,7 +164,7 @@ gated = (
 SCENARIOS["gates"] = (helper, lambda: answers("left"), _race)
 
 
-async def _approve(people: HoldfastClient, run: Any) -> None:
+async def _approve(people: StandfastClient, run: Any) -> None:
     """Decide on one call with an edit, reject another one, and wait until others are asked about the third."""
     while len(await people.pending(run.id)) < 3:
         await asyncio.sleep(0.02)
@@ -179,7 +179,7 @@ async def _approve(people: HoldfastClient, run: Any) -> None:
     await people.decide(run.id, "c", "approve", by="eve", digest=digest)
 
 
-async def _approve_late(people: HoldfastClient, run: Any) -> None:
+async def _approve_late(people: StandfastClient, run: Any) -> None:
     """Decide when the run has gone on as new, in the middle of a quorum."""
     item = (await _pending_now(people, run))[0]
     gate, digest = item["name"], item["digest"]
@@ -192,7 +192,7 @@ async def _approve_late(people: HoldfastClient, run: Any) -> None:
     await people.decide(run.id, gate, "approve", by="bob", digest=digest)
 
 
-async def _pending_now(people: HoldfastClient, run: Any) -> Any:
+async def _pending_now(people: StandfastClient, run: Any) -> Any:
     await _pending(people, run)
     return await people.pending(run.id)
 
@@ -210,14 +210,14 @@ SCENARIOS |= MOVED
 async def record(client: Client, name: str, folder: Path) -> None:
     agent, model, drive = SCENARIOS[name]
     async with sqlite_store(folder / f"{name}.db") as store:
-        plugin = HoldfastPlugin(agents=[helper, clerk, patient, careful], pipelines=[gated], store=store, llm=model())
+        plugin = StandfastPlugin(agents=[helper, clerk, patient, careful], pipelines=[gated], store=store, llm=model())
         async with Worker(client, task_queue=name, plugins=[plugin]):
             if name.startswith("gates"):
                 run = await start_pipeline(client, gated, run_key=name, user_id="zoe", task_queue=name)
             else:
                 run = await start_agent(client, agent, message="Go", session_id=name, task_queue=name)
             first = run.result_run_id
-            await drive(HoldfastClient(client), run)
+            await drive(StandfastClient(client), run)
             try:
                 await run.result()
             except WorkflowFailureError as error:

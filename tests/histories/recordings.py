@@ -15,7 +15,7 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
 
-from holdfast import (
+from standfast import (
     Agent,
     AgentContext,
     Approval,
@@ -27,9 +27,9 @@ from holdfast import (
     sqlite_store,
     tool,
 )
-from holdfast.pipelines import StepContext
-from holdfast.temporal import HoldfastClient, HoldfastPlugin, Webhook, approval, connect, start_agent, start_pipeline
-from holdfast.testing import ModelServer, Reply, ScriptedModel
+from standfast.pipelines import StepContext
+from standfast.temporal import StandfastClient, StandfastPlugin, Webhook, approval, connect, start_agent, start_pipeline
+from standfast.testing import ModelServer, Reply, ScriptedModel
 
 Saved = list[tuple[str, str]]  # ids of workflows and runs
 
@@ -43,8 +43,8 @@ class World:
     folder: Path
 
     @property
-    def people(self) -> HoldfastClient:
-        return HoldfastClient(self.client)
+    def people(self) -> StandfastClient:
+        return StandfastClient(self.client)
 
     @contextlib.asynccontextmanager
     async def worker(self, *agents: Agent, model: Any = None, **options: Any) -> AsyncIterator[None]:
@@ -52,7 +52,7 @@ class World:
         workflows = options.pop("workflows", ())
         async with sqlite_store(self.folder / f"{self.name}.db") as store:
             around = options.pop("around", lambda store: store)
-            plugin = HoldfastPlugin(agents=agents, store=around(store), llm=model, **options)
+            plugin = StandfastPlugin(agents=agents, store=around(store), llm=model, **options)
             async with Worker(client, task_queue=self.name, workflows=workflows, plugins=[plugin]):
                 yield
 

@@ -8,14 +8,14 @@ import pytest
 from temporalio import workflow
 from test_replays import FOLDER, differing
 
-from holdfast.temporal import names, progress
-from holdfast.temporal.agent_workflows import AgentRun
-from holdfast.temporal.calls import Calls
-from holdfast.temporal.facts import Facts
-from holdfast.temporal.pipeline_workflows import PipelineRun
-from holdfast.temporal.progress import Progress
-from holdfast.temporal.waits import Waits
-from holdfast.temporal.wire import AgentInput
+from standfast.temporal import names, progress
+from standfast.temporal.agent_workflows import AgentRun
+from standfast.temporal.calls import Calls
+from standfast.temporal.facts import Facts
+from standfast.temporal.pipeline_workflows import PipelineRun
+from standfast.temporal.progress import Progress
+from standfast.temporal.waits import Waits
+from standfast.temporal.wire import AgentInput
 
 Patch = pytest.MonkeyPatch
 MUTANTS: list[Any] = []
@@ -44,12 +44,12 @@ def renamed(patch: Patch, owner: Any, function: str, old: str, new: str) -> None
 
 @mutant("storeless")
 def an_activity_is_renamed(patch: Patch) -> None:
-    patch.setattr(names, "SETTLE", "holdfast.settled")
+    patch.setattr(names, "SETTLE", "standfast.settled")
 
 
 @mutant("hooks")
 def a_local_activity_is_renamed(patch: Patch) -> None:
-    patch.setattr(names, "OPEN", "holdfast.begin")
+    patch.setattr(names, "OPEN", "standfast.begin")
 
 
 @mutant("hooks")

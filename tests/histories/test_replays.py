@@ -7,10 +7,10 @@ import pytest
 from recordings import RECORDINGS, Release
 from temporalio.client import WorkflowHistory
 
-from holdfast import Agent, pipeline, sqlite_store
-from holdfast.temporal import HoldfastPlugin, names
-from holdfast.temporal.replays import differences
-from holdfast.testing import ScriptedModel
+from standfast import Agent, pipeline, sqlite_store
+from standfast.temporal import StandfastPlugin, names
+from standfast.temporal.replays import differences
+from standfast.testing import ScriptedModel
 
 FOLDER = Path(__file__).parent
 HISTORIES = sorted(FOLDER.glob("*.json"))
@@ -26,7 +26,7 @@ async def differing(path: Path) -> list[str]:
     is_pipeline = names.PIPELINE_MEMO in started.memo.fields
     agents = [bare] if is_pipeline or name == "Release" else [Agent(name)]
     pipelines = [pipeline(name).step("other", agent=bare).build()] if is_pipeline else []
-    plugin = HoldfastPlugin(agents=agents, pipelines=pipelines, store=sqlite_store(":memory:"), llm=ScriptedModel([]))
+    plugin = StandfastPlugin(agents=agents, pipelines=pipelines, store=sqlite_store(":memory:"), llm=ScriptedModel([]))
     return await differences(history, plugin, workflows=[Release])
 
 

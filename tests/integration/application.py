@@ -21,7 +21,7 @@ async def application(
 ) -> AsyncIterator[Sinks]:
     """Load the feed, start the sinks and set what the tools read from the environment."""
     load_feed(folder / "issues.db")
-    environment.setenv("HOLDFAST_ISSUES", str(folder / "issues.db"))
+    environment.setenv("STANDFAST_ISSUES", str(folder / "issues.db"))
     async with sinks(folder, webhook_delay=webhook_delay) as listening:
         use(listening.settings, environment)
         yield listening
@@ -36,7 +36,7 @@ async def sinks_in_a_process(folder: Path) -> AsyncIterator[tuple[dict[str, str]
     try:
         lines = [(await process.stdout.readline()).decode().strip() for _ in range(3)]
         settings = dict(line.split("=", 1) for line in lines)
-        yield settings, Sinks(settings["HOLDFAST_WEBHOOK_URL"], settings["HOLDFAST_SMTP"], folder)
+        yield settings, Sinks(settings["STANDFAST_WEBHOOK_URL"], settings["STANDFAST_SMTP"], folder)
     finally:
         process.terminate()
         await process.wait()

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Message, RunResult, Tool, assert_complete, run, tool
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
+from standfast import Agent, Message, RunResult, Tool, assert_complete, run, tool
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 
 class Place:

@@ -1,4 +1,4 @@
-"""The command `holdfast`, as somebody types it at a server of the tests."""
+"""The command `standfast`, as somebody types it at a server of the tests."""
 
 import asyncio
 import json
@@ -6,10 +6,10 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
-from holdfast.cli import main
-from holdfast.testing import ScriptedModel
 from integration.temporal_runs import Temporal
 from integration.transcripts import asks_for, call
+from standfast.cli import main
+from standfast.testing import ScriptedModel
 
 ASKS = asks_for(call("ask_user", "c1", question="Which \x1b[31maccount\u202e?"))
 
@@ -18,23 +18,23 @@ def asking(*turns: Any) -> ScriptedModel:
     return ScriptedModel([*turns, "done"])
 
 
-async def holdfast(temporal: Temporal | None, *words: str, stdin: str | None = None, **environment: str) -> Result:
+async def standfast(temporal: Temporal | None, *words: str, stdin: str | None = None, **environment: str) -> Result:
     """Run a command beside the test's own loop; with `temporal`, at its server."""
     at = () if temporal is None else ("--address", temporal.client.service_client.config.target_host)
-    known = {"HOLDFAST_USER": "ada", "HOLDFAST_STORE": "", **environment}
+    known = {"STANDFAST_USER": "ada", "STANDFAST_STORE": "", **environment}
     return await asyncio.to_thread(CliRunner().invoke, main, [*words, *at], input=stdin, env=known)
 
 
 async def done(temporal: Temporal | None, *words: str, **options: Any) -> str:
     """Return what a command that goes well writes."""
-    result = await holdfast(temporal, *words, **options)
+    result = await standfast(temporal, *words, **options)
     assert result.exit_code == 0, (result.output, result.exception)
     return result.stdout
 
 
 async def refused(temporal: Temporal | None, *words: str, code: int = 1, **options: Any) -> str:
     """Return the error of a command that does not: one line, and no traceback."""
-    result = await holdfast(temporal, *words, **options)
+    result = await standfast(temporal, *words, **options)
     assert result.exit_code == code, result.output
     assert "Traceback" not in result.output
     return result.stderr

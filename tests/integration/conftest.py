@@ -10,13 +10,13 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
-from holdfast import sqlite_store
-from holdfast.stores import SQLiteStore
-from holdfast.temporal import connect
-from holdfast.testing import DevServer, dev_server
 from integration import pipeline_drivers
 from integration.drivers import Driver, InProcess, OnTemporal
 from integration.temporal_runs import Temporal
+from standfast import sqlite_store
+from standfast.stores import SQLiteStore
+from standfast.temporal import connect
+from standfast.testing import DevServer, dev_server
 
 
 @pytest.fixture(params=["stateless", "stored"])
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     if not os.access(memory, os.W_OK):
         yield tmp_path
         return
-    with tempfile.TemporaryDirectory(prefix="holdfast-", dir=memory) as name:
+    with tempfile.TemporaryDirectory(prefix="standfast-", dir=memory) as name:
         yield Path(name)
 
 

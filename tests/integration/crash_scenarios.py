@@ -6,9 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast import Agent, AgentContext, ContextCompression, Loop, Message, TokenBudget, Tool, sqlite_store
-from holdfast.stores import Session, SQLiteStore
-from holdfast.testing import CrashReport, crash_everywhere
 from integration.crash_world import (
     WORLD,
     Letter,
@@ -41,6 +38,9 @@ from integration.crash_world import (
     transfer_blindly,
     write,
 )
+from standfast import Agent, AgentContext, ContextCompression, Loop, Message, TokenBudget, Tool, sqlite_store
+from standfast.stores import Session, SQLiteStore
+from standfast.testing import CrashReport, crash_everywhere
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from holdfast import (
+from standfast import (
     Agent,
     Happened,
     InterruptError,
@@ -23,7 +23,7 @@ from holdfast import (
 
 
 class World:
-    """What tools do outside of holdfast, kept apart by the database that the run writes to."""
+    """What tools do outside of standfast, kept apart by the database that the run writes to."""
 
     def __init__(self) -> None:
         self.effects: dict[str, Counter[str]] = {}

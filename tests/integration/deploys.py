@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast import Agent, Message
-from holdfast.errors import StoreError
-from holdfast.stores import LedgerEntry
-from holdfast.testing import ScriptedModel
 from integration.questions import ask
 from integration.temporal_runs import Run, Temporal, pending, result, waiting
 from integration.transcripts import asks_for, call
+from standfast import Agent, Message
+from standfast.errors import StoreError
+from standfast.stores import LedgerEntry
+from standfast.testing import ScriptedModel
 
 QUESTION = asks_for(call("ask", "q1", question="Go on?"))
 
@@ -73,4 +73,4 @@ class LosesCalls:
 async def is_being_settled(run: Run) -> bool:
     """Whether it is being looked up, in vain, what became of a call."""
     found = (await run.describe()).raw_description.pending_activities
-    return any(item.activity_type.name == "holdfast.settle" and item.attempt > 1 for item in found)
+    return any(item.activity_type.name == "standfast.settle" and item.attempt > 1 for item in found)

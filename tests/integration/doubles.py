@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from holdfast import Agent, RetryPolicy, RunResult, Tool, ToolCall, ToolContext, assert_complete, run, tool
-from holdfast.testing import ScriptedModel
 from integration.transcripts import asks_for
+from standfast import Agent, RetryPolicy, RunResult, Tool, ToolCall, ToolContext, assert_complete, run, tool
+from standfast.testing import ScriptedModel
 
 
 @tool

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from holdfast import Agent, InputError, InterruptedResponse, Message, TerminalError, Usage, is_interrupted, resume, run
 from integration.temporal_runs import Run, Temporal, check_healthy, has_ended, pending, result, until, waiting
+from standfast import Agent, InputError, InterruptedResponse, Message, TerminalError, Usage, is_interrupted, resume, run
 
 Decisions = Sequence[Mapping[str, Any] | None]
 _SHOWN = ("tool", "arguments", "message", "approvers")

@@ -4,26 +4,26 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import holdfast
-from holdfast import Checkpoint
-from holdfast.agent_loop import Gate
+import standfast
+from standfast import Checkpoint
+from standfast.agent_loop import Gate
 
 
 async def run(agent: Any, *, decisions: Any = (), **given: Any) -> Any:
-    return await holdfast.run(agent, decisions=await _looked(decisions, given.get("checkpoint"), given), **given)
+    return await standfast.run(agent, decisions=await _looked(decisions, given.get("checkpoint"), given), **given)
 
 
 async def resume(agent: Any, checkpoint: Any, answer: Any = None, *, decisions: Any = (), **given: Any) -> Any:
-    return await holdfast.resume(
+    return await standfast.resume(
         agent, checkpoint, answer, decisions=await _looked(decisions, checkpoint, given), **given
     )
 
 
 async def run_pipeline(flow: Any, *, decisions: Any = (), **given: Any) -> Any:
     if decisions:
-        waits = await holdfast.run_pipeline(flow, **given)
+        waits = await standfast.run_pipeline(flow, **given)
         decisions = _with(decisions, {item.gate: item.digest for item in waits.approvals})
-    return await holdfast.run_pipeline(flow, decisions=decisions, **given)
+    return await standfast.run_pipeline(flow, decisions=decisions, **given)
 
 
 async def looked(decisions: Any, **given: Any) -> Any:

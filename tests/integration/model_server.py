@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.testing.model_server import ModelServer, Reply
+from standfast.testing.model_server import ModelServer, Reply
 
 __all__ = ["ModelServer", "Reply", "calls", "fragments", "says", "streams"]
 

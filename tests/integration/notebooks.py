@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from holdfast import Agent, Message, ToolCall, tool
 from integration.transcripts import call
+from standfast import Agent, Message, ToolCall, tool
 
 
 def user(text: str) -> Message:

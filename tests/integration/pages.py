@@ -13,11 +13,11 @@ from unittest.mock import patch
 import httpx
 from starlette.applications import Starlette
 
-from holdfast import Approval, tool
-from holdfast.web import Access, Person, create_app
-from holdfast.web.servers import server_of
 from integration.temporal_runs import Temporal
 from integration.transcripts import asks_for, call
+from standfast import Approval, tool
+from standfast.web import Access, Person, create_app
+from standfast.web.servers import server_of
 
 
 @asynccontextmanager
@@ -59,7 +59,7 @@ async def browser(temporal: Temporal, access: Access = LOCAL, **options: Any) ->
     transport = httpx.ASGITransport(app=app, client=(HOST, 4711))
     headers = {"Accept": "text/html"}  # as a browser asks for pages
     ours = patch(
-        "holdfast.web.access._user_of", return_value=os.getuid()
+        "standfast.web.access._user_of", return_value=os.getuid()
     )  # there is no connection that could be looked at
     with ours:
         async with httpx.AsyncClient(transport=transport, base_url=f"http://{HOST}", headers=headers) as client:

@@ -10,10 +10,10 @@ from pydantic_core import to_jsonable_python
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from holdfast import InputError, Pipeline, PipelineResult, run_pipeline
-from holdfast.local.pipeline_results import Kept
-from holdfast.temporal import start_pipeline
 from integration.temporal_runs import Run, Temporal, check_healthy, failure, result, status, until
+from standfast import InputError, Pipeline, PipelineResult, run_pipeline
+from standfast.local.pipeline_results import Kept
+from standfast.temporal import start_pipeline
 
 
 @dataclass(frozen=True)

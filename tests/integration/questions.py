@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from holdfast import Agent, InterruptedResponse, InterruptError, Tool, ToolCall, is_interrupted, run, tool
-from holdfast.testing import ScriptedModel
 from integration.doubles import echo
 from integration.transcripts import asks_for
+from standfast import Agent, InterruptedResponse, InterruptError, Tool, ToolCall, is_interrupted, run, tool
+from standfast.testing import ScriptedModel
 
 
 @tool

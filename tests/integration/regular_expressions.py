@@ -25,7 +25,7 @@ _OF_RE = {"compile", "search", "match", "fullmatch", "findall", "finditer", "sub
 
 
 def sources() -> list[Path]:
-    return sorted(path for name in ("holdfast", "activities", "workflows") for path in (ROOT / name).rglob("*.py"))
+    return sorted(path for name in ("standfast", "activities", "workflows") for path in (ROOT / name).rglob("*.py"))
 
 
 def expressions() -> dict[tuple[str, int], set[str]]:

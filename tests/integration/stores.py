@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Message, run
-from holdfast.stores import Session, SQLiteStore
-from holdfast.testing import ScriptedModel, crash_after_tool_results
 from integration.transcripts import shape
+from standfast import Agent, Message, run
+from standfast.stores import Session, SQLiteStore
+from standfast.testing import ScriptedModel, crash_after_tool_results
 
 SESSION = Session(id="s", agent_name="greeter")
 

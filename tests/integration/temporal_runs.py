@@ -18,18 +18,18 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
-from holdfast import Agent, InputError, Message
-from holdfast.stores import SQLiteStore
-from holdfast.temporal import HoldfastClient, HoldfastPlugin, agent_workflows, connect, start_agent
-from holdfast.testing import ScriptedModel
 from integration.questions import ask
 from integration.transcripts import asks_for, call
+from standfast import Agent, InputError, Message
+from standfast.stores import SQLiteStore
+from standfast.temporal import StandfastClient, StandfastPlugin, agent_workflows, connect, start_agent
+from standfast.testing import ScriptedModel
 
 SECONDS = 60  # after which a test that waits has failed; several run at once, on few cores
 Run = WorkflowHandle[Any, dict[str, Any]]
 
 
-class People(HoldfastClient):
+class People(StandfastClient):
     """People who look at what waits before they decide on it, and so have its digest."""
 
     async def decide(self, workflow_id: str, gate: str, decision: Any, **given: Any) -> None:
@@ -65,7 +65,7 @@ class Temporal:
     @contextlib.asynccontextmanager
     async def worker(self, *agents: Agent, llm: Any = None, **options: Any) -> AsyncIterator[Worker]:
         """Run a worker for these agents as long as the block."""
-        plugin = HoldfastPlugin(agents=agents, store=options.pop("store", self.store), llm=llm, **options)
+        plugin = StandfastPlugin(agents=agents, store=options.pop("store", self.store), llm=llm, **options)
         async with Worker(self.client, task_queue=self.name, plugins=[plugin]) as worker:
             await until(lambda: worker.is_running)  # it has looked whether it can use its store
             yield worker

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowFailureError
 
-from holdfast import Agent, Loop, Message, ToolDurabilityError, tool
-from holdfast.errors import NotConfirmedError
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
 from integration.doubles import fail
 from integration.questions import ask
 from integration.resets import reset, tasks
 from integration.temporal_runs import Run, Temporal, check_healthy, pending, result
 from integration.transcripts import asks_for, call, result_of, shape
+from standfast import Agent, Loop, Message, ToolDurabilityError, tool
+from standfast.errors import NotConfirmedError
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 
 class Deaf:

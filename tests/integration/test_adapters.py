@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, InputError, LLMResponse, Loop, Usage, assert_complete, run
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
 from integration.doubles import echo
+from standfast import Agent, InputError, LLMResponse, Loop, Usage, assert_complete, run
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 
 class PlainAdapter:

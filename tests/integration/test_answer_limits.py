@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, DefinitionError, ModelError, run
-from holdfast.llm import AnswerLimits, create_adapter
-from holdfast.testing import Reply
-from holdfast.testing.model_server import _as_reply
 from integration.test_providers import ask, provider, served, way
+from standfast import Agent, DefinitionError, ModelError, run
+from standfast.llm import AnswerLimits, create_adapter
+from standfast.testing import Reply
+from standfast.testing.model_server import _as_reply
 
 __all__ = ["provider", "way"]  # fixtures
 

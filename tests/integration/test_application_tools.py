@@ -23,13 +23,13 @@ from activities import (
 )
 from activities.issues import find_comment
 from examples.sinks import Sinks
-from holdfast import Agent, Happened, InputError, NotHappened, RunResult, Tool, ToolContext, run
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
 from integration.application import answering, application, dump, saying, sinks_in_a_process, use
 from integration.doubles import ask
 from integration.stores import crash_on_write
 from integration.transcripts import DURABILITY, asks_for, call, contents, error, kind_of, result_of
+from standfast import Agent, Happened, InputError, NotHappened, RunResult, Tool, ToolContext, run
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 MAIL = {"to": "on-call@saltmarsh.example", "subject": "Severe", "body": "It is down."}
 POST = {"channel": "#triage", "text": "Hello"}
@@ -69,7 +69,7 @@ async def test_what_was_done_to_an_issue_stays_when_the_feed_is_loaded_again(wor
 
 
 async def test_without_a_feed_the_error_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOLDFAST_ISSUES", raising=False)
+    monkeypatch.delenv("STANDFAST_ISSUES", raising=False)
     monkeypatch.chdir(tmp_path)
     assert "load_feed('issues.db')" in error(await called(list_issues))
     assert "load_feed('issues.db')" in error(await called(list_issues))  # the first has made no empty file
@@ -170,7 +170,7 @@ async def test_a_key_that_no_header_can_carry_is_encoded(world: Sinks) -> None:
     assert world.posts()[0]["idempotency_key"] == "s@1/2.0/%C3%BC%0A"
 
 
-@pytest.mark.parametrize("name", ["HOLDFAST_WEBHOOK_URL", "HOLDFAST_SMTP", "HOLDFAST_MAIL_FROM"])
+@pytest.mark.parametrize("name", ["STANDFAST_WEBHOOK_URL", "STANDFAST_SMTP", "STANDFAST_MAIL_FROM"])
 async def test_a_missing_setting_is_named(world: Sinks, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.delenv(name)
     tool, arguments = (post_message, POST) if "WEBHOOK" in name else (send_email, MAIL)
@@ -194,7 +194,7 @@ async def test_what_the_chat_answers_decides_what_the_model_reads(
     monkeypatch: pytest.MonkeyPatch, status: str, expected: str
 ) -> None:
     async with answering(f"HTTP/1.1 {status}\r\nContent-Length: 7\r\n\r\nno_luck".encode()) as url:
-        monkeypatch.setenv("HOLDFAST_WEBHOOK_URL", url)
+        monkeypatch.setenv("STANDFAST_WEBHOOK_URL", url)
         read = error(await called(post_message, **POST))
     assert expected in read
     assert "services/secret" not in read
@@ -202,7 +202,7 @@ async def test_what_the_chat_answers_decides_what_the_model_reads(
 
 async def test_a_chat_that_hangs_up_instead_of_answering_may_have_posted(monkeypatch: pytest.MonkeyPatch) -> None:
     async with answering(b"") as url:
-        monkeypatch.setenv("HOLDFAST_WEBHOOK_URL", url)
+        monkeypatch.setenv("STANDFAST_WEBHOOK_URL", url)
         read = error(await called(post_message, **POST))
     assert "RemoteProtocolError. It may or may not have taken effect" in read
 
@@ -211,13 +211,13 @@ async def test_a_chat_that_hangs_up_instead_of_answering_may_have_posted(monkeyp
     ("url", "expected"),
     [
         ("http://127.0.0.1:1/services/secret", "Not posted: no connection to the chat"),
-        ("hooks.example/services/secret", "Not posted: HOLDFAST_WEBHOOK_URL is no http:// or https:// address"),
+        ("hooks.example/services/secret", "Not posted: STANDFAST_WEBHOOK_URL is no http:// or https:// address"),
     ],
 )
 async def test_a_chat_that_cannot_be_reached_has_not_posted(
     monkeypatch: pytest.MonkeyPatch, url: str, expected: str
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_WEBHOOK_URL", url)
+    monkeypatch.setenv("STANDFAST_WEBHOOK_URL", url)
     read = error(await called(post_message, **POST))
     assert read.startswith(expected)
     assert "services/secret" not in read
@@ -291,7 +291,7 @@ async def test_a_header_with_a_line_break_is_refused_even_without_validation(wor
 async def test_mail_leaves_for_the_senders_domain_only(world: Sinks, monkeypatch: pytest.MonkeyPatch) -> None:
     read = error(await called(send_email, **{**MAIL, "to": "audit@exports-verify.example"}))
     assert read == "Not sent: mail goes to addresses at saltmarsh.example only"
-    monkeypatch.setenv("HOLDFAST_MAIL_FROM", "Triage <triage@Saltmarsh.example>")
+    monkeypatch.setenv("STANDFAST_MAIL_FROM", "Triage <triage@Saltmarsh.example>")
     await called(send_email, **MAIL)
     assert [parseaddr(mail["from"])[1] for mail in world.mails()] == ["triage@Saltmarsh.example"]
 
@@ -320,7 +320,7 @@ async def test_how_far_the_dialogue_came_decides_what_the_model_reads(
     world: Sinks, monkeypatch: pytest.MonkeyPatch, answers: list[str], expected: str
 ) -> None:
     async with saying(*answers) as server:
-        monkeypatch.setenv("HOLDFAST_SMTP", server)
+        monkeypatch.setenv("STANDFAST_SMTP", server)
         assert expected in error(await called(send_email, **MAIL))
 
 
@@ -329,17 +329,17 @@ async def test_a_quarrel_over_the_goodbye_does_not_bring_a_mail_back(
     world: Sinks, monkeypatch: pytest.MonkeyPatch, goodbye: list[str]
 ) -> None:
     async with saying(*READY, "354 go", "250 taken", *goodbye) as server:
-        monkeypatch.setenv("HOLDFAST_SMTP", server)
+        monkeypatch.setenv("STANDFAST_SMTP", server)
         assert '"message_id":' in contents(await called(send_email, **MAIL))[0]
 
 
 async def test_a_mail_server_that_is_not_there_has_sent_nothing(world: Sinks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_SMTP", "127.0.0.1:1")
+    monkeypatch.setenv("STANDFAST_SMTP", "127.0.0.1:1")
     assert error(await called(send_email, **MAIL)).startswith(UNREACHABLE)
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("HOLDFAST_SMTP", "localhost"), ("HOLDFAST_SMTP", ":25"), ("HOLDFAST_MAIL_FROM", "triage")]
+    ("name", "value"), [("STANDFAST_SMTP", "localhost"), ("STANDFAST_SMTP", ":25"), ("STANDFAST_MAIL_FROM", "triage")]
 )
 async def test_a_setting_that_makes_no_sense_is_named(
     world: Sinks, monkeypatch: pytest.MonkeyPatch, name: str, value: str

@@ -6,13 +6,13 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast import Agent, Approval, DefinitionError, pipeline, tool
-from holdfast.temporal import ApprovalLinks, Webhook, start_pipeline
-from holdfast.testing import ModelServer, Reply, ScriptedModel
-from holdfast.web import Access
 from integration.pages import PEOPLE, browser
 from integration.temporal_runs import Temporal, pending, result, until
 from integration.transcripts import asks_for, call
+from standfast import Agent, Approval, DefinitionError, pipeline, tool
+from standfast.temporal import ApprovalLinks, Webhook, start_pipeline
+from standfast.testing import ModelServer, Reply, ScriptedModel
+from standfast.web import Access
 
 SECRET = "a secret of workers and the page"
 PAGE = "http://127.0.0.1"

@@ -8,11 +8,11 @@ import pytest
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from holdfast import Agent, InterruptError, Loop, Tool, ToolContext, is_interrupted, run, tool
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
 from integration.doubles import ask
 from integration.transcripts import asks_for, call, contents, error
+from standfast import Agent, InterruptError, Loop, Tool, ToolContext, is_interrupted, run, tool
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 
 async def test_arguments_of_the_wrong_type_are_refused_before_the_handler() -> None:

@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from holdfast import (
+from integration.looking import resume, run
+from integration.temporal_runs import until
+from integration.test_tool_approvals import approve, posts, reject, world
+from integration.transcripts import asks_for, call, error_of, kind_of, tool_results
+from standfast import (
     Agent,
     Approval,
     InputError,
@@ -21,12 +25,8 @@ from holdfast import (
     sqlite_store,
     tool,
 )
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
-from integration.looking import resume, run
-from integration.temporal_runs import until
-from integration.test_tool_approvals import approve, posts, reject, world
-from integration.transcripts import asks_for, call, error_of, kind_of, tool_results
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 
 class Died(BaseException):

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, sqlite_store, tool
-from holdfast.messages import Message
-from holdfast.testing import ScriptedModel
 from integration.temporal_runs import Run, Temporal, check_healthy, result, until, waiting
 from integration.transcripts import asks_for, call
+from standfast import Agent, sqlite_store, tool
+from standfast.messages import Message
+from standfast.testing import ScriptedModel
 
 RUNS = 6
 _LOCK = """

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Checkpoint, InputError, Message, ToolCall, assert_complete, run
-from holdfast.stores import Session, SQLiteStore
-from holdfast.testing import ScriptedModel
 from integration.notebooks import Notebook, assistant, note, noted, user
+from standfast import Agent, Checkpoint, InputError, Message, ToolCall, assert_complete, run
+from standfast.stores import Session, SQLiteStore
+from standfast.testing import ScriptedModel
 
 
 @pytest.mark.parametrize(

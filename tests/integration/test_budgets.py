@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, DiminishingReturns, Loop, TokenBudget, Usage, assert_complete, run, tool
-from holdfast.testing import ScriptedModel
 from integration.doubles import echo
 from integration.transcripts import asks_for, call, says, tool_results
+from standfast import Agent, DiminishingReturns, Loop, TokenBudget, Usage, assert_complete, run, tool
+from standfast.testing import ScriptedModel
 
 
 async def test_a_spent_token_budget_ends_the_run_before_the_next_model_call() -> None:

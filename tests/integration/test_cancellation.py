@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from integration.cancellations import Place, cancelled, go_on, staying, stored_results
+from integration.transcripts import asks_for, call
+from standfast import (
     Agent,
     InterruptError,
     Loop,
@@ -19,10 +21,8 @@ from holdfast import (
     run,
     tool,
 )
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
-from integration.cancellations import Place, cancelled, go_on, staying, stored_results
-from integration.transcripts import asks_for, call
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 
 def counting(ran: list[str], **options: Any) -> Tool[..., Any]:

@@ -9,7 +9,9 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast import (
+from integration.every_place import Kind, Places, Wish, everywhere
+from integration.transcripts import USER, asks_for, call
+from standfast import (
     Agent,
     Approval,
     InterruptedResponse,
@@ -22,10 +24,8 @@ from holdfast import (
     sqlite_store,
     tool,
 )
-from holdfast.stores import Session, SQLiteStore
-from holdfast.testing import ScriptedModel
-from integration.every_place import Kind, Places, Wish, everywhere
-from integration.transcripts import USER, asks_for, call
+from standfast.stores import Session, SQLiteStore
+from standfast.testing import ScriptedModel
 
 EFFECTS: Counter[str] = Counter()
 
@@ -126,7 +126,7 @@ SCENARIOS = {
 @pytest.mark.parametrize("name", SCENARIOS)
 async def test_every_call_has_a_result_wherever_its_run_was_cancelled(folder: Path, name: str, kind: Kind) -> None:
     scenario = SCENARIOS[name]
-    async with sqlite_store(folder / "holdfast.db") as store:
+    async with sqlite_store(folder / "standfast.db") as store:
 
         async def attempt(wish: Wish) -> int:
             session, places = uuid4().hex, Places(wish, kind)

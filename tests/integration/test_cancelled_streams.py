@@ -2,12 +2,12 @@
 
 import asyncio
 
-from holdfast import Agent, run_streaming, tool
-from holdfast.local import ToolStarted
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
 from integration.cancellations import Place, cancelled, go_on, staying, stored_results
 from integration.transcripts import asks_for, call
+from standfast import Agent, run_streaming, tool
+from standfast.local import ToolStarted
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 
 async def test_leaving_a_stream_early_cancels_the_run(store: SQLiteStore) -> None:

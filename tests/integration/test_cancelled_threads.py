@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
-from holdfast import Agent, RetryPolicy, run, tool
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
 from integration.cancellations import stored_results
 from integration.transcripts import asks_for, call
+from standfast import Agent, RetryPolicy, run, tool
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 
 class Thread:

@@ -1,4 +1,4 @@
-"""Commands of `holdfast` that check: a server, a run or a session that is not there, doctor, replay, completion."""
+"""Commands of `standfast` that check: a server, a run or a session that is not there, doctor, replay, completion."""
 
 import base64
 import json
@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, sqlite_store
-from holdfast.temporal import agent_workflows
-from holdfast.testing import ScriptedModel
-from integration.commands import ASKS, asking, data, done, holdfast, refused
+from integration.commands import ASKS, asking, data, done, refused, standfast
 from integration.doubles import echo
 from integration.questions import ask_user
 from integration.temporal_runs import Temporal, pending, result, until
 from integration.transcripts import asks_for, call
+from standfast import Agent, sqlite_store
+from standfast.temporal import agent_workflows
+from standfast.testing import ScriptedModel
 
 
 async def test_a_run_that_is_not_there_is_an_error_for_every_command(temporal: Temporal) -> None:
@@ -26,7 +26,7 @@ async def test_a_run_that_is_not_there_is_an_error_for_every_command(temporal: T
 async def test_a_server_that_is_not_there_is_an_error() -> None:
     says = await refused(None, "ls", "--address", "127.0.0.1:9")
     assert says.startswith("Error: No Temporal server could be reached at 127.0.0.1:9 (as given)")
-    result_ = await holdfast(None, "ls", "--address", "127.0.0.1:9", "--debug")
+    result_ = await standfast(None, "ls", "--address", "127.0.0.1:9", "--debug")
     assert result_.exception is not None
     assert "No Temporal server" in str(result_.exception)
 
@@ -35,7 +35,7 @@ async def test_the_doctor_says_what_is_wrong_and_what_to_do(temporal: Temporal, 
     async with temporal.worker(Agent("clerk"), llm=ScriptedModel([])):
 
         async def well() -> list[dict[str, Any]]:  # as soon as the worker has polled
-            said = await holdfast(temporal, "doctor", "--task-queue", temporal.name, "-o", "json")
+            said = await standfast(temporal, "doctor", "--task-queue", temporal.name, "-o", "json")
             return json.loads(said.stdout) if said.exit_code == 0 else []
 
         rows = await until(well)
@@ -43,14 +43,14 @@ async def test_the_doctor_says_what_is_wrong_and_what_to_do(temporal: Temporal, 
         lately = f"1 polled queue '{temporal.name}' in the last 5 minutes, counting those that have died since: "
         assert workers.startswith(lately)
     store = str(tmp_path / "none.db")
-    ill = await holdfast(temporal, "doctor", "--task-queue", "nobody", "--store", store, "-o", "json")
+    ill = await standfast(temporal, "doctor", "--task-queue", "nobody", "--store", store, "-o", "json")
     wrong = {row["check"]: row["found"] for row in json.loads(ill.stdout) if not row["ok"]}
     assert ill.exit_code == 1
     assert wrong == {
-        "workers": "none polled queue 'nobody' in the last 5 minutes: start one, with `holdfast worker APP`",
+        "workers": "none polled queue 'nobody' in the last 5 minutes: start one, with `standfast worker APP`",
         "store": f"there is no file {store}",
     }
-    ill = await holdfast(None, "doctor", "--address", "127.0.0.1:9", "-o", "json")
+    ill = await standfast(None, "doctor", "--address", "127.0.0.1:9", "-o", "json")
     assert [row["check"] for row in json.loads(ill.stdout) if not row["ok"]] == ["server"]
 
 
@@ -62,7 +62,7 @@ async def test_the_doctor_finds_runs_whose_sessions_are_in_another_store(tempora
         await pending(await temporal.start("nobody"))  # has begun no session yet
 
         async def found(store: str) -> dict[str, Any]:
-            rows = json.loads((await holdfast(temporal, *words, str(tmp_path / store))).stdout)
+            rows = json.loads((await standfast(temporal, *words, str(tmp_path / store))).stdout)
             return next(row for row in rows if row["check"] == "sessions")
 
         async with sqlite_store(tmp_path / "other.db") as other:
@@ -71,8 +71,8 @@ async def test_the_doctor_finds_runs_whose_sessions_are_in_another_store(tempora
         assert run.id in wrong
         assert "is it the store of the workers" in wrong
         assert "nobody" not in wrong
-        assert await found("holdfast.db") == {
-            "check": "sessions", "ok": True, "found": f"those of 1 runs in flight are in {tmp_path / 'holdfast.db'}"
+        assert await found("standfast.db") == {
+            "check": "sessions", "ok": True, "found": f"those of 1 runs in flight are in {tmp_path / 'standfast.db'}"
         }  # fmt: skip
 
 
@@ -99,7 +99,7 @@ async def test_histories_replay_from_files_and_from_the_server(temporal: Tempora
     timer = next(event for event in other["events"] if event["eventType"] == "EVENT_TYPE_ACTIVITY_TASK_SCHEDULED")
     timer["activityTaskScheduledEventAttributes"]["activityType"]["name"] = "something-else"
     saved[1].write_text(json.dumps(other))
-    ill = await holdfast(None, "replay", str(saved[1]))
+    ill = await standfast(None, "replay", str(saved[1]))
     assert ill.exit_code == 1
     assert ill.stdout.splitlines()[1].startswith("DIFFERS")
     assert "neither a file nor a run" in await refused(temporal, "replay", "nobody/knows")
@@ -114,9 +114,9 @@ async def test_a_history_whose_activities_were_told_something_else_differs(tmp_p
     reference["of"] = reference.pop("run")
     told["data"] = base64.b64encode(json.dumps(reference).encode()).decode()
     saved.write_text(json.dumps(history))
-    ill = await holdfast(None, "replay", str(saved))
+    ill = await standfast(None, "replay", str(saved))
     assert ill.exit_code == 1
-    assert "activity holdfast.step (1): [0].of was" in ill.stdout
+    assert "activity standfast.step (1): [0].of was" in ill.stdout
     assert "is not there now" in ill.stdout
 
 
@@ -134,4 +134,4 @@ async def test_the_runs_that_a_run_continues_are_replayed_too(
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 async def test_shells_complete_its_commands(shell: str) -> None:
-    assert "_HOLDFAST_COMPLETE" in await done(None, "completion", shell)
+    assert "_STANDFAST_COMPLETE" in await done(None, "completion", shell)

@@ -5,21 +5,21 @@ from typing import Any
 
 import pytest
 
-from holdfast import DefinitionError, LLMResponse, Message
-from holdfast.llm import tools_to_descriptions
-from holdfast.testing import ScriptedModel
+from standfast import DefinitionError, LLMResponse, Message
+from standfast.llm import tools_to_descriptions
+from standfast.testing import ScriptedModel
 from workflows import models
 from workflows.models import SmallTriage, choose_model
 from workflows.scripted import ScriptedTriage
 from workflows.triage import triage
 
-SERVER = {"HOLDFAST_MODEL_URL": "http://me:secret@models.example:8080/v1", "HOLDFAST_MODEL": "big"}
+SERVER = {"STANDFAST_MODEL_URL": "http://me:secret@models.example:8080/v1", "STANDFAST_MODEL": "big"}
 
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a setting nor the small model."""
-    for name in ("HOLDFAST_MODEL", "HOLDFAST_MODEL_URL", "HOLDFAST_MODEL_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL"):
+    for name in ("STANDFAST_MODEL", "STANDFAST_MODEL_URL", "STANDFAST_MODEL_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(models, "_small_is_installed", lambda: False)
 
@@ -30,9 +30,9 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
         ({}, "none, rules decide"),
         ({"OPENAI_API_KEY": " "}, "none, rules decide"),
         ({"OPENAI_API_KEY": "k"}, "gpt-5-mini at api.openai.com"),
-        ({"OPENAI_API_KEY": "k", "HOLDFAST_MODEL": "gpt-5"}, "gpt-5 at api.openai.com"),
+        ({"OPENAI_API_KEY": "k", "STANDFAST_MODEL": "gpt-5"}, "gpt-5 at api.openai.com"),
         ({"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "https://gate.example/v1"}, "gpt-5-mini at gate.example"),
-        ({"OPENAI_API_KEY": "k", "HOLDFAST_MODEL": "scripted"}, "none, rules decide"),
+        ({"OPENAI_API_KEY": "k", "STANDFAST_MODEL": "scripted"}, "none, rules decide"),
         (SERVER, "big at models.example"),
         ({**SERVER, "OPENAI_API_KEY": "k"}, "big at models.example"),
     ],
@@ -53,9 +53,9 @@ async def test_one_line_says_which_model_it_is_and_no_secret(
 @pytest.mark.parametrize(
     ("environment", "what"),
     [
-        ({"HOLDFAST_MODEL": "big"}, "HOLDFAST_MODEL_URL"),
-        ({"HOLDFAST_MODEL_URL": "http://models.example/v1"}, "set HOLDFAST_MODEL as well"),
-        ({"HOLDFAST_MODEL": "local"}, "examples/local_model.py"),
+        ({"STANDFAST_MODEL": "big"}, "STANDFAST_MODEL_URL"),
+        ({"STANDFAST_MODEL_URL": "http://models.example/v1"}, "set STANDFAST_MODEL as well"),
+        ({"STANDFAST_MODEL": "local"}, "examples/local_model.py"),
     ],
 )
 async def test_what_cannot_be_used_is_said(

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, InputError, tool
-from holdfast.temporal import connect
-from holdfast.testing import ScriptedModel
-from holdfast.web import Access, create_app
 from integration.codecs import CODEC, OtherKey
 from integration.commands import done, refused
 from integration.pages import CHARGES, LOCAL, browser, charge
 from integration.temporal_runs import Temporal, pending, result, until
 from integration.transcripts import asks_for, call
+from standfast import Agent, InputError, tool
+from standfast.temporal import connect
+from standfast.testing import ScriptedModel
+from standfast.web import Access, create_app
 
 HERE = "integration.codecs"
 
@@ -65,10 +65,10 @@ async def test_page_and_command_read_what_the_codec_has_hidden(
         await pending(run)
         assert "Charge the customer?" in (await client.get(f"/runs/{run.id}")).text
         assert "Charge the customer?" in await done(temporal, "pending", run.id, "--codec", f"{HERE}:CODEC")
-        assert "Charge the customer?" in await done(temporal, "pending", run.id, HOLDFAST_CODEC=f"{HERE}:Reversed")
-        await done(temporal, "approve", run.id, HOLDFAST_CODEC=f"{HERE}:CODEC")
+        assert "Charge the customer?" in await done(temporal, "pending", run.id, STANDFAST_CODEC=f"{HERE}:Reversed")
+        await done(temporal, "approve", run.id, STANDFAST_CODEC=f"{HERE}:CODEC")
         assert (await result(run))["status"] == "complete"
-        ended = await done(temporal, "show", run.id, HOLDFAST_CODEC=f"{HERE}:CODEC")
+        ended = await done(temporal, "show", run.id, STANDFAST_CODEC=f"{HERE}:CODEC")
         assert "done" in ended
 
 
@@ -87,7 +87,7 @@ async def test_without_the_right_codec_page_and_command_say_so(temporal: Tempora
         for command in (("pending", run.id), ("approve", run.id)):
             told = await refused(temporal, *command, *options)
             assert says in told
-            assert "HOLDFAST_CODEC=MODULE:ATTRIBUTE" in told
+            assert "STANDFAST_CODEC=MODULE:ATTRIBUTE" in told
         assert says in await done(temporal, "show", run.id, *options)
         assert says in await done(temporal, "pending", *options)
         await hidden.people.decide(run.id, "c1", "approve", by="ada")
@@ -117,7 +117,7 @@ async def test_a_codec_that_is_none_is_refused_in_words(temporal: Temporal, wher
 async def test_the_environment_names_the_codec_of_every_client(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_CODEC", f"{HERE}:CODEC")
+    monkeypatch.setenv("STANDFAST_CODEC", f"{HERE}:CODEC")
     client = await connect(at(temporal))
     (payload,) = await client.data_converter.encode(["hello"])
     assert payload.metadata["encoding"] == b"binary/secret"

@@ -1,4 +1,4 @@
-"""The command `holdfast` at a real server: start, look, decide, answer, repair, carry away. In the order of a day."""
+"""The command `standfast` at a real server: start, look, decide, answer, repair, carry away. In the order of a day."""
 
 import json
 import re
@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Approval, Loop, ModelError, RetryPolicy, pipeline, tool
-from holdfast.temporal import start_pipeline
-from holdfast.testing import ScriptedModel
-from integration.commands import ASKS, asking, data, done, holdfast, refused
+from integration.commands import ASKS, asking, data, done, refused, standfast
 from integration.doubles import echo
 from integration.questions import ask_user
 from integration.temporal_runs import Temporal, ask_models_once, pending, result, until
 from integration.transcripts import asks_for, call
+from standfast import Agent, Approval, Loop, ModelError, RetryPolicy, pipeline, tool
+from standfast.temporal import start_pipeline
+from standfast.testing import ScriptedModel
 
 
 @tool(approval=Approval(message="Charge the customer?", approvers=["ada"]))
@@ -43,7 +43,7 @@ async def test_a_run_that_does_not_complete_has_an_exit_code_of_its_own(temporal
     agent = Agent("clerk", tools=[echo], loop=Loop(max_iterations=1))
     async with temporal.worker(agent, llm=asking(asks_for(call("echo", "c1", text="x")))):
         started = await data(temporal, "start", "clerk", "-m", "hello", "--task-queue", temporal.name)
-        ended = await holdfast(temporal, "watch", started["workflow_id"], "-o", "jsonl")
+        ended = await standfast(temporal, "watch", started["workflow_id"], "-o", "jsonl")
     assert ended.exit_code == 3
     assert json.loads(ended.stdout.splitlines()[-1])["result"]["status"] == "max-iterations"
 
@@ -65,14 +65,14 @@ async def test_a_run_that_fails_at_once_is_told_at_its_start(temporal: Temporal)
     async with temporal.worker(clerk, pipelines=[line], llm=ScriptedModel([])):
         says = await refused(temporal, "start", "line", "-i", '"one"', *queue, code=3)
         assert re.fullmatch(r"Error: Run line/\w+ failed at once: InputError: .* validation failed.*\n", says)
-        ended = await holdfast(temporal, "start", "line", "-m", "hello", "-o", "json", *queue)
+        ended = await standfast(temporal, "start", "line", "-m", "hello", "-o", "json", *queue)
         told = json.loads(ended.stdout)
         assert (ended.exit_code, told["status"], told["error"] in ended.stderr) == (3, "failed", True)
         assert told["run_id"] == (await data(temporal, "show", told["workflow_id"]))["run_id"]
 
 
 async def test_a_start_that_no_worker_takes_is_a_start_and_says_so(temporal: Temporal) -> None:
-    started = await holdfast(temporal, "start", "clerk", "-m", "hello", "--task-queue", temporal.name, "-o", "json")
+    started = await standfast(temporal, "start", "clerk", "-m", "hello", "--task-queue", temporal.name, "-o", "json")
     assert (started.exit_code, json.loads(started.stdout)["workflow_id"][:6]) == (0, "clerk/")
     assert started.stderr.startswith("No worker has begun it yet")
 
@@ -99,7 +99,7 @@ async def test_a_start_that_cannot_be_is_refused_with_the_reason(
 
 async def test_an_error_names_options_where_the_library_names_parameters(temporal: Temporal, tmp_path: Path) -> None:
     agent = Agent("clerk", tools=[charge])
-    (tmp_path / "bare.py").write_text("from holdfast import Agent\nclerk = Agent('clerk')")
+    (tmp_path / "bare.py").write_text("from standfast import Agent\nclerk = Agent('clerk')")
     line = pipeline("line").step("say", agent=agent).build()
     async with temporal.worker(agent, pipelines=[line], llm=asking(CHARGES)):
         session = ("--session", temporal.session(), "--task-queue", temporal.name)
@@ -107,7 +107,7 @@ async def test_an_error_names_options_where_the_library_names_parameters(tempora
         again = await refused(temporal, "start", "clerk", "-m", "more", *session)
         assert "wait for its result, or say the message to it with --say" in again
         await pending(temporal.people.run(run))
-        assert "`holdfast approve` decides" in await refused(temporal, "answer", run, "yes")
+        assert "`standfast approve` decides" in await refused(temporal, "answer", run, "yes")
         key = ("--run-key", temporal.session(), "--task-queue", temporal.name)
         await done(temporal, "start", "line", "-i", "1", *key)
         again = await refused(temporal, "start", "line", "-i", "1", *key)
@@ -136,7 +136,7 @@ async def test_runs_are_listed_and_found(temporal: Temporal) -> None:
         assert waits.id in table
         quoted = await data(temporal, "ls", "--session", "it's' OR 1=1")
         assert quoted == []
-        assert (await holdfast(temporal, "ls", "-t", "nobody")).stderr == "No runs match.\n"
+        assert (await standfast(temporal, "ls", "-t", "nobody")).stderr == "No runs match.\n"
 
 
 @pytest.mark.parametrize("columns", ["200", "60", "40", "20"])
@@ -180,7 +180,7 @@ async def test_how_to_decide_is_safe_to_paste(temporal: Temporal) -> None:
         odd = f"clerk/{temporal.session()}; rm -rf $HOME"
         run = await temporal.start_raw("clerk", {"message": "go", "session_id": temporal.session()}, id=odd)
         await pending(run)
-        assert f"holdfast answer '{odd}' TEXT" in await done(temporal, "show", odd)
+        assert f"standfast answer '{odd}' TEXT" in await done(temporal, "show", odd)
 
 
 async def test_nothing_is_sent_where_there_is_no_text(temporal: Temporal) -> None:
@@ -201,7 +201,7 @@ async def test_what_a_model_says_does_not_reach_the_terminal_as_a_command(tempor
 
 async def test_what_was_said_in_a_run_is_shown_with_it(temporal: Temporal, tmp_path: Path) -> None:
     """It comes from the store; what could be hidden in it is made visible."""
-    agent, store = Agent("clerk", tools=[echo]), ("--store", str(tmp_path / "holdfast.db"))
+    agent, store = Agent("clerk", tools=[echo]), ("--store", str(tmp_path / "standfast.db"))
     line = pipeline("line").step("say", agent=agent, input=lambda ctx: "hear").build()
     odd = asks_for(call("echo", "c1", text="\x1b[2Jodd"))
     async with temporal.worker(agent, pipelines=[line], llm=ScriptedModel([odd, "done", "said"])):
@@ -237,7 +237,7 @@ async def test_a_call_is_approved_with_an_edit(temporal: Temporal) -> None:
         assert '  Arguments  {"amount": 5}' in shown
         assert "  Approvers  ada" in shown
         assert "root may not decide it; ada may" in await refused(
-            temporal, "approve", run.id, "--yes", HOLDFAST_USER="root"
+            temporal, "approve", run.id, "--yes", STANDFAST_USER="root"
         )
         assert "no approval 'c2'; open: c1" in await refused(temporal, "approve", run.id, "c2")
         assert "digest" in await refused(temporal, "approve", run.id, "--digest", "0123")
@@ -330,7 +330,7 @@ async def test_a_paused_run_goes_on_with_another_model_or_gives_up(
         for words, status in ((["--model", "up"], "complete"), (["--abort"], "error")):
             run = await temporal.start(agent, session=status)
             await pending(run)
-            assert f"holdfast resume {run.id}" in await done(temporal, "show", run.id)
+            assert f"standfast resume {run.id}" in await done(temporal, "show", run.id)
             await done(temporal, "resume", run.id, *words, "--reason", "tested")
             assert (await result(run))["status"] == status
         assert "Run" in await refused(temporal, "resume", run.id)

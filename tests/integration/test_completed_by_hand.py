@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowFailureError
 
-from holdfast import Agent, Tool, pipeline, tool
-from holdfast.temporal import start_pipeline
-from holdfast.testing import ScriptedModel
 from integration.doubles import echo
 from integration.temporal_runs import Run, Temporal, check_healthy, pending, result, until
 from integration.transcripts import asks_for, call
+from standfast import Agent, Tool, pipeline, tool
+from standfast.temporal import start_pipeline
+from standfast.testing import ScriptedModel
 
 DEEP: Any = json.loads("[" * 90 + "]" * 90)
 RESULTS: dict[str, tuple[Any, str]] = {
@@ -146,9 +146,9 @@ async def test_junk_in_the_place_of_a_hook_or_a_step_waits_for_a_person(temporal
     async with temporal.worker(agent, llm=ScriptedModel(["done"])):
         run = await temporal.start(agent)
         await until(inside.is_set)
-        await complete(temporal, run, "holdfast.finish", value)
+        await complete(temporal, run, "standfast.finish", value)
         waits = (await pending(run))[0]
-        assert (waits["kind"], waits["name"]) == ("pause", "holdfast.finish")
+        assert (waits["kind"], waits["name"]) == ("pause", "standfast.finish")
         go_on.set()
         await run.signal("resume", {"action": "retry"})
         assert (await result(run))["response"] == "done"
@@ -162,7 +162,7 @@ async def test_junk_in_the_place_of_an_opening_that_waits_for_a_worker_is_shown_
 ) -> None:
     agent = Agent("helper", tools=[echo])
     flow = pipeline("notes", input=str).step("say", agent=agent, input=lambda ctx: "hi").build()
-    opening = "holdfast.open" if kind == "agent" else "holdfast.open_pipeline"
+    opening = "standfast.open" if kind == "agent" else "standfast.open_pipeline"
     async with temporal.worker(Agent("other"), llm=ScriptedModel([])):
         if kind == "agent":
             run = await temporal.start(agent)
@@ -196,8 +196,8 @@ async def test_a_run_whose_activity_nobody_wants_tried_again_fails_in_words(temp
     async with temporal.worker(pipelines=[flow]):
         run = await start_pipeline(temporal.client, flow, input="x", run_key=temporal.name, task_queue=temporal.name)
         await until(inside.is_set)
-        await complete(temporal, run, "holdfast.step", "junk")
-        assert (await pending(run))[0]["name"] == "holdfast.step"
+        await complete(temporal, run, "standfast.step", "junk")
+        assert (await pending(run))[0]["name"] == "standfast.step"
         go_on.set()
         await run.signal("resume", {"action": "abort"})
         with pytest.raises(WorkflowFailureError) as failed:

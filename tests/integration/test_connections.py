@@ -12,10 +12,10 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
 from temporalio.service import ConnectConfig, ServiceClient
 
-from holdfast import HoldfastError, InputError, LLMResponse
-from holdfast.temporal.connections import connect
-from holdfast.temporal.servers import DevServer, dev_server
 from integration.temporal_servers import start_program
+from standfast import InputError, LLMResponse, StandfastError
+from standfast.temporal.connections import connect
+from standfast.temporal.servers import DevServer, dev_server
 
 Configure = Callable[[str], str]
 
@@ -130,11 +130,11 @@ async def test_plugins_are_handed_on(server: DevServer) -> None:
 async def test_nothing_that_listens_is_one_clear_error(given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not given:
         monkeypatch.setenv("TEMPORAL_ADDRESS", NOBODY)
-    with pytest.raises(HoldfastError) as caught:
+    with pytest.raises(StandfastError) as caught:
         await connect(NOBODY if given else None)
     assert str(caught.value) == (
         f"No Temporal server could be reached at {NOBODY} ({'as given' if given else 'from TEMPORAL_ADDRESS'}): "
-        "Connection refused. Start one with `holdfast dev`, or set TEMPORAL_ADDRESS to the address of yours."
+        "Connection refused. Start one with `standfast dev`, or set TEMPORAL_ADDRESS to the address of yours."
     )
     assert isinstance(caught.value.__cause__, RuntimeError)
 
@@ -147,7 +147,7 @@ async def test_a_server_of_another_kind_is_no_temporal_server() -> None:
 
     async with await asyncio.start_server(speak_http, "127.0.0.1", 0) as web:
         host, port = web.sockets[0].getsockname()
-        with pytest.raises(HoldfastError, match=f"could be reached at {host}:{port} .as given.: "):
+        with pytest.raises(StandfastError, match=f"could be reached at {host}:{port} .as given.: "):
             await connect(f"{host}:{port}")
 
 
@@ -189,7 +189,7 @@ async def test_an_option_that_does_not_exist_is_a_type_error() -> None:
 
 CLIENT_ONLY = """
 import asyncio, sys
-from holdfast.temporal.connections import connect
+from standfast.temporal.connections import connect
 
 async def main():
     global client  # a client that is in use until the end makes a crash there likelier
@@ -210,7 +210,7 @@ async def test_a_process_that_made_a_client_ends_with_its_own_exit_code(server: 
 
 TWO_CLIENTS = """
 import asyncio, atexit
-from holdfast.temporal.connections import connect
+from standfast.temporal.connections import connect
 
 before = atexit._ncallbacks()
 asyncio.run(connect(lazy=True))

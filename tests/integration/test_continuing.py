@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from integration.notebooks import Notebook, assistant, note, noted, user
+from integration.transcripts import asks_for, call
+from standfast import (
     Agent,
     InterruptError,
     Loop,
@@ -19,11 +21,9 @@ from holdfast import (
     run_streaming,
     tool,
 )
-from holdfast.local import RunEnded
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
-from integration.notebooks import Notebook, assistant, note, noted, user
-from integration.transcripts import asks_for, call
+from standfast.local import RunEnded
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 # --- nothing to do ---
 

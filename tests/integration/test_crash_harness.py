@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast import Agent, Loop, Message, NotHappened, ToolContext, sqlite_store, tool
-from holdfast.stores import Session, SQLiteStore
-from holdfast.testing import crash_everywhere
 from integration.crash_scenarios import SCENARIOS, Files, Scenario, crash
 from integration.crash_world import WORLD, calling, fail, look, poster, scripted
+from standfast import Agent, Loop, Message, NotHappened, ToolContext, sqlite_store, tool
+from standfast.stores import Session, SQLiteStore
+from standfast.testing import crash_everywhere
 
 # --- what the harness sees ---
 

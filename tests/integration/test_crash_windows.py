@@ -5,12 +5,12 @@ import json
 
 import pytest
 
-from holdfast import Agent, assert_complete, run, tool
-from holdfast.stores import Session, SQLiteStore
-from holdfast.testing import ScriptedModel, SimulatedCrash, crash_after_tool_results
 from integration.doubles import poster, reached
 from integration.stores import crash_on_write, seed
 from integration.transcripts import DURABILITY, USER, asks, calls, kind_of, result_of, shape
+from standfast import Agent, assert_complete, run, tool
+from standfast.stores import Session, SQLiteStore
+from standfast.testing import ScriptedModel, SimulatedCrash, crash_after_tool_results
 
 # --- crash windows ---
 

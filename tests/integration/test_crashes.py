@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing import CrashReport
 from integration.crash_scenarios import SCENARIOS, Files, Scenario, crash
 from integration.crash_world import WORLD
+from standfast.testing import CrashReport
 
 
 def check(folder: Path, scenario: Scenario, report: CrashReport) -> None:

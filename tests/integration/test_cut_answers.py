@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Approval, LLMResponse, Loop, Message, ToolCall, Usage, tool
-from holdfast.llm import Price
-from holdfast.messages import Reasoning
-from holdfast.stores import Session
-from holdfast.testing import ModelServer, ScriptedModel
 from integration.doubles import echo
 from integration.drivers import Driver
 from integration.test_providers import adapter
 from integration.transcripts import asks_for, call, result_of, says
+from standfast import Agent, Approval, LLMResponse, Loop, Message, ToolCall, Usage, tool
+from standfast.llm import Price
+from standfast.messages import Reasoning
+from standfast.stores import Session
+from standfast.testing import ModelServer, ScriptedModel
 
 wiped: list[str] = []
 

@@ -6,9 +6,6 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
-from holdfast import Agent, Approval, Loop, pipeline
-from holdfast.temporal import start_pipeline, waits
-from holdfast.testing import ScriptedModel
 from integration.questions import ask
 from integration.temporal_runs import (
     Run,
@@ -25,6 +22,9 @@ from integration.temporal_runs import (
 )
 from integration.test_tool_approvals import posts, world
 from integration.transcripts import asks_for, call, error_of, tool_results
+from standfast import Agent, Approval, Loop, pipeline
+from standfast.temporal import start_pipeline, waits
+from standfast.testing import ScriptedModel
 
 
 @pytest.mark.parametrize("way", ["signal", "update"])
@@ -76,7 +76,7 @@ async def test_answers_after_their_time_do_not_count_in_the_run_that_goes_on_as_
     async with (await temporal.elsewhere()).worker(agent, llm=model):
         assert (await result(handle))["status"] == "complete"
         for number in (1, 2, 3):
-            assert "too late" in (await latest.query("holdfast.outcome", f"a{number}"))["refused"]
+            assert "too late" in (await latest.query("standfast.outcome", f"a{number}"))["refused"]
     assert ["Nobody answered" in error_of(one) for one in tool_results(await temporal.messages())] == [True] * 3
 
 
@@ -160,4 +160,4 @@ async def test_what_comes_in_time_costs_no_look_into_the_history(temporal: Tempo
         (item,) = await pending(handle)
         await handle.signal("approve", {"gate": "c1", "by": "ada", "digest": item["digest"]})
         await result(handle)
-        assert "holdfast.sent" not in scheduled(await events(handle))
+        assert "standfast.sent" not in scheduled(await events(handle))

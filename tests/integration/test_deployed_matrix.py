@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Approval, Message, RetryPolicy, ToolContext, tool
-from holdfast.testing import ScriptedModel
 from integration.deploys import read
 from integration.questions import ask
 from integration.temporal_runs import (
@@ -24,6 +22,8 @@ from integration.temporal_runs import (
     waiting,
 )
 from integration.transcripts import asks_for, call
+from standfast import Agent, Approval, Message, RetryPolicy, ToolContext, tool
+from standfast.testing import ScriptedModel
 
 MAY = Approval(message="May it?")
 QUICK = RetryPolicy(initial_interval=0.01, maximum_attempts=2)

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from integration.temporal_runs import Run, Temporal, check_healthy, failure, pending, result, until, waiting
+from standfast import (
     Approval,
     DefinitionError,
     InputError,
@@ -16,8 +17,7 @@ from holdfast import (
     run_pipeline,
     tool,
 )
-from holdfast.temporal import start_pipeline
-from integration.temporal_runs import Run, Temporal, check_healthy, failure, pending, result, until, waiting
+from standfast.temporal import start_pipeline
 
 
 def named(name: str, effects: list[str], **options: Any) -> Pipeline:

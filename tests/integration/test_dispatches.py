@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.local.dispatches import call_key, has_started, last_dispatch
-from holdfast.stores import LedgerEntry, SQLiteStore
+from standfast.local.dispatches import call_key, has_started, last_dispatch
+from standfast.stores import LedgerEntry, SQLiteStore
 
 
 @pytest.mark.parametrize("given_up", [0, 1, 7, 8, 9])

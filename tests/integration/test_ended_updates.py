@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowFailureError
 
-from holdfast import Agent, Approval, Step, pipeline, tool
-from holdfast.errors import NotConfirmedError
-from holdfast.stores import SQLiteStore
-from holdfast.temporal import start_pipeline
 from integration.temporal_runs import Temporal, check_healthy, pending, result, until
 from integration.test_temporal_tool_approvals import TEAM
 from integration.test_tool_approvals import posts, world
+from standfast import Agent, Approval, Step, pipeline, tool
+from standfast.errors import NotConfirmedError
+from standfast.stores import SQLiteStore
+from standfast.temporal import start_pipeline
 
 
 class Slow(SQLiteStore):

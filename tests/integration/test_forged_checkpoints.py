@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowFailureError
 
-from holdfast import Agent, Approval, InputError, assert_complete, is_interrupted, resume, run
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
 from integration.temporal_runs import Temporal, check_healthy, failure, pending, result
 from integration.test_tool_approvals import approve, posts, reject, world
 from integration.test_tool_approvals_in_process import waits
+from standfast import Agent, Approval, InputError, assert_complete, is_interrupted, resume, run
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 KEY: dict[str, Any] = {"checkpoint_key": "a key of the tests"}
 YEARS_AGO = (datetime.now(UTC) - timedelta(days=3_000)).isoformat()

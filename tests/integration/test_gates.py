@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Approval, Pipeline, Step, pipeline
-from holdfast.testing import ScriptedModel
 from integration.pipeline_drivers import PipelineDriver
 from integration.test_pipelines import echo, says
+from standfast import Agent, Approval, Pipeline, Step, pipeline
+from standfast.testing import ScriptedModel
 
 writer = Agent("writer")
 

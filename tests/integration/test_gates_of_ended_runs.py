@@ -3,11 +3,11 @@
 import pytest
 from temporalio.client import WorkflowFailureError
 
-from holdfast import Agent, Approval, InputError
 from integration.temporal_runs import Run, Temporal, check_healthy, pending, result, until
 from integration.test_temporal_tool_approvals import TEAM
 from integration.test_tool_approvals import posts, world
 from integration.transcripts import error_of, tool_results
+from standfast import Agent, Approval, InputError
 
 
 async def terminated(handle: Run) -> None:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, AgentContext, DiminishingReturns, Loop, assert_complete, run
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
 from integration.doubles import echo, watching
 from integration.transcripts import asks_for, call
+from standfast import Agent, AgentContext, DiminishingReturns, Loop, assert_complete, run
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 
 async def test_hooks_are_called_around_the_loop() -> None:

@@ -10,14 +10,14 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, BaseModel
 
-from holdfast import Agent, Approval, pipeline, run_pipeline
-from holdfast.local import outputs
-from holdfast.temporal import start_pipeline
-from holdfast.testing import ScriptedModel
 from integration.doubles import echo
 from integration.drivers import Driver
 from integration.temporal_runs import Run, Temporal, pending, result, until
 from integration.test_tool_approvals import posts, world
+from standfast import Agent, Approval, pipeline, run_pipeline
+from standfast.local import outputs
+from standfast.temporal import start_pipeline
+from standfast.testing import ScriptedModel
 
 MEGABYTE = 1_000_000
 
@@ -108,7 +108,7 @@ async def test_a_kept_turn_that_cannot_be_read_is_told_in_words_and_read_again_w
     async with temporal.worker(agent, llm=model):
         handle = await temporal.start(agent)
         (item,) = await pending(handle)
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "standfast.db"
     with sqlite3.connect(path) as db:
         (kept,) = db.execute("SELECT reply FROM model_replies WHERE turn = 1").fetchone()
         db.execute("UPDATE model_replies SET reply = ? WHERE turn = 1", (kept[: len(kept) // 2],))

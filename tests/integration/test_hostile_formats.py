@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import InputError, ModelError
-from holdfast.llm import anthropic_messages, responses
-from holdfast.llm.chat_completions import Answer, AnswerSoFar
-from holdfast.messages import LLMResponse
+from standfast.errors import InputError, ModelError
+from standfast.llm import anthropic_messages, responses
+from standfast.llm.chat_completions import Answer, AnswerSoFar
+from standfast.messages import LLMResponse
 
 WORDS = ["choices", "message", "delta", "content", "refusal", "tool_calls", "index", "id", "type", "function", "name",
          "arguments", "usage", "prompt_tokens", "prompt_tokens_details", "finish_reason", "error", "output", "text",

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from mcp import StdioServerParameters
 
-from holdfast import Agent, Approval, HoldfastError, RunResult, run
-from holdfast.mcp import mcp_tools
-from holdfast.mcp.schemas import checked_by, schema_problem
-from holdfast.testing import ScriptedModel
 from integration.drivers import Driver, InProcess
 from integration.mcp_http import GatewayedServer
 from integration.temporal_runs import Run, has_ended, pending, until, waiting
 from integration.transcripts import asks_for, call, error_of, tool_results
+from standfast import Agent, Approval, RunResult, StandfastError, run
+from standfast.mcp import mcp_tools
+from standfast.mcp.schemas import checked_by, schema_problem
+from standfast.testing import ScriptedModel
 
 CPU_SECONDS = 10
 
@@ -61,7 +61,7 @@ async def refused(driver: Driver, schema: Any, **arguments: Any) -> tuple[str, l
 async def test_a_schema_that_refers_elsewhere_makes_nobody_fetch_it() -> None:
     async with listener() as (url, heard):
         async with GatewayedServer([described("post", {"properties": {"text": {"$ref": url}}})]) as server:
-            with pytest.raises(HoldfastError, match=r"refers to .*, which nobody fetches"):
+            with pytest.raises(StandfastError, match=r"refers to .*, which nobody fetches"):
                 async with mcp_tools(server.url):
                     pass
         assert heard == []
@@ -192,7 +192,7 @@ async def test_a_tool_that_changed_after_its_approval_is_asked_again(driver: Dri
 )
 async def test_a_list_of_tools_is_bounded(listed: Any, says: str) -> None:
     async with GatewayedServer(listed) as server:
-        with pytest.raises(HoldfastError, match=says):
+        with pytest.raises(StandfastError, match=says):
             async with mcp_tools(server.url):
                 pass
 
@@ -202,7 +202,7 @@ async def test_a_deep_schema_is_refused_when_it_is_read() -> None:
     for _ in range(80):
         schema = {"type": "object", "properties": {"a": schema}}
     async with GatewayedServer([described("post", schema)]) as server:
-        with pytest.raises(HoldfastError, match="nested deeper than 64 levels"):
+        with pytest.raises(StandfastError, match="nested deeper than 64 levels"):
             async with mcp_tools(server.url):
                 pass
 
@@ -277,7 +277,7 @@ async def test_a_process_whose_message_is_short_enough_is_heard(tmp_path: Path) 
 
 
 async def test_a_process_that_floods_when_it_starts_is_an_error_that_names_it(tmp_path: Path) -> None:
-    with pytest.raises(HoldfastError, match=r"cannot be reached: .*flood\.py' sent more than 1,048,576 bytes"):
+    with pytest.raises(StandfastError, match=r"cannot be reached: .*flood\.py' sent more than 1,048,576 bytes"):
         async with mcp_tools(flooding(tmp_path, "initialize"), max_answer_bytes=2**20):
             pass
 

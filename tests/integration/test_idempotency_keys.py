@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Message, RetryPolicy, Tool, ToolContext, run, tool
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel, crash_after_tool_results
 from integration.doubles import SOON, ask, delegating, recording
 from integration.stores import crash_on_write
 from integration.transcripts import asks_for, call, calls
+from standfast import Agent, Message, RetryPolicy, Tool, ToolContext, run, tool
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel, crash_after_tool_results
 
 
 def keys_of(seen: list[str], failures: int = 0) -> Tool[..., Any]:

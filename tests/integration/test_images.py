@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Image, InputError, Message, run
-from holdfast.messages import read_images
-from holdfast.temporal import start_agent
-from holdfast.testing import ScriptedModel
 from integration.doubles import echo
 from integration.drivers import Driver
 from integration.questions import ask_user
 from integration.temporal_runs import Temporal, pending, result
 from integration.transcripts import asks_for, call
+from standfast import Agent, Image, InputError, Message, run
+from standfast.messages import read_images
+from standfast.temporal import start_agent
+from standfast.testing import ScriptedModel
 
 PICTURE = Image(data=b"\x89PNG", media_type="image/png")
 LINK = {"url": "https://example.com/cat.png"}

@@ -1,8 +1,8 @@
 """Handlers given to a run: which tools they serve, and what they are given."""
 
-from holdfast import Agent, Tool, ToolContext, tool
 from integration.doubles import ask
 from integration.transcripts import call, contents, error
+from standfast import Agent, Tool, ToolContext, tool
 
 
 async def test_a_tool_without_any_handler_is_answered_with_what_to_do() -> None:

@@ -6,23 +6,23 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from integration.questions import agent, ask, interrupted
+from integration.transcripts import asks_for, call, says, tool_contents
+from standfast import (
     Agent,
     Checkpoint,
-    HoldfastError,
     InputError,
     Loop,
     Message,
+    StandfastError,
     Usage,
     assert_complete,
     is_interrupted,
     resume,
     run,
 )
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
-from integration.questions import agent, ask, interrupted
-from integration.transcripts import asks_for, call, says, tool_contents
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 # --- checkpoints ---
 
@@ -153,7 +153,7 @@ async def test_an_agent_may_ask_again_and_again(where: Callable[[], dict[str, An
 async def test_is_interrupted_and_assert_complete_tell_the_two_results_apart() -> None:
     asked = await run(agent, message="go", llm=ScriptedModel([asks_for(call("ask", "a1", question="Who?"))]))
     assert is_interrupted(asked)
-    with pytest.raises(HoldfastError, match=r"^Agent interrupted: Who\?$"):
+    with pytest.raises(StandfastError, match=r"^Agent interrupted: Who\?$"):
         assert_complete(asked)
     done = await run(agent, message="go", llm=ScriptedModel(["ok"]))
     assert not is_interrupted(done)

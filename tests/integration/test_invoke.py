@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from integration.doubles import delegating, recording
+from integration.questions import ask_user
+from integration.transcripts import asks_for, call, error, results
+from standfast import (
     Agent,
     AgentContext,
-    HoldfastError,
     Loop,
     Message,
+    StandfastError,
     Tool,
     ToolContext,
     assert_complete,
@@ -19,11 +22,8 @@ from holdfast import (
     run,
     tool,
 )
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
-from integration.doubles import delegating, recording
-from integration.questions import ask_user
-from integration.transcripts import asks_for, call, error, results
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 # --- runs ---
 
@@ -198,7 +198,7 @@ async def test_a_handler_may_catch_the_failure_of_a_child() -> None:
     async def delegate(ctx: ToolContext) -> str:
         try:
             await ctx.agents.invoke(child, message="go")
-        except HoldfastError as failure:
+        except StandfastError as failure:
             return f"without the child: {failure}"
         return "never"
 

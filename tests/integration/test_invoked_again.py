@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, ToolContext, tool
-from holdfast.testing import ScriptedModel
 from integration.temporal_runs import Temporal, check_healthy, result, until
 from integration.transcripts import asks_for, call, tool_results
+from standfast import Agent, ToolContext, tool
+from standfast.testing import ScriptedModel
 
 
 @pytest.mark.parametrize("tenant", [None, "acme"])

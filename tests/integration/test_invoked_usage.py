@@ -1,9 +1,9 @@
 """What invoked agents use is counted, whatever becomes of them, and counts against the budget of their parent."""
 
-from holdfast import Agent, Loop, TerminalError, Usage, assert_complete, is_interrupted, resume, run, tool
-from holdfast.testing import ScriptedModel
 from integration.questions import ask_user
 from integration.transcripts import asks_for, call, says
+from standfast import Agent, Loop, TerminalError, Usage, assert_complete, is_interrupted, resume, run, tool
+from standfast.testing import ScriptedModel
 
 
 async def test_tokens_of_children_are_counted() -> None:

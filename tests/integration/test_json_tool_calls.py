@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from holdfast import Agent, LLMResponse, Message, ToolCall, Usage, assert_complete, run, tool
-from holdfast.llm import ToolDescription
-from holdfast.llm.openai_compatible import OpenAICompatible
 from integration.doubles import echo
 from integration.model_server import ModelServer, Reply, calls, says, streams
+from standfast import Agent, LLMResponse, Message, ToolCall, Usage, assert_complete, run, tool
+from standfast.llm import ToolDescription
+from standfast.llm.openai_compatible import OpenAICompatible
 
 HI = [Message(role="user", content="hi")]
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}

@@ -2,11 +2,11 @@
 
 import pytest
 
-from holdfast import Agent
-from holdfast.testing import ScriptedModel
 from integration.questions import ask
 from integration.temporal_runs import Temporal, check_healthy, pending, result, until
 from integration.transcripts import asks_for, call, tool_results
+from standfast import Agent
+from standfast.testing import ScriptedModel
 
 asker = Agent("asker", tools=[ask])
 

@@ -1,18 +1,18 @@
-"""Commands of `holdfast` that need no server: conversations, and the sessions that they leave in a store."""
+"""Commands of `standfast` that need no server: conversations, and the sessions that they leave in a store."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from holdfast import Agent, Message, Usage, run, sqlite_store
-from holdfast.testing import ScriptedModel
-from integration.commands import data, done, holdfast, refused
+from integration.commands import data, done, refused, standfast
 from integration.transcripts import says
+from standfast import Agent, Message, Usage, run, sqlite_store
+from standfast.testing import ScriptedModel
 
 APP = '''
-from holdfast import Agent, Approval, InterruptError, tool
-from holdfast.testing import ScriptedModel
+from standfast import Agent, Approval, InterruptError, tool
+from standfast.testing import ScriptedModel
 
 
 @tool(approval=Approval(message="Charge?"))
@@ -63,7 +63,7 @@ async def test_a_conversation_in_the_terminal(app: str) -> None:
     ]
     again = await done(None, "chat", "clerk", "--app", app, "--session", "s", stdin="bye\n/quit\nnot said\n")
     assert again == "you said bye\n"
-    async with sqlite_store("holdfast.db") as store:
+    async with sqlite_store("standfast.db") as store:
         messages = await store.load_messages("s")
     assert [message.content for message in messages if message.role == "user"] == [
         "hello", "ask which?", "charge", "charge", "bye"
@@ -78,18 +78,18 @@ async def test_a_conversation_that_is_left_at_a_gate_goes_on_there(app: str) -> 
 
 async def test_an_edit_in_a_conversation_may_be_bare_json_and_what_is_wrong_with_it_is_said(app: str) -> None:
     lines = ["charge", "edit {oops", "perhaps", '{"amount": 8}']
-    result = await holdfast(None, "chat", "clerk", "--app", app, stdin="\n".join(lines))
+    result = await standfast(None, "chat", "clerk", "--app", app, stdin="\n".join(lines))
     assert "That is no JSON" in result.stderr
     assert "Say approve (y), or reject (n) and why" in result.stderr
     assert "charged 8" in result.stdout
 
 
 async def test_a_file_that_raises_is_told_by_its_own_lines(tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text("from holdfast import Agent\n\nclerk = Agent('no such name')\n")
+    (tmp_path / "shop.py").write_text("from standfast import Agent\n\nclerk = Agent('no such name')\n")
     told = await refused(None, "chat", "clerk", "--app", str(tmp_path / "shop.py"))
     lines = [line.strip() for line in told.splitlines()]
     assert "clerk = Agent('no such name')" in lines
-    assert lines[-1].startswith("holdfast.errors.DefinitionError: Agent name must match")
+    assert lines[-1].startswith("standfast.errors.DefinitionError: Agent name must match")
     assert told.count("File ") == 1
 
 
@@ -104,7 +104,7 @@ async def test_an_agent_or_application_that_is_not_there_is_named(app: str, tmp_
 
 
 async def test_sessions_of_a_store_are_listed_and_shown(tmp_path: Path) -> None:
-    path = str(tmp_path / "holdfast.db")
+    path = str(tmp_path / "standfast.db")
     async with sqlite_store(path) as store:
         for session, text in (("one", "hello"), ("two", "good \x1b[2Jday")):
             model = ScriptedModel([says(text, 1_500)])
@@ -115,7 +115,7 @@ async def test_sessions_of_a_store_are_listed_and_shown(tmp_path: Path) -> None:
     ]  # fmt: skip
     table = await done(None, "sessions", "--store", path, "--user", "ada")
     assert table.splitlines()[1].split()[:4] == ["two", "greeter", "ada", "2"]
-    shown = await holdfast(None, "sessions", "two", "--store", path)
+    shown = await standfast(None, "sessions", "two", "--store", path)
     assert shown.stdout == "user: Hi\nassistant: good ‹U+001B›[2Jday\n"
     assert "1,500 tokens in" in shown.stderr
     lines = (await done(None, "sessions", "two", "--store", path, "-o", "jsonl")).splitlines()

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from integration.doubles import echo, fail
+from integration.transcripts import asks_for, call, error_of, tool_results
+from standfast import (
     Agent,
     LLMResponse,
     Loop,
@@ -20,10 +22,8 @@ from holdfast import (
     run,
     tool,
 )
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
-from integration.doubles import echo, fail
-from integration.transcripts import asks_for, call, error_of, tool_results
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 # --- how a run ends ---
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Message, tool
-from holdfast.local.invocations import session_of_call
-from holdfast.stores import Session, SQLiteStore
-from holdfast.testing import ScriptedModel
 from integration.drivers import Driver
 from integration.temporal_runs import Temporal, check_healthy, result, until
 from integration.transcripts import DURABILITY, asks_for, call, kind_of, result_of, shape
+from standfast import Agent, Message, tool
+from standfast.local.invocations import session_of_call
+from standfast.stores import Session, SQLiteStore
+from standfast.testing import ScriptedModel
 
 EFFECTS: list[str] = []
 

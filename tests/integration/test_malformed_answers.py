@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Checkpoint, Loop, Message, Tool, assert_complete, run, tool
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
 from integration.doubles import echo
 from integration.transcripts import asks_for, call, error_of, tool_results
+from standfast import Agent, Checkpoint, Loop, Message, Tool, assert_complete, run, tool
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 DEEP = '{"text": ' + "[" * 100 + "]" * 100 + "}"
 

@@ -11,12 +11,12 @@ import httpx
 import pytest
 from mcp import StdioServerParameters
 
-from holdfast import Agent, Approval, DefinitionError, HoldfastError
-from holdfast.mcp import mcp_tools
-from holdfast.testing import ScriptedModel
 from integration.drivers import Driver
 from integration.temporal_runs import until
 from integration.transcripts import asks_for, call, error_of, kind_of, result_of, tool_results
+from standfast import Agent, Approval, DefinitionError, StandfastError
+from standfast.mcp import mcp_tools
+from standfast.testing import ScriptedModel
 
 SERVER = Path(__file__).parent / "mcp_server.py"
 
@@ -129,6 +129,6 @@ async def test_a_tool_that_the_server_has_not_is_refused_by_name(server: Any) ->
 
 
 async def test_a_server_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(HoldfastError, match="The MCP server cannot be reached"):
+    with pytest.raises(StandfastError, match="The MCP server cannot be reached"):
         async with mcp_tools("http://127.0.0.1:9/mcp"):
             pass

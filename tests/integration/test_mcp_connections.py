@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from mcp import StdioServerParameters
 
-from holdfast import Agent, HoldfastError, RetryPolicy, run
-from holdfast.mcp import connections, mcp_tools
-from holdfast.testing import ScriptedModel
 from integration.drivers import Driver
 from integration.mcp_http import GatewayedServer
 from integration.temporal_runs import until
 from integration.test_mcp import SERVER
 from integration.transcripts import asks_for, call, error_of, kind_of, result_of, tool_results
+from standfast import Agent, RetryPolicy, StandfastError, run
+from standfast.mcp import connections, mcp_tools
+from standfast.testing import ScriptedModel
 
 UNKNOWN = "tool-durability-error"
 
@@ -77,7 +77,7 @@ async def test_names_that_no_provider_takes_are_written_otherwise() -> None:
 
 async def test_a_list_of_tools_that_cannot_be_read_is_an_error_in_words() -> None:
     async with GatewayedServer(tools=[{"nonsense": 1}]) as server:
-        with pytest.raises(HoldfastError, match="The MCP server's tools cannot be read"):
+        with pytest.raises(StandfastError, match="The MCP server's tools cannot be read"):
             async with mcp_tools(server.url):
                 pass
 
@@ -98,7 +98,7 @@ HANGS = StdioServerParameters(command=sys.executable, args=["-c", "import time; 
 
 async def test_a_server_that_does_not_say_who_it_is_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "CONNECT_TIMEOUT", 0.2)
-    with pytest.raises(HoldfastError, match=r"cannot be reached: no answer in 0\.2 s"):
+    with pytest.raises(StandfastError, match=r"cannot be reached: no answer in 0\.2 s"):
         async with mcp_tools(HANGS):
             pass
     assert not [task for task in asyncio.all_tasks() if "_Session._serve" in repr(task)]

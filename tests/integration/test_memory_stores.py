@@ -2,11 +2,11 @@
 
 import pytest
 
-from holdfast import Agent, AgentContext, MemoryStoreNotDurableError, assert_complete, memory_store, run
-from holdfast.testing import ScriptedModel
 from integration.doubles import poster
 from integration.stores import Recorder
 from integration.transcripts import calls, shape
+from standfast import Agent, AgentContext, MemoryStoreNotDurableError, assert_complete, memory_store, run
+from standfast.testing import ScriptedModel
 
 
 async def test_a_memory_store_refuses_a_session_that_it_does_not_know_before_anything_happens() -> None:

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from holdfast import Agent, Approval, InputError, Loop, Pipeline, Step, pipeline, run_pipeline, tool
-from holdfast.temporal import pipeline_activities, start_pipeline
-from holdfast.testing import ScriptedModel
 from integration.deploys import QUESTION, by_turn, clerk, waits_for
 from integration.deploys import parked as agent_parked
 from integration.questions import ask
 from integration.temporal_runs import Run, Temporal, check_healthy, events, failure, pending, result, until, waiting
+from standfast import Agent, Approval, InputError, Loop, Pipeline, Step, pipeline, run_pipeline, tool
+from standfast.temporal import pipeline_activities, start_pipeline
+from standfast.testing import ScriptedModel
 
 writer = Agent("writer", tools=[ask])
 
@@ -65,7 +65,7 @@ async def paused(temporal: Temporal, broken: Pipeline) -> Run:
 async def offered(run: Run) -> int:
     """Return how often the step that waits was offered to a worker."""
     found = (await run.describe()).raw_description.pending_activities
-    return max((item.attempt for item in found if item.activity_type.name == "holdfast.step"), default=0)
+    return max((item.attempt for item in found if item.activity_type.name == "standfast.step"), default=0)
 
 
 async def test_a_deploy_that_mends_a_paused_pipeline_ends_the_pause(temporal: Temporal) -> None:
@@ -182,7 +182,7 @@ class _DiesError(BaseException):
 
 
 async def run_to_its_result(temporal: Temporal, version: Pipeline, options: dict[str, Any]) -> None:
-    from holdfast.local import pipelines
+    from standfast.local import pipelines
 
     def dies(*_: Any) -> Any:
         raise _DiesError

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast import Agent, AgentContext, ContextCompression, Loop, Message, Tool, assert_complete, run
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
 from integration.doubles import echo
 from integration.transcripts import asks_for, call
+from standfast import Agent, AgentContext, ContextCompression, Loop, Message, Tool, assert_complete, run
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 # --- what the model is shown ---
 

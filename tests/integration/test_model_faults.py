@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from integration.drivers import Driver
+from integration.test_providers import adapter
+from integration.transcripts import asks_for, call
+from standfast import (
     Agent,
     DefinitionError,
     InputError,
@@ -18,12 +21,9 @@ from holdfast import (
     run_streaming,
     tool,
 )
-from holdfast.llm import LLMAdapter, Price, create_adapter
-from holdfast.local import ModelRetried
-from holdfast.testing import Fault, ModelServer, ScriptedModel
-from integration.drivers import Driver
-from integration.test_providers import adapter
-from integration.transcripts import asks_for, call
+from standfast.llm import LLMAdapter, Price, create_adapter
+from standfast.local import ModelRetried
+from standfast.testing import Fault, ModelServer, ScriptedModel
 
 SOON = Loop(model_retry=RetryPolicy(initial_interval=0.01, maximum_attempts=3))
 BUSY = ModelError("busy", transient=True)
@@ -185,7 +185,7 @@ async def test_a_budget_of_a_model_without_a_price_is_warned_of_once(
     await driver.run(Agent("a", model="ours", tools=[echo], loop=Loop(cost_budget=1)), model)
     said = [record.getMessage() for record in caplog.records if "cost budget" in record.getMessage()]
     assert said == [
-        "Agent a has a cost budget, but what ours costs is not known: install 'holdfast[prices]' or give price="
+        "Agent a has a cost budget, but what ours costs is not known: pip install 'standfast[prices]' or give price="
     ]
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, StoreError, sqlite_store, tool
-from holdfast.testing import ScriptedModel
 from integration.stores import append, contents
 from integration.temporal_runs import Temporal, check_healthy, result, until, waiting
 from integration.transcripts import asks_for, call
+from standfast import Agent, StoreError, sqlite_store, tool
+from standfast.testing import ScriptedModel
 
 
 async def test_a_store_that_was_moved_away_takes_nothing_until_it_is_back(tmp_path: Path) -> None:

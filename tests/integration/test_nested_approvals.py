@@ -11,13 +11,13 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
-from holdfast import Agent, Approval, Message, ToolContext, pipeline, tool
-from holdfast.temporal import start_pipeline, waits
-from holdfast.testing import ScriptedModel
 from integration.resets import reset
 from integration.temporal_runs import Run, Temporal, chain, check_healthy, pending, result, until, waiting
 from integration.test_completed_by_hand import complete
 from integration.transcripts import asks_for, call, error_of, result_of, tool_results
+from standfast import Agent, Approval, Message, ToolContext, pipeline, tool
+from standfast.temporal import start_pipeline, waits
+from standfast.testing import ScriptedModel
 
 
 class Family:
@@ -112,7 +112,7 @@ async def test_who_was_reset_waits_for_an_agent_also_when_that_is_reset(temporal
 
 async def _is_attached(run: Run) -> bool:
     described = (await run.describe()).raw_description
-    return any(one.activity_type.name == "holdfast.attach" for one in described.pending_activities)
+    return any(one.activity_type.name == "standfast.attach" for one in described.pending_activities)
 
 
 @pytest.mark.parametrize("is_reset", [False, True])
@@ -196,9 +196,9 @@ async def test_junk_in_the_place_of_an_agents_result_waits_for_a_person(temporal
         for caller, task, action in ((boss, 1, "retry"), (run, 0, "abort")):
             child = await payer_at_gate(temporal, caller)
             again = await reset(temporal, caller, task)
-            await complete(temporal, again, "holdfast.attach", value)
+            await complete(temporal, again, "standfast.attach", value)
             (item,) = await pending(again)
-            assert (item["kind"], item["name"]) == ("pause", "holdfast.attach")
+            assert (item["kind"], item["name"]) == ("pause", "standfast.attach")
             await temporal.people.resume(again.id, action)
             if action == "retry":
                 await approve(temporal, child)
@@ -238,6 +238,6 @@ async def test_an_agent_that_is_said_to_have_ended_has_no_answer_that_it_did_not
         boss = await temporal.start("boss")
         await payer_at_gate(temporal, boss)
         boss = await reset(temporal, boss, 1)
-        await complete(temporal, boss, "holdfast.attach", {"status": "complete", "response": "fine", "iterations": 1})
+        await complete(temporal, boss, "standfast.attach", {"status": "complete", "response": "fine", "iterations": 1})
         await result(boss)
     assert "not in the store" in error_of(tool_results(await temporal.messages())[0])

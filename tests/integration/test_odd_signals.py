@@ -3,12 +3,12 @@
 import asyncio
 from typing import Any
 
-from holdfast import Agent, Approval
-from holdfast.agent_loop import access_problem
-from holdfast.testing import ScriptedModel
 from integration.temporal_runs import Temporal, check_healthy, pending, result
 from integration.test_deadlines import until_over
 from integration.test_tool_approvals import posts, world
+from standfast import Agent, Approval
+from standfast.agent_loop import access_problem
+from standfast.testing import ScriptedModel
 
 
 async def test_a_signal_of_two_values_does_not_make_a_timely_one_late(temporal: Temporal) -> None:

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from integration.doubles import poster, reached
+from integration.stores import StoreElsewhere, contents, seed
+from integration.transcripts import DURABILITY, USER, asks, calls, kind_of, shape
+from standfast import (
     Agent,
     AgentContext,
     Message,
@@ -21,11 +24,8 @@ from holdfast import (
     sqlite_store,
     tool,
 )
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
-from integration.doubles import poster, reached
-from integration.stores import StoreElsewhere, contents, seed
-from integration.transcripts import DURABILITY, USER, asks, calls, kind_of, shape
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 # --- one writer ---
 
@@ -46,7 +46,7 @@ class WaitingModel:
 async def test_of_two_processes_in_one_session_the_later_writer_is_refused(store: SQLiteStore, tmp_path: Path) -> None:
     agent, late = Agent("greeter"), WaitingModel()
     await run(agent, message="hi", llm=ScriptedModel(["yes"]), store=store, session_id="s")
-    async with StoreElsewhere(tmp_path / "holdfast.db") as other:
+    async with StoreElsewhere(tmp_path / "standfast.db") as other:
         slow = asyncio.create_task(run(agent, message="slow", llm=late, store=other, session_id="s"))
         await reached(late.asked, slow)
         await run(agent, message="fast", llm=ScriptedModel(["ok"]), store=store, session_id="s")
@@ -77,7 +77,7 @@ async def test_of_two_processes_that_create_a_session_one_is_refused_and_its_too
 
     agent = Agent("greeter", tools=[post])
     await store.list_sessions()
-    async with StoreElsewhere(tmp_path / "holdfast.db") as other:
+    async with StoreElsewhere(tmp_path / "standfast.db") as other:
         ended = await asyncio.gather(
             *(
                 run(agent, message="hi", llm=ScriptedModel(answer), store=each, session_id="s")
@@ -106,7 +106,7 @@ async def test_a_session_deleted_and_made_anew_under_a_run_is_a_conflict(store: 
     await run(agent, message="hi", llm=ScriptedModel(["yes"]), store=store, session_id="s", user_id="ann")
     slow = asyncio.create_task(run(agent, message="slow", llm=late, store=store, session_id="s", user_id="ann"))
     await reached(late.asked, slow)
-    async with StoreElsewhere(tmp_path / "holdfast.db") as other:
+    async with StoreElsewhere(tmp_path / "standfast.db") as other:
         await other.delete_session("s")
         await run(agent, message="bob's", llm=ScriptedModel(["secret"]), store=other, session_id="s", user_id="bob")
     late.go_on.set()
@@ -199,13 +199,13 @@ async def test_a_stranger_learns_nothing_of_a_run_in_flight(store: SQLiteStore) 
 async def test_a_session_is_held_against_other_stores_and_processes_on_the_file(
     store: SQLiteStore, tmp_path: Path
 ) -> None:
-    (tmp_path / "link.db").symlink_to(tmp_path / "holdfast.db")
+    (tmp_path / "link.db").symlink_to(tmp_path / "standfast.db")
     assert await store.hold("s")
     code = (
-        "import asyncio, sys\nfrom holdfast import sqlite_store\n"
+        "import asyncio, sys\nfrom standfast import sqlite_store\n"
         "print([asyncio.run(sqlite_store(sys.argv[1]).hold(name)) for name in ('s', 'free')])"
     )
-    command = [sys.executable, "-P", "-c", code, str(tmp_path / "holdfast.db")]
+    command = [sys.executable, "-P", "-c", code, str(tmp_path / "standfast.db")]
     async with sqlite_store(tmp_path / "link.db") as other:
         assert (await other.hold("s"), await other.hold("t")) == (False, True)
         seen = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
@@ -219,7 +219,7 @@ async def test_a_session_is_held_against_other_stores_and_processes_on_the_file(
 @pytest.mark.parametrize("uses", [0, 1, 2])
 async def test_a_store_can_be_used_after_a_fork(tmp_path: Path, uses: int) -> None:
     code = (
-        "import asyncio, os, sys\nfrom holdfast import sqlite_store\n"
+        "import asyncio, os, sys\nfrom standfast import sqlite_store\n"
         "store = sqlite_store(sys.argv[1])\n"
         "[asyncio.run(store.load_session('s')) for _ in range(int(sys.argv[2]))]\n"
         "child = os.fork()\n"
@@ -278,7 +278,7 @@ async def test_a_run_that_another_process_has_repaired_meanwhile_writes_nothing_
     agent = Agent("poster", tools=[gate.tool])
     first = asyncio.create_task(run(agent, message="hi", llm=ScriptedModel([calls("c1")]), store=store, session_id="s"))
     await reached(gate.reached, first)
-    async with StoreElsewhere(tmp_path / "holdfast.db") as other:
+    async with StoreElsewhere(tmp_path / "standfast.db") as other:
         await run(agent, llm=ScriptedModel(["lost"]), store=other, session_id="s")
         gate.open.set()
         with pytest.raises(SessionConflictError, match="another run has written to it"):
@@ -295,7 +295,7 @@ async def test_of_two_processes_that_repair_an_unsafe_call_at_once_none_runs_it(
     effects: list[str] = []
     agent = Agent("poster", tools=[poster(effects)])
     await seed(store, [USER, asks("c1")])
-    async with sqlite_store(tmp_path / "holdfast.db") as other:
+    async with sqlite_store(tmp_path / "standfast.db") as other:
         ended = await asyncio.gather(
             *(run(agent, llm=ScriptedModel(["done"]), store=each, session_id="s") for each in (store, other)),
             return_exceptions=True,

@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast import Agent, DefinitionError, LLMResponse, Message, ModelError, ToolCall, Usage, assert_complete, run
-from holdfast.llm import ToolDescription
-from holdfast.llm.openai_compatible import OpenAICompatible
 from integration.doubles import echo
 from integration.model_server import ModelServer, Reply, calls, says
+from standfast import Agent, DefinitionError, LLMResponse, Message, ModelError, ToolCall, Usage, assert_complete, run
+from standfast.llm import ToolDescription
+from standfast.llm.openai_compatible import OpenAICompatible
 
 HI = [Message(role="user", content="hi")]
 ECHO = ToolDescription(
@@ -372,16 +372,16 @@ async def test_one_adapter_serves_several_event_loops() -> None:
 
 
 def test_the_modules_load_httpx_only_when_an_adapter_is_made() -> None:
-    code = "import sys, holdfast.llm.openai_compatible; print('httpx' in sys.modules)"
+    code = "import sys, standfast.llm.openai_compatible; print('httpx' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
 def test_without_httpx_the_error_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['httpx'] = None\n"
-        "from holdfast.llm.openai_compatible import OpenAICompatible\n"
+        "from standfast.llm.openai_compatible import OpenAICompatible\n"
         "try: OpenAICompatible(model='m', base_url='http://localhost/v1')\n"
         "except ImportError as error: print(error)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.stdout == "OpenAICompatible needs httpx: pip install 'holdfast[httpx]'\n"
+    assert result.stdout == "OpenAICompatible needs httpx: pip install 'standfast[httpx]'\n"

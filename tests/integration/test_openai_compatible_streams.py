@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, LLMResponse, Message, ModelError, ToolCall, Usage, run_streaming
-from holdfast.llm import StreamingLLMAdapter
-from holdfast.llm.openai_compatible import OpenAICompatible
-from holdfast.local import RunEnded, TextDelta
 from integration.model_server import ModelServer, Reply, calls, fragments, says, streams
+from standfast import Agent, LLMResponse, Message, ModelError, ToolCall, Usage, run_streaming
+from standfast.llm import StreamingLLMAdapter
+from standfast.llm.openai_compatible import OpenAICompatible
+from standfast.local import RunEnded, TextDelta
 
 HI = [Message(role="user", content="hi")]
 

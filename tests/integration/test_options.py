@@ -2,12 +2,12 @@
 
 import pytest
 
-from holdfast import Agent, HoldfastError, InputError, run
-from holdfast.testing import ScriptedModel
+from standfast import Agent, InputError, StandfastError, run
+from standfast.testing import ScriptedModel
 
 
 async def test_an_agent_without_a_model_says_what_to_pass() -> None:
-    with pytest.raises(HoldfastError, match="pass llm="):
+    with pytest.raises(StandfastError, match="pass llm="):
         await run(Agent("a"), message="go")
 
 
@@ -18,4 +18,4 @@ async def test_a_misspelt_option_is_refused_with_the_right_one() -> None:
 
 async def test_what_is_no_store_is_refused_with_what_to_pass() -> None:
     with pytest.raises(InputError, match="store must be a store"):
-        await run(Agent("a"), message="go", llm=ScriptedModel([]), store="holdfast.db")  # type: ignore[arg-type]
+        await run(Agent("a"), message="go", llm=ScriptedModel([]), store="standfast.db")  # type: ignore[arg-type]

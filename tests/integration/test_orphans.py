@@ -7,7 +7,10 @@ from typing import Annotated
 import pytest
 from pydantic import AfterValidator
 
-from holdfast import (
+from integration.doubles import poster
+from integration.stores import Recorder, seed
+from integration.transcripts import DURABILITY, USER, asks, calls, kind_of, result_of, shape
+from standfast import (
     Agent,
     InputError,
     InterruptedResponse,
@@ -20,11 +23,8 @@ from holdfast import (
     run,
     tool,
 )
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel, crash_after_tool_results
-from integration.doubles import poster
-from integration.stores import Recorder, seed
-from integration.transcripts import DURABILITY, USER, asks, calls, kind_of, result_of, shape
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel, crash_after_tool_results
 
 
 def answers(call_id: str) -> Message:

@@ -3,12 +3,12 @@
 import pytest
 from pydantic import BaseModel
 
-from holdfast import Agent, Loop, pipeline
-from holdfast.testing import ScriptedModel
 from integration.drivers import Driver
 from integration.pipeline_drivers import PipelineDriver
 from integration.temporal_runs import Temporal
 from integration.transcripts import shape
+from standfast import Agent, Loop, pipeline
+from standfast.testing import ScriptedModel
 
 
 class Verdict(BaseModel):

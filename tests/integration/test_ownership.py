@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from integration.stores import contents
+from standfast import (
     Agent,
     InputError,
     SessionAccessDeniedError,
@@ -13,9 +14,8 @@ from holdfast import (
     memory_store,
     run,
 )
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
-from integration.stores import contents
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from holdfast import Agent, Loop, tool
 from integration.doubles import ask
 from integration.transcripts import call, contents, error, results
+from standfast import Agent, Loop, tool
 
 
 async def test_two_parallel_calls_both_start_before_either_ends() -> None:

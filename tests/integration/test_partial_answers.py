@@ -8,15 +8,15 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast import Agent, DefinitionError, Loop, Message, ModelError, RetryPolicy
-from holdfast.llm import ToolDescription
-from holdfast.stores import PartialAnswer, SQLiteStore
-from holdfast.temporal import HoldfastPlugin
-from holdfast.testing import ScriptedModel
-from holdfast.web import create_app
-from holdfast.web.looks import position, read_position
 from integration.pages import LOCAL, served
 from integration.temporal_runs import Run, Temporal, result, until
+from standfast import Agent, DefinitionError, Loop, Message, ModelError, RetryPolicy
+from standfast.llm import ToolDescription
+from standfast.stores import PartialAnswer, SQLiteStore
+from standfast.temporal import StandfastPlugin
+from standfast.testing import ScriptedModel
+from standfast.web import create_app
+from standfast.web.looks import position, read_position
 
 
 class Speaker:
@@ -165,4 +165,4 @@ def test_a_store_that_cannot_tell_words_is_refused(temporal: Temporal) -> None:
         add_partial = None  # type: ignore[assignment]
 
     with pytest.raises(DefinitionError, match="cannot keep partial answers"):
-        HoldfastPlugin(agents=[talker()], store=Older(":memory:"), llm=ScriptedModel([]), stream=True)
+        StandfastPlugin(agents=[talker()], store=Older(":memory:"), llm=ScriptedModel([]), stream=True)

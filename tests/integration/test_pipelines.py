@@ -6,9 +6,9 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, BaseModel
 
-from holdfast import Agent, InputError, Loop, Message, ModelError, Step, StepContext, pipeline, tool
-from holdfast.testing import ScriptedModel
 from integration.pipeline_drivers import PipelineDriver
+from standfast import Agent, InputError, Loop, Message, ModelError, Step, StepContext, pipeline, tool
+from standfast.testing import ScriptedModel
 
 writer, editor = Agent("writer"), Agent("editor")
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from integration.test_pipelines import Draft, echo, says, writer
+from standfast import (
     Approval,
     InputError,
     MemoryStoreNotDurableError,
@@ -23,10 +24,9 @@ from holdfast import (
     pipeline,
     run_pipeline,
 )
-from holdfast.local import StepCompleted, StepFailed, StepStarted
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
-from integration.test_pipelines import Draft, echo, says, writer
+from standfast.local import StepCompleted, StepFailed, StepStarted
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 gated = (
     pipeline("w")
@@ -208,8 +208,8 @@ async def test_a_run_is_in_one_place_at_a_time(store: SQLiteStore, tmp_path: Pat
 
 DIES = """
 import asyncio, os, sys
-from holdfast import Agent, pipeline, run_pipeline, sqlite_store, tool
-from holdfast.testing import ScriptedModel
+from standfast import Agent, pipeline, run_pipeline, sqlite_store, tool
+from standfast.testing import ScriptedModel
 
 file, path, safe, dies = sys.argv[1], sys.argv[2], sys.argv[3] == "True", sys.argv[4] == "True"
 

@@ -5,9 +5,6 @@ from functools import partial
 import pytest
 from temporalio.api.enums.v1 import EventType
 
-from holdfast import Approval, Step, pipeline
-from holdfast.temporal import start_pipeline
-from holdfast.testing import ScriptedModel
 from integration.temporal_runs import (
     Temporal,
     check_healthy,
@@ -20,6 +17,9 @@ from integration.temporal_runs import (
 from integration.test_gates import writer
 from integration.test_pipelines import echo
 from integration.test_temporal_gates import gated, start
+from standfast import Approval, Step, pipeline
+from standfast.temporal import start_pipeline
+from standfast.testing import ScriptedModel
 
 
 async def test_a_run_goes_on_from_the_step_at_which_another_failed(temporal: Temporal) -> None:

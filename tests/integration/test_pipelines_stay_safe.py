@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from integration.test_pipelines import Draft, echo, says, writer
+from standfast import (
     Approval,
     InputError,
     Step,
@@ -13,9 +14,8 @@ from holdfast import (
     run_pipeline,
     tool,
 )
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
-from integration.test_pipelines import Draft, echo, says, writer
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 
 async def test_an_effect_whose_result_does_not_fit_is_not_repeated(store: SQLiteStore) -> None:

@@ -7,11 +7,11 @@ import threading
 from contextvars import ContextVar
 from typing import Any
 
-from holdfast import Agent, Loop, assert_complete, run, tool
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
 from integration.doubles import ask
 from integration.transcripts import call, contents, error
+from standfast import Agent, Loop, assert_complete, run, tool
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 # --- plain functions ---
 
@@ -89,8 +89,8 @@ async def test_a_plain_function_starts_at_once_however_many_were_given_up(store:
 async def test_a_function_that_hangs_does_not_keep_the_process_from_ending() -> None:
     code = (
         "import asyncio, threading\n"
-        "from holdfast import Agent, run, tool\n"
-        "from holdfast.testing import ScriptedModel\n"
+        "from standfast import Agent, run, tool\n"
+        "from standfast.testing import ScriptedModel\n"
         "@tool(timeout=0.05)\n"
         "def hang() -> None:\n"
         "    threading.Event().wait()\n"

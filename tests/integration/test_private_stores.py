@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Message, StoreError, sqlite_store
-from holdfast.messages import ToolCall, Usage
-from holdfast.stores import DecisionRecord, RunningCall, Session, SQLiteStore
-from holdfast.temporal import ApprovalLinks, Webhook
-from holdfast.testing import ScriptedModel
 from integration.commands import done
 from integration.pages import CHARGES, charge
 from integration.stores import append
 from integration.temporal_runs import Temporal, pending
+from standfast import Agent, Message, StoreError, sqlite_store
+from standfast.messages import ToolCall, Usage
+from standfast.stores import DecisionRecord, RunningCall, Session, SQLiteStore
+from standfast.temporal import ApprovalLinks, Webhook
+from standfast.testing import ScriptedModel
 
 
 def rights(path: Path) -> dict[str, int]:
@@ -28,15 +28,15 @@ def rights(path: Path) -> dict[str, int]:
 
 
 async def test_nobody_else_may_read_a_store_or_what_stands_beside_it(tmp_path: Path) -> None:
-    async with sqlite_store(tmp_path / "holdfast.db") as store:
+    async with sqlite_store(tmp_path / "standfast.db") as store:
         await append(store, "a secret")
         assert await store.hold("s")
-        names = ["holdfast.db", "holdfast.db-lock", "holdfast.db-shm", "holdfast.db-wal"]
+        names = ["standfast.db", "standfast.db-lock", "standfast.db-shm", "standfast.db-wal"]
         assert rights(tmp_path) == dict.fromkeys(names, 0o600)
 
 
 async def test_a_store_that_its_owner_has_opened_to_others_stays_so(tmp_path: Path) -> None:
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "standfast.db"
     async with sqlite_store(path) as store:
         await append(store, "for all of the group")
     path.chmod(0o660)
@@ -66,24 +66,24 @@ async def test_a_link_in_the_place_of_a_lock_file_is_not_followed(tmp_path: Path
     for make in (os.symlink, os.link):
         other.write_text("theirs")
         other.chmod(0o640)
-        lock = tmp_path / "holdfast.db-lock"
+        lock = tmp_path / "standfast.db-lock"
         make(other, lock)
-        async with sqlite_store(tmp_path / "holdfast.db") as store:
+        async with sqlite_store(tmp_path / "standfast.db") as store:
             await append(store, "a")
-            with pytest.raises(StoreError, match=r"holdfast\.db-lock cannot be used"):
+            with pytest.raises(StoreError, match=r"standfast\.db-lock cannot be used"):
                 await store.hold("s")
         assert (other.read_text(), other.stat().st_mode & 0o777) == ("theirs", 0o640)
         lock.unlink()
-    os.symlink(tmp_path / "to be made", tmp_path / "holdfast.db-lock")
-    async with sqlite_store(tmp_path / "holdfast.db") as store:
+    os.symlink(tmp_path / "to be made", tmp_path / "standfast.db-lock")
+    async with sqlite_store(tmp_path / "standfast.db") as store:
         with pytest.raises(StoreError):
             await store.hold("s")
     assert not (tmp_path / "to be made").exists()
 
 
 async def test_a_pipe_in_the_place_of_a_lock_file_blocks_nobody(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "holdfast.db-lock")
-    async with sqlite_store(tmp_path / "holdfast.db") as store:
+    os.mkfifo(tmp_path / "standfast.db-lock")
+    async with sqlite_store(tmp_path / "standfast.db") as store:
         with pytest.raises(StoreError, match="it is a link, or not a file"):
             await store.hold("s")
 
@@ -130,7 +130,7 @@ TORN = [
 async def test_a_row_that_nobody_could_have_written_is_damage_that_is_named(
     tmp_path: Path, table: str, column: str, row: str, torn: str
 ) -> None:
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "standfast.db"
     async with sqlite_store(path) as store:
         await fill(store)
     with contextlib.closing(sqlite3.connect(path)) as db:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import LLMResponse, ModelError
-from holdfast.testing import Fault, Reply
-from holdfast.testing.wire_formats import FORMATS
 from integration.test_providers import CALLS, ECHO, PATHS, USAGE, ask, provider, served, way
+from standfast import LLMResponse, ModelError
+from standfast.testing import Fault, Reply
+from standfast.testing.wire_formats import FORMATS
 
 __all__ = ["provider", "way"]  # fixtures
 

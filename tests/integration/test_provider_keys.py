@@ -5,16 +5,16 @@ import httpx
 import openai
 import pytest
 
-from holdfast import DefinitionError, ModelError
-from holdfast.llm import (
+from integration.test_providers import ask, provider
+from standfast import DefinitionError, ModelError
+from standfast.llm import (
     AnthropicMessages,
     LLMAdapter,
     OpenAICompatible,
     OpenAIResponses,
     create_adapter,
 )
-from holdfast.testing import Fault, ModelServer, Reply
-from integration.test_providers import ask, provider
+from standfast.testing import Fault, ModelServer, Reply
 
 __all__ = ["provider"]  # a fixture
 

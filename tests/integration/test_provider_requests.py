@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from holdfast import Agent, Image, LLMResponse, Message, ModelError, ToolCall, run
-from holdfast.llm import (
+from integration.test_providers import ECHO, HI, adapter, ask, provider, served
+from standfast import Agent, Image, LLMResponse, Message, ModelError, ToolCall, run
+from standfast.llm import (
     ToolDescription,
     create_adapter,
 )
-from holdfast.messages import Reasoning
-from holdfast.testing import Fault, ModelServer, Reply
-from integration.test_providers import ECHO, HI, adapter, ask, provider, served
+from standfast.messages import Reasoning
+from standfast.testing import Fault, ModelServer, Reply
 
 __all__ = ["provider"]  # a fixture
 
@@ -118,7 +118,7 @@ async def test_thoughts_go_back_to_where_they_stood_between_words() -> None:
 
 @pytest.mark.parametrize("changed", ["A", "ABC"], ids=["cut", "longer"])
 async def test_words_that_are_not_those_that_were_said_leave_the_thoughts_before_them(changed: str) -> None:
-    markers = ({"holdfast": "text", "length": 1}, TH[0], {"holdfast": "text", "length": 1}, {"holdfast": "call"})
+    markers = ({"standfast": "text", "length": 1}, TH[0], {"standfast": "text", "length": 1}, {"standfast": "call"})
     thought = Reasoning(provider="anthropic", blocks=markers)
     body = await sent("anthropic", [*HI, said(changed, "c1", thought=thought), done("c1")])
     assert [block["type"] for block in body["messages"][1]["content"]] == ["thinking", "text", "tool_use"]
@@ -164,8 +164,8 @@ async def test_thoughts_that_cannot_be_read_are_left_out_of_that_request_alone()
 
 
 MARKS: list[Any] = [
-    {"holdfast": "text", "length": "x"}, {"holdfast": "text"}, {"holdfast": "text", "length": -1},
-    {"holdfast": "text", "length": 2.5}, {"holdfast": {}}, {"holdfast": "nope", "length": 5}, {"nothing": 1},
+    {"standfast": "text", "length": "x"}, {"standfast": "text"}, {"standfast": "text", "length": -1},
+    {"standfast": "text", "length": 2.5}, {"standfast": {}}, {"standfast": "nope", "length": 5}, {"nothing": 1},
 ]  # fmt: skip
 
 
@@ -173,10 +173,10 @@ MARKS: list[Any] = [
 @pytest.mark.parametrize("name", ["openai", "anthropic"])
 async def test_marks_that_are_none_of_ours_do_no_harm(name: str, mark: Any) -> None:
     """A transcript that somebody brings may have anything."""
-    thought = Reasoning(provider=name, blocks=(mark, {"holdfast": "text", "length": 5}))
+    thought = Reasoning(provider=name, blocks=(mark, {"standfast": "text", "length": 5}))
     body = json.dumps(await sent(name, [*HI, said("hello", "c1", thought=thought), done("c1")]))
     assert "hello" in body
-    assert "holdfast" not in body
+    assert "standfast" not in body
 
 
 async def test_another_refusal_is_not_asked_again() -> None:

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, DefinitionError, Image, LLMResponse, Message, ToolCall, Usage, run, tool
-from holdfast.llm import LLMAdapter, ToolDescription, create_adapter
-from holdfast.messages import Reasoning
-from holdfast.testing import ModelServer
+from standfast import Agent, DefinitionError, Image, LLMResponse, Message, ToolCall, Usage, run, tool
+from standfast.llm import LLMAdapter, ToolDescription, create_adapter
+from standfast.messages import Reasoning
+from standfast.testing import ModelServer
 
 PROVIDERS = ["openai", "anthropic", "cloudflare", "minimax", "openai-compatible"]
 PATHS = {"openai": "/v1/responses", "anthropic": "/v1/messages"}

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, InputError, Message, is_interrupted, resume, run
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
 from integration.doubles import poster
 from integration.questions import asking
 from integration.stores import seed
 from integration.transcripts import USER, calls, shape
+from standfast import Agent, InputError, Message, is_interrupted, resume, run
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 
 async def test_a_session_keeps_its_last_turns(store: SQLiteStore) -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from standfast import (
     Agent,
     Checkpoint,
-    HoldfastError,
+    StandfastError,
     StoreError,
     TerminalError,
     run,
@@ -16,7 +16,7 @@ from holdfast import (
     sqlite_store,
     tool,
 )
-from holdfast.testing import ScriptedModel
+from standfast.testing import ScriptedModel
 
 
 @tool
@@ -121,4 +121,4 @@ async def test_of_nested_runs_the_outermost_is_carried() -> None:
 
 
 def test_an_error_of_no_run_has_none() -> None:
-    assert HoldfastError("no run").checkpoint is None
+    assert StandfastError("no run").checkpoint is None

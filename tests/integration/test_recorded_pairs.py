@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import Image, LLMResponse, Message, Usage
-from holdfast.llm import ToolDescription
-from holdfast.messages import Reasoning
-from holdfast.testing import ModelServer
-from holdfast.testing.wire_formats import FORMATS
 from integration.test_providers import CALLS, ECHO, HI, adapter, ask, provider
+from standfast import Image, LLMResponse, Message, Usage
+from standfast.llm import ToolDescription
+from standfast.messages import Reasoning
+from standfast.testing import ModelServer
+from standfast.testing.wire_formats import FORMATS
 
 __all__ = ["provider"]  # a fixture
 

@@ -12,8 +12,8 @@ from typing import Annotated
 import pytest
 from pydantic import Field, TypeAdapter, ValidationError
 
-from holdfast.messages import unfenced
 from integration import regular_expressions
+from standfast.messages import unfenced
 
 _ENGINE = re.compile(r'regex_engine="([^"]*)"')
 

@@ -5,9 +5,6 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Approval, HoldfastError, InputError
-from holdfast.temporal import mailboxes
-from holdfast.testing import ScriptedModel
 from integration.questions import ask_user
 from integration.temporal_runs import (
     Run,
@@ -22,6 +19,9 @@ from integration.temporal_runs import (
 )
 from integration.test_tool_approvals import posts, world
 from integration.transcripts import asks_for, call
+from standfast import Agent, Approval, InputError, StandfastError
+from standfast.temporal import mailboxes
+from standfast.testing import ScriptedModel
 
 clerk = Agent("clerk", tools=[ask_user])
 
@@ -99,7 +99,7 @@ async def test_where_nobody_can_tell_it_is_not_sent_to_the_next_run(temporal: Te
         await temporal.people.answer(first.id, "yes", id="a1")
         await result(first)
         second = await asked(temporal)
-    with pytest.raises(HoldfastError, match="so it was not sent now"):
+    with pytest.raises(StandfastError, match="so it was not sent now"):
         await temporal.people.answer(second.id, "yes", id="a1")
     async with (await temporal.elsewhere()).worker(clerk, llm=model):
         assert [item["message"] for item in await pending(second)] == ["Delete the customer?"]
@@ -127,7 +127,7 @@ async def test_what_was_sent_without_a_worker_is_told_the_truth_when_it_is_sent_
 
 
 async def test_a_hundred_people_decide_at_once(temporal: Temporal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.temporal.client._CONFIRMED", 60.0)  # on few cores
+    monkeypatch.setattr("standfast.temporal.client._CONFIRMED", 60.0)  # on few cores
     people = [f"p{n}" for n in range(100)]
     posted, post = world(Approval(approvers=people, quorum=50))
     agent = Agent("a", tools=[post])

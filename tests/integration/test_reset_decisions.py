@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 from temporalio.worker import Replayer
 
-from holdfast import Agent, Approval, InputError, pipeline, tool
-from holdfast.temporal import HoldfastPlugin, start_pipeline
-from holdfast.testing import ScriptedModel
 from integration.questions import ask
 from integration.resets import reset
 from integration.temporal_runs import Run, Temporal, ask_once, check_healthy, events, pending, result, scheduled, until
 from integration.test_temporal_tool_approvals import TEAM, at_gate
 from integration.test_tool_approvals import posts, world
 from integration.transcripts import error_of, shape, tool_results
+from standfast import Agent, Approval, InputError, pipeline, tool
+from standfast.temporal import StandfastPlugin, start_pipeline
+from standfast.testing import ScriptedModel
 
 BOTH = Approval(message="ok?", approvers=["ada", "bob"], quorum=2, timeout="7d")
 BEFORE_THE_MODEL, AT_THE_GATE = 0, 1  # the workflow task before which a run is reset
@@ -49,7 +49,7 @@ async def test_a_reset_of_a_reset_finds_it_as_well(temporal: Temporal) -> None:
             handle = await reset(temporal, handle, AT_THE_GATE)
             assert (await result(handle))["status"] == "complete"
             await check_healthy(handle)
-            plugin = HoldfastPlugin(agents=[Agent("a", tools=[post])], store=temporal.store, llm=posts())
+            plugin = StandfastPlugin(agents=[Agent("a", tools=[post])], store=temporal.store, llm=posts())
             await Replayer(workflows=[], plugins=[plugin]).replay_workflow(await handle.fetch_history())
     assert posted == ["hi"]
 
@@ -167,5 +167,5 @@ async def test_a_run_that_was_never_reset_looks_for_nothing(temporal: Temporal) 
     async with at_gate(temporal) as (handle, _):
         await decide(temporal, handle)
         await result(handle)
-        assert scheduled(await events(handle)) == ["call_model", "holdfast.decide", "post", "call_model"]
+        assert scheduled(await events(handle)) == ["call_model", "standfast.decide", "post", "call_model"]
     assert shape(await temporal.messages()) == ["user go", "calls c1", "result c1", "assistant done"]

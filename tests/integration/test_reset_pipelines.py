@@ -9,9 +9,9 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 
-from holdfast import Step, Tool, ToolContext, pipeline, tool
-from holdfast.temporal import start_pipeline
 from integration.temporal_runs import Run, Temporal, events, result, wedges
+from standfast import Step, Tool, ToolContext, pipeline, tool
+from standfast.temporal import start_pipeline
 
 
 def payer(name: str, effects: list[str]) -> Tool[..., Any]:

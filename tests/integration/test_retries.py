@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, RetryableError, RetryPolicy, TerminalError, Tool, ToolContext, tool
 from integration.doubles import SOON, ask
 from integration.transcripts import call, contents, error, results
+from standfast import Agent, RetryableError, RetryPolicy, TerminalError, Tool, ToolContext, tool
 
 
 def flaky(failures: int, raised: Callable[[], Exception], seen: list[int], **options: Any) -> Tool[..., Any]:

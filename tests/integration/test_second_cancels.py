@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, NotHappened, StoreError, run, tool
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
 from integration.cancellations import go_on, stored_results
 from integration.doubles import poster, reached
 from integration.stores import seed
 from integration.transcripts import DURABILITY, USER, asks, calls
+from standfast import Agent, NotHappened, StoreError, run, tool
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 
 async def test_calls_with_effects_that_outlive_two_cancels_are_not_reported_as_not_run(store: SQLiteStore) -> None:
@@ -72,7 +72,7 @@ class Blocked(SQLiteStore):
 async def test_a_cancel_in_a_write_keeps_what_is_known(tmp_path: Any, write: int, content: str, cancels: int) -> None:
     effects: list[str] = []
     agent = Agent("a", tools=[poster(effects)])
-    async with Blocked(tmp_path / "holdfast.db", write) as store:
+    async with Blocked(tmp_path / "standfast.db", write) as store:
         running = asyncio.create_task(
             run(agent, message="go", session_id="s", store=store, llm=ScriptedModel([calls("c1")]))
         )
@@ -96,7 +96,7 @@ async def test_a_cancel_in_the_fence_of_a_repair_does_not_turn_into_a_conflict(t
         return NotHappened()
 
     agent = Agent("a", tools=[poster(effects, verify=never)])
-    async with Blocked(tmp_path / "holdfast.db", 2) as store:
+    async with Blocked(tmp_path / "standfast.db", 2) as store:
         await seed(store, [USER, asks("c1")], agent_name="a")
         running = asyncio.create_task(run(agent, session_id="s", store=store, llm=ScriptedModel([])))
         await reached(store.begun, running)
@@ -115,7 +115,7 @@ async def test_a_cancel_in_a_write_that_then_fails_is_still_a_cancel(tmp_path: A
                 raise StoreError("gone")
             return await super().append_messages_atomic(*args, **options)
 
-    async with Failing(tmp_path / "holdfast.db", 1) as store:
+    async with Failing(tmp_path / "standfast.db", 1) as store:
         running = asyncio.create_task(
             run(Agent("a"), message="go", session_id="s", store=store, llm=ScriptedModel([calls("c1")]))
         )

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Approval, DefinitionError, InputError, assert_complete, is_interrupted, resume, run
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
 from integration.drivers import Driver
 from integration.questions import ask
 from integration.temporal_runs import Run, Temporal, check_healthy, pending, result, until, waiting
 from integration.test_tool_approvals import approve, posts, reject, world
 from integration.test_tool_approvals_in_process import waits
 from integration.transcripts import asks_for, call
+from standfast import Agent, Approval, DefinitionError, InputError, assert_complete, is_interrupted, resume, run
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 OTHERS = Approval(exclude_requester=True)
 

@@ -2,15 +2,15 @@
 
 import pytest
 
-from holdfast import Agent, DefinitionError, Loop, Message, ModelError, ToolContext, Usage, run, tool
-from holdfast.messages import usage_of
-from holdfast.stores import memory_store, sqlite_store
-from holdfast.testing import ScriptedModel
 from integration.doubles import echo
 from integration.drivers import Driver
 from integration.questions import ask_user
 from integration.temporal_runs import Temporal, check_healthy, pending, result
 from integration.transcripts import asks_for, call, says
+from standfast import Agent, DefinitionError, Loop, Message, ModelError, ToolContext, Usage, run, tool
+from standfast.messages import usage_of
+from standfast.stores import memory_store, sqlite_store
+from standfast.testing import ScriptedModel
 
 
 async def used(driver: Driver) -> Usage | None:

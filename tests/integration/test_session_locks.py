@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, InputError, StoreError, run, sqlite_store
-from holdfast.stores import SQLiteStore
-from holdfast.stores.locks import SessionLocks
-from holdfast.testing import ScriptedModel
 from integration.drivers import Driver
 from integration.stores import append, python
+from standfast import Agent, InputError, StoreError, run, sqlite_store
+from standfast.stores import SQLiteStore
+from standfast.stores.locks import SessionLocks
+from standfast.testing import ScriptedModel
 
 
 def test_threads_that_take_and_give_back_never_hold_together_and_leave_nothing(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_forked_child_does_not_share_the_holds_of_its_parent(tmp_path: Path) -
     seen = python(
         """
         import asyncio, os, sys
-        from holdfast import sqlite_store
+        from standfast import sqlite_store
         store = sqlite_store(sys.argv[1])
         asyncio.run(store.hold("s"))
         child = os.fork()

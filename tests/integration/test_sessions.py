@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from holdfast import (
+from integration.stores import contents
+from standfast import (
     Agent,
     AgentContext,
     Checkpoint,
-    HoldfastError,
     InputError,
     SessionNotFoundError,
+    StandfastError,
     assert_complete,
     resume,
     run,
     tool,
 )
-from holdfast.stores import Session, SQLiteStore
-from holdfast.testing import ScriptedModel
-from integration.stores import contents
+from standfast.stores import Session, SQLiteStore
+from standfast.testing import ScriptedModel
 
 
 async def stored_state(store: SQLiteStore) -> Any:
@@ -228,7 +228,7 @@ async def test_a_state_that_is_no_json_is_refused_before_any_tool_runs(store: SQ
         effects.append("post")
 
     script: list[Any] = [{"tool_calls": [{"id": "c1", "name": "post"}]}]
-    with pytest.raises(HoldfastError, match="its state is no JSON"):
+    with pytest.raises(StandfastError, match="its state is no JSON"):
         await run(
             Agent("greeter", tools=[post], on_start=start),
             message="hi",

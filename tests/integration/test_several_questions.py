@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from integration.questions import agent, ask, interrupted
+from integration.transcripts import asks_for, call, tool_contents
+from standfast import (
     Agent,
     InputError,
     InterruptError,
@@ -19,11 +21,9 @@ from holdfast import (
     run_streaming,
     tool,
 )
-from holdfast.local import MessageAdded, RunEnded, ToolEnded
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
-from integration.questions import agent, ask, interrupted
-from integration.transcripts import asks_for, call, tool_contents
+from standfast.local import MessageAdded, RunEnded, ToolEnded
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 
 @tool

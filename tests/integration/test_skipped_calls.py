@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Approval, InputError, Loop, Step, Tool, pipeline, tool
-from holdfast.temporal import start_pipeline
-from holdfast.testing import ScriptedModel
 from integration.commands import done, refused
 from integration.deploys import LosesCalls, by_turn, clerk, is_being_settled, read, waits_for
 from integration.temporal_runs import Run, Temporal, check_healthy, pending, refusals, result, until, waiting
 from integration.transcripts import asks_for, call, kind_of
+from standfast import Agent, Approval, InputError, Loop, Step, Tool, pipeline, tool
+from standfast.temporal import start_pipeline
+from standfast.testing import ScriptedModel
 
 SKIP = {"action": "skip", "reason": "the shop has closed", "by": "ada"}
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, StoreError, run, sqlite_store
-from holdfast.stores import SQLiteStore, sqlite_files
-from holdfast.testing import ScriptedModel
 from integration.stores import append, contents, python
+from standfast import Agent, StoreError, run, sqlite_store
+from standfast.stores import SQLiteStore, sqlite_files
+from standfast.testing import ScriptedModel
 
 
 async def write_and_close(path: Path, *texts: str) -> None:
@@ -41,8 +41,8 @@ async def claim(store: SQLiteStore, owner: str) -> str | None:
 async def test_a_call_is_claimed_once_by_all_names_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "linked").symlink_to(tmp_path / "real")
-    (tmp_path / "other.db").symlink_to(tmp_path / "real" / "holdfast.db")
-    names = [tmp_path / "real" / "holdfast.db", tmp_path / "linked" / "holdfast.db", tmp_path / "other.db"]
+    (tmp_path / "other.db").symlink_to(tmp_path / "real" / "standfast.db")
+    names = [tmp_path / "real" / "standfast.db", tmp_path / "linked" / "standfast.db", tmp_path / "other.db"]
     async with contextlib.AsyncExitStack() as stack:
         stores = [await stack.enter_async_context(sqlite_store(name)) for name in names]
         assert [await claim(store, str(number)) for number, store in enumerate(stores)] == ["0", "0", "0"]
@@ -52,7 +52,7 @@ async def test_a_call_is_claimed_once_by_all_names_of_a_file(tmp_path: Path) -> 
 async def test_a_file_with_a_second_name_of_its_own_is_refused_since_a_call_would_be_claimed_by_each(
     tmp_path: Path,
 ) -> None:
-    path, other = tmp_path / "holdfast.db", tmp_path / "other.db"
+    path, other = tmp_path / "standfast.db", tmp_path / "other.db"
     async with sqlite_store(path) as store:
         assert await claim(store, "1") == "1"
         os.link(path, other)
@@ -61,7 +61,7 @@ async def test_a_file_with_a_second_name_of_its_own_is_refused_since_a_call_woul
                 await claim(linked, "2")
         os.unlink(other)
         assert await claim(store, "3") == "1"
-    assert os.listdir(tmp_path) == ["holdfast.db"]
+    assert os.listdir(tmp_path) == ["standfast.db"]
 
 
 async def test_a_file_that_is_mounted_by_itself_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def a_foreign_database_with_a_table_of_our_name(path: Path) -> None:
 def a_newer_store(path: Path) -> None:
     asyncio.run(write_and_close(path, "from the future"))
     with contextlib.closing(sqlite3.connect(path)) as db:
-        db.execute("INSERT INTO holdfast_schema (version) VALUES (99)")
+        db.execute("INSERT INTO standfast_schema (version) VALUES (99)")
         db.commit()
 
 
@@ -119,7 +119,7 @@ BAD_FILES: dict[Callable[[Path], None], str] = {
     only_the_header: "is not a SQLite database|is damaged",
     a_foreign_database: "give another path",
     a_foreign_database_with_a_table_of_our_name: "give another path",
-    a_newer_store: "has schema version 99, written by a newer holdfast.*Upgrade holdfast",
+    a_newer_store: "has schema version 99, written by a newer standfast.*Upgrade standfast",
     a_store_with_a_torn_page: "is damaged; restore it from a backup",
 }
 
@@ -173,7 +173,7 @@ async def test_a_folder_is_refused(tmp_path: Path, operation: Callable[[SQLiteSt
 
 
 async def test_a_missing_folder_is_named_and_not_made(tmp_path: Path) -> None:
-    path = tmp_path / "missing" / "holdfast.db"
+    path = tmp_path / "missing" / "standfast.db"
     async with sqlite_store(path) as store:
         with pytest.raises(StoreError, match="check that the folder exists") as caught:
             await append(store, "x")
@@ -182,11 +182,11 @@ async def test_a_missing_folder_is_named_and_not_made(tmp_path: Path) -> None:
         assert await append(store, "x") == 1
 
 
-@pytest.mark.parametrize("path", ["", "holdfast\0.db"], ids=["empty", "NUL"])
+@pytest.mark.parametrize("path", ["", "standfast\0.db"], ids=["empty", "NUL"])
 async def test_a_path_that_names_no_file_is_refused(path: str) -> None:
     with pytest.raises((StoreError, ValueError)) as caught:
         await append(sqlite_store(path), "x")
-    assert "holdfast" in type(caught.value).__module__
+    assert "standfast" in type(caught.value).__module__
 
 
 async def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
@@ -197,16 +197,16 @@ async def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
 
 
 async def test_every_commit_is_flushed_to_disk_and_sessions_take_their_messages_with_them(tmp_path: Path) -> None:
-    async with OpenStore(tmp_path / "holdfast.db") as store:
+    async with OpenStore(tmp_path / "standfast.db") as store:
         settings = [await store.setting(name) for name in ("synchronous", "journal_mode", "foreign_keys")]
     full = 2
     assert settings == [full, "wal", 1]
 
 
 async def test_a_store_opens_again_as_it_was(tmp_path: Path) -> None:
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "standfast.db"
     await write_and_close(path, "a", "b")
-    assert os.listdir(tmp_path) == ["holdfast.db"]
+    assert os.listdir(tmp_path) == ["standfast.db"]
     async with sqlite_store(path) as store:
         assert await contents(store) == ["a", "b"]
 
@@ -215,7 +215,7 @@ async def test_a_store_at_a_relative_path_stays_at_it_when_the_process_moves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    async with sqlite_store("holdfast.db") as store:
+    async with sqlite_store("standfast.db") as store:
         await append(store, "x")
         await store.close()
         (tmp_path / "elsewhere").mkdir()
@@ -228,9 +228,9 @@ async def test_a_store_at_a_relative_path_stays_at_it_when_the_process_moves(
 
 AS_NOBODY = """
 import asyncio, os, sqlite3, sys
-import holdfast, holdfast.testing
-from holdfast import Agent, StoreError, run, sqlite_store
-from holdfast.testing import ScriptedModel
+import standfast, standfast.testing
+from standfast import Agent, StoreError, run, sqlite_store
+from standfast.testing import ScriptedModel
 asyncio.run(asyncio.to_thread(int))  # what an unprivileged user may not import is imported before
 if os.getuid() == 0:
     os.setgroups([])
@@ -238,7 +238,7 @@ if os.getuid() == 0:
     os.setuid(65534)
 effects = []
 
-@holdfast.tool
+@standfast.tool
 async def post() -> None:
     effects.append("post")
 
@@ -258,7 +258,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2]))
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A folder that an unprivileged user can reach, which pytest's own are not."""
-    path = Path(tempfile.mkdtemp(prefix="holdfast-"))
+    path = Path(tempfile.mkdtemp(prefix="standfast-"))
     path.chmod(0o755)
     yield path
     path.chmod(0o755)
@@ -274,7 +274,7 @@ def run_as_nobody(path: Path, session_id: str = "s") -> list[str]:
 @pytest.mark.parametrize("session_id", ["s", "new"])
 @pytest.mark.parametrize("folder_mode", [0o777, 0o555], ids=["folder writable", "folder read-only"])
 def test_a_read_only_file_is_an_error_and_no_tool_runs(open_folder: Path, session_id: str, folder_mode: int) -> None:
-    path = open_folder / "holdfast.db"
+    path = open_folder / "standfast.db"
     asyncio.run(write_and_close(path, "a"))
     path.chmod(0o444)
     open_folder.chmod(folder_mode)
@@ -286,7 +286,7 @@ def test_a_read_only_file_is_an_error_and_no_tool_runs(open_folder: Path, sessio
 
 
 def test_a_file_that_may_not_be_read_is_an_error_that_says_what_to_do(open_folder: Path) -> None:
-    path = open_folder / "holdfast.db"
+    path = open_folder / "standfast.db"
     asyncio.run(write_and_close(path, "a"))
     path.chmod(0o000)
     before = path.stat().st_size
@@ -307,8 +307,8 @@ def test_a_new_store_in_a_read_only_folder_is_an_error(open_folder: Path) -> Non
 
 ON_A_FULL_DISK = """
 import asyncio, resource, sys
-from holdfast import Agent, StoreError, run, sqlite_store, tool
-from holdfast.testing import ScriptedModel
+from standfast import Agent, StoreError, run, sqlite_store, tool
+from standfast.testing import ScriptedModel
 
 started = []
 
@@ -344,7 +344,7 @@ asyncio.run(main(sys.argv[1]))
 
 
 async def test_a_full_disk_stops_the_run_what_was_written_stays_and_it_goes_on_with_space(tmp_path: Path) -> None:
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "standfast.db"
     done = await asyncio.to_thread(python, ON_A_FULL_DISK, path)
     error, went_on, first = done.stdout.splitlines() or [done.stderr, "", ""]
     assert error.startswith(f"The store {path} ")
@@ -361,7 +361,7 @@ class OpenStore(SQLiteStore):
 
 
 async def test_a_database_that_may_not_grow_refuses_one_write_and_keeps_the_others(tmp_path: Path) -> None:
-    async with OpenStore(tmp_path / "holdfast.db") as store:
+    async with OpenStore(tmp_path / "standfast.db") as store:
         await append(store, "kept")
         await store.setting("max_page_count = 30")
         with pytest.raises(StoreError, match="the disk is full; free some space, then try again"):
@@ -372,7 +372,7 @@ async def test_a_database_that_may_not_grow_refuses_one_write_and_keeps_the_othe
 
 
 async def test_a_stored_call_that_is_torn_is_damage_and_not_a_traceback(tmp_path: Path) -> None:
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "standfast.db"
     await write_and_close(path, "a")
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute("UPDATE agent_messages SET tool_calls = '[{'")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import StoreError, sqlite_store
-from holdfast.stores.partial_answers import PartialAnswer
-from holdfast.stores.sqlite_migrations import MIGRATIONS
-from holdfast.stores.sqlite_thread import SQLiteThread
 from integration.stores import append, contents
+from standfast import StoreError, sqlite_store
+from standfast.stores.partial_answers import PartialAnswer
+from standfast.stores.sqlite_migrations import MIGRATIONS
+from standfast.stores.sqlite_thread import SQLiteThread
 
 _LANDED = (
     "cdc82a9ec997",
@@ -43,7 +43,7 @@ async def test_what_a_model_says_is_told_by_stores_of_each_edition_of_the_fifth_
     path = tmp_path / "older.db"
     await migrated(path, MIGRATIONS[:5])
     with contextlib.closing(sqlite3.connect(path)) as db:
-        db.executescript("ALTER TABLE holdfast_schema DROP COLUMN oldest_reader")  # which that version had not
+        db.executescript("ALTER TABLE standfast_schema DROP COLUMN oldest_reader")  # which that version had not
         if not as_it_landed:
             db.executescript(f"DROP TABLE partial_answers; {MIGRATIONS[5].partition(';')[2]}")
     async with sqlite_store(path) as store:
@@ -71,7 +71,7 @@ async def test_a_file_that_was_changed_under_older_versions_is_refused_by_them_a
     before = path.read_bytes()
     newest = len(MIGRATIONS)
     with pytest.raises(
-        StoreError, match=f"has schema version {newest + 2}, written by a newer holdfast.*knows {newest}"
+        StoreError, match=f"has schema version {newest + 2}, written by a newer standfast.*knows {newest}"
     ):
         await sqlite_store(path).load_session("s")
     assert path.read_bytes() == before

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Message, RunResult, StoreError, run, sqlite_store, tool
-from holdfast.stores import SQLiteStore
-from holdfast.stores.sqlite_migrations import MIGRATIONS
-from holdfast.stores.sqlite_thread import SQLiteThread
-from holdfast.testing import ScriptedModel
 from integration.stores import SESSION, append, contents
+from standfast import Agent, Message, RunResult, StoreError, run, sqlite_store, tool
+from standfast.stores import SQLiteStore
+from standfast.stores.sqlite_migrations import MIGRATIONS
+from standfast.stores.sqlite_thread import SQLiteThread
+from standfast.testing import ScriptedModel
 
 # --- a file that is locked ---
 
@@ -57,7 +57,7 @@ async def locked(path: Path) -> AsyncIterator[None]:
 
 
 async def test_a_locked_file_is_an_error_after_a_while_and_works_once_it_is_free(tmp_path: Path) -> None:
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "standfast.db"
     async with ImpatientStore(path) as store:
         await append(store, "a")
         async with locked(path):
@@ -69,7 +69,7 @@ async def test_a_locked_file_is_an_error_after_a_while_and_works_once_it_is_free
 
 
 async def test_writes_that_meet_one_lock_wait_for_it_together_and_not_one_after_the_other(tmp_path: Path) -> None:
-    path, statements = tmp_path / "holdfast.db", list[str]()
+    path, statements = tmp_path / "standfast.db", list[str]()
     async with ImpatientStore(path) as store:
         await store._do(lambda db: db.set_trace_callback(statements.append), writes=False)
         async with locked(path):
@@ -86,7 +86,7 @@ async def test_a_run_whose_store_is_locked_runs_no_tool_and_goes_on_later(tmp_pa
         """Post."""
         effects.append("post")
 
-    path, agent = tmp_path / "holdfast.db", Agent("greeter", tools=[post])
+    path, agent = tmp_path / "standfast.db", Agent("greeter", tools=[post])
     script: list[Any] = [{"tool_calls": [{"id": "c1", "name": "post"}]}, "done"]
     async with ImpatientStore(path) as store:
         await append(store, "a", "other")
@@ -99,7 +99,7 @@ async def test_a_run_whose_store_is_locked_runs_no_tool_and_goes_on_later(tmp_pa
 
 
 async def test_a_new_file_that_another_process_locks_is_waited_for(tmp_path: Path) -> None:
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "standfast.db"
     async with sqlite_store(path) as store:
         async with locked(path):
             write = asyncio.create_task(append(store, "a"))
@@ -109,7 +109,7 @@ async def test_a_new_file_that_another_process_locks_is_waited_for(tmp_path: Pat
 
 
 async def test_a_new_file_that_another_process_locks_is_an_error_and_becomes_a_store_later(tmp_path: Path) -> None:
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "standfast.db"
     async with ImpatientStore(path) as store:
         async with locked(path):
             with pytest.raises(StoreError, match="is locked"):
@@ -122,8 +122,8 @@ async def test_a_new_file_that_another_process_locks_is_an_error_and_becomes_a_s
 
 APPENDS = """
 import asyncio, sys
-from holdfast import Message, sqlite_store
-from holdfast.stores import Session
+from standfast import Message, sqlite_store
+from standfast.stores import Session
 
 async def main(path, name, count):
     print("ready", flush=True)
@@ -138,7 +138,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
 
 
 async def test_processes_that_append_to_one_new_file_at_once_lose_nothing(tmp_path: Path) -> None:
-    path, count = tmp_path / "holdfast.db", 40
+    path, count = tmp_path / "standfast.db", 40
     processes = [
         await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-c", APPENDS, str(path), name, str(count),
@@ -182,14 +182,14 @@ async def test_many_appends_at_once_all_land_though_one_of_them_fails(store: SQL
         assert session.last_seq == len(await contents(store, f"s{number}"))
 
 
-async def test_a_value_that_cannot_be_stored_is_an_error_of_holdfast(store: SQLiteStore) -> None:
+async def test_a_value_that_cannot_be_stored_is_an_error_of_standfast(store: SQLiteStore) -> None:
     broken = Message.model_construct(role="user", content=object())
     with pytest.raises(StoreError, match="refused"):
         await store.append_messages_atomic("s", [broken], SESSION)
 
 
 def test_a_store_serves_two_event_loops_one_after_the_other(tmp_path: Path) -> None:
-    store = sqlite_store(tmp_path / "holdfast.db")
+    store = sqlite_store(tmp_path / "standfast.db")
     assert asyncio.run(append(store, "a")) == 1
     assert asyncio.run(append(store, "b")) == 2
     assert asyncio.run(contents(store)) == ["a", "b"]
@@ -197,7 +197,7 @@ def test_a_store_serves_two_event_loops_one_after_the_other(tmp_path: Path) -> N
 
 
 def test_a_store_serves_two_event_loops_at_once(tmp_path: Path) -> None:
-    store = sqlite_store(tmp_path / "holdfast.db")
+    store = sqlite_store(tmp_path / "standfast.db")
     start = threading.Barrier(2)
 
     async def many(name: str) -> None:
@@ -215,7 +215,7 @@ def test_a_store_serves_two_event_loops_at_once(tmp_path: Path) -> None:
 
 
 def test_an_event_loop_that_is_closed_in_the_middle_of_a_write_does_not_stop_the_store(tmp_path: Path) -> None:
-    store = sqlite_store(tmp_path / "holdfast.db")
+    store = sqlite_store(tmp_path / "standfast.db")
 
     async def leave() -> None:
         asyncio.get_running_loop().create_task(append(store, "left"))

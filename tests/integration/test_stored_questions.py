@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from integration.doubles import poster, reached
+from integration.questions import asking
+from integration.stores import StoreElsewhere, seed
+from integration.transcripts import USER, asks, calls, kind_of, result_of, shape
+from standfast import (
     Agent,
     InputError,
     InterruptError,
@@ -18,12 +22,8 @@ from holdfast import (
     sqlite_store,
     tool,
 )
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel, crash_after_tool_results
-from integration.doubles import poster, reached
-from integration.questions import asking
-from integration.stores import StoreElsewhere, seed
-from integration.transcripts import USER, asks, calls, kind_of, result_of, shape
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel, crash_after_tool_results
 
 
 async def test_a_question_survives_in_the_session_and_its_answer_is_the_result(store: SQLiteStore) -> None:
@@ -155,7 +155,7 @@ async def test_a_question_that_was_returned_is_not_overwritten_by_a_run_that_beg
         """Ask a person."""
         raise InterruptError(f"{text}?")
 
-    async with StoreElsewhere(tmp_path / "holdfast.db") as other:
+    async with StoreElsewhere(tmp_path / "standfast.db") as other:
         slow = asyncio.create_task(
             run(Agent("poster", tools=[ask]), llm=ScriptedModel(["done"]), store=other, session_id="s")
         )

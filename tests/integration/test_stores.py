@@ -1,4 +1,4 @@
-"""Every store passes the suite that holdfast exports; a SQLite store opens, closes and forgets without a loss."""
+"""Every store passes the suite that standfast exports; a SQLite store opens, closes and forgets without a loss."""
 
 import asyncio
 import contextlib
@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import memory_store, sqlite_store
-from holdfast.stores import SQLiteStore, sqlite_thread
-from holdfast.testing import store_suite
 from integration.stores import append, contents, python
+from standfast import memory_store, sqlite_store
+from standfast.stores import SQLiteStore, sqlite_thread
+from standfast.testing import store_suite
 
 # --- the suite ---
 
@@ -34,7 +34,7 @@ async def test_memory(check: Any) -> None:
 
 
 async def test_a_closed_store_opens_again_by_itself(tmp_path: Path) -> None:
-    store = sqlite_store(tmp_path / "holdfast.db")
+    store = sqlite_store(tmp_path / "standfast.db")
     await append(store, "a")
     await store.close()
     await store.close()
@@ -43,14 +43,14 @@ async def test_a_closed_store_opens_again_by_itself(tmp_path: Path) -> None:
 
 
 async def test_a_store_that_was_never_used_makes_no_file(tmp_path: Path) -> None:
-    async with sqlite_store(tmp_path / "holdfast.db"):
+    async with sqlite_store(tmp_path / "standfast.db"):
         pass
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("is_open", [False, True])
 async def test_closing_finishes_what_was_asked_for(tmp_path: Path, is_open: bool) -> None:
-    store = sqlite_store(tmp_path / "holdfast.db")
+    store = sqlite_store(tmp_path / "standfast.db")
     if is_open:
         await store.load_session("s")
     writes = [asyncio.create_task(append(store, f"m{number}")) for number in range(20)]
@@ -63,8 +63,8 @@ async def test_closing_finishes_what_was_asked_for(tmp_path: Path, is_open: bool
 
 USED_WHILE_IT_CLOSES = """
 import asyncio, os, sqlite3, sys
-from holdfast import Message
-from holdfast.stores import Session, SQLiteStore
+from standfast import Message
+from standfast.stores import Session, SQLiteStore
 
 def append(store, text):
     message = Message(role="user", content=text)
@@ -95,7 +95,7 @@ asyncio.run(main())
 
 
 async def test_a_store_that_is_used_while_it_closes_neither_hangs_nor_loses_anything(tmp_path: Path) -> None:
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "standfast.db"
     done = await asyncio.to_thread(python, USED_WHILE_IT_CLOSES, path)
     assert (done.stdout, done.stderr, done.returncode) == ("[]\n", "", 0)
     async with sqlite_store(path) as store:
@@ -103,11 +103,11 @@ async def test_a_store_that_is_used_while_it_closes_neither_hangs_nor_loses_anyt
 
 
 async def test_a_store_that_is_closed_with_work_waiting_does_it_and_stays_closed(tmp_path: Path) -> None:
-    store = sqlite_store(tmp_path / "holdfast.db")
+    store = sqlite_store(tmp_path / "standfast.db")
     await append(store, "a")
     await asyncio.gather(append(store, "b"), store.close())
     await asyncio.sleep(0)
-    assert "holdfast.db-wal" not in os.listdir(tmp_path)
+    assert "standfast.db-wal" not in os.listdir(tmp_path)
     assert await contents(store) == ["a", "b"]
     await store.close()
 
@@ -120,7 +120,7 @@ async def test_work_that_a_signal_breaks_off_leaves_no_transaction_open(tmp_path
         db.execute("DELETE FROM agent_sessions")
         raise Stop
 
-    async with sqlite_store(tmp_path / "holdfast.db") as store:
+    async with sqlite_store(tmp_path / "standfast.db") as store:
         await append(store, "a")
         assert await where(store)
         job = sqlite_thread._Job(stop, True, loop := asyncio.get_running_loop(), loop.create_future())
@@ -140,7 +140,7 @@ async def where(store: Any) -> bool:
 async def test_what_is_quick_is_done_on_the_loop_and_what_was_slow_leaves_the_rest_to_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with sqlite_store(tmp_path / "holdfast.db") as store:
+    async with sqlite_store(tmp_path / "standfast.db") as store:
         assert not await where(store)  # opening a file may wait for others
         assert await where(store)
         monkeypatch.setattr(sqlite_thread, "QUICK", 0.0)
@@ -167,7 +167,7 @@ async def test_a_disk_that_hangs_at_every_write_holds_the_loop_up_once_until_it_
 
     monkeypatch.setattr(sqlite_thread, "A_WHILE", 0.0)
     monkeypatch.setattr(sqlite_thread, "_work_off", work_off)
-    async with sqlite_store(tmp_path / "holdfast.db") as store:
+    async with sqlite_store(tmp_path / "standfast.db") as store:
         await contents(store)  # opens it, and writes nothing
         for name in "abcde":
             await append(store, name)
@@ -182,7 +182,7 @@ async def test_a_disk_that_hangs_at_every_write_holds_the_loop_up_once_until_it_
 
 
 async def test_the_loop_goes_on_while_another_process_writes_and_writes_keep_their_order(tmp_path: Path) -> None:
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "standfast.db"
     async with sqlite_store(path) as store:
         await append(store, "a")
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -198,7 +198,7 @@ async def test_the_loop_goes_on_while_another_process_writes_and_writes_keep_the
 
 
 async def test_a_store_is_used_from_the_loops_of_several_threads(tmp_path: Path) -> None:
-    async with sqlite_store(tmp_path / "holdfast.db") as store:
+    async with sqlite_store(tmp_path / "standfast.db") as store:
 
         async def write(name: str) -> None:
             for number in range(50):
@@ -213,14 +213,14 @@ async def test_a_store_is_used_from_the_loops_of_several_threads(tmp_path: Path)
 
 
 async def test_a_store_that_is_forgotten_closes_its_file_and_ends_its_thread(tmp_path: Path) -> None:
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "standfast.db"
     store = sqlite_store(path)
     await append(store, "a")
     (thread,) = [thread for thread in threading.enumerate() if str(path) in thread.name]
     del store
     gc.collect()
     await asyncio.to_thread(thread.join, 10)
-    assert (thread.is_alive(), os.listdir(tmp_path)) == (False, ["holdfast.db"])
+    assert (thread.is_alive(), os.listdir(tmp_path)) == (False, ["standfast.db"])
 
 
 async def test_a_cancelled_write_is_whole_or_not_there(store: SQLiteStore) -> None:
@@ -239,8 +239,8 @@ async def test_a_cancelled_write_is_whole_or_not_there(store: SQLiteStore) -> No
 
 NOT_CLOSED = """
 import asyncio, sys
-from holdfast import Agent, run, sqlite_store
-from holdfast.testing import ScriptedModel
+from standfast import Agent, run, sqlite_store
+from standfast.testing import ScriptedModel
 
 store = sqlite_store(sys.argv[1])
 asyncio.run(run(Agent("greeter"), message="hi", llm=ScriptedModel(["yes"]), store=store, session_id="s"))
@@ -248,7 +248,7 @@ asyncio.run(run(Agent("greeter"), message="hi", llm=ScriptedModel(["yes"]), stor
 
 
 async def test_a_process_that_exits_without_closing_its_store_loses_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "standfast.db"
     done = await asyncio.to_thread(python, NOT_CLOSED, path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     async with sqlite_store(path) as store:

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from integration.doubles import echo
+from integration.transcripts import asks_for, call
+from standfast import (
     Agent,
     AgentContext,
     Checkpoint,
@@ -21,11 +23,9 @@ from holdfast import (
     run_streaming,
     tool,
 )
-from holdfast.local import CheckpointReached, Event, MessageAdded, RunEnded, TextDelta, ToolEnded, ToolStarted
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
-from integration.doubles import echo
-from integration.transcripts import asks_for, call
+from standfast.local import CheckpointReached, Event, MessageAdded, RunEnded, TextDelta, ToolEnded, ToolStarted
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 agent = Agent("a", tools=[echo])
 

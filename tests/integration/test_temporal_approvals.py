@@ -9,10 +9,10 @@ from temporalio import workflow
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.worker import Replayer, Worker
 
-from holdfast import Agent
-from holdfast.temporal import HoldfastPlugin, approval
-from holdfast.testing import ScriptedModel, time_skipping_server
 from integration.temporal_runs import Run, Temporal, check_healthy, pending, result, until
+from standfast import Agent
+from standfast.temporal import StandfastPlugin, approval
+from standfast.testing import ScriptedModel, time_skipping_server
 
 
 @workflow.defn
@@ -27,7 +27,7 @@ class Release:
 
 
 def worker(temporal: Temporal) -> Worker:
-    plugin = HoldfastPlugin(agents=[Agent("other")], store=temporal.store, llm=ScriptedModel([]))
+    plugin = StandfastPlugin(agents=[Agent("other")], store=temporal.store, llm=ScriptedModel([]))
     return Worker(temporal.client, task_queue=temporal.name, workflows=[Release], plugins=[plugin])
 
 

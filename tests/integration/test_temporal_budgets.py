@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Approval, Loop, ModelError, tool
-from holdfast.testing import ScriptedModel
 from integration.doubles import echo
 from integration.temporal_runs import Temporal, check_healthy, pending, result, until
 from integration.transcripts import asks_for, call, shape
+from standfast import Agent, Approval, Loop, ModelError, tool
+from standfast.testing import ScriptedModel
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 from temporalio.api.enums.v1 import EventType
 
-from holdfast import (
+from integration.doubles import echo, fail
+from integration.questions import ask
+from integration.temporal_runs import Run, Temporal, chain, events, pending, result, scheduled, until, waiting, wedges
+from integration.transcripts import asks_for, call, result_of, says
+from standfast import (
     Agent,
     ContextCompression,
     DiminishingReturns,
@@ -22,13 +26,9 @@ from holdfast import (
     run,
     tool,
 )
-from holdfast.messages import Reasoning
-from holdfast.temporal import agent_workflows
-from holdfast.testing import ScriptedModel
-from integration.doubles import echo, fail
-from integration.questions import ask
-from integration.temporal_runs import Run, Temporal, chain, events, pending, result, scheduled, until, waiting, wedges
-from integration.transcripts import asks_for, call, result_of, says
+from standfast.messages import Reasoning
+from standfast.temporal import agent_workflows
+from standfast.testing import ScriptedModel
 
 
 @pytest.fixture
@@ -275,7 +275,7 @@ async def test_a_chain_has_one_ledger_and_one_search_attribute(temporal: Tempora
         await result(handle)
     keys = [message.content for message in await temporal.messages() if message.role == "tool"]
     assert len(set(keys)) == len(keys) == 7
-    query = f"HoldfastSession = '{temporal.session()}' AND HoldfastStatus = 'complete'"
+    query = f"StandfastSession = '{temporal.session()}' AND StandfastStatus = 'complete'"
 
     async def found() -> list[str]:
         return [item.id async for item in temporal.client.list_workflows(query)]

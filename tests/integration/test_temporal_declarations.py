@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from integration.doubles import echo, fail, watching
+from integration.drivers import Driver, OnTemporal
+from integration.questions import ask
+from integration.temporal_runs import Temporal, pending, result
+from integration.test_malformed_answers import MALFORMED
+from integration.transcripts import asks_for, call, error_of, shape, tool_results
+from standfast import (
     Agent,
     AgentContext,
     ContextCompression,
@@ -17,13 +23,7 @@ from holdfast import (
     sqlite_store,
     tool,
 )
-from holdfast.testing import ScriptedModel
-from integration.doubles import echo, fail, watching
-from integration.drivers import Driver, OnTemporal
-from integration.questions import ask
-from integration.temporal_runs import Temporal, pending, result
-from integration.test_malformed_answers import MALFORMED
-from integration.transcripts import asks_for, call, error_of, shape, tool_results
+from standfast.testing import ScriptedModel
 
 # --- hooks and state ---
 

@@ -7,11 +7,6 @@ from typing import Any
 import pytest
 from temporalio.api.enums.v1 import EventType
 
-from holdfast import Agent, Approval
-from holdfast.errors import InputError, NotConfirmedError
-from holdfast.temporal import waits
-from holdfast.temporal.seen import cancel_run, looked_at
-from holdfast.testing import ScriptedModel
 from integration.temporal_runs import (
     Run,
     Temporal,
@@ -24,6 +19,11 @@ from integration.temporal_runs import (
     until,
 )
 from integration.test_tool_approvals import posts, world
+from standfast import Agent, Approval
+from standfast.errors import InputError, NotConfirmedError
+from standfast.temporal import waits
+from standfast.temporal.seen import cancel_run, looked_at
+from standfast.testing import ScriptedModel
 
 ADA = Approval(approvers=["ada"])
 
@@ -43,10 +43,10 @@ async def test_who_hears_nothing_sends_the_same_again_and_it_counts_once(
         handle = await temporal.start("a")
         (item,) = await pending(handle)
     decide = partial(temporal.people.decide, handle.id, "c1", "approve", by="ada", digest=item["digest"])
-    monkeypatch.setattr("holdfast.temporal.client._CONFIRMED", 0.5)
+    monkeypatch.setattr("standfast.temporal.client._CONFIRMED", 0.5)
     with pytest.raises(NotConfirmedError, match="look at the run before") as unsure:
         await decide()
-    monkeypatch.setattr("holdfast.temporal.client._CONFIRMED", 10.0)
+    monkeypatch.setattr("standfast.temporal.client._CONFIRMED", 10.0)
     async with (await temporal.elsewhere()).worker(agent, llm=ScriptedModel(["done"])):
         await decide(id=unsure.value.id)
         assert (await result(handle))["status"] == "complete"
@@ -129,14 +129,14 @@ async def test_nothing_that_our_client_sends_is_an_update(temporal: Temporal) ->
 async def test_a_run_that_was_not_asked_what_came_of_a_signal_knows_none(temporal: Temporal) -> None:
     async with question(temporal) as handle:
         for asked in ("unknown", "", None, 5, {"id": []}):
-            assert await handle.query("holdfast.outcome", asked) is None
-        assert await handle.query("holdfast.outcome") is None
+            assert await handle.query("standfast.outcome", asked) is None
+        assert await handle.query("standfast.outcome") is None
         await handle.signal("export", {"id": "e"})
         await until(lambda: _outcome(handle, "e"))
 
 
 async def _outcome(handle: Run, sent: str) -> Any:
-    return await handle.query("holdfast.outcome", sent)
+    return await handle.query("standfast.outcome", sent)
 
 
 @pytest.mark.parametrize("odd", ["", "x" * 101, 5, [], {}, True, "a\nb"])
@@ -163,7 +163,7 @@ async def test_what_another_program_runs_is_left_alone(temporal: Temporal) -> No
         return_exceptions=True,
     )
     assert all(isinstance(one, InputError) for one in refused), refused
-    assert {"of type payroll, is not known as a run of holdfast" in str(one) for one in refused} == {True}
+    assert {"of type payroll, is not known as a run of standfast" in str(one) for one in refused} == {True}
     kinds = {event.event_type for event in await events(foreign)}
     assert kinds == {EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED, EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED}
     await foreign.terminate()

@@ -7,10 +7,10 @@ from temporalio import workflow
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 from temporalio.worker import Worker
 
-from holdfast.temporal import names
 from integration.commands import data, done, refused
 from integration.pages import browser
 from integration.temporal_runs import Run, Temporal, question, until
+from standfast.temporal import names
 
 _WAITING = SearchAttributeKey.for_keyword_list(names.WAITING_ATTRIBUTE)
 _STATUS = SearchAttributeKey.for_keyword(names.STATUS_ATTRIBUTE)
@@ -103,9 +103,9 @@ async def test_what_nothing_marks_as_ours_is_refused_by_every_command_and_the_pa
             ["watch", run.id],
             ["pending", run.id],
         ):
-            assert "is not known as a run of holdfast" in await refused(temporal, *words), words
+            assert "is not known as a run of standfast" in await refused(temporal, *words), words
         shown = await page.get(f"/runs/{run.id}")
-        assert (shown.status_code, "is not known as a run of holdfast" in shown.text) == (404, True)
+        assert (shown.status_code, "is not known as a run of standfast" in shown.text) == (404, True)
         assert (await run.describe()).status is not None
         history = await run.fetch_history()
         assert not [event for event in history.events if event.HasField("workflow_execution_signaled_event_attributes")]

@@ -16,9 +16,6 @@ from temporalio.client import (
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.worker import Replayer, Worker
 
-from holdfast import Approval, InputError, Pipeline, Step, pipeline, sqlite_store, tool
-from holdfast.temporal import HoldfastPlugin, start_pipeline
-from holdfast.testing import ScriptedModel, time_skipping_server
 from integration.temporal_runs import (
     Run,
     Temporal,
@@ -34,6 +31,9 @@ from integration.temporal_runs import (
 from integration.test_gates import TEAM, flow, writer
 from integration.test_pipelines import echo
 from integration.test_temporal_junk import JUNK, UNDECODABLE
+from standfast import Approval, InputError, Pipeline, Step, pipeline, sqlite_store, tool
+from standfast.temporal import StandfastPlugin, start_pipeline
+from standfast.testing import ScriptedModel, time_skipping_server
 
 gated = flow(message="fine?", approvers=["ops"], **TEAM)
 
@@ -72,7 +72,7 @@ async def test_a_gate_shows_what_it_asks_and_whom(temporal: Temporal) -> None:
             return any((item["workflow_id"], item["kind"]) == (run.id, "approval") for item in found)
 
         await until(listed)
-        query = f"HoldfastGroup = 'ops' AND TaskQueue = '{temporal.name}'"
+        query = f"StandfastGroup = 'ops' AND TaskQueue = '{temporal.name}'"
         assert [found.id async for found in temporal.client.list_workflows(query)] == [run.id]
 
 
@@ -228,7 +228,7 @@ async def test_an_update_may_come_with_the_start(temporal: Temporal) -> None:
 async def test_a_gate_of_seven_days_ends_after_seven_days(options: dict[str, Any], ends: tuple[str, str]) -> None:
     made = flow(**options)
     async with time_skipping_server() as environment, sqlite_store(":memory:") as store:
-        plugin = HoldfastPlugin(agents=[writer], pipelines=[made], store=store, llm=ScriptedModel(echo))
+        plugin = StandfastPlugin(agents=[writer], pipelines=[made], store=store, llm=ScriptedModel(echo))
         async with Worker(environment.client, task_queue="q", plugins=[plugin]):
             run = await start_pipeline(environment.client, made, task_queue="q")
             ended = await run.result()
@@ -257,7 +257,13 @@ async def test_a_step_and_a_gate_cost_what_the_table_says(temporal: Temporal) ->
     async with at_gate(temporal, flow(timeout="7d")) as run:
         pass
     history = await events(run)
-    assert scheduled(history) == ["holdfast.step", "holdfast.step", "holdfast.decide", "holdfast.step", "holdfast.step"]
+    assert scheduled(history) == [
+        "standfast.step",
+        "standfast.step",
+        "standfast.decide",
+        "standfast.step",
+        "standfast.step",
+    ]
     kinds = [EventType.Name(event.event_type).removeprefix("EVENT_TYPE_") for event in history]
     assert kinds.count("START_CHILD_WORKFLOW_EXECUTION_INITIATED") == 2
     assert kinds.count("TIMER_STARTED") == 1
@@ -277,4 +283,4 @@ async def test_nothing_of_a_step_starts_before_what_it_needs_is_kept(temporal: T
         assert (await result(run))["outputs"]["each"] == [2 * number for number in range(200)]
     history = await events(run)
     assert max(event.activity_task_started_event_attributes.attempt for event in history) == 1
-    assert "holdfast.settle" not in scheduled(history)
+    assert "standfast.settle" not in scheduled(history)

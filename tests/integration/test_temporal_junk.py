@@ -12,8 +12,6 @@ from temporalio.common import RawValue, WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from holdfast import Agent
-from holdfast.testing import ScriptedModel
 from integration.temporal_runs import (
     Run,
     Temporal,
@@ -30,6 +28,8 @@ from integration.temporal_runs import (
     wedges,
 )
 from integration.temporal_runs import events as events_of
+from standfast import Agent
+from standfast.testing import ScriptedModel
 
 
 def raw(text: str | bytes, encoding: str = "json/plain") -> RawValue:

@@ -13,9 +13,6 @@ from temporalio.common import RawValue
 from temporalio.exceptions import CancelledError
 from temporalio.worker import Replayer, Worker
 
-from holdfast import Agent, Approval, Loop, Message, tool
-from holdfast.temporal import HoldfastPlugin, agent_workflows
-from holdfast.testing import ScriptedModel
 from integration.questions import ask
 from integration.temporal_runs import (
     Run,
@@ -33,6 +30,9 @@ from integration.temporal_runs import (
     wedges,
 )
 from integration.transcripts import asks_for, call
+from standfast import Agent, Approval, Loop, Message, tool
+from standfast.temporal import StandfastPlugin, agent_workflows
+from standfast.testing import ScriptedModel
 
 other, support = Agent("other"), Agent("support")
 
@@ -210,7 +210,7 @@ async def _has_continued(temporal: Temporal, run: Run) -> bool:
 
 def worker_with(temporal: Temporal, workflows: list[type]) -> Worker:
     """Return a worker of workflows and of an agent."""
-    plugin = HoldfastPlugin(agents=[other], store=temporal.store, llm=ScriptedModel([]))
+    plugin = StandfastPlugin(agents=[other], store=temporal.store, llm=ScriptedModel([]))
     return Worker(temporal.client, task_queue=temporal.name, workflows=workflows, plugins=[plugin])
 
 
@@ -320,7 +320,7 @@ async def test_a_worker_with_workflows_of_the_users_takes_what_was_started_as_an
 
 
 async def test_what_does_not_look_like_a_run_of_an_agent_is_left_to_other_workers(temporal: Temporal) -> None:
-    plugin = HoldfastPlugin(agents=[other], store=temporal.store, llm=ScriptedModel([]))
+    plugin = StandfastPlugin(agents=[other], store=temporal.store, llm=ScriptedModel([]))
     async with Worker(
         temporal.client, task_queue=temporal.name, plugins=[plugin], workflow_failure_exception_types=[Exception]
     ):
@@ -356,5 +356,5 @@ async def test_a_run_that_waited_for_a_worker_replays(temporal: Temporal) -> Non
         await result(run)
     history = await run.fetch_history()
     for agent in (support, other):
-        plugin = HoldfastPlugin(agents=[agent], store=temporal.store, llm=ScriptedModel([]))
+        plugin = StandfastPlugin(agents=[agent], store=temporal.store, llm=ScriptedModel([]))
         await Replayer(workflows=[], plugins=[plugin]).replay_workflow(history)

@@ -7,9 +7,6 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowFailureError
 
-from holdfast import Agent, Approval, InputError, SessionConflictError, assert_complete, is_interrupted, tool
-from holdfast.temporal import waits
-from holdfast.testing import ScriptedModel
 from integration.looking import run
 from integration.temporal_runs import (
     Run,
@@ -24,6 +21,9 @@ from integration.temporal_runs import (
 from integration.test_temporal_tool_approvals import TEAM, at_gate
 from integration.test_tool_approvals import approve, posts, reject, world
 from integration.transcripts import asks_for, call, error_of, kind_of, tool_results
+from standfast import Agent, Approval, InputError, SessionConflictError, assert_complete, is_interrupted, tool
+from standfast.temporal import waits
+from standfast.testing import ScriptedModel
 
 
 async def test_a_run_that_is_cancelled_at_a_gate_answers_its_calls(temporal: Temporal) -> None:

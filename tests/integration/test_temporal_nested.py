@@ -7,19 +7,6 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.exceptions import CancelledError
 
-from holdfast import (
-    Agent,
-    AgentContext,
-    Loop,
-    Message,
-    ModelError,
-    RetryableError,
-    RetryPolicy,
-    ToolContext,
-    Usage,
-    tool,
-)
-from holdfast.testing import ScriptedModel
 from integration.doubles import delegating, echo
 from integration.drivers import Driver, OnTemporal
 from integration.questions import ask
@@ -35,6 +22,19 @@ from integration.temporal_runs import (
     waiting,
 )
 from integration.transcripts import asks_for, call, error_of, result_of, says, shape, tool_results
+from standfast import (
+    Agent,
+    AgentContext,
+    Loop,
+    Message,
+    ModelError,
+    RetryableError,
+    RetryPolicy,
+    ToolContext,
+    Usage,
+    tool,
+)
+from standfast.testing import ScriptedModel
 
 
 def models(**scripts: Any) -> Any:

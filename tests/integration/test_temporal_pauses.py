@@ -10,9 +10,6 @@ import pytest
 from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import CancelledError
 
-from holdfast import Agent, AgentContext, InputError, Loop, Message, ModelError, RetryPolicy, StoreError, tool
-from holdfast.temporal import agent_workflows, writes
-from holdfast.testing import ScriptedModel
 from integration.doubles import echo
 from integration.temporal_runs import (
     Run,
@@ -29,6 +26,9 @@ from integration.temporal_runs import (
     waiting,
 )
 from integration.transcripts import asks_for, call, says, shape
+from standfast import Agent, AgentContext, InputError, Loop, Message, ModelError, RetryPolicy, StoreError, tool
+from standfast.temporal import agent_workflows, writes
+from standfast.testing import ScriptedModel
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +85,9 @@ async def test_a_paused_run_is_found_by_its_pause(temporal: Temporal) -> None:
     async with temporal.worker(helper, llm=ScriptedModel([down(), down(), "done"])):
         run = await temporal.start(helper)
         await paused(run)
-        query = f"HoldfastSession = '{temporal.session()}' AND HoldfastWaiting = 'pause' AND HoldfastStatus = 'paused'"
+        query = (
+            f"StandfastSession = '{temporal.session()}' AND StandfastWaiting = 'pause' AND StandfastStatus = 'paused'"
+        )
 
         async def found() -> list[str]:
             return [item.id async for item in temporal.client.list_workflows(query)]

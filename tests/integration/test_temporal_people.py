@@ -7,9 +7,6 @@ import pytest
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
-from holdfast import Agent, InputError, InterruptError, Loop, SessionConflictError, ToolDurabilityError, tool
-from holdfast.temporal import start_agent
-from holdfast.testing import ScriptedModel
 from integration.temporal_runs import (
     Run,
     Temporal,
@@ -24,20 +21,23 @@ from integration.temporal_runs import (
     waiting,
 )
 from integration.transcripts import asks_for, call, kind_of, result_of, says, shape
+from standfast import Agent, InputError, InterruptError, Loop, SessionConflictError, ToolDurabilityError, tool
+from standfast.temporal import start_agent
+from standfast.testing import ScriptedModel
 
 # --- inboxes ---
 
 
 async def test_a_run_that_waits_is_found_by_what_it_waits_for_and_then_no_longer(temporal: Temporal) -> None:
     async with question(temporal) as run:
-        query = f"HoldfastSession = '{temporal.session()}' AND HoldfastWaiting = 'question'"
+        query = f"StandfastSession = '{temporal.session()}' AND StandfastWaiting = 'question'"
         assert await until(lambda: _found(temporal, query)) == [run.id]
         assert await _found(
-            temporal, f"{query} AND HoldfastStatus = 'waiting' AND HoldfastDeadline > '2020-01-01T00:00:00Z'"
+            temporal, f"{query} AND StandfastStatus = 'waiting' AND StandfastDeadline > '2020-01-01T00:00:00Z'"
         )
         await run.execute_update("answer", {"text": "Ada"})
         await result(run)
-        ended = f"HoldfastSession = '{temporal.session()}' AND HoldfastStatus = 'complete'"
+        ended = f"StandfastSession = '{temporal.session()}' AND StandfastStatus = 'complete'"
         assert await until(lambda: _found(temporal, ended)) == [run.id]
         assert await _found(temporal, query) == []
 
@@ -50,7 +50,7 @@ async def test_a_run_is_found_by_its_tenant(temporal: Temporal) -> None:
     async with temporal.worker(Agent("helper"), llm=ScriptedModel(["ok"])):
         run = await temporal.start(Agent("helper"), tenant_id=temporal.name)
         await result(run)
-    assert await until(lambda: _found(temporal, f"HoldfastTenant = '{temporal.name}'")) == [run.id]
+    assert await until(lambda: _found(temporal, f"StandfastTenant = '{temporal.name}'")) == [run.id]
 
 
 async def test_the_inbox_of_a_client_has_what_waits_in_the_whole_namespace(temporal: Temporal) -> None:

@@ -17,9 +17,6 @@ from temporalio.client import (
 from temporalio.exceptions import CancelledError
 from temporalio.service import RPCError
 
-from holdfast import Agent, Approval, InputError, Pipeline, SessionConflictError, Step, pipeline
-from holdfast.temporal import start_pipeline, waits
-from holdfast.testing import ScriptedModel
 from integration.temporal_runs import (
     Run,
     Temporal,
@@ -36,6 +33,9 @@ from integration.temporal_runs import (
 from integration.test_gates import writer
 from integration.test_pipelines import echo
 from integration.test_temporal_gates import gated, run_key_of, so_many_refusals, start
+from standfast import Agent, Approval, InputError, Pipeline, SessionConflictError, Step, pipeline
+from standfast.temporal import start_pipeline, waits
+from standfast.testing import ScriptedModel
 
 # --- workers that come and go, and cancels ---
 
@@ -276,7 +276,7 @@ async def test_a_run_is_found_by_the_groups_that_it_asks_now(temporal: Temporal)
     )
 
     async def asked() -> list[str]:
-        query = f"HoldfastGroup = 'ops' AND TaskQueue = '{temporal.name}'"
+        query = f"StandfastGroup = 'ops' AND TaskQueue = '{temporal.name}'"
         return [found.id async for found in temporal.client.list_workflows(query)]
 
     async with temporal.worker(pipelines=[two]):

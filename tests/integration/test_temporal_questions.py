@@ -6,8 +6,6 @@ import pytest
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
-from holdfast import Agent, InputError, InterruptError, Loop, tool
-from holdfast.testing import ScriptedModel, time_skipping_server
 from integration.doubles import echo, fail
 from integration.questions import ask
 from integration.temporal_runs import (
@@ -25,6 +23,8 @@ from integration.temporal_runs import (
     waiting,
 )
 from integration.transcripts import asks_for, call, error_of, result_of, shape, tool_contents
+from standfast import Agent, InputError, InterruptError, Loop, tool
+from standfast.testing import ScriptedModel, time_skipping_server
 
 
 def asking(*ids: str) -> ScriptedModel:

@@ -4,18 +4,6 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
-    Agent,
-    DiminishingReturns,
-    Loop,
-    Message,
-    TokenBudget,
-    Tool,
-    ToolCall,
-    Usage,
-    tool,
-)
-from holdfast.testing import ScriptedModel
 from integration.doubles import echo, fail
 from integration.drivers import Driver
 from integration.transcripts import (
@@ -27,6 +15,18 @@ from integration.transcripts import (
     shape,
     tool_results,
 )
+from standfast import (
+    Agent,
+    DiminishingReturns,
+    Loop,
+    Message,
+    TokenBudget,
+    Tool,
+    ToolCall,
+    Usage,
+    tool,
+)
+from standfast.testing import ScriptedModel
 
 # --- how a run ends ---
 

@@ -25,7 +25,7 @@ async def second() -> None: ...
 
 @workflow.defn(sandboxed=False)
 class Bare:
-    """Two activities, an update, a signal and a query; nothing of holdfast."""
+    """Two activities, an update, a signal and a query; nothing of standfast."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -95,7 +95,7 @@ async def test_an_sdk_that_has_mended_updates_beside_queries_lets_our_detour_go(
             assert all("[TMPRL1100]" in one and "Update machine does not handle" in one for one in failures)
             return
     raise AssertionError(
-        f"{_ROUNDS * _AT_ONCE} histories with an update beside a query replay: this SDK has mended it. HoldfastClient "
+        f"{_ROUNDS * _AT_ONCE} histories with an update beside a query replay: this SDK has mended it. StandfastClient "
         "may send updates again, in the place of signals whose outcome it looks up"
     )
 

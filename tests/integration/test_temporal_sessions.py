@@ -7,23 +7,6 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import CancelledError
 
-from holdfast import (
-    Agent,
-    Checkpoint,
-    InputError,
-    InterruptError,
-    Loop,
-    Question,
-    SessionConflictError,
-    Usage,
-    assert_complete,
-    is_interrupted,
-    resume,
-    run,
-    tool,
-)
-from holdfast.stores import session_key_of
-from holdfast.testing import ScriptedModel, crash_after_tool_results
 from integration.doubles import echo, fail, poster
 from integration.questions import ask
 from integration.temporal_runs import (
@@ -38,6 +21,23 @@ from integration.temporal_runs import (
     waiting,
 )
 from integration.transcripts import DURABILITY, USER, asks, asks_for, call, kind_of, says, shape, tool_contents
+from standfast import (
+    Agent,
+    Checkpoint,
+    InputError,
+    InterruptError,
+    Loop,
+    Question,
+    SessionConflictError,
+    Usage,
+    assert_complete,
+    is_interrupted,
+    resume,
+    run,
+    tool,
+)
+from standfast.stores import session_key_of
+from standfast.testing import ScriptedModel, crash_after_tool_results
 
 helper = Agent("helper", tools=[echo, ask])
 

@@ -4,16 +4,16 @@ from pathlib import Path
 
 from temporalio.worker import Worker
 
-from holdfast import Agent, sqlite_store
-from holdfast.temporal import HoldfastPlugin
-from holdfast.testing import ScriptedModel
 from integration.temporal_runs import Temporal, until
+from standfast import Agent, sqlite_store
+from standfast.temporal import StandfastPlugin
+from standfast.testing import ScriptedModel
 
 
 async def test_a_worker_stays_known_when_another_one_of_its_plugin_stops(temporal: Temporal, tmp_path: Path) -> None:
     path = tmp_path / "shared.db"
     async with sqlite_store(path) as store, sqlite_store(path) as other:
-        plugin = HoldfastPlugin(agents=[Agent("helper")], store=store, llm=ScriptedModel([]))
+        plugin = StandfastPlugin(agents=[Agent("helper")], store=store, llm=ScriptedModel([]))
         host = plugin._host
         async with Worker(temporal.client, task_queue=temporal.name, plugins=[plugin]):
             async with Worker(temporal.client, task_queue=f"{temporal.name}-2", plugins=[plugin]):

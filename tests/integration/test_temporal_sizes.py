@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, InputError, InterruptError, Loop, Message, tool
-from holdfast.temporal import start_agent
-from holdfast.testing import ScriptedModel
 from integration.doubles import echo
 from integration.questions import ask
 from integration.temporal_runs import (
@@ -22,6 +19,9 @@ from integration.temporal_runs import (
     status,
 )
 from integration.transcripts import asks_for, call, error_of, result_of, tool_contents, tool_results
+from standfast import Agent, InputError, InterruptError, Loop, Message, tool
+from standfast.temporal import start_agent
+from standfast.testing import ScriptedModel
 
 MB = 1024 * 1024
 

@@ -9,11 +9,6 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Approval, ModelError, RetryPolicy, StoreError, pipeline, sqlite_store, tool
-from holdfast.agents import Loop
-from holdfast.messages import Message
-from holdfast.temporal import Webhook, start_pipeline
-from holdfast.testing import ModelServer, Reply, ScriptedModel
 from integration.questions import ask
 from integration.temporal_runs import (
     Run,
@@ -30,6 +25,11 @@ from integration.temporal_runs import (
 )
 from integration.test_temporal_stores import Unwilling
 from integration.transcripts import asks_for, call, tool_contents
+from standfast import Agent, Approval, ModelError, RetryPolicy, StoreError, pipeline, sqlite_store, tool
+from standfast.agents import Loop
+from standfast.messages import Message
+from standfast.temporal import Webhook, start_pipeline
+from standfast.testing import ModelServer, Reply, ScriptedModel
 
 SOON = 0.3  # seconds instead of 30
 
@@ -47,7 +47,7 @@ async def test_a_run_that_cannot_be_opened_says_that_its_store_is_away_and_since
         shown = await until(partial(waits_for_the_store, run))
         assert (shown["name"], shown["message"]) == ("store", "the database is away")
         assert (await status(run))["status"] == "waiting"
-        query = f"WorkflowId = '{run.id}' AND HoldfastWaiting = 'store' AND HoldfastStatus = 'waiting'"
+        query = f"WorkflowId = '{run.id}' AND StandfastWaiting = 'store' AND StandfastStatus = 'waiting'"
         await until(partial(_is_found, temporal, query))
         store.refuses.clear()
         assert (await result(run))["response"] == "done"
@@ -263,7 +263,7 @@ async def test_what_a_store_does_not_take_is_held_in_sight_and_is_not_lost(tempo
         run = await temporal.start(agent)
         shown = await until(partial(waits_for_the_store, run))
         assert (shown["name"], shown["message"]) == ("store", "the database is away")
-        query = f"WorkflowId = '{run.id}' AND HoldfastWaiting = 'store' AND HoldfastStatus = 'waiting'"
+        query = f"WorkflowId = '{run.id}' AND StandfastWaiting = 'store' AND StandfastStatus = 'waiting'"
         await until(partial(_is_found, temporal, query))
         store.refuses = set()
         await until(partial(_waits_alone, run, "question"))
@@ -311,7 +311,7 @@ async def test_nobody_else_can_say_that_a_run_waits_for_its_store(temporal: Temp
         run = await temporal.start(clerk)
         await pending(run)
         for told in (None, 7, {"holder": ["x"], "message": "m"}, {"holder": "call_model 1.0", "message": "m"}):
-            await run.signal("holdfast.store_waits", told)
+            await run.signal("standfast.store_waits", told)
         assert [item["kind"] for item in await waiting(run)] == ["question"]
         await run.signal("answer", {"text": "Ada"})
         await result(run)
@@ -326,9 +326,9 @@ async def test_a_worker_that_cannot_use_its_store_takes_no_run_and_says_why(temp
     async with sqlite_store(path) as made:
         await made.load_session("s")
     with contextlib.closing(sqlite3.connect(path)) as database:
-        database.execute("INSERT INTO holdfast_schema (version) VALUES (1000)")
+        database.execute("INSERT INTO standfast_schema (version) VALUES (1000)")
         database.commit()
-    with pytest.raises(StoreError, match="written by a newer holdfast"):
+    with pytest.raises(StoreError, match="written by a newer standfast"):
         async with temporal.worker(Agent("helper"), llm=ScriptedModel(["done"]), store=sqlite_store(path)) as worker:
             await until(lambda: not worker)
 

@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, StoreError, sqlite_store, tool
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
 from integration.doubles import echo, poster
 from integration.temporal_runs import (
     Temporal,
@@ -23,6 +20,9 @@ from integration.temporal_runs import (
     until,
 )
 from integration.transcripts import asks_for, call, shape, tool_contents
+from standfast import Agent, StoreError, sqlite_store, tool
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 
 class Lock:
@@ -160,7 +160,7 @@ async def test_a_run_whose_session_is_deleted_meanwhile_ends_and_repeats_nothing
 async def _migrated_under_a_worker(store: Any, path: Path) -> sqlite3.Connection:
     """Have a newer version migrate a store, whose worker opens it again then."""
     database = sqlite3.connect(path, isolation_level=None)
-    database.execute("INSERT INTO holdfast_schema (version) SELECT max(version) + 1 FROM holdfast_schema")
+    database.execute("INSERT INTO standfast_schema (version) SELECT max(version) + 1 FROM standfast_schema")
     await store.close()
     return database
 
@@ -170,11 +170,11 @@ async def test_a_store_of_a_newer_schema_is_not_touched_and_the_run_waits(tempor
     helper, store = Agent("helper"), Unwilling(sqlite_store(path))
     async with asyncio.timeout(10), temporal.worker(helper, llm=ScriptedModel(["done"]), store=store):
         database = await _migrated_under_a_worker(store, path)
-        (newest,) = database.execute("SELECT max(version) FROM holdfast_schema WHERE oldest_reader > 0").fetchone()
+        (newest,) = database.execute("SELECT max(version) FROM standfast_schema WHERE oldest_reader > 0").fetchone()
         run = await temporal.start(helper)
-        await until(lambda: any("written by a newer holdfast" in error for error in store.errors))
+        await until(lambda: any("written by a newer standfast" in error for error in store.errors))
         assert database.execute("SELECT count(*) FROM agent_sessions").fetchone() == (0,)
-        database.execute("DELETE FROM holdfast_schema WHERE version > ?", (newest,))
+        database.execute("DELETE FROM standfast_schema WHERE version > ?", (newest,))
         assert (await result(run))["response"] == "done"
         await check_healthy(run)
     database.close()

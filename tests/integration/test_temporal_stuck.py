@@ -11,27 +11,27 @@ from typing import Any
 from temporalio.api.enums.v1 import EventType
 from temporalio.worker import Worker, WorkerConfig
 
-from holdfast import Agent, Message, ToolContext, tool
-from holdfast.temporal import HoldfastPlugin
-from holdfast.temporal.servers import temporal_binary
-from holdfast.temporal.stuck import find_stuck
-from holdfast.testing import ScriptedModel
-from integration.commands import holdfast
+from integration.commands import standfast
 from integration.temporal_runs import Run, Temporal, check_healthy, events, result, until
 from integration.transcripts import asks_for, call
+from standfast import Agent, Message, ToolContext, tool
+from standfast.temporal import StandfastPlugin
+from standfast.temporal.servers import temporal_binary
+from standfast.temporal.stuck import find_stuck
+from standfast.testing import ScriptedModel
 
 _SOON = timedelta(seconds=20)
 _RUNS, _ROUNDS = 8, 6
 
 
-class ActivitiesAlone(HoldfastPlugin):
+class ActivitiesAlone(StandfastPlugin):
     """Makes a worker that carries no workflow."""
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         return {**super().configure_worker(config), "workflows": []}
 
 
-class WorkflowsAlone(HoldfastPlugin):
+class WorkflowsAlone(StandfastPlugin):
     """Makes a worker that runs no activity but local ones."""
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
@@ -59,7 +59,7 @@ class Till:
         done = sum(message.role == "tool" for message in messages)
         return asks_for(call("charge", f"c{done + 1}")) if done < 3 else "done"
 
-    def plugin(self, temporal: Temporal, kind: type[HoldfastPlugin]) -> HoldfastPlugin:
+    def plugin(self, temporal: Temporal, kind: type[StandfastPlugin]) -> StandfastPlugin:
         return kind(agents=[self.agent], store=temporal.store, llm=ScriptedModel(self.model))
 
     def has_charged(self, call_id: str) -> bool:
@@ -160,7 +160,7 @@ async def settled(temporal: Temporal, handles: list[Run]) -> list[Any]:
 
 
 async def check_doctor(temporal: Temporal, stuck: list[Any]) -> None:
-    said = await holdfast(temporal, "doctor", "--task-queue", temporal.name, "-o", "json")
+    said = await standfast(temporal, "doctor", "--task-queue", temporal.name, "-o", "json")
     (runs,) = [row for row in json.loads(said.stdout) if row["check"] == "runs"]
     assert not runs["ok"]
     for one in stuck:

@@ -12,9 +12,6 @@ from temporalio.client import WorkflowUpdateFailedError
 from temporalio.service import RPCError
 from temporalio.worker import Replayer, Worker
 
-from holdfast import Agent, Approval, InputError, pipeline, sqlite_store
-from holdfast.temporal import HoldfastPlugin, start_agent, start_pipeline
-from holdfast.testing import ScriptedModel, time_skipping_server
 from integration.temporal_runs import (
     Run,
     Temporal,
@@ -31,6 +28,9 @@ from integration.temporal_runs import (
 from integration.test_temporal_junk import JUNK, UNDECODABLE
 from integration.test_tool_approvals import posts, world
 from integration.transcripts import asks_for, call, error_of, shape, tool_results
+from standfast import Agent, Approval, InputError, pipeline, sqlite_store
+from standfast.temporal import StandfastPlugin, start_agent, start_pipeline
+from standfast.testing import ScriptedModel, time_skipping_server
 
 TEAM = Approval(message="ok?", approvers=["ops"], groups={"ops": ["ada", "bob"]}, timeout="7d")
 
@@ -63,7 +63,7 @@ async def test_what_waits_is_shown_with_its_arguments_and_found_by_its_group(tem
         assert (now["status"], now["running"]) == ("waiting", [])
 
         async def found() -> bool:
-            query = f"HoldfastWaiting = 'approval' AND HoldfastGroup = 'ops' AND TaskQueue = '{temporal.name}'"
+            query = f"StandfastWaiting = 'approval' AND StandfastGroup = 'ops' AND TaskQueue = '{temporal.name}'"
             return [item.id async for item in temporal.client.list_workflows(query)] == [handle.id]
 
         await until(found)
@@ -181,7 +181,7 @@ async def test_a_gate_of_seven_days_ends_after_seven_days(options: dict[str, Any
     posted, post = world(Approval(**options))
     agent = Agent("a", tools=[post])
     async with time_skipping_server() as environment, sqlite_store(":memory:") as store:
-        plugin = HoldfastPlugin(agents=[agent], store=store, llm=posts("hi"))
+        plugin = StandfastPlugin(agents=[agent], store=store, llm=posts("hi"))
         async with Worker(environment.client, task_queue="q", plugins=[plugin]):
             handle = await start_agent(environment.client, agent, message="go", session_id="s", task_queue="q")
             assert (await handle.result())["status"] == "complete"
@@ -235,7 +235,7 @@ async def test_an_agent_that_is_a_tool_waits_at_its_own_gate(temporal: Temporal)
         child: Run = temporal.client.get_workflow_handle(f"{handle.id}/d1")
 
         async def waits_below() -> bool:
-            query = f"HoldfastWaiting = 'approval' AND TaskQueue = '{temporal.name}'"
+            query = f"StandfastWaiting = 'approval' AND TaskQueue = '{temporal.name}'"
             return [item.id async for item in temporal.client.list_workflows(query)] == [child.id]
 
         await until(waits_below)
@@ -275,7 +275,7 @@ async def test_an_approval_costs_what_the_table_says(temporal: Temporal) -> None
     async with at_gate(temporal) as (handle, _):
         pass
     history = await events(handle)
-    assert scheduled(history) == ["call_model", "holdfast.decide", "post", "call_model"]
+    assert scheduled(history) == ["call_model", "standfast.decide", "post", "call_model"]
     kinds = [EventType.Name(event.event_type).removeprefix("EVENT_TYPE_") for event in history]
     assert kinds.count("TIMER_STARTED") == 1
     assert kinds.count("MARKER_RECORDED") == 1

@@ -7,16 +7,6 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
-    Agent,
-    Loop,
-    RetryableError,
-    RetryPolicy,
-    TerminalError,
-    Tool,
-    tool,
-)
-from holdfast.testing import ScriptedModel
 from integration.doubles import echo
 from integration.drivers import Driver
 from integration.questions import ask
@@ -29,6 +19,16 @@ from integration.transcripts import (
     tool_contents,
     tool_results,
 )
+from standfast import (
+    Agent,
+    Loop,
+    RetryableError,
+    RetryPolicy,
+    TerminalError,
+    Tool,
+    tool,
+)
+from standfast.testing import ScriptedModel
 
 # --- several calls in a turn ---
 

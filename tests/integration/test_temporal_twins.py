@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from integration.temporal_runs import Run, Temporal, chain, has_ended, result, until, waiting, wedges
+from standfast import (
     Agent,
     ContextCompression,
     DiminishingReturns,
@@ -25,9 +26,8 @@ from holdfast import (
     run,
     tool,
 )
-from holdfast.temporal import agent_workflows
-from holdfast.testing import ScriptedModel
-from integration.temporal_runs import Run, Temporal, chain, has_ended, result, until, waiting, wedges
+from standfast.temporal import agent_workflows
+from standfast.testing import ScriptedModel
 
 
 @tool(safe_to_retry=True, parallel=True)

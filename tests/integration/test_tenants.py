@@ -8,21 +8,6 @@ from typing import Any
 import pytest
 from temporalio.common import RawValue
 
-from holdfast import (
-    Agent,
-    Approval,
-    InputError,
-    SessionAccessDeniedError,
-    SessionConflictError,
-    assert_complete,
-    is_interrupted,
-    pipeline,
-    run,
-    run_pipeline,
-)
-from holdfast.stores import SQLiteStore, session_key_of
-from holdfast.temporal import HoldfastClient, UserClient, start_agent, start_pipeline
-from holdfast.testing import ScriptedModel
 from integration.temporal_runs import (
     Run,
     Temporal,
@@ -38,6 +23,21 @@ from integration.temporal_runs import (
 )
 from integration.test_temporal_sessions import helper
 from integration.test_tool_approvals import posts, world
+from standfast import (
+    Agent,
+    Approval,
+    InputError,
+    SessionAccessDeniedError,
+    SessionConflictError,
+    assert_complete,
+    is_interrupted,
+    pipeline,
+    run,
+    run_pipeline,
+)
+from standfast.stores import SQLiteStore, session_key_of
+from standfast.temporal import StandfastClient, UserClient, start_agent, start_pipeline
+from standfast.testing import ScriptedModel
 
 ADA = {"user_id": "ada", "tenant_id": "acme"}
 EVE = {"user_id": "eve", "tenant_id": "evil"}
@@ -270,7 +270,7 @@ async def test_no_door_of_a_run_opens_to_a_stranger(temporal: Temporal, who: dic
         assert (await status(handle))["status"] == "waiting"
 
 
-@pytest.mark.parametrize("memo", [{}, {"holdfast.agent": "clerk"}], ids=["another program's", "ours"])
+@pytest.mark.parametrize("memo", [{}, {"standfast.agent": "clerk"}], ids=["another program's", "ours"])
 async def test_a_run_whose_input_nobody_can_read_is_nobodys_to_a_user(temporal: Temporal, memo: dict[str, str]) -> None:
     sealed = RawValue(raw_payload(b"?", "binary/sealed"))
     handle = await temporal.start_raw("clerk", sealed, memo=memo)
@@ -298,7 +298,7 @@ async def test_a_user_of_another_tenant_decides_nothing(temporal: Temporal) -> N
 
 
 async def test_a_client_of_nobody_is_none_of_a_user() -> None:
-    with pytest.raises(InputError, match="HoldfastClient speaks to the runs of all"):
+    with pytest.raises(InputError, match="StandfastClient speaks to the runs of all"):
         UserClient(None, user_id=None)  # type: ignore[arg-type]
 
 
@@ -363,7 +363,7 @@ async def test_an_agent_that_a_tool_invokes_asks_as_well(temporal: Temporal) -> 
 async def test_a_conversation_on_temporal_is_kept_apart_from_who_looks_on(temporal: Temporal) -> None:
     """The operator's client still speaks to all runs: it belongs to those who run them."""
     async with question(temporal, **ADA) as handle:
-        people = HoldfastClient(temporal.client)
+        people = StandfastClient(temporal.client)
         await people.message(handle.id, "from the operator", by="olga")
         await people.answer(handle.id, "yes", by="olga")
         await result(handle)

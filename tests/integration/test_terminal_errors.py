@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Loop, TerminalError, Tool, assert_complete, run, tool
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
 from integration.doubles import ask
 from integration.transcripts import asks_for, call, error, results
+from standfast import Agent, Loop, TerminalError, Tool, assert_complete, run, tool
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 
 @tool

@@ -8,8 +8,8 @@ from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.worker import Worker
 
-from holdfast.testing.servers import time_skipping_server
 from integration.test_dev_server import Wait, start
+from standfast.testing.servers import time_skipping_server
 
 
 async def test_time_skipping_moves_days_in_a_second() -> None:
@@ -35,4 +35,4 @@ async def test_a_time_skipping_server_has_the_search_attributes() -> None:
     async with time_skipping_server() as environment:
         service = environment.client.operator_service
         found = await service.list_search_attributes(ListSearchAttributesRequest(namespace="default"))
-        assert len([name for name in found.custom_attributes if name.startswith("Holdfast")]) == 6
+        assert len([name for name in found.custom_attributes if name.startswith("Standfast")]) == 6

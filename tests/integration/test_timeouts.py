@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from holdfast import Agent, ToolContext, tool
 from integration.doubles import SOON, ask
 from integration.transcripts import call, contents, error, results
+from standfast import Agent, ToolContext, tool
 
 
 async def test_a_call_with_effects_that_timed_out_has_an_unknown_outcome() -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Approval, Loop, Tool, ToolContext, tool
-from holdfast.testing import ScriptedModel
 from integration.drivers import Driver
 from integration.transcripts import asks_for, call, error_of, shape, tool_results
+from standfast import Agent, Approval, Loop, Tool, ToolContext, tool
+from standfast.testing import ScriptedModel
 
 Approvable = Any
 

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from integration.looking import resume, run, run_pipeline
+from integration.test_tool_approvals import approve, posts, reject, world
+from integration.transcripts import asks_for, call, error_of, tool_results
+from standfast import (
     Agent,
     Approval,
     InputError,
@@ -17,12 +20,9 @@ from holdfast import (
     pipeline,
     run_streaming,
 )
-from holdfast.local import RunEnded, ToolStarted
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
-from integration.looking import resume, run, run_pipeline
-from integration.test_tool_approvals import approve, posts, reject, world
-from integration.transcripts import asks_for, call, error_of, tool_results
+from standfast.local import RunEnded, ToolStarted
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 
 class Died(BaseException):

@@ -1,9 +1,9 @@
 """What a handler learns from its context about the call it serves."""
 
-from holdfast import Agent, ToolContext, tool
-from holdfast.stores import SQLiteStore
 from integration.doubles import ask
 from integration.transcripts import call, results
+from standfast import Agent, ToolContext, tool
+from standfast.stores import SQLiteStore
 
 
 async def test_a_handler_learns_about_the_call_it_serves(store: SQLiteStore) -> None:

@@ -8,11 +8,11 @@ import pytest
 from activities import get_issue, list_issues
 from activities.issues import Issue
 from examples.sinks import Sinks
-from holdfast import Message, RunResult, assert_complete, is_interrupted, resume, run, sqlite_store
-from holdfast.stores import SQLiteStore
-from holdfast.testing import crash_after_tool_results, crash_everywhere
 from integration.application import application, sinks_in_a_process, use
 from integration.transcripts import DURABILITY, kind_of, tool_results
+from standfast import Message, RunResult, assert_complete, is_interrupted, resume, run, sqlite_store
+from standfast.stores import SQLiteStore
+from standfast.testing import crash_after_tool_results, crash_everywhere
 from workflows import AGENTS, PIPELINES
 from workflows.scripted import SIGNATURE, ScriptedTriage, next_move
 from workflows.triage import triage
@@ -147,9 +147,9 @@ async def test_a_post_that_was_lost_in_flight_is_not_repeated_and_the_answer_say
 async def test_what_failed_is_told_and_the_rest_is_done(
     world: Sinks, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("HOLDFAST_WEBHOOK_URL")
+    monkeypatch.delenv("STANDFAST_WEBHOOK_URL")
     result = await triaged(store, LOST_HIGHLIGHTS)
-    assert "post_message: failed. HOLDFAST_WEBHOOK_URL is not set." in result.response
+    assert "post_message: failed. STANDFAST_WEBHOOK_URL is not set." in result.response
     assert len(world.mails()) == 1
 
 

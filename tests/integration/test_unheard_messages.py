@@ -9,10 +9,6 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowFailureError
 
-from holdfast import Agent, InputError, Message, run
-from holdfast.local.unheard import Unheard
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
 from integration.questions import ask
 from integration.resets import reset, tasks
 from integration.temporal_runs import (
@@ -28,6 +24,10 @@ from integration.temporal_runs import (
     until,
 )
 from integration.transcripts import shape
+from standfast import Agent, InputError, Message, run
+from standfast.local.unheard import Unheard
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 
 async def end(handle: Run, how: str) -> None:
@@ -221,8 +221,8 @@ async def test_a_message_costs_one_activity(temporal: Temporal) -> None:
         assert scheduled(await events(handle)) == [
             "call_model",
             "ask",
-            "holdfast.commit",
-            "holdfast.keep",
-            "holdfast.commit",  # the answer, before its sender is told
+            "standfast.commit",
+            "standfast.keep",
+            "standfast.commit",  # the answer, before its sender is told
             "call_model",
         ]

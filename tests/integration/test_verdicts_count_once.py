@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from standfast import (
     Approval,
     InputError,
     PipelineResult,
@@ -16,7 +16,7 @@ from holdfast import (
     sqlite_store,
     tool,
 )
-from holdfast.stores import AgentStore
+from standfast.stores import AgentStore
 
 RUN_KEY = "order-1"
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast import Agent, Happened, Message, NotHappened, run
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
 from integration.doubles import poster
 from integration.stores import StoreElsewhere, crash_on_write, seed
 from integration.transcripts import DURABILITY, USER, asks, calls, kind_of, result_of
+from standfast import Agent, Happened, Message, NotHappened, run
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 
 def verified(effects: list[str], verify: Callable[..., Any]) -> Agent:
@@ -95,7 +95,7 @@ async def test_of_two_runs_that_hear_that_a_call_never_happened_only_one_runs_it
 
     agent = Agent("poster", tools=[poster(effects, verify=look)])
     await seed(store, [USER, asks("c1")])
-    async with StoreElsewhere(tmp_path / "holdfast.db") as other:
+    async with StoreElsewhere(tmp_path / "standfast.db") as other:
         ended = await asyncio.gather(
             *(run(agent, llm=ScriptedModel(["done"]), store=each, session_id="s") for each in (store, other)),
             return_exceptions=True,

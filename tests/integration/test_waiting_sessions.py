@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import InputError, assert_complete, is_interrupted, resume, run, sqlite_store
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel
 from integration.questions import agent, interrupted
 from integration.transcripts import call, tool_contents
+from standfast import InputError, assert_complete, is_interrupted, resume, run, sqlite_store
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
 
 
 async def test_a_question_is_answered_in_another_process_by_the_session_alone(tmp_path: Path) -> None:

@@ -8,10 +8,6 @@ import pytest
 from temporalio import workflow
 from temporalio.worker import Worker
 
-from holdfast import Agent, Approval, ModelError, pipeline, tool
-from holdfast.temporal import start_pipeline
-from holdfast.testing import ScriptedModel
-from holdfast.web import Access
 from integration.pages import (
     BOB,
     CHARGES,
@@ -28,6 +24,10 @@ from integration.pages import (
 from integration.questions import ask_user
 from integration.temporal_runs import Temporal, ask_models_once, pending, result, until
 from integration.transcripts import asks_for, call
+from standfast import Agent, Approval, ModelError, pipeline, tool
+from standfast.temporal import start_pipeline
+from standfast.testing import ScriptedModel
+from standfast.web import Access
 
 # --- what people do ---
 
@@ -153,7 +153,7 @@ async def test_what_is_typed_stays_when_no_worker_answers(temporal: Temporal, mo
             run = await temporal.start(agent)
             await pending(run)
             form = fields((await client.get(f"/runs/{run.id}")).text, f"/runs/{run.id}/decide")
-        monkeypatch.setattr("holdfast.temporal.client._CONFIRMED", 0.5)
+        monkeypatch.setattr("standfast.temporal.client._CONFIRMED", 0.5)
         typed = {"decision": "approve", "comment": "as we said"}
         page = await client.post(f"/runs/{run.id}/decide", data=form | typed)
         assert (page.status_code, "as we said" in page.text, "may count" in page.text) == (504, True, True)

@@ -12,10 +12,6 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from holdfast import Agent, DefinitionError
-from holdfast.testing import ScriptedModel
-from holdfast.web import Access, Person, create_app
-from holdfast.web.access import COOKIE
 from integration.pages import (
     CHARGES,
     HOST,
@@ -28,6 +24,10 @@ from integration.pages import (
     served,
 )
 from integration.temporal_runs import Temporal, pending, result
+from standfast import Agent, DefinitionError
+from standfast.testing import ScriptedModel
+from standfast.web import Access, Person, create_app
+from standfast.web.access import COOKIE
 
 # --- who may ---
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast import DefinitionError, sqlite_store
-from holdfast.web import Access, Person, create_app, servers
-from holdfast.web.access import COOKIE, token_digest
-from holdfast.web.attempts import Attempts
 from integration.commands import done, refused
 from integration.pages import HOST, PEOPLE, TOKENS, browser, csrf_of, served
 from integration.temporal_runs import Temporal, until
+from standfast import DefinitionError, sqlite_store
+from standfast.web import Access, Person, create_app, servers
+from standfast.web.access import COOKIE, token_digest
+from standfast.web.attempts import Attempts
 
 HEAD = b"GET /login HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 FORM = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/x-www-form-urlencoded\r\n"
@@ -165,7 +165,7 @@ async def test_who_guesses_tokens_has_to_wait_and_is_in_the_log(
         told = await client.get("/runs", headers=right)  # nor is a right one looked at
         assert (told.status_code, told.headers["Retry-After"]) == (429, "1")
         assert (await client.get("/login")).status_code == 200
-    logged = [record.getMessage() for record in caplog.records if record.name == "holdfast.web"]
+    logged = [record.getMessage() for record in caplog.records if record.name == "standfast.web"]
     assert logged[4:] == [f"A wrong token from {HOST}, the 5 in a row; nobody there is listened to for 1 s"]
     assert "nobody has" not in caplog.text
 
@@ -178,7 +178,7 @@ async def test_programs_that_guess_wait_like_people(temporal: Temporal) -> None:
 
 def test_each_address_waits_for_itself_and_ever_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1_000.0
-    monkeypatch.setattr("holdfast.web.attempts.time.monotonic", lambda: now)
+    monkeypatch.setattr("standfast.web.attempts.time.monotonic", lambda: now)
     attempts, waits = Attempts(), []
     for _ in range(13):
         attempts.failed("2001:db8::1")

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from temporalio.api.enums.v1 import EventType
 
-from holdfast import Agent, ModelError, sqlite_store
-from holdfast.stores import DecisionRecord
-from holdfast.temporal.audits import load_acts
-from holdfast.testing import ScriptedModel
 from integration.commands import data, done
 from integration.pages import CHARGES, browser, charge, send
 from integration.questions import ask_user
 from integration.temporal_runs import Run, Temporal, ask_models_once, pending, result, until
 from integration.transcripts import asks_for, call
+from standfast import Agent, ModelError, sqlite_store
+from standfast.stores import DecisionRecord
+from standfast.temporal.audits import load_acts
+from standfast.testing import ScriptedModel
 
 ASKS = asks_for(call("ask_user", "c1", question="Which account?"))
 
@@ -95,7 +95,7 @@ async def test_an_answer_decides_nothing_at_the_gate_of_the_same_call(temporal: 
     """The audit trail has verdicts and other acts; only verdicts count at gates."""
     from datetime import UTC, datetime
 
-    from holdfast.local.pipeline_results import Kept
+    from standfast.local.pipeline_results import Kept
 
     row = DecisionRecord(run_key="r", gate="c1", at=datetime.now(UTC), decision="resolve", by="ada")
     await temporal.store.record_decision(row)
@@ -105,7 +105,7 @@ async def test_an_answer_decides_nothing_at_the_gate_of_the_same_call(temporal: 
 
 async def test_commands_put_on_record_who_it_was_and_show_it(temporal: Temporal, tmp_path: Path) -> None:
     agent = Agent("clerk", tools=[ask_user, charge])
-    trail = ("--store", str(tmp_path / "holdfast.db"))
+    trail = ("--store", str(tmp_path / "standfast.db"))
     async with temporal.worker(agent, llm=ScriptedModel([ASKS, CHARGES, "done"])):
         words = ("start", "clerk", "-m", "go", "--session", temporal.session(), "--task-queue", temporal.name)
         run_id = (await data(temporal, *words, *trail))["workflow_id"]
@@ -129,13 +129,13 @@ async def _asks(run: Run, kind: str) -> bool:
 
 async def test_what_is_said_and_answered_in_a_chat_is_on_record(temporal: Temporal, tmp_path: Path) -> None:
     agent = Agent("clerk", tools=[ask_user])
-    trail = ("--store", str(tmp_path / "holdfast.db"))
+    trail = ("--store", str(tmp_path / "standfast.db"))
     async with temporal.worker(agent, llm=ScriptedModel([ASKS, "done"])):
         words = ("chat", "clerk", "--session", temporal.session(), "--task-queue", temporal.name, *trail)
-        assert "done" in await done(temporal, *words, stdin="go\nred\n", HOLDFAST_USER="grace")
+        assert "done" in await done(temporal, *words, stdin="go\nred\n", STANDFAST_USER="grace")
         run: Run = temporal.people.run(f"clerk/{temporal.session()}")
         first = (await run.describe()).raw_info.first_run_id
-        async with sqlite_store(tmp_path / "holdfast.db") as store:
+        async with sqlite_store(tmp_path / "standfast.db") as store:
             rows = await load_acts(store, first)
         assert [(row.decision, row.by, row.comment) for row in rows] == [
             ("start", "grace", None),

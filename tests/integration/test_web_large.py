@@ -5,11 +5,11 @@ import json
 import re
 from typing import Any
 
-from holdfast import Agent, Approval, sqlite_store, tool
-from holdfast.testing import ScriptedModel
 from integration.pages import browser, send
 from integration.temporal_runs import Temporal, pending, result
 from integration.transcripts import asks_for, call
+from standfast import Agent, Approval, sqlite_store, tool
+from standfast.testing import ScriptedModel
 
 BOOK = " ".join(f"line{number}" for number in range(9_000))  # 80 KB
 PARTS = len(json.dumps({"text": BOOK}, indent=2)) // 20_000 + 1

@@ -5,11 +5,11 @@ import re
 
 from pydantic import BaseModel, Field
 
-from holdfast import Agent, Pipeline, pipeline, tool
-from holdfast.testing import ScriptedModel
-from holdfast.web import Access
 from integration.pages import PEOPLE, TOKENS, browser
 from integration.temporal_runs import Temporal, result
+from standfast import Agent, Pipeline, pipeline, tool
+from standfast.testing import ScriptedModel
+from standfast.web import Access
 
 writer = Agent("writer", description="Writes <b>what</b> is asked for.")
 

@@ -4,13 +4,13 @@ from functools import partial
 
 import pytest
 
-from holdfast import DefinitionError
-from holdfast.temporal import Webhook
-from holdfast.temporal.webhooks import check_webhooks
-from holdfast.testing import ModelServer, Reply, ScriptedModel
 from integration.temporal_runs import Run, Temporal, check_healthy, pending, result, until
 from integration.test_webhooks import OK, asked, clerk
 from integration.transcripts import asks_for, call
+from standfast import DefinitionError
+from standfast.temporal import Webhook
+from standfast.temporal.webhooks import check_webhooks
+from standfast.testing import ModelServer, Reply, ScriptedModel
 
 CHARGE = asks_for(call("charge", "c1", amount=5))
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from temporalio.worker import Worker
 
-from holdfast import Agent, Approval, DefinitionError, ModelError, pipeline, tool
-from holdfast.temporal import HoldfastPlugin, Webhook, agent_workflows, start_pipeline
-from holdfast.testing import Fault, ModelServer, Reply, ScriptedModel
 from integration.doubles import echo
 from integration.questions import ask_user
 from integration.temporal_runs import Temporal, ask_models_once, check_healthy, pending, result, until
 from integration.test_temporal_approvals import Release
 from integration.transcripts import asks_for, call
+from standfast import Agent, Approval, DefinitionError, ModelError, pipeline, tool
+from standfast.temporal import StandfastPlugin, Webhook, agent_workflows, start_pipeline
+from standfast.testing import Fault, ModelServer, Reply, ScriptedModel
 
 OK = Reply(b"ok")
 
@@ -106,7 +106,7 @@ async def test_a_pipeline_tells_of_its_gates_and_each_webhook_of_what_it_wants_t
 
 async def test_a_workflow_of_the_users_tells_of_its_gates(temporal: Temporal) -> None:
     async with ModelServer(lambda request: OK) as server:
-        plugin = HoldfastPlugin(store=temporal.store, webhooks=[Webhook(url=server.url)])
+        plugin = StandfastPlugin(store=temporal.store, webhooks=[Webhook(url=server.url)])
         async with Worker(temporal.client, task_queue=temporal.name, workflows=[Release], plugins=[plugin]):
             run = await temporal.client.start_workflow("Release", id=temporal.session(), task_queue=temporal.name)
             await until(lambda: asked(server) == [("approval", "test")])

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast import sqlite_store
 from integration.temporal_runs import Temporal
+from standfast import sqlite_store
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,13 +21,13 @@ async def test_the_worker_of_the_application_says_in_one_line_that_it_cannot_use
     async with sqlite_store(path) as made:
         await made.load_session("s")
     with contextlib.closing(sqlite3.connect(path)) as database:
-        database.execute("INSERT INTO holdfast_schema (version) VALUES (1000)")
+        database.execute("INSERT INTO standfast_schema (version) VALUES (1000)")
         database.commit()
     environment = {
         **os.environ,
         "TEMPORAL_ADDRESS": temporal.client.service_client.config.target_host,
-        "HOLDFAST_STORE": str(path),
-        "HOLDFAST_TASK_QUEUE": temporal.name,
+        "STANDFAST_STORE": str(path),
+        "STANDFAST_TASK_QUEUE": temporal.name,
     }
     process = await asyncio.create_subprocess_exec(
         sys.executable, "worker.py", cwd=ROOT, env=environment, stderr=subprocess.PIPE
@@ -36,4 +36,4 @@ async def test_the_worker_of_the_application_says_in_one_line_that_it_cannot_use
     assert process.returncode == 1
     assert "Traceback" not in error.decode()
     assert error.decode().splitlines()[-1].startswith("Error: ")
-    assert "written by a newer holdfast" in error.decode().splitlines()[-1]
+    assert "written by a newer standfast" in error.decode().splitlines()[-1]

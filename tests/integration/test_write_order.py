@@ -5,7 +5,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from holdfast import (
+from integration.doubles import poster
+from integration.stores import Recorder
+from integration.transcripts import USER, asks, calls, shape
+from standfast import (
     Agent,
     AgentContext,
     InputError,
@@ -19,11 +22,8 @@ from holdfast import (
     sqlite_store,
     tool,
 )
-from holdfast.stores import SQLiteStore
-from holdfast.testing import ScriptedModel, crash_after_tool_results
-from integration.doubles import poster
-from integration.stores import Recorder
-from integration.transcripts import USER, asks, calls, shape
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel, crash_after_tool_results
 
 # --- what is written, and when ---
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast import LLMResponse, Message, RunResult, ToolCall, ToolDurabilityError, Usage
+from standfast import LLMResponse, Message, RunResult, ToolCall, ToolDurabilityError, Usage
 
 
 def call(name: str, call_id: str, /, **arguments: Any) -> ToolCall:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Message, ToolCall, assert_complete, run, run_streaming, tool
-from holdfast.llm import tools_to_descriptions
-from holdfast.llm.json_tool_calls import response_format
-from holdfast.local import RunEnded, TextDelta
-from holdfast.stores import SQLiteStore
+from standfast import Agent, Message, ToolCall, assert_complete, run, run_streaming, tool
+from standfast.llm import tools_to_descriptions
+from standfast.llm.json_tool_calls import response_format
+from standfast.local import RunEnded, TextDelta
+from standfast.stores import SQLiteStore
 
 
 def example() -> ModuleType:

@@ -4,7 +4,7 @@ from typing import Any, assert_type
 
 from pydantic import BaseModel
 
-from holdfast import (
+from standfast import (
     Agent,
     InterruptedResponse,
     Pipeline,

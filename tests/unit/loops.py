@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast import Loop, Message, ToolCall, Usage
-from holdfast.agent_loop import Action, CallTools, LoopState
-from holdfast.tools import Failed, Outcome, Returned
+from standfast import Loop, Message, ToolCall, Usage
+from standfast.agent_loop import Action, CallTools, LoopState
+from standfast.tools import Failed, Outcome, Returned
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.temporal import names
-from holdfast.temporal.arrivals import read_moment
-from holdfast.temporal.results import fits
+from standfast.temporal import names
+from standfast.temporal.arrivals import read_moment
+from standfast.temporal.results import fits
 
 FACTS = {"timeout": 60.0}
 OPENING = {"run": "r", "input": {"message": "hi"}}

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Question, TerminalError, ToolCall
-from holdfast.agent_loop import Action, AskHuman, CallModel, CallTools, Finish, next_action
-from holdfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
+from standfast import Question, TerminalError, ToolCall
+from standfast.agent_loop import Action, AskHuman, CallModel, CallTools, Finish, next_action
+from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
 from unit.loops import BAD, OK, TOOLS, after_turn, batches, call, calls, started, text
 
 # --- model, tools, end ---

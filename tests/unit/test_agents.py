@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, AgentContext, DefinitionError, Loop, Tool, ToolContext, run, tool
-from holdfast.agents import AgentIdentity
-from holdfast.testing import ScriptedModel
+from standfast import Agent, AgentContext, DefinitionError, Loop, Tool, ToolContext, run, tool
+from standfast.agents import AgentIdentity
+from standfast.testing import ScriptedModel
 from unit.tools import Counter
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import LLMResponse, Message, TerminalError, ToolCall, ToolDurabilityError, Usage
-from holdfast.agent_loop import answer_message, not_found, read_transcript, result_message
-from holdfast.tools import TOOL_NAME, Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
+from standfast import LLMResponse, Message, TerminalError, ToolCall, ToolDurabilityError, Usage
+from standfast.agent_loop import answer_message, not_found, read_transcript, result_message
+from standfast.tools import TOOL_NAME, Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
 
 KIB = 1_024
 

@@ -5,7 +5,7 @@ import unicodedata
 
 import pytest
 
-from holdfast.messages import appearances, visible, visible_json
+from standfast.messages import appearances, visible, visible_json
 
 ISOLATE, END = "\u2068", "\u2069"
 

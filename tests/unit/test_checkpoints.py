@@ -5,13 +5,13 @@ from dataclasses import FrozenInstanceError
 import pytest
 from pydantic import ValidationError
 
-from holdfast import (
+from standfast import (
     Checkpoint,
-    HoldfastError,
     InterruptedResponse,
     Message,
     Question,
     RunResult,
+    StandfastError,
     ToolCall,
     Usage,
     assert_complete,
@@ -91,7 +91,7 @@ def test_a_finished_run_is_returned_as_it_is() -> None:
 
 
 def test_a_run_that_asks_is_not_complete() -> None:
-    with pytest.raises(HoldfastError, match=r"^Agent interrupted: Who\?$"):
+    with pytest.raises(StandfastError, match=r"^Agent interrupted: Who\?$"):
         assert_complete(InterruptedResponse("Who?", ASKING))
 
 

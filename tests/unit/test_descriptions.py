@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.pipeline_loop import Done
-from holdfast.temporal.descriptions import details, pipeline_details
-from holdfast.temporal.waits import Waiting
+from standfast.pipeline_loop import Done
+from standfast.temporal.descriptions import details, pipeline_details
+from standfast.temporal.waits import Waiting
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

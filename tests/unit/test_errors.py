@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from standfast import (
     DefinitionError,
-    HoldfastError,
     InputError,
     InterruptError,
     MemoryStoreNotDurableError,
@@ -18,6 +17,7 @@ from holdfast import (
     SessionAccessDeniedError,
     SessionConflictError,
     SessionNotFoundError,
+    StandfastError,
     StoreError,
     TerminalError,
     ToolDurabilityError,
@@ -25,7 +25,7 @@ from holdfast import (
 )
 
 CODES = {
-    HoldfastError: "HOLDFAST_ERROR",
+    StandfastError: "STANDFAST_ERROR",
     DefinitionError: "DEFINITION_ERROR",
     InputError: "INPUT_ERROR",
     SessionNotFoundError: "SESSION_NOT_FOUND",
@@ -43,17 +43,17 @@ CODES = {
 
 
 @pytest.mark.parametrize(("error", "code"), CODES.items(), ids=lambda value: getattr(value, "__name__", ""))
-def test_codes_are_pinned(error: type[HoldfastError], code: str) -> None:
+def test_codes_are_pinned(error: type[StandfastError], code: str) -> None:
     assert error.code == code
 
 
 @pytest.mark.parametrize("error", CODES, ids=lambda error: error.__name__)
-def test_every_error_is_a_holdfast_error(error: type[HoldfastError]) -> None:
-    assert issubclass(error, HoldfastError)
+def test_every_error_is_a_standfast_error(error: type[StandfastError]) -> None:
+    assert issubclass(error, StandfastError)
 
 
 @pytest.mark.parametrize("error", [DefinitionError, InputError])
-def test_a_wrong_declaration_or_input_is_a_value_error(error: type[HoldfastError]) -> None:
+def test_a_wrong_declaration_or_input_is_a_value_error(error: type[StandfastError]) -> None:
     assert issubclass(error, ValueError)
 
 
@@ -61,7 +61,7 @@ def test_the_tree_in_the_docstring_names_every_error() -> None:
     public = {
         name
         for name, value in vars(errors).items()
-        if isinstance(value, type) and issubclass(value, HoldfastError) and not name.startswith("_")
+        if isinstance(value, type) and issubclass(value, StandfastError) and not name.startswith("_")
     }
 
     assert {error.__name__ for error in CODES} == public
@@ -172,6 +172,6 @@ def test_an_interrupt_carries_its_question() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_error_comes_back_whole_from_another_process(error: HoldfastError) -> None:
+def test_an_error_comes_back_whole_from_another_process(error: StandfastError) -> None:
     restored = pickle.loads(pickle.dumps(error))
     assert (type(restored), str(restored), restored.__dict__) == (type(error), str(error), error.__dict__)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import StoreError
-from holdfast.messages import read_json
-from holdfast.stores.kept_values import read_kept, read_kept_object
-from holdfast.temporal.turn_records import KeptView, read_record
+from standfast.errors import StoreError
+from standfast.messages import read_json
+from standfast.stores.kept_values import read_kept, read_kept_object
+from standfast.temporal.turn_records import KeptView, read_record
 
 ODD = ["", "{", "null", "[]", "7", '"x"', "{}", '{"message": 7}', "[" * 100_000, '{"a":' * 50_000, "9" * 5_000, "\0",
        "\ud800", '{"seq": NaN, "messages": [1]}', '{"message": {"role": "x"}}']  # fmt: skip

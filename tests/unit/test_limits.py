@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from standfast import (
     ContextCompression,
     DefinitionError,
     DiminishingReturns,
@@ -15,7 +15,7 @@ from holdfast import (
     TokenBudget,
     ToolCall,
 )
-from holdfast.messages import Reasoning
+from standfast.messages import Reasoning
 
 
 def test_the_limits_of_a_loop_have_defaults() -> None:

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.errors import HoldfastError
-from holdfast.web import looks
-from holdfast.web.looks import Looks, digest
+from standfast.errors import StandfastError
+from standfast.web import looks
+from standfast.web.looks import Looks, digest
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ async def test_what_has_changed_before_a_page_listens_is_told() -> None:
 
 
 async def test_a_look_that_fails_is_made_again() -> None:
-    answers: list[Exception | str] = [HoldfastError("no worker"), HoldfastError("no worker"), "there"]
+    answers: list[Exception | str] = [StandfastError("no worker"), StandfastError("no worker"), "there"]
 
     async def look(of: str) -> str:
         answer = answers.pop(0)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import DiminishingReturns, Question, TerminalError, TokenBudget, Usage
-from holdfast.agent_loop import Action, AskHuman, CallModel, CallTools, Finish, LoopState, next_action
-from holdfast.tools import Cancelled, Failed, Outcome, Terminated, Unknown
+from standfast import DiminishingReturns, Question, TerminalError, TokenBudget, Usage
+from standfast.agent_loop import Action, AskHuman, CallModel, CallTools, Finish, LoopState, next_action
+from standfast.tools import Cancelled, Failed, Outcome, Terminated, Unknown
 from unit.loops import BAD, OK, after_turn, call, calls, started, text
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Loop, Message, Question, ToolCall
-from holdfast.agent_loop import (
+from standfast import Loop, Message, Question, ToolCall
+from standfast.agent_loop import (
     Action,
     AskHuman,
     CallModel,
@@ -17,7 +17,7 @@ from holdfast.agent_loop import (
     cut_off,
     next_action,
 )
-from holdfast.tools import Cancelled, Failed, Outcome, Unknown
+from standfast.tools import Cancelled, Failed, Outcome, Unknown
 from unit.loops import OK, TOOLS, Facts, batches, call, calls, started, text, user
 
 

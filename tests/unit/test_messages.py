@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from holdfast import LLMResponse, Message, ModelError, ToolCall, Usage
+from standfast import LLMResponse, Message, ModelError, ToolCall, Usage
 
 # --- messages ---
 

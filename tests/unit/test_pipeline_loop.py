@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Approval, Decision, Step, pipeline
-from holdfast.agent_loop import Gate, GateRule
-from holdfast.pipeline_loop import Done, Ended, PipelineState, Todo, plan
+from standfast import Agent, Approval, Decision, Step, pipeline
+from standfast.agent_loop import Gate, GateRule
+from standfast.pipeline_loop import Done, Ended, PipelineState, Todo, plan
 
 agent = Agent("a")
 inner = pipeline("inner").step("x", agent=agent).step("y", agent=agent).build()

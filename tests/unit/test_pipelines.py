@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Approval, DefinitionError, InputError, Step, StepContext, pipeline, tool
+from standfast import Agent, Approval, DefinitionError, InputError, Step, StepContext, pipeline, tool
 
 agent = Agent("a")
 step = Step("one", agent=agent)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import DefinitionError, RetryPolicy, Tool
-from holdfast.tools import Failed, seconds
+from standfast import DefinitionError, RetryPolicy, Tool
+from standfast.tools import Failed, seconds
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import LLMResponse, Message, ModelError, ToolCall
-from holdfast.llm import ToolDescription
-from holdfast.testing import ModelCall, ScriptedModel
+from standfast import LLMResponse, Message, ModelError, ToolCall
+from standfast.llm import ToolDescription
+from standfast.testing import ModelCall, ScriptedModel
 
 HI = [Message(role="user", content="hi")]
 LOOK = [ToolDescription(name="look", description="Look.", input_schema={"type": "object"})]

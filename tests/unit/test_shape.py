@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import standfast
 
-LIBRARY = Path(holdfast.__file__).parent
+LIBRARY = Path(standfast.__file__).parent
 ORDER = [
     ["errors"],
     ["messages"],
@@ -21,6 +21,7 @@ ORDER = [
     ["pipelines"],
     ["agent_loop"],
     ["pipeline_loop"],
+    ["extras"],
     ["llm", "stores", "mcp"],
     ["local"],
     ["exports"],
@@ -35,16 +36,16 @@ FORBIDDEN_WITHOUT_IO = {
 }  # fmt: skip
 MODULES = sorted(path for path in LIBRARY.rglob("*.py") if path.parent != LIBRARY or not path.stem.startswith("__"))
 PACKAGES = [
-    "holdfast",
-    "holdfast.stores",
-    "holdfast.llm",
-    "holdfast.pipelines",
-    "holdfast.pipeline_loop",
-    "holdfast.local",
-    "holdfast.temporal",
-    "holdfast.testing",
-    "holdfast.web",
-    "holdfast.cli",
+    "standfast",
+    "standfast.stores",
+    "standfast.llm",
+    "standfast.pipelines",
+    "standfast.pipeline_loop",
+    "standfast.local",
+    "standfast.temporal",
+    "standfast.testing",
+    "standfast.web",
+    "standfast.cli",
 ]
 
 
@@ -68,7 +69,7 @@ def test_a_module_imports_only_what_stands_to_its_left(path: Path) -> None:
     part = part_of(path)
     rank = next(index for index, parts in enumerate(ORDER) if part in parts)
     allowed = {name for parts in ORDER[:rank] for name in parts} | {part}
-    used = {name.split(".")[1] for name in imports_of(path) if name.startswith("holdfast.")}
+    used = {name.split(".")[1] for name in imports_of(path) if name.startswith("standfast.")}
     assert used <= allowed
 
 
@@ -95,42 +96,42 @@ def test_all_is_sorted_and_every_name_in_it_exists(name: str) -> None:
 
 
 def test_what_the_library_exports_is_a_decision() -> None:
-    assert holdfast.__all__ == [
+    assert standfast.__all__ == [
         "Agent", "AgentContext", "AgentStore", "Approval", "Checkpoint", "ContextCompression", "Decision",
-        "DefinitionError", "DiminishingReturns", "Happened", "HoldfastError", "Image", "InputError", "InterruptError",
+        "DefinitionError", "DiminishingReturns", "Happened", "Image", "InputError", "InterruptError",
         "InterruptedResponse", "LLMResponse", "Loop", "MemoryStoreNotDurableError", "Message", "ModelError",
         "NotHappened", "Pipeline", "PipelineResult", "Question", "RetryPolicy", "RetryableError", "RunResult",
-        "SessionAccessDeniedError", "SessionConflictError", "SessionNotFoundError", "Step", "StepContext",
-        "StepResult", "StoreError", "TerminalError", "TokenBudget", "Tool", "ToolCall", "ToolContext",
+        "SessionAccessDeniedError", "SessionConflictError", "SessionNotFoundError", "StandfastError", "Step",
+        "StepContext", "StepResult", "StoreError", "TerminalError", "TokenBudget", "Tool", "ToolCall", "ToolContext",
         "ToolDurabilityError", "Usage", "assert_complete", "is_interrupted", "memory_store", "pipeline", "resume",
         "run", "run_pipeline", "run_streaming", "sqlite_store", "tool",
     ]  # fmt: skip
 
 
-def test_importing_holdfast_loads_no_sdk_and_no_test_tool() -> None:
-    code = "import sys; from holdfast import *; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+def test_importing_standfast_loads_no_sdk_and_no_test_tool() -> None:
+    code = "import sys; from standfast import *; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not set(loaded) & {"anthropic", "openai", "mcp", "temporalio", "httpx", "httpx2", "pytest", "click"}
-    code = "import sys, holdfast.testing; print('temporalio' in sys.modules)"
+    code = "import sys, standfast.testing; print('temporalio' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
-    code = "import sys; from holdfast import *; print('holdfast.testing' in sys.modules)"
+    code = "import sys; from standfast import *; print('standfast.testing' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
 def test_the_names_of_daily_use_are_loaded_when_they_are_asked_for() -> None:
-    code = "import sys, holdfast; print('pydantic' in sys.modules, dir(holdfast) == sorted(holdfast.__all__))"
+    code = "import sys, standfast; print('pydantic' in sys.modules, dir(standfast) == sorted(standfast.__all__))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False True\n"
-    with pytest.raises(AttributeError, match="module 'holdfast' has no attribute 'agent'"):
-        holdfast.agent  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match="module 'standfast' has no attribute 'agent'"):
+        standfast.agent  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_the_persisted_names_are_pinned() -> None:
     """Stored sessions and exported checkpoints of older versions are read by these names: a change breaks them."""
-    from holdfast.stores.sqlite_migrations import MIGRATIONS
+    from standfast.stores.sqlite_migrations import MIGRATIONS
 
     fields = {
         model.__name__: sorted(model.model_fields)
-        for model in (holdfast.Message, holdfast.ToolCall, holdfast.Usage, holdfast.Checkpoint, holdfast.Question)
+        for model in (standfast.Message, standfast.ToolCall, standfast.Usage, standfast.Checkpoint, standfast.Question)
     }
     assert fields == {
         "Message": [
@@ -162,8 +163,8 @@ def test_the_persisted_names_are_pinned() -> None:
         ],
         "Question": ["gate", "question", "tool_call_id", "usage"],
     }
-    assert sorted(holdfast.ToolDurabilityError("t", "c").payload()) == ["error", "kind", "toolCallId", "toolName"]
-    assert holdfast.ToolDurabilityError.kind == "tool-durability-error"
+    assert sorted(standfast.ToolDurabilityError("t", "c").payload()) == ["error", "kind", "toolCallId", "toolName"]
+    assert standfast.ToolDurabilityError.kind == "tool-durability-error"
     assert len(MIGRATIONS) == 7
     assert [line.split()[2] for line in "".join(MIGRATIONS).splitlines() if "CREATE TABLE" in line] == [
         "agent_sessions",
@@ -180,13 +181,13 @@ def test_the_persisted_names_are_pinned() -> None:
 
 
 def test_the_error_codes_are_pinned() -> None:
-    errors = importlib.import_module("holdfast.errors")
+    errors = importlib.import_module("standfast.errors")
     codes = {
         name: getattr(errors, name).code for name in dir(errors) if name.endswith("Error") and not name.startswith("_")
     }
     assert codes == {
         "DefinitionError": "DEFINITION_ERROR",
-        "HoldfastError": "HOLDFAST_ERROR",
+        "StandfastError": "STANDFAST_ERROR",
         "InputError": "INPUT_ERROR",
         "InterruptError": "INTERRUPT",
         "MemoryStoreNotDurableError": "MEMORY_STORE_NOT_DURABLE",

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field, SecretStr
 
-from holdfast import Approval, InputError, pipeline
-from holdfast.web.forms import form_of
+from standfast import Approval, InputError, pipeline
+from standfast.web.forms import form_of
 
 
 class Size(Enum):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from holdfast import Agent, DefinitionError
+from standfast import Agent, DefinitionError
 from unit.tools import Counter, Opaque
 
 

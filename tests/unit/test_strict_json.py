@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import InputError, ToolCall
-from holdfast.messages import MAX_DEPTH, MAX_DIGITS, clean_text, json_problem, read_object
+from standfast import InputError, ToolCall
+from standfast.messages import MAX_DEPTH, MAX_DIGITS, clean_text, json_problem, read_object
 
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=4)
 _ANYTHING = st.recursive(

@@ -2,11 +2,11 @@
 
 import pytest
 
-from holdfast import Loop, Question
-from holdfast.agent_loop import LoopState
-from holdfast.errors import InputError
-from holdfast.temporal.handlers import Handlers
-from holdfast.temporal.wire import PARKED_BYTES
+from standfast import Loop, Question
+from standfast.agent_loop import LoopState
+from standfast.errors import InputError
+from standfast.temporal.handlers import Handlers
+from standfast.temporal.wire import PARKED_BYTES
 
 
 def full_of_messages() -> Handlers:

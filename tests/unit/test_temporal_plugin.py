@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from standfast import (
     Agent,
     DefinitionError,
     InputError,
@@ -15,8 +15,8 @@ from holdfast import (
     sqlite_store,
     tool,
 )
-from holdfast.temporal import HoldfastPlugin
-from holdfast.testing import ScriptedModel
+from standfast.temporal import StandfastPlugin
+from standfast.testing import ScriptedModel
 
 MODEL = ScriptedModel([])
 
@@ -41,11 +41,11 @@ declared: Tool[..., Any] = Tool("post", description="Post.")
 
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
-    return sqlite_store(tmp_path / "holdfast.db")
+    return sqlite_store(tmp_path / "standfast.db")
 
 
-def plugin(*agents: Any, store: Any, **options: Any) -> HoldfastPlugin:
-    return HoldfastPlugin(agents=agents, store=store, **{"llm": MODEL, **options})
+def plugin(*agents: Any, store: Any, **options: Any) -> StandfastPlugin:
+    return StandfastPlugin(agents=agents, store=store, **{"llm": MODEL, **options})
 
 
 def test_a_tool_without_a_handler_is_refused(store: Any) -> None:
@@ -116,7 +116,7 @@ def test_what_is_no_agent_is_refused(store: Any, wrong: Any) -> None:
 
 
 def test_a_memory_store_is_refused() -> None:
-    with pytest.raises(MemoryStoreNotDurableError, match="HoldfastPlugin needs a durable store"):
+    with pytest.raises(MemoryStoreNotDurableError, match="StandfastPlugin needs a durable store"):
         plugin(Agent("a"), store=memory_store())
 
 
@@ -128,7 +128,7 @@ def test_a_durable_store_without_a_ledger_is_refused() -> None:
         plugin(Agent("a"), store=Half())
 
 
-@pytest.mark.parametrize("store", [None, "holdfast.db", object()])
+@pytest.mark.parametrize("store", [None, "standfast.db", object()])
 def test_what_is_no_store_is_refused(store: Any) -> None:
     with pytest.raises(DefinitionError, match="store must be a store, such as sqlite_store"):
         plugin(Agent("a"), store=store)
@@ -136,7 +136,7 @@ def test_what_is_no_store_is_refused(store: Any) -> None:
 
 def test_an_agent_without_a_model_is_refused(store: Any) -> None:
     with pytest.raises(InputError):
-        HoldfastPlugin(agents=[Agent("a")], store=store)
+        StandfastPlugin(agents=[Agent("a")], store=store)
 
 
 def test_a_model_that_cannot_be_made_is_refused(store: Any) -> None:

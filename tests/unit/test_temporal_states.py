@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import (
+from standfast import (
     Agent,
     ContextCompression,
     DiminishingReturns,
@@ -21,8 +21,8 @@ from holdfast import (
     Usage,
     tool,
 )
-from holdfast.agent_loop import AskHuman, CallModel, CallTools, Finish, LoopState, next_action
-from holdfast.temporal.facts import (
+from standfast.agent_loop import AskHuman, CallModel, CallTools, Finish, LoopState, next_action
+from standfast.temporal.facts import (
     GRACE,
     TIMEOUT,
     Call,
@@ -34,8 +34,8 @@ from holdfast.temporal.facts import (
     write_facts,
     write_state,
 )
-from holdfast.temporal.progress import Progress, Turn
-from holdfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
+from standfast.temporal.progress import Progress, Turn
+from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
 
 
 def through_json(value: Any) -> Any:

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Checkpoint, InputError, Message, Question, TerminalError
-from holdfast.messages import json_problem
-from holdfast.temporal import names
-from holdfast.temporal.mailboxes import NOTED, Mailbox, Sent
-from holdfast.temporal.waits import Waiting
-from holdfast.temporal.wire import (
+from standfast import Checkpoint, InputError, Message, Question, TerminalError
+from standfast.messages import json_problem
+from standfast.temporal import names
+from standfast.temporal.mailboxes import NOTED, Mailbox, Sent
+from standfast.temporal.waits import Waiting
+from standfast.temporal.wire import (
     INLINE_BYTES,
     PARKED_MESSAGES,
     PREVIEW,
@@ -28,7 +28,7 @@ from holdfast.temporal.wire import (
     shown_arguments,
     write_outcome,
 )
-from holdfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
+from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
 
 T = TypeVar("T")
 
@@ -38,24 +38,24 @@ T = TypeVar("T")
 def test_the_persisted_names_are_pinned() -> None:
     found = {name: value for name, value in vars(names).items() if name.isupper() and isinstance(value, str)}
     assert found == {
-        "TASK_QUEUE": "holdfast",
+        "TASK_QUEUE": "standfast",
         "CALL_MODEL": "call_model",
-        "OPEN": "holdfast.open",
-        "START": "holdfast.start",
-        "SETTLE": "holdfast.settle",
-        "COMMIT": "holdfast.commit",
-        "KEEP": "holdfast.keep",
-        "ANSWERED": "holdfast.answered",
-        "FINISH": "holdfast.finish",
-        "EXPORT": "holdfast.export",
-        "ATTACH": "holdfast.attach",
-        "OPEN_PIPELINE": "holdfast.open_pipeline",
-        "STEP": "holdfast.step",
-        "DECIDE": "holdfast.decide",
-        "RECALL": "holdfast.recall",
-        "SENT": "holdfast.sent",
-        "SEARCHABLE": "holdfast.searchable",
-        "NOTIFY": "holdfast.notify",
+        "OPEN": "standfast.open",
+        "START": "standfast.start",
+        "SETTLE": "standfast.settle",
+        "COMMIT": "standfast.commit",
+        "KEEP": "standfast.keep",
+        "ANSWERED": "standfast.answered",
+        "FINISH": "standfast.finish",
+        "EXPORT": "standfast.export",
+        "ATTACH": "standfast.attach",
+        "OPEN_PIPELINE": "standfast.open_pipeline",
+        "STEP": "standfast.step",
+        "DECIDE": "standfast.decide",
+        "RECALL": "standfast.recall",
+        "SENT": "standfast.sent",
+        "SEARCHABLE": "standfast.searchable",
+        "NOTIFY": "standfast.notify",
         "ANSWER": "answer",
         "MESSAGE": "message",
         "RESUME": "resume",
@@ -66,16 +66,16 @@ def test_the_persisted_names_are_pinned() -> None:
         "DECIDE_UPDATE": "decide",
         "STATUS": "status",
         "PENDING": "pending",
-        "OUTCOME": "holdfast.outcome",
-        "STORE_WAITS": "holdfast.store_waits",
-        "ANSWERS_WRITTEN": "holdfast.answers-written",
-        "SENDERS_HEAR": "holdfast.senders-hear",
-        "STATUS_ATTRIBUTE": "HoldfastStatus",
-        "WAITING_ATTRIBUTE": "HoldfastWaiting",
-        "DEADLINE_ATTRIBUTE": "HoldfastDeadline",
-        "SESSION_ATTRIBUTE": "HoldfastSession",
-        "TENANT_ATTRIBUTE": "HoldfastTenant",
-        "GROUP_ATTRIBUTE": "HoldfastGroup",
+        "OUTCOME": "standfast.outcome",
+        "STORE_WAITS": "standfast.store_waits",
+        "ANSWERS_WRITTEN": "standfast.answers-written",
+        "SENDERS_HEAR": "standfast.senders-hear",
+        "STATUS_ATTRIBUTE": "StandfastStatus",
+        "WAITING_ATTRIBUTE": "StandfastWaiting",
+        "DEADLINE_ATTRIBUTE": "StandfastDeadline",
+        "SESSION_ATTRIBUTE": "StandfastSession",
+        "TENANT_ATTRIBUTE": "StandfastTenant",
+        "GROUP_ATTRIBUTE": "StandfastGroup",
         "WORKER_DIED": "WorkerDied",
         "MODEL_UNAVAILABLE": "ModelUnavailable",
         "CALL_NOT_OURS": "CallNotOurs",
@@ -86,17 +86,17 @@ def test_the_persisted_names_are_pinned() -> None:
         "NOT_HERE": "NotOnThisWorker",
         "STORE_ERROR": "StoreError",
         "STORE_AWAY": "StoreAway",
-        "AGENT_MEMO": "holdfast.agent",
-        "PIPELINE_MEMO": "holdfast.pipeline",
-        "ASKED_MEMO": "holdfast.asked",
+        "AGENT_MEMO": "standfast.agent",
+        "PIPELINE_MEMO": "standfast.pipeline",
+        "ASKED_MEMO": "standfast.asked",
     }
     assert names.SEARCH_ATTRIBUTES == {
-        "HoldfastStatus": "Keyword",
-        "HoldfastWaiting": "KeywordList",
-        "HoldfastDeadline": "Datetime",
-        "HoldfastSession": "Keyword",
-        "HoldfastTenant": "Keyword",
-        "HoldfastGroup": "KeywordList",
+        "StandfastStatus": "Keyword",
+        "StandfastWaiting": "KeywordList",
+        "StandfastDeadline": "Datetime",
+        "StandfastSession": "Keyword",
+        "StandfastTenant": "Keyword",
+        "StandfastGroup": "KeywordList",
     }
 
 

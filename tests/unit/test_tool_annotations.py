@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import pytest
 from pydantic import BaseModel, Field
 
-from holdfast import DefinitionError, Tool, ToolContext, tool
-from holdfast.tools import Returned
+from standfast import DefinitionError, Tool, ToolContext, tool
+from standfast.tools import Returned
 from unit.tools import attempt
 
 if TYPE_CHECKING:

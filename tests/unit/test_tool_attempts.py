@@ -8,7 +8,7 @@ from typing import Annotated, Any, Optional
 import pytest
 from pydantic import AfterValidator, PlainSerializer
 
-from holdfast import (
+from standfast import (
     Approval,
     Happened,
     InputError,
@@ -20,7 +20,7 @@ from holdfast import (
     ToolContext,
     tool,
 )
-from holdfast.tools import Asked, Failed, Outcome, Returned, Terminated, Unknown
+from standfast.tools import Asked, Failed, Outcome, Returned, Terminated, Unknown
 from unit.tools import LIMIT, Color, Opaque, Point, Size, attempt, here, returning
 
 

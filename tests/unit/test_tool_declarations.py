@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import DefinitionError, InputError, RetryPolicy, Tool, tool
-from holdfast.tools import Returned
+from standfast import DefinitionError, InputError, RetryPolicy, Tool, tool
+from standfast.tools import Returned
 from unit.tools import attempt
 
 

@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from holdfast import DefinitionError, Tool, ToolContext, tool
-from holdfast.tools import Failed, Returned
+from standfast import DefinitionError, Tool, ToolContext, tool
+from standfast.tools import Failed, Returned
 from unit.tools import Color, Keys, Node, Point, Size, attempt, properties, returning
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from holdfast import DefinitionError, InputError, Tool, ToolContext, tool
-from holdfast.tools import Failed, Returned
+from standfast import DefinitionError, InputError, Tool, ToolContext, tool
+from standfast.tools import Failed, Returned
 from unit.tools import Color, Keys, Node, Opaque, Point, Size, attempt, properties
 
 

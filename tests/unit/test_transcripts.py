@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import InputError, Message, ToolCall
-from holdfast.agent_loop import (
+from standfast import InputError, Message, ToolCall
+from standfast.agent_loop import (
     in_call_order,
     last_answer,
     mended,
@@ -16,7 +16,7 @@ from holdfast.agent_loop import (
     unanswered,
     with_notices,
 )
-from holdfast.tools import Unknown
+from standfast.tools import Unknown
 from unit.loops import user
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from holdfast import Tool, ToolContext, tool
-from holdfast.tools import Outcome
+from standfast import Tool, ToolContext, tool
+from standfast.tools import Outcome
 
 LIMIT = 1_024
 

@@ -1,0 +1,17 @@
+"""standfast: durable agents and pipelines. A tool with effects runs at most once, whatever dies."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from standfast.exports import *  # noqa: F403
+else:  # they take 0.3 s to load, which who imports a part of the library need not wait for
+
+    def __getattr__(name: str) -> Any:
+        exports = import_module("standfast.exports")
+        if name == "__all__" or name in exports.__all__:
+            return getattr(exports, name)
+        raise AttributeError(f"module 'standfast' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return import_module("standfast.exports").__all__

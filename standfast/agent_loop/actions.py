@@ -1,0 +1,82 @@
+"""What a driver may be asked to do; `next_action` says which."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from standfast.checkpoints import Question, RunStatus
+from standfast.messages import ToolCall
+from standfast.tools import Outcome
+
+Settled = tuple[ToolCall, Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class CallModel:
+    """Call the model; a warning and a nudge are shown to it from now on (see `with_notices`).
+
+    Args:
+        warning: the tokens used when the budget's warning became due. Its text may be the user's code, which does
+            not run here.
+        model: a fallback, in the place of the agent's own.
+    """
+
+    warning: int | None = None
+    nudge: str | None = None
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGates:
+    """Find out which of these calls people must approve, before any call of the turn runs (see `open_gates`)."""
+
+    calls: tuple[ToolCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskApproval:
+    """Wait until these gates are decided; in any order, and none of the turn's calls runs before the last is."""
+
+    gates: tuple[Question, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallTools:
+    """Run the batches one after the other, the calls of a batch together; `settled` ones are not run.
+
+    Args:
+        recovering: an earlier run may have started the calls; ask `verify` before a call with effects.
+    """
+
+    batches: tuple[tuple[ToolCall, ...], ...]
+    settled: tuple[Settled, ...] = ()
+    recovering: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AskHuman:
+    """Wait for the answer to `question`."""
+
+    question: Question
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """End the run.
+
+    Args:
+        raises: the terminal error of the turn is to be raised, once everything is recorded.
+    """
+
+    status: RunStatus
+    response: str
+    raises: bool = False
+
+    @property
+    def hook(self) -> Literal["on_complete", "on_stuck"] | None:
+        """Which of the agent's hooks hears of it; after an error none does, and nothing more of the run is written."""
+        if self.status == "error":
+            return None
+        return "on_complete" if self.status == "complete" else "on_stuck"
+
+
+Action = CallModel | OpenGates | AskApproval | CallTools | AskHuman | Finish

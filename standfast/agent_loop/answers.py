@@ -1,0 +1,39 @@
+"""What a model's answer comes to that is not whole, or asks for too much."""
+
+from collections.abc import Mapping
+
+from standfast.agent_loop.actions import Finish
+from standfast.messages import Message
+
+
+def end_of(answer: Message) -> Finish | None:
+    """Return how a run ends with an answer that is not whole; with calls in it the model is told, and goes on."""
+    if answer.stop_reason is None or answer.tool_calls:
+        return None
+    return Finish("max-tokens" if answer.stop_reason == "max-tokens" else "refused", answer.content)
+
+
+def correction(problem: str) -> str:
+    """Return what the model is told whose answer does not fit the agent's output."""
+    return f"Your answer could not be used: {problem}. Answer again, with JSON alone that matches the schema."
+
+
+def unfit_calls(answer: Message, limit: int) -> Mapping[str, str]:
+    """Return by id why calls of an answer do not run: there are too many, or it was cut off in the midst of the last.
+
+    Half of a call's arguments may be valid ones: `{"path": "/"}` is what `{"path": "/old"` begins with.
+    """
+    calls = answer.tool_calls or ()
+    why = f"Not run: at most {limit} tool calls per turn (max_tool_calls); ask again for the others"
+    unfit = {call.id: why for call in calls[limit:]}
+    if (cut := cut_call(answer)) is not None:
+        unfit[cut] = (
+            f"Not run: your answer was cut off ({answer.stop_reason}), and this call may be half of what you meant; "
+            "ask again, for less at once"
+        )
+    return unfit
+
+
+def cut_call(answer: Message) -> str | None:
+    """Return the id of the call in whose midst an answer was cut off. It never runs, whoever comes upon it."""
+    return answer.tool_calls[-1].id if answer.tool_calls and answer.stop_reason is not None else None

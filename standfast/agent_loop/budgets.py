@@ -1,0 +1,48 @@
+"""What a run and its session may use, and whether that is spent."""
+
+from typing import Literal
+
+from standfast.agents import Loop
+from standfast.messages import Usage
+
+SpentStatus = Literal["cost-budget-exhausted", "token-budget-exhausted"]
+
+
+_MOST = 1e15  # times; of a budget that is next to nothing
+
+Grants = tuple[int, int]
+"""How often a person has let a run, and its session, use as much again."""
+
+
+def spent_budget(loop: Loop, used: tuple[Usage | None, Usage | None], grants: Grants) -> SpentStatus | None:
+    """Return how a run ends that has used so much, it and its session; None as long as it may go on."""
+    for (cost, tokens), times in zip(_shares(loop, used), grants, strict=True):
+        if cost >= 1 + times:
+            return "cost-budget-exhausted"
+        if tokens >= 1 + times:
+            return "token-budget-exhausted"
+    return None
+
+
+def more_grants(loop: Loop, used: tuple[Usage | None, Usage | None], grants: Grants) -> Grants:
+    """Return the grants with which what is spent lasts again, by however much it was exceeded."""
+    run, session = (
+        max(times, int(min(max(both), _MOST))) for both, times in zip(_shares(loop, used), grants, strict=True)
+    )
+    return run, session
+
+
+def _shares(loop: Loop, used: tuple[Usage | None, Usage | None]) -> tuple[tuple[float, float], ...]:
+    """Return the shares of each budget that are used: of cost and of tokens."""
+    budget = loop.budget
+    limits = (
+        (loop.cost_budget, None if budget is None else budget.max * budget.stop_threshold),
+        (loop.session_cost_budget, loop.session_token_budget),
+    )
+    return tuple(
+        (
+            0 if cost is None or usage is None else (usage.cost or 0) / cost,
+            0 if tokens is None or usage is None else usage.total_tokens / tokens,
+        )
+        for usage, (cost, tokens) in zip(used, limits, strict=True)
+    )

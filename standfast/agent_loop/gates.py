@@ -1,0 +1,367 @@
+"""What a decision at a gate means, and what its time means; no I/O, and no clock: drivers say what time it is."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic_core import to_json
+
+from standfast.messages import Record, clean_text, cut, error_text, explain, json_problem, person
+from standfast.tools import Approval
+
+GateStatus = Literal["open", "approved", "rejected", "timed-out"]
+
+
+class Decision(Record):
+    """What a person decided at a gate.
+
+    Args:
+        gate: its name: the path of the step, or the id of the tool call.
+        by: who; needed where not everybody may decide.
+        digest: of what was shown, if the person's page had it; another one than the gate's is refused.
+        edit: what is to be used in place of what was shown.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    gate: Annotated[str, Field(max_length=1_000)]
+    decision: Literal["approve", "reject"]
+    by: Annotated[str, Field(max_length=256)] | None = None
+    comment: Annotated[str, Field(max_length=4_096)] | None = None
+    digest: Annotated[str, Field(max_length=256)] | None = None
+    edit: Any = None
+
+    @field_validator("gate", "by", "comment", "digest")
+    @classmethod
+    def _clean(cls, value: str | None) -> str | None:
+        return value if value is None else clean_text(value)
+
+    @field_validator("edit", mode="before")
+    @classmethod
+    def _is_json(cls, value: Any) -> Any:
+        if problem := json_problem(value):
+            raise ValueError(problem)
+        return value
+
+
+def digest_of(gate: str, message: str, *shown: Any) -> str:
+    """Return the digest of what people are shown at a gate: the message, and of a tool call its name and arguments."""
+    return hashlib.blake2b(to_json([gate, message, *shown]), digest_size=16).hexdigest()
+
+
+def access_problem(rule: Callable[[str | None], object] | None, user: str | None) -> str | None:
+    """Return why an access rule of an agent or a pipeline does not let somebody, or None if it does."""
+    if rule is None:
+        return None
+    try:
+        verdict = rule(user)
+    except (Exception, SystemExit) as error:
+        return f"the access rule raised {type(error).__name__} for {user}: {cut(error_text(error), 500)}"
+    if not isinstance(verdict, bool):
+        return f"the access rule gave {verdict!r:.80} for {user}, not True or False"
+    return None if verdict else f"{user} may not"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRule:
+    """The numbers and names of an `Approval`, without its functions; see there.
+
+    Args:
+        timeout, remind_every: seconds.
+        users: who may decide, groups expanded; nobody means anybody.
+        groups: those that are asked, for people to search by.
+        message, digest: of an escalation whose people are asked something else.
+    """
+
+    timeout: float | None = None
+    on_timeout: str = "fail"
+    remind_every: float | None = None
+    users: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    quorum: int = 1
+    exclude_requester: bool = False
+    escalate_to: "GateRule | None" = None
+    message: str = ""
+    digest: str = ""
+
+    @classmethod
+    def of(cls, approval: Approval, *, patience: float | None = None) -> "GateRule":
+        """Return the rule of an approval.
+
+        Args:
+            patience: how long it waits if it does not say itself.
+        """
+        return cls(
+            timeout=patience if approval.timeout is None else approval.timeout,  # type: ignore[arg-type]  # seconds by now
+            on_timeout=approval.on_timeout,
+            remind_every=approval.remind_every,  # type: ignore[arg-type]
+            users=approval.users,
+            groups=approval.asked_groups,
+            quorum=approval.quorum or 1,
+            exclude_requester=bool(approval.exclude_requester),
+            escalate_to=None if approval.escalate_to is None else cls.of(approval.escalate_to, patience=patience),
+        )
+
+    @property
+    def chain(self) -> "tuple[GateRule, ...]":
+        """This rule, and those that take its place when nobody decides."""
+        return (self,) if self.escalate_to is None else (self, *self.escalate_to.chain)
+
+    def asking(self, shown: Sequence[Mapping[str, str]]) -> "GateRule":
+        """Return the rule with what those are asked to whom it escalates, in their order: `message` and `digest`."""
+        if self.escalate_to is None or not shown:
+            return self
+        first, *rest = shown
+        asked = replace(self.escalate_to, message=first["message"], digest=first["digest"])
+        return replace(self, escalate_to=asked.asking(rest))
+
+    def bare(self) -> "GateRule":
+        """Return it without what its people are asked."""
+        to = None if self.escalate_to is None else self.escalate_to.bare()
+        return replace(self, message="", digest="", escalate_to=to)
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        data: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        data |= {"users": list(self.users), "groups": list(self.groups)}
+        data["escalate_to"] = None if self.escalate_to is None else self.escalate_to.plain()
+        usual = GateRule()
+        return {name: value for name, value in data.items() if value != getattr(usual, name) and value != []}
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> "GateRule":
+        """Read what `plain` returned."""
+        given = {**data, "users": tuple(data.get("users", ())), "groups": tuple(data.get("groups", ()))}
+        if data.get("escalate_to") is not None:
+            given["escalate_to"] = cls.read(data["escalate_to"])
+        return cls(**given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """A gate that was reached.
+
+    Args:
+        rule: whom it asks now; another one after an escalation.
+        digest: of what people are shown.
+        requesters: who has spoken to the run: who started it, said or answered something, or edited a call.
+        since: when it began to ask those whom it asks now.
+        approvals: so far; the first has the edit that all of them mean.
+        last: the decision that ended it; None while it is open, and when its time ended it.
+        arguments: of the tool call, as it runs if nobody edits them.
+        is_call: of a tool call, on which nobody decides who does not say the digest of what they have looked at.
+        fingerprint: of the tool as it was when people were asked; "" if it has none.
+    """
+
+    name: str
+    rule: GateRule
+    digest: str
+    since: datetime
+    requesters: tuple[str, ...] = ()
+    approvals: tuple[Decision, ...] = ()
+    status: GateStatus = "open"
+    last: Decision | None = None
+    arguments: Any = None
+    is_call: bool = False
+    fingerprint: str = ""
+
+    @property
+    def approved_by(self) -> tuple[str, ...]:
+        """Who has approved it so far, where they said so."""
+        return tuple(decision.by for decision in self.approvals if decision.by is not None)
+
+    @property
+    def deadline(self) -> datetime | None:
+        return None if self.rule.timeout is None else self.since + timedelta(seconds=self.rule.timeout)
+
+    def next_reminder(self, now: datetime) -> datetime | None:
+        """Return when people are to be reminded next, if that is before the deadline."""
+        if self.rule.remind_every is None:
+            return None
+        every = max(self.rule.remind_every, 0.1)
+        at = self.since + timedelta(seconds=every * (int((now - self.since).total_seconds() // every) + 1))
+        if at <= now:  # rounded
+            at += timedelta(seconds=every)
+        return None if self.deadline is not None and at >= self.deadline else at
+
+    def problem(self, decision: Decision) -> str | None:
+        """Return why a decision does not count, or None if it does."""
+        by, rule, who = decision.by, self.rule, person(decision.by)
+        if self.status != "open":
+            return f"gate {self.name} was {self.status.replace('-', ' ')} already"
+        if decision.digest is None and self.is_call:
+            return (
+                f"gate {self.name}: digest is missing; who decides on a tool call says on which, by the digest that "
+                "stands beside it in `pending`, in the run's details, or in the approvals of an interrupted run"
+            )
+        if decision.digest is not None and decision.digest != self.digest:
+            return f"gate {self.name} shows something else now: look at it again, and decide on digest {self.digest}"
+        needs_name = bool(rule.users) or rule.quorum > 1 or rule.exclude_requester
+        if not who and needs_name:
+            return f"gate {self.name}: by is missing; it must be said who decides"
+        if rule.users and who not in map(person, rule.users):
+            return f"gate {self.name}: {by} may not decide it; {', '.join(rule.users)} may"
+        if decision.decision == "reject":
+            return None
+        if rule.exclude_requester and who in map(person, self.requesters):
+            return f"gate {self.name}: {by} has asked for it, and cannot approve it"
+        if who and any(person(earlier.by) == who for earlier in self.approvals):
+            return f"gate {self.name}: {by} has approved it already"
+        if self.approvals and to_json(self.approvals[0].edit) != to_json(decision.edit):
+            return f"gate {self.name}: others have approved it with another edit"
+        return None
+
+    def decided(self, decision: Decision) -> "Gate":
+        """Return the gate after a decision that counts.
+
+        Where requesters cannot approve, who edits asks for what the edit says: so many others must approve that.
+        """
+        if decision.decision == "reject":
+            return replace(self, status="rejected", last=decision)
+        approvals = (*self.approvals, decision.model_copy(update={"edit": None}) if self.approvals else decision)
+        is_own = self.rule.exclude_requester and approvals[0].edit is not None
+        if len(approvals) < self.rule.quorum + is_own:
+            return replace(self, approvals=approvals)
+        return replace(self, approvals=approvals, status="approved", last=approvals[-1])
+
+    def expired(self) -> "Gate":
+        """Return the gate after its time is over."""
+        match self.rule.on_timeout, self.rule.escalate_to, self.deadline:
+            case "approve", _, _:
+                return replace(self, status="approved")
+            case "reject", _, _:
+                return replace(self, status="rejected")
+            case "escalate", GateRule() as rule, datetime() as deadline:
+                return replace(self, rule=rule, since=deadline, approvals=(), digest=rule.digest or self.digest)
+            case _:
+                return replace(self, status="timed-out")
+
+    def at(self, now: datetime) -> "Gate":
+        """Return the gate as it is at a time: every deadline that has passed has had its effect."""
+        gate = self
+        while gate.status == "open" and gate.deadline is not None and gate.deadline <= now:
+            gate = gate.expired()
+        return gate
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        data: dict[str, Any] = {
+            "name": self.name,
+            "rule": self.rule.plain(),
+            "digest": self.digest,
+            "since": self.since.isoformat(),
+            "requesters": list(self.requesters),
+            "approvals": [decision.model_dump() for decision in self.approvals],
+        }
+        if self.arguments is not None:
+            data["arguments"] = self.arguments
+        if self.is_call:
+            data["is_call"] = True
+        if self.fingerprint:
+            data["fingerprint"] = self.fingerprint
+        if self.status != "open":
+            data["status"] = self.status
+        if self.status == "rejected" and self.last is not None:
+            data["last"] = self.last.model_dump()
+        return data
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> "Gate":
+        """Read what `plain` returned."""
+        approvals = tuple(Decision(**decision) for decision in data["approvals"])
+        status, last = data.get("status", "open"), data.get("last")
+        ended = approvals[-1] if approvals and status == "approved" else None
+        return cls(
+            name=data["name"],
+            rule=GateRule.read(data["rule"]),
+            digest=data["digest"],
+            since=datetime.fromisoformat(data["since"]),
+            requesters=tuple(data.get("requesters", ())),
+            approvals=approvals,
+            status=status,
+            last=ended if last is None else Decision(**last),
+            arguments=data.get("arguments"),
+            is_call=data.get("is_call", False),
+            fingerprint=data.get("fingerprint", ""),
+        )
+
+    def after(self, recorded: Iterable[tuple[Decision, datetime]]) -> "Gate":
+        """Return the gate after decisions that have counted at it, each at its own time, whatever ran since.
+
+        Those that it knows already change nothing, and so do those of another call of the same id, by their digest.
+        """
+        gate, known = self, len(self.approvals)
+        for decision, at in recorded:
+            if known and decision.digest == gate.digest:
+                known -= 1
+                continue
+            then = gate.at(at)
+            while then.status == "open" and then.digest != decision.digest and then.rule.escalate_to is not None:
+                then = then.expired()  # they were asked, before the gate was opened anew
+            if then.status == "open" and then.digest == decision.digest:
+                gate = then.decided(decision)
+        return gate
+
+    @property
+    def edit(self) -> Any:
+        """What was approved in place of what was shown, or None."""
+        return self.approvals[0].edit if self.status == "approved" and self.approvals else None
+
+    @property
+    def output(self) -> dict[str, Any]:
+        """Return what later steps see of it: the decision, by whom, their comment, their edit."""
+        people = list(self.approved_by)
+        last = self.last
+        return {
+            "decision": "approve" if self.status == "approved" else "reject",
+            "by": people if self.status == "approved" or last is None or last.by is None else [last.by],
+            "comment": None if last is None else last.comment,
+            "edit": self.edit,
+        }
+
+    @property
+    def failure(self) -> tuple[str, str] | None:
+        """Return the reason and the words for a gate that ended the run; None while it is open or approved."""
+        match self.status, self.last:
+            case "timed-out", _:
+                return (
+                    "approval-timeout",
+                    f"nobody decided on gate {self.name} until {self.deadline:%Y-%m-%d %H:%M} UTC",
+                )
+            case "rejected", None:
+                return "approval-rejected", f"nobody decided on gate {self.name} in time, which rejects it"
+            case "rejected", last:
+                who = "" if last is None or last.by is None else f" by {last.by}"
+                why = "" if last is None or last.comment is None else f": {last.comment}"
+                return "approval-rejected", f"gate {self.name} was rejected{who}{why}"
+        return None
+
+
+def gate_problem(data: Mapping[str, Any], call_id: str | None) -> str | None:
+    """Return why a gate that somebody brings, in a checkpoint, cannot be used, or None if it can."""
+    try:
+        gate = _GATE.validate_python(data)
+    except ValidationError as error:
+        return explain(error)
+    rules = gate.rule.chain
+    if gate.name != call_id:
+        return f"it is the gate of call {gate.name}, not of {call_id}"
+    if gate.since.tzinfo is None:
+        return "since has no time zone"
+    if any(seconds is not None and not 0 < seconds < _LONGEST for rule in rules for seconds in _seconds(rule)):
+        return "a time of its rule is not above 0"
+    if any(rule.quorum < 1 for rule in rules) or len(rules) > _MOST_RULES:
+        return "its rule cannot be kept"
+    return None
+
+
+def _seconds(rule: GateRule) -> tuple[float | None, float | None]:
+    return rule.timeout, rule.remind_every
+
+
+_GATE = TypeAdapter(Gate)
+_LONGEST = 100 * 365 * 86_400.0
+_MOST_RULES = 100

@@ -1,0 +1,173 @@
+"""Gates of tool calls: which calls must pass one, what may be changed at it, and what the model hears of it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, cast
+
+from pydantic_core import to_json
+
+from standfast.agent_loop.gates import Decision, Gate, GateRule, digest_of
+from standfast.agents import Agent
+from standfast.checkpoints import Question
+from standfast.errors import InputError
+from standfast.messages import ToolCall, cut, distinct_people, error_text, read_json, size_over
+from standfast.tools import Approval, Failed, Outcome, Returned
+
+NOBODY_TO_ASK = "Not run: it needs approval, for which an agent that a tool runs cannot wait"
+_SHOWN_BYTES = 4 * 1024  # of what people are asked before a call; a turn may have 64
+
+
+def open_gates(
+    agent: Agent,
+    calls: Iterable[ToolCall],
+    *,
+    at: datetime,
+    requesters: Iterable[str | None],
+    asked_at: Mapping[str, datetime] = MappingProxyType({}),
+) -> tuple[list[Question], dict[str, str], list[str]]:
+    """Return the gates that these calls have to pass, by call id why some cannot run at all, and what a developer
+    should hear of that.
+
+    What an approval's functions raise is an error of the call, as what its handler raises. An approval without a
+    timeout waits as long as the agent's questions do.
+
+    Args:
+        at: the time now.
+        requesters: who has spoken to the run.
+        asked_at: by call id, when somebody who need not tell the truth says that people were asked: their digest is
+            good, and a time that is over stays over, but nothing is let through by it.
+    """
+    people = distinct_people(requesters)
+    questions, refused, faults = [], {}, []
+    for asked in calls:
+        tool = agent.tool_map[asked.name]
+        try:
+            call = ToolCall(id=asked.id, name=asked.name, arguments=tool.normal_arguments(asked.arguments))
+        except InputError as error:
+            refused[asked.id] = error_text(error)
+            continue
+        try:
+            approval = tool.approval_of(call)
+            if approval is not None:
+                questions.append(_asked(agent, call, approval, at, asked_at.get(call.id, at), people))
+        except InputError as error:
+            refused[call.id] = cut(error_text(error), _SHOWN_BYTES)
+            faults.append(refused[call.id])
+        except (Exception, SystemExit) as error:
+            kind, text = type(error).__name__, error_text(error)
+            raised = text if text.startswith(kind) else f"{kind}: {text}"
+            refused[call.id] = cut(f'Tool "{call.name}": its approval raised {raised}', _SHOWN_BYTES)
+            faults.append(refused[call.id])
+    return questions, refused, faults
+
+
+def _asked(
+    agent: Agent, call: ToolCall, approval: Approval, at: datetime, asked_at: datetime, requesters: tuple[str, ...]
+) -> Question:
+    usual = f'May the tool "{call.name}" run?'
+    texts = [cut(one.shown(call.model_copy(deep=True)), _SHOWN_BYTES) or usual for one in approval.chain]
+    # By the time, too: providers' ids repeat, and a decision must not count for another call.
+    digests = [
+        digest_of(call.id, text, call.name, call.arguments, asked_at.isoformat(), n) for n, text in enumerate(texts)
+    ]
+    later = [{"message": text, "digest": digest} for text, digest in zip(texts, digests, strict=True)][1:]
+    is_let_through_by_time = any(one.on_timeout in ("approve", "escalate") for one in approval.chain)
+    gate = Gate(
+        name=call.id,
+        rule=_rule(agent, approval).asking(later),
+        digest=digests[0],
+        since=at if is_let_through_by_time else min(at, asked_at),
+        requesters=requesters,
+        arguments=call.arguments,
+        is_call=True,
+        fingerprint=agent.tool_map[call.name].fingerprint,
+    )
+    return Question(question=texts[0], tool_call_id=call.id, gate=gate.plain())
+
+
+def _rule(agent: Agent, approval: Approval) -> GateRule:
+    patience = cast("float | None", agent.loop.answer_timeout)  # seconds, once it is declared
+    return GateRule.of(approval, patience=patience)
+
+
+def edit_problem(agent: Agent, call: ToolCall, decision: Decision, rule: GateRule) -> str | None:
+    """Return why the arguments that a decision puts in place of the model's cannot be used, or None if they can.
+
+    They must be valid, and not such as would have to be approved by others.
+
+    Args:
+        call: with the arguments that were shown.
+        rule: of the gate.
+    """
+    if decision.edit is None or decision.decision == "reject":
+        return None
+    tool, gate, edit = agent.tool_map.get(call.name), decision.gate, decision.edit
+    if tool is None:
+        return f"gate {gate}: edit: the agent has no tool {call.name} any more"
+    if not isinstance(edit, dict):
+        return f"gate {gate}: edit must be an object, all arguments of tool {tool.name}"
+    try:
+        normal = tool.normal_arguments(edit)
+        if (unknown := _unknown(edit, normal)) is not None:
+            has = ", ".join(normal) or "none"
+            return f"gate {gate}: edit: tool {tool.name} has no argument {unknown!r}; it has {has}"
+        approval = tool.approval_of(ToolCall(id=call.id, name=call.name, arguments=normal))
+        usual = tool.approval_of(call)
+    except (Exception, SystemExit) as error:
+        return f"gate {gate}: edit: {cut(error_text(error), _SHOWN_BYTES)}"
+    if approval is None:
+        return None
+    own = None if usual is None else _rule(agent, usual).bare()
+    if _rule(agent, approval).bare() != own or rule.bare() not in [one.bare() for one in _rule(agent, approval).chain]:
+        return f"gate {gate}: edit: these arguments need another approval; reject it, and say so"
+    return None
+
+
+def _unknown(edit: Any, normal: Any, path: str = "") -> str | None:
+    """Return what of an edit the tool does not know, and would drop without a word."""
+    if isinstance(edit, list) and isinstance(normal, list):
+        pairs: Iterable[tuple[Any, Any]] = enumerate(edit[: len(normal)])
+    elif isinstance(edit, dict) and isinstance(normal, dict):
+        if dropped := sorted(edit.keys() - normal.keys()):
+            return f"{path}{dropped[0]}"
+        pairs = edit.items()
+    else:
+        return None
+    found = (_unknown(item, normal[key], f"{path}{key}.") for key, item in pairs)
+    return next((what for what in found if what is not None), None)
+
+
+def refusal(gate: Gate) -> str:
+    """Return what the model reads of a call that a gate has not let through."""
+    if gate.status == "timed-out":
+        return f"Approval timed out: nobody decided until {gate.deadline:%Y-%m-%d %H:%M} UTC, so it was not run"
+    if gate.last is None:
+        return "Not run: nobody approved it in time"
+    who = "" if gate.last.by is None else f" by {gate.last.by}"
+    why = "" if gate.last.comment is None else f": {gate.last.comment}"
+    return f"Not run: it was rejected{who}{why}"
+
+
+def with_edit(outcome: Outcome, by: Sequence[str], arguments: Mapping[str, Any], limit: int) -> Outcome:
+    """Return the outcome of a call that ran with other arguments than the model's, which is told so.
+
+    Args:
+        by: who approved them.
+        limit: the largest result in bytes; where it is passed, the model is told less.
+    """
+    note = f"{' and '.join(by) or 'Somebody'} changed the arguments before it ran"
+    match outcome:
+        case Returned(content):
+            try:
+                result = read_json(content)
+            except ValueError:
+                result = content
+            for told in ({"note": note, "arguments": arguments, "result": result}, {"note": note, "result": result}):
+                if not size_over(text := to_json(told).decode(), limit):
+                    return Returned(text)
+            return outcome
+        case Failed(error):
+            return replace(outcome, error=cut(f"{error} ({note}: {to_json(arguments).decode()})", limit))
+    return outcome

@@ -1,0 +1,244 @@
+"""Transcripts: what is unanswered in one, what may enter one, and how outcomes are written into one."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, assert_never
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from standfast.errors import InputError, ToolDurabilityError
+from standfast.messages import LLMResponse, Message, ToolCall, Usage, clean_text, cut, error_text, explain, json_problem
+from standfast.tools import TOOL_NAME, Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
+
+
+def last_answer(messages: Sequence[Message]) -> int | None:
+    """Return the index of the assistant message that ends the transcript, tool results after it left aside."""
+    index = len(messages) - 1
+    while index >= 0 and messages[index].role == "tool":
+        index -= 1
+    return index if index >= 0 and messages[index].role == "assistant" else None
+
+
+def unanswered(messages: Sequence[Message]) -> tuple[ToolCall, ...]:
+    """Return the calls of the last answer that have no result yet."""
+    last = last_answer(messages)
+    if last is None:
+        return ()
+    results = {message.tool_call_id for message in messages[last + 1 :]}
+    return tuple(call for call in messages[last].tool_calls or () if call.id not in results)
+
+
+def read_transcript(messages: Iterable[Message | Mapping[str, Any]]) -> list[Message]:
+    """Read a transcript that a caller brings; results come back in call order, system messages are left out.
+
+    Raises:
+        InputError: naming the message that cannot stand where it stands.
+    """
+    result: list[Message] = []
+    open_calls: dict[str, ToolCall] = {}
+    for index, given in enumerate(messages):
+        message = _read_message(given, index)
+        if message.role == "system":
+            continue
+        if problem := _misplaced(message, result, open_calls):
+            raise InputError(f"messages[{index}]: {problem}")
+        if message.role == "tool":
+            del open_calls[message.tool_call_id or ""]
+        for call in message.tool_calls or ():
+            if not call.id or call.id in open_calls:
+                raise InputError(f"messages[{index}]: tool call ids must be there and differ, got {call.id!r}")
+            open_calls[call.id] = call
+        result.append(message)
+    if not result:
+        raise InputError("messages: empty; give at least one message")
+    return in_call_order(result)
+
+
+def _misplaced(message: Message, before: Sequence[Message], open_calls: Mapping[str, ToolCall]) -> str | None:
+    if message.tool_calls and message.role != "assistant":
+        return "only an assistant message may carry tool calls"
+    if message.role == "tool":
+        if not any(earlier.role == "assistant" for earlier in before):
+            return "Expected an assistant message before tool results"
+        if message.tool_call_id not in open_calls:
+            return f"no unanswered tool call has the id {message.tool_call_id!r}"
+    elif open_calls:
+        return (
+            f"the tool calls {', '.join(open_calls)} before it have no results. "
+            "Run the transcript up to there first, or add their results"
+        )
+    return None
+
+
+def _read_message(given: Message | Mapping[str, Any], index: int) -> Message:
+    if isinstance(given, Message):
+        return given
+    try:
+        return Message.model_validate(given)
+    except ValidationError as error:
+        raise InputError(f"messages[{index}] is no message: {explain(error)}") from error
+
+
+def in_call_order(messages: Sequence[Message]) -> list[Message]:
+    """Return the transcript with the results of each turn in the order of its calls."""
+    result: list[Message] = []
+    position: dict[str | None, int] = {}
+    for message in messages:
+        if message.role == "assistant":
+            position = {call.id: len(result) + 1 + place for place, call in enumerate(message.tool_calls or ())}
+        if message.role == "tool" and result and result[-1].role == "tool":
+            place = position.get(message.tool_call_id, len(result))
+            at = len(result)
+            while at and result[at - 1].role == "tool" and position.get(result[at - 1].tool_call_id, -1) > place:
+                at -= 1
+            result.insert(at, message)
+        else:
+            result.append(message)
+    return result
+
+
+def mended(messages: Sequence[Message]) -> list[Message]:
+    """Return a stored transcript as a model may see it: every call answered, in call order, but for the last turn's.
+
+    The store stays as it is. A gap in the middle is another program's: nobody can tell what became of the call.
+    """
+    result: list[Message] = []
+    open_calls: dict[str | None, ToolCall] = {}
+    for message in messages:
+        if message.role == "tool" and open_calls.pop(message.tool_call_id, None) is None:
+            continue  # a result that nobody asked for
+        if message.role != "tool":
+            result.extend(_result(call, _lost(call, ""), "failed") for call in open_calls.values())
+            open_calls = {call.id: call for call in message.tool_calls or ()}
+        result.append(message)
+    return in_call_order(result)
+
+
+def with_notices(view: list[Message], warning: str | None, nudge: str | None) -> list[Message]:
+    """Return what the model sees with system messages added, never between a call and its result.
+
+    A warning is about the last answer and stands before it; a nudge is about its results and stands at the end.
+    """
+    if warning is not None:
+        last = last_answer(view)
+        at = len(view) if last is None or not view[last].tool_calls else last
+        view = [*view[:at], Message(role="system", content=warning), *view[at:]]
+    if nudge is not None:
+        view = [*view, Message(role="system", content=nudge)]
+    return view
+
+
+_CALL_ID = re.compile(r"[a-zA-Z0-9_.:|-]{1,256}")
+
+
+def answer_message(
+    response: LLMResponse,
+    *,
+    turn: int,
+    taken: AbstractSet[str],
+    tools: AbstractSet[str],
+    limit: int,
+    model: str | None = None,
+) -> Message:
+    """Make the assistant message of an answer, fit to be stored and sent back, whatever the model produced.
+
+    Args:
+        turn: where the message will stand; makes ids that come out the same when the answer is read again.
+        taken: call ids used before.
+        tools: names that exist; a malformed name never becomes one of them.
+        limit: the longest text in bytes.
+        model: which answered, if it is not the agent's own.
+    """
+    calls: dict[str, ToolCall] = {}
+    for position, call in enumerate(response.tool_calls):
+        call_id, name, arguments = call.id, _tool_name(call.name, tools), call.arguments
+        if not _CALL_ID.fullmatch(call_id) or call_id in taken or call_id in calls:
+            call_id = f"call_{turn}_{position}"
+            while call_id in taken or call_id in calls:
+                call_id += "_"
+        if isinstance(arguments, str):
+            arguments = cut(arguments, limit)
+        elif len(written := to_json(arguments)) > limit:
+            arguments = cut(written.decode(), limit)
+        if (call_id, name) != (call.id, call.name) or arguments is not call.arguments:
+            call = ToolCall(id=call_id, name=name, arguments=arguments)
+        calls[call_id] = call
+    usage, cost, thought = response.usage, response.cost, response.reasoning
+    if cost is None and usage is not None:
+        cost = usage.cost
+    if cost is not None and (usage is None or usage.cost is None):
+        usage = (usage or Usage()).model_copy(update={"cost": cost})
+    if thought is not None and (json_problem(list(thought.blocks)) or len(to_json(thought.blocks)) > limit):
+        thought = None  # what cannot be kept cannot be sent back
+    return Message(
+        role="assistant",
+        content=cut(clean_text(response.text), limit),
+        tool_calls=tuple(calls.values()) or None,
+        usage=usage,
+        cost=cost,
+        reasoning=thought,
+        stop_reason=response.not_whole,
+        model=model,
+    )
+
+
+def _tool_name(name: str, tools: AbstractSet[str]) -> str:
+    if TOOL_NAME.fullmatch(name):
+        return name
+    readable = "invalid_" + re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:40]
+    while readable in tools:
+        readable += "_"
+    return readable
+
+
+def result_message(call: ToolCall, outcome: Outcome, limit: int, usage: Usage | None = None) -> Message | None:
+    """Return what the model reads of an outcome, at most about `limit` bytes of an error.
+
+    None for a question: its answer will be the result.
+
+    Args:
+        usage: of the agents that the call ran.
+    """
+    match outcome:
+        case Returned(content):
+            return _result(call, content, "completed", usage)
+        case Failed(error):
+            return _result(call, _error(cut(error, limit)), "failed", usage)
+        case Terminated(error):
+            return _result(call, _error(cut(error_text(error), limit)), "failed", usage)
+        case Unknown(reason):
+            return _result(call, _lost(call, cut(reason, limit)), "failed", usage)
+        case Cancelled(reason):
+            return _result(call, _error(reason), "cancelled", usage)
+        case Asked():
+            return None
+        case _:
+            assert_never(outcome)
+
+
+def _result(call: ToolCall, content: str, status: Any, usage: Usage | None = None) -> Message:
+    return Message(
+        role="tool",
+        content=content,
+        tool_call_id=call.id,
+        tool_name=call.name,
+        status=status,
+        usage=usage,
+        cost=None if usage is None else usage.cost,
+    )
+
+
+def _lost(call: ToolCall, reason: str) -> str:
+    return json.dumps(ToolDurabilityError(call.name, call.id, reason=reason).payload(), ensure_ascii=False)
+
+
+def _error(text: str) -> str:
+    return json.dumps({"error": text}, ensure_ascii=False)
+
+
+def not_found(name: str, tools: Iterable[str]) -> Failed:
+    """Return the outcome of a call to a tool that the agent does not have."""
+    return Failed(f'Tool "{name}" not found. Available tools: {", ".join(tools) or "none"}')

@@ -1,0 +1,26 @@
+"""Agents: a model, its instructions, its tools and the limits of its loop, declared once and frozen."""
+
+from standfast.agents.declarations import (
+    NAME,
+    Agent,
+    AgentContext,
+    AgentIdentity,
+    OnTerminalToolError,
+    check_former_names,
+    check_name,
+)
+from standfast.agents.limits import ContextCompression, DiminishingReturns, Loop, TokenBudget
+
+__all__ = [
+    "NAME",
+    "Agent",
+    "AgentContext",
+    "AgentIdentity",
+    "ContextCompression",
+    "DiminishingReturns",
+    "Loop",
+    "OnTerminalToolError",
+    "TokenBudget",
+    "check_former_names",
+    "check_name",
+]

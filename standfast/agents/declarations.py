@@ -1,0 +1,331 @@
+"""Agents: a model, its instructions, its tools and the limits of its loop, declared once and frozen."""
+
+import copy
+import functools
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, cast
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from standfast.agents.limits import Loop
+from standfast.errors import DefinitionError
+from standfast.messages import cut, explain, read_json, unfenced
+from standfast.tools import (
+    Happened,
+    Tool,
+    ToolContext,
+    check_access,
+    check_choice,
+    json_schema,
+    schema_type,
+    tool,
+)
+from standfast.tools.attempts import AgentFinder
+
+NAME = re.compile(r"[a-z][a-z0-9-]*")
+
+OnTerminalToolError = Literal["message", "stop", "fail"]
+
+
+def check_name(name: object, what: str) -> None:
+    """Refuse a name that is no `[a-z][a-z0-9-]*`; the whole of it must match, a final newline included."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise DefinitionError(f"{what} name must match ^{NAME.pattern}$, got {name!r}")
+
+
+def check_former_names(name: str, formerly: object, what: str) -> tuple[str, ...]:
+    """Return the names that something had before, which cannot be names of today or there twice."""
+    if isinstance(formerly, str) or not isinstance(formerly, Iterable):
+        raise DefinitionError(f"{what}: formerly must be a list of names, got {formerly!r}")
+    names = tuple(formerly)
+    for one in names:
+        check_name(one, f"{what}: formerly: a")
+    if len({name, *names}) <= len(names):
+        raise DefinitionError(f"{what}: formerly: a name is there twice: {', '.join([name, *names])}")
+    return names
+
+
+@dataclass(frozen=True, slots=True)
+class AgentIdentity:
+    """Which run of which agent a hook belongs to."""
+
+    id: str
+    name: str
+
+
+@dataclass(slots=True)
+class AgentContext:
+    """What hooks and callable instructions get. `state` is the run's own copy and may be changed."""
+
+    agent: AgentIdentity
+    state: Any
+    user_id: str | None = None
+    tenant_id: str | None = None
+
+    def authenticated(self) -> bool:
+        return self.user_id is not None
+
+
+Hook = Callable[[AgentContext], object]
+Instructions = str | Callable[[AgentContext], str | Awaitable[str]]
+
+
+@dataclass(frozen=True, eq=False)
+class Agent:
+    """A model with instructions and tools.
+
+    Args:
+        name: `^[a-z][a-z0-9-]*$`; on Temporal the workflow type.
+        formerly: names that it had before; their sessions, and runs in flight on Temporal, are its own.
+        model: "provider:name", or None if `llm=` is always given.
+        fallback_models: models for when that one cannot be called, in this order. A run that has gone over to one
+            stays with it; its messages say which answered.
+        instructions: the system prompt: a text, a function of `AgentContext`, or several, joined by a newline.
+        tools: `Tool`s, and agents, which then are tools with the argument `message`.
+        description: what a model reads when the agent is a tool.
+        state, initial_state: the type of `ctx.state` and the value each run starts with a copy of.
+        output: the type that the final answer, read as JSON, must match; else the run ends with "error".
+        settings: further keyword arguments for the adapter's `chat`, such as max_tokens.
+        access: `{"start": f, "approve": f}`, functions of a user id, or None, that say whether that user may begin a
+            run of it, and decide on its calls.
+        on_start, on_complete, on_stuck: functions of `AgentContext`, plain or async, around the loop. `on_stuck`
+            is called when the run stopped early; neither is on "error".
+        on_terminal_tool_error: "message" lets the model read it, "stop" ends the run with "error" after the turn's
+            calls, "fail" raises it from `run` and starts no further call.
+
+    Raises:
+        DefinitionError: naming the agent, the field and the rule.
+    """
+
+    kind: ClassVar[str] = "agent"
+
+    name: str
+    _: KW_ONLY
+    formerly: Sequence[str] = ()
+    model: str | None = None
+    fallback_models: Sequence[str] = ()
+    instructions: Instructions | Sequence[Instructions] | None = None
+    tools: "Sequence[Tool[..., Any] | Agent]" = ()
+    description: str | None = None
+    state: Any = None
+    initial_state: Any = None
+    output: Any = None
+    loop: Loop = field(default_factory=Loop)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    access: Mapping[str, Any] = field(default_factory=dict)
+    on_start: Hook | None = None
+    on_complete: Hook | None = None
+    on_stuck: Hook | None = None
+    on_terminal_tool_error: OnTerminalToolError = "message"
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "Agent")
+        object.__setattr__(self, "formerly", check_former_names(self.name, self.formerly, f"Agent '{self.name}'"))
+        self._check_models()
+        if self.description is not None and (not isinstance(self.description, str) or not self.description.strip()):
+            raise self._fault("description must be a non-empty string")
+        if not isinstance(self.loop, Loop):
+            raise self._fault(f"loop must be a Loop, got {self.loop!r}")
+        self._freeze_instructions()
+        for name in ("on_start", "on_complete", "on_stuck"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise self._fault(f"{name} must be callable, got {getattr(self, name)!r}")
+        check_choice(f"Agent '{self.name}': on_terminal_tool_error", self.on_terminal_tool_error,
+                      ("message", "stop", "fail"))  # fmt: skip
+        if not isinstance(self.settings, Mapping):
+            raise self._fault(f"settings must be a mapping, got {self.settings!r}")
+        object.__setattr__(self, "settings", _frozen(self.settings))
+        object.__setattr__(self, "access", check_access(f"Agent '{self.name}'", self.access))
+        if wrong := [key for key in self.settings if not isinstance(key, str) or key in ("messages", "tools")]:
+            raise self._fault(f"settings are further keyword arguments for chat(messages, tools); {wrong[0]!r} is none")
+        self._check_tools()
+        try:
+            object.__setattr__(self, "initial_state", copy.deepcopy(self.initial_state))
+        except TypeError as error:
+            raise self._fault(f"initial_state cannot be copied: {error}") from error
+        # Broken types are found now, not by the first run.
+        _ = self.write_state(self.new_state()), self.output_schema, self.tool_map
+
+    def _fault(self, text: str) -> DefinitionError:
+        return DefinitionError(f"Agent '{self.name}': {text}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name, and those that it had before."""
+        return (self.name, *self.formerly)
+
+    def _check_models(self) -> None:
+        if self.model is not None and not isinstance(self.model, str):
+            raise self._fault(
+                f"model must be text like 'anthropic:claude-sonnet-4-6', got {self.model!r:.80}; "
+                "give an adapter as llm= to what runs the agent"
+            )
+        others = self.fallback_models
+        if (
+            isinstance(others, str)
+            or not isinstance(others, Iterable)
+            or not all(isinstance(one, str) for one in others)
+        ):
+            raise self._fault(f"fallback_models must be a list of texts, got {others!r}")
+        object.__setattr__(self, "fallback_models", tuple(others))
+
+    def _freeze_instructions(self) -> None:
+        parts = self.instructions
+        if isinstance(parts, Iterable) and not isinstance(parts, str | Mapping):
+            object.__setattr__(self, "instructions", tuple(parts))
+        if not all(isinstance(part, str) or callable(part) for part in self._instruction_parts):
+            raise self._fault(f"instructions must be texts or functions, got {self.instructions!r}")
+
+    def _check_tools(self) -> None:
+        if isinstance(self.tools, str | Mapping):
+            raise self._fault("tools must be a list of tools")
+        try:
+            object.__setattr__(self, "tools", tuple(self.tools))
+        except TypeError as error:
+            raise self._fault(f"tools must be a list of tools, got {self.tools!r}") from error
+        seen = set()
+        for item in self.tools:
+            if not isinstance(item, Tool | Agent):
+                name = getattr(item, "__name__", repr(item))
+                raise self._fault(f"tools: {name} is no Tool; decorate the function with @tool")
+            if item.name in seen:
+                raise self._fault(f"tools: two are named {item.name!r}")
+            seen.add(item.name)
+
+    @functools.cached_property
+    def tool_map(self) -> Mapping[str, Tool[..., Any]]:
+        """The tools by name; agents among them have become tools."""
+        return MappingProxyType({item.name: _as_tool(item) if isinstance(item, Agent) else item for item in self.tools})
+
+    def plain_settings(self) -> dict[str, Any]:
+        """Return the settings as plain data, the caller's own."""
+        return {name: _thawed(value) for name, value in self.settings.items()}
+
+    # --- instructions, state, output ---
+
+    @property
+    def _instruction_parts(self) -> tuple[Instructions, ...]:
+        if self.instructions is None:
+            return ()
+        return self.instructions if isinstance(self.instructions, tuple) else (cast(Instructions, self.instructions),)
+
+    async def system_prompt(self, context: AgentContext) -> str:
+        """Return the instructions, callables resolved and joined by newlines."""
+        texts = []
+        for part in self._instruction_parts:
+            text = part if isinstance(part, str) else part(context)
+            text = await text if isinstance(text, Awaitable) else text
+            if not isinstance(text, str):
+                raise self._fault(f"instructions must give text, got {text!r}")
+            texts.append(text)
+        prompt = "\n".join(texts) or (
+            f'You are an AI agent named "{self.name}". Use the available tools to accomplish the user\'s request.'
+        )
+        if self.output_schema is None:
+            return prompt
+        return f"{prompt}\n\nAnswer with JSON alone that matches this schema: {json.dumps(self.output_schema)}"
+
+    @functools.cached_property
+    def _state_type(self) -> TypeAdapter[Any]:
+        return schema_type(dict[str, Any] if self.state is None else self.state, f"Agent '{self.name}'", "state")
+
+    @functools.cached_property
+    def _output_type(self) -> TypeAdapter[Any] | None:
+        return None if self.output is None else schema_type(self.output, f"Agent '{self.name}'", "output")
+
+    @functools.cached_property
+    def _pristine(self) -> Any:
+        """The initial state that nobody else holds and can change."""
+        return copy.deepcopy(self.initial_state)
+
+    def new_state(self) -> Any:
+        """Return a copy of the initial state for one run."""
+        try:
+            initial = {} if self._pristine is None else copy.deepcopy(self._pristine)
+            return self._state_type.validate_python(initial)
+        except ValidationError as error:
+            raise self._fault(f"initial_state does not fit its type: {explain(error)}") from error
+
+    def read_state(self, stored: str) -> Any:
+        """Read a stored state; the initial one if it is no JSON or no longer fits the type."""
+        try:
+            return self._state_type.validate_json(stored)
+        except ValidationError:
+            return self.new_state()
+
+    def write_state(self, state: Any) -> str:
+        """Write a run's state as JSON.
+
+        Raises:
+            DefinitionError: a hook put something into it that JSON cannot carry.
+        """
+        try:
+            return "{}" if state == {} else self._state_type.dump_json(state, warnings=False).decode()
+        except (PydanticSerializationError, ValueError) as error:
+            raise self._fault(f"its state is no JSON: {error}") from error
+
+    def read_output(self, response: str) -> Any:
+        """Read a final answer by `output`; it may stand in a fence of Markdown.
+
+        Raises:
+            ValueError: naming what does not fit.
+        """
+        if self._output_type is None:
+            return None
+        answer = unfenced(response)
+        try:
+            output = self._output_type.validate_json(answer)
+        except ValidationError as error:
+            raise ValueError(explain(error)) from error
+        read_json(answer)  # pydantic takes NaN; JSON does not have it
+        return output
+
+    def output_problem(self, response: str) -> str | None:
+        """Say why a final answer is not the agent's `output`; None if it is."""
+        try:
+            self.read_output(response)
+        except ValueError as fault:
+            return f"the answer does not fit the agent's output: {cut(str(fault), 4_096)}"
+        return None
+
+    def model_after(self, model: str | None) -> str | None:
+        """Return the fallback that is called when this model cannot be, if there is one.
+
+        None is the agent's own; a model that somebody chose in its place has the same fallbacks.
+        """
+        models = (None, *self.fallback_models)
+        at = models.index(model) + 1 if model in models else 1
+        return models[at] if at < len(models) else None
+
+    @functools.cached_property
+    def output_schema(self) -> dict[str, Any] | None:
+        return None if self._output_type is None else json_schema(self._output_type, f"Agent '{self.name}'", "output")
+
+
+def _as_tool(agent: Agent) -> Tool[..., Any]:
+    async def find(message: str, ctx: ToolContext) -> Happened | None:
+        answer = await ctx.agents.find(agent) if isinstance(ctx.agents, AgentFinder) else None
+        return None if answer is None else Happened(answer)
+
+    @tool(name=agent.name, description=agent.description or f"Ask the agent {agent.name}.", verify=find)
+    async def ask(message: str, ctx: ToolContext) -> str:
+        return (await ctx.agents.invoke(agent, message=message))["response"]
+
+    return ask
+
+
+def _thawed(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _thawed(item) for key, item in value.items()}
+    return [_thawed(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return MappingProxyType({key: _frozen(item) for key, item in value.items()})
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value

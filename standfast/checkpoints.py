@@ -1,0 +1,273 @@
+"""What a run returns, and the JSON from which another process continues it."""
+
+import hmac
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from typing_extensions import TypeIs
+
+from standfast.errors import InputError, StandfastError
+from standfast.messages import Message, Record, Usage
+
+RunStatus = Literal[
+    "complete",
+    "max-iterations",
+    "stuck",
+    "error",
+    "token-budget-exhausted",
+    "cost-budget-exhausted",
+    "diminishing-returns",
+    "max-tokens",
+    "refused",
+    "cancelled",
+]
+
+
+class Question(Record):
+    """Something that only a person can answer.
+
+    Args:
+        tool_call_id: the call whose result the answer becomes; None if the loop itself asks, then the answer
+            becomes a user message.
+        gate: the question is whether the call may run, and its answer a `Decision`: who may decide, until when, what
+            is decided so far. It is kept until the call has a result.
+        usage: of the agents that the call ran before it asked.
+    """
+
+    question: str
+    tool_call_id: str | None = None
+    gate: dict[str, Any] | None = None
+    usage: Usage | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still waits for a person."""
+        return self.gate is None or "status" not in self.gate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingApproval:
+    """A tool call that waits for people to approve it.
+
+    Args:
+        gate: by which a decision names it: the id of the call.
+        tool, arguments: what is to be run.
+        message: what people are asked.
+        digest: of all that; a decision that carries it counts for nothing else.
+        since, deadline: UTC; without a deadline it waits for ever.
+        approvers: who may decide; anybody if empty.
+        quorum, approved_by: how many must approve, and who has.
+    """
+
+    gate: str
+    tool: str
+    arguments: Any
+    message: str
+    digest: str
+    since: datetime
+    deadline: datetime | None = None
+    approvers: tuple[str, ...] = ()
+    quorum: int = 1
+    approved_by: tuple[str, ...] = ()
+
+
+class Checkpoint(Record):
+    """A run as plain JSON: `model_dump_json()` writes it, `run(checkpoint=…)` and `resume(…)` continue it.
+
+    Args:
+        iterations: model calls so far, counted against `max_iterations` when the run continues.
+        pending_tool_use_id: the call that waits for an answer, the first of `questions`.
+        questions: all open questions of the turn, in call order; and gates that were decided, until it is over.
+        session_id: the session that holds the same messages, if there is one.
+        signature: proves that it was written with the `checkpoint_key` by which it is read; None without one.
+    """
+
+    messages: tuple[Message, ...] = ()
+    iterations: Annotated[int, Field(ge=0)] = 0
+    usage: Usage = Usage()
+    pending_tool_use_id: str | None = None
+    questions: tuple[Question, ...] | None = None
+    session_id: str | None = None
+    signature: str | None = None
+
+
+def show_checkpoint(error: Exception, checkpoint: Checkpoint) -> None:
+    """Let an error that ends a run say what ran before it; of nested runs the outermost has the last word."""
+    with suppress(Exception):  # one that nothing can be added to is raised as it is
+        error.checkpoint = checkpoint  # type: ignore[attr-defined]  # of any kind: users' hooks raise what they like
+
+
+CheckpointKey = bytes | str
+_SHORTEST_KEY = 16  # bytes
+
+
+def check_key(key: object) -> bytes | None:
+    """Return the key that checkpoints are signed with, as bytes.
+
+    Raises:
+        InputError: it can be guessed, or is none.
+    """
+    if key is None:
+        return None
+    if not isinstance(key, str | bytes):
+        raise InputError(f"checkpoint_key must be text or bytes, got {type(key).__name__}")
+    plain = key.encode() if isinstance(key, str) else key
+    if len(plain) < _SHORTEST_KEY:
+        raise InputError(f"checkpoint_key must have at least {_SHORTEST_KEY} bytes, got {len(plain)}")
+    return plain
+
+
+def signed(checkpoint: Checkpoint, agent: str, key: bytes | None) -> Checkpoint:
+    """Return a checkpoint of an agent signed with a key; without one, as it is."""
+    if key is None:
+        return checkpoint
+    return checkpoint.model_copy(update={"signature": _signature(checkpoint, agent, key)})
+
+
+def check_signature(checkpoint: Checkpoint, agent: str, key: bytes) -> None:
+    """Refuse a checkpoint that was not signed with this key for this agent, or was changed since.
+
+    Raises:
+        InputError: saying so.
+    """
+    if checkpoint.signature is None:
+        raise InputError("the checkpoint is not signed, and checkpoint_key= takes none that is not")
+    if not hmac.compare_digest(checkpoint.signature.encode(), _signature(checkpoint, agent, key).encode()):
+        raise InputError(f"the checkpoint was changed, or signed with another key or for another agent than '{agent}'")
+
+
+def _signature(checkpoint: Checkpoint, agent: str, key: bytes) -> str:
+    plain = checkpoint.model_copy(update={"signature": None}).model_dump(mode="json")
+    text = json.dumps([agent, plain], sort_keys=True, separators=(",", ":"))
+    return hmac.digest(key, text.encode(), "sha256").hex()
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a run ended.
+
+    Args:
+        status: "complete", or why it ended before that.
+        response: the text of the last answer; if the model could not be called, what it said.
+        error: what went wrong, with status "error".
+        messages: the whole transcript, without the system prompt.
+        iterations: model calls of this run.
+        session_id: the session it was written to; None without a store.
+        usage: tokens of this run, nested agents included; None if no adapter reported any.
+        budget_percent: how much of `Loop(token_budget=…)` was used; None without a budget or without usage.
+        output: the response read by the agent's `output` type; None unless complete.
+        tool_call_summary: how often each tool was requested, failed calls included; None if none was.
+        compression_count: how often the context was compressed; None if the loop has no compression.
+        checkpoint: the run as plain JSON.
+    """
+
+    status: RunStatus
+    response: str
+    messages: tuple[Message, ...]
+    iterations: int
+    checkpoint: Checkpoint
+    session_id: str | None = None
+    usage: Usage | None = None
+    budget_percent: float | None = None
+    output: Any = None
+    error: str | None = None
+    tool_call_summary: Mapping[str, int] | None = None
+    compression_count: int | None = None
+
+    interrupted: Literal[False] = field(default=False, init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptedResponse:
+    """A run that waits for a person: ask `question`, then `resume(agent, checkpoint, answer)`.
+
+    Args:
+        approvals: the tool calls that wait to be approved; then `resume(agent, checkpoint, decisions=[…])`.
+    """
+
+    question: str
+    checkpoint: Checkpoint
+    session_id: str | None = None
+    approvals: tuple[PendingApproval, ...] = ()
+
+    interrupted: Literal[True] = field(default=True, init=False)
+    status: Literal["interrupted"] = field(default="interrupted", init=False)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The transcript so far."""
+        return self.checkpoint.messages
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of this run so far."""
+        return self.checkpoint.usage
+
+
+class StepResult(Record):
+    """What an agent or a tool of a pipeline's step came to; plain JSON, to go on from in another process.
+
+    Args:
+        status: of the agent's run, also if its answer then did not fit the step; "complete" or "error" for a tool.
+        response: the agent's answer, or the tool's result.
+        iterations: model calls.
+    """
+
+    status: RunStatus
+    response: str = ""
+    iterations: int = 0
+
+
+PipelineStatus = Literal["complete", "error", "pending", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineResult:
+    """How far a pipeline came.
+
+    Args:
+        step_results: of the agents and tools that ran, by the path of their step.
+        outputs: by the name of the step or stage, read by its type.
+        failed_step, error_reason, error: only with status "error": which, why in one word, and in words.
+        pending_step, approval_message: only with status "pending": the gate that waits, and what it asks.
+        deadline: of that gate, if it has one.
+        approved_by: who has approved it so far, if more must.
+        pending_steps: all gates that wait, `pending_step` the first of them.
+        approvals: those of them that are of calls of its agents.
+        run_key: by which a durable pipeline goes on; None without a store.
+    """
+
+    status: PipelineStatus
+    step_results: Mapping[str, StepResult]
+    outputs: Mapping[str, Any]
+    failed_step: str | None = None
+    error_reason: str | None = None
+    error: str | None = None
+    pending_step: str | None = None
+    approval_message: str | None = None
+    deadline: datetime | None = None
+    approved_by: tuple[str, ...] = ()
+    pending_steps: tuple[str, ...] = ()
+    approvals: tuple[PendingApproval, ...] = ()
+    run_key: str | None = None
+
+
+def is_interrupted(result: RunResult | InterruptedResponse) -> TypeIs[InterruptedResponse]:
+    """Tell whether a run waits for an answer, narrowing its type."""
+    return result.interrupted
+
+
+def assert_complete(result: RunResult | InterruptedResponse) -> RunResult:
+    """Return the result of a run that never asks.
+
+    Raises:
+        StandfastError: the run was interrupted by a question.
+    """
+    if isinstance(result, InterruptedResponse):
+        raise StandfastError(f"Agent interrupted: {result.question}")
+    return result

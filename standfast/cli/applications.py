@@ -1,0 +1,124 @@
+"""The agents and pipelines of a Python file or module, with the store and the model that it names."""
+
+import importlib
+import importlib.util
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from traceback import StackSummary, TracebackException
+from types import ModuleType
+from typing import Any
+
+from standfast.agents import Agent
+from standfast.errors import InputError
+from standfast.pipelines import Pipeline
+from standfast.stores import sqlite_store
+
+_OTHERS = ("<frozen", "<string>", str(Path(__file__).parents[1]))  # files whose frames say nothing to users
+
+
+@dataclass(frozen=True)
+class Application:
+    """What a module defines.
+
+    Args:
+        agents, pipelines: by name: those at its top, by themselves or in lists, and the agents that those use.
+        store, llm, tools, webhooks: what it calls so, if anything.
+    """
+
+    agents: dict[str, Agent] = field(default_factory=dict)
+    pipelines: dict[str, Pipeline] = field(default_factory=dict)
+    store: Any = None
+    llm: Any = None
+    tools: Any = None
+    webhooks: Any = ()
+
+    def agent(self, name: str) -> Agent:
+        """Return an agent.
+
+        Raises:
+            InputError: there is none of that name.
+        """
+        if name not in self.agents:
+            raise InputError(f"No agent {name!r} here; there is {', '.join(self.agents) or 'none'}")
+        return self.agents[name]
+
+
+class BrokenApplicationError(InputError):
+    """A file or module raised an error when it was loaded; its last line says which."""
+
+
+def load_application(where: str, store: str | None) -> Application:
+    """Load a file (`app.py`) or a module (`package.module`).
+
+    Args:
+        store: path of a SQLite store, in place of the module's own.
+
+    Raises:
+        InputError: there is no such thing, or nothing of ours in it.
+        BrokenApplicationError: it raises.
+    """
+    try:
+        module = _load(where)
+    except InputError:
+        raise
+    except Exception as error:
+        raise _broken(where, error) from error
+    found = Application(
+        store=sqlite_store(store)
+        if store is not None
+        else getattr(module, "store", None) or sqlite_store("standfast.db"),
+        llm=getattr(module, "llm", None),
+        tools=getattr(module, "tools", None) if isinstance(getattr(module, "tools", None), dict) else None,
+        webhooks=getattr(module, "webhooks", ()),
+    )
+    for value in vars(module).values():
+        for item in value if isinstance(value, list | tuple) else (value,):
+            _take(found, item)
+    if not found.agents and not found.pipelines:
+        raise InputError(f"{where} has neither an Agent nor a Pipeline at its top level")
+    return found
+
+
+def _broken(where: str, error: Exception) -> BrokenApplicationError:
+    """Say where a file is wrong, in the files that are the user's."""
+    told = TracebackException.from_exception(error, compact=True)
+    told.stack = StackSummary.from_list(frame for frame in told.stack if not frame.filename.startswith(_OTHERS))
+    lines = [line for line in told.format(chain=False) if not line.startswith("Traceback")]
+    return BrokenApplicationError(f"{where} cannot be loaded:\n{''.join(lines).rstrip()}")
+
+
+def _take(found: Application, item: Any) -> None:
+    match item:
+        case Agent() if item.name not in found.agents:
+            found.agents[item.name] = item
+            for used in item.tools:
+                _take(found, used)
+        case Pipeline() if item.name not in found.pipelines:
+            found.pipelines[item.name] = item
+            for step in item.every_step():
+                _take(found, step.agent)
+
+
+def _load(where: str) -> ModuleType:
+    path = Path(where)
+    if path.suffix != ".py" and not path.exists():
+        sys.path.insert(0, str(Path.cwd()))
+        try:
+            return importlib.import_module(where)
+        except ModuleNotFoundError as error:
+            if error.name is not None and not (where == error.name or where.startswith(f"{error.name}.")):
+                raise
+            raise InputError(f"There is neither a file nor a module {where!r}") from error
+    if not path.is_file():
+        raise InputError(f"There is no file {where!r}")
+    if path.suffix != ".py":
+        raise InputError(f"{where!r} is no Python file: its name must end with .py")
+    sys.path.insert(0, str(path.resolve().parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # as `python app.py` would find it again
+    spec.loader.exec_module(module)
+    return module

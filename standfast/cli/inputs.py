@@ -1,0 +1,57 @@
+"""What people give: texts, JSON and images, as arguments, in files or on standard input."""
+
+import getpass
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from standfast.errors import InputError
+from standfast.messages import Image
+
+
+def who(by: str | None) -> str:
+    """Return who somebody is who gives a command: what they say, else the login name."""
+    return by or os.environ.get("STANDFAST_USER") or getpass.getuser()
+
+
+def read_text(given: str) -> str:
+    """Return an argument, or standard input for -.
+
+    Raises:
+        InputError: it is empty.
+    """
+    text = sys.stdin.read().removesuffix("\n") if given == "-" else given
+    if not text.strip():
+        raise InputError("There is no text: nothing was sent")
+    return text
+
+
+def _raw(given: str) -> str:
+    return sys.stdin.read() if given == "-" else given
+
+
+def image_of(given: str) -> Image:
+    """Return the image at a URL or in a file."""
+    if "://" in given:
+        return Image(url=given)
+    import mimetypes
+
+    kind, _ = mimetypes.guess_type(given)
+    if kind is None or not kind.startswith("image/"):
+        raise InputError(f"--image {given}: neither a URL nor a file whose name ends like an image's")
+    return Image(data=Path(given).read_bytes(), media_type=kind)  # type: ignore[arg-type]  # bytes are written in base64
+
+
+def read_json_option(name: str, given: str) -> Any:
+    """Read an option's JSON: itself, of a file (@FILE), or of standard input (-)."""
+    text = Path(given[1:]).read_text() if given.startswith("@") else _raw(given)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        if given == "-" or given.startswith("@"):
+            raise InputError(
+                f"{name}: {'standard input' if given == '-' else given[1:]} is no JSON: {error}"
+            ) from error
+        raise InputError(f"{name} is no JSON: {error}. Quote it for the shell, as in {name} '{{\"a\": 1}}'") from error

@@ -1,0 +1,43 @@
+"""The group of all commands, and what completes them in a shell."""
+
+import click
+from click.shell_completion import get_completion_class
+
+from standfast.cli.chat import chat
+from standfast.cli.checks import doctor, replay
+from standfast.cli.commands import Commands
+from standfast.cli.dev import dev
+from standfast.cli.people import answer, approve, export_run, import_run, message, pending, reject, resolve, resume
+from standfast.cli.runs import cancel, list_runs, show, start, watch
+from standfast.cli.sessions import sessions
+from standfast.cli.web import web
+from standfast.cli.workers import worker
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="standfast", message="%(version)s")
+def main() -> None:
+    """Durable LLM agents on Temporal.
+
+    A RUN is a workflow id, such as triage/issue-42. The server is named as for the `temporal` command: by options,
+    TEMPORAL_* or a profile.
+
+    Exit codes: 0 done; 1 it could not be done; 2 wrong usage; 3 the run that was waited for did not complete, or
+    the one that was started failed at once; 130 Ctrl-C.
+    """
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what completes commands and options in a shell: eval "$(standfast completion bash)"."""
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(main, {}, "standfast", "_STANDFAST_COMPLETE").source())
+
+
+for command in (
+    dev, worker, start, chat, list_runs, show, watch, pending, approve, reject, answer, message, resume, resolve,
+    cancel, export_run, import_run, sessions, web, replay, doctor, completion,
+):  # fmt: skip
+    main.add_command(command)

@@ -1,0 +1,395 @@
+"""Commands about runs: start, look, wait, end."""
+
+import json
+import shlex
+import sys
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from standfast.cli.audits import AUDITED, BY, put_on_record
+from standfast.cli.commands import INCOMPLETE, IncompleteError, on_temporal
+from standfast.cli.inputs import image_of, read_json_option, read_text, who
+from standfast.cli.outputs import Output, ago, shown
+from standfast.cli.sessions import STORED, opened, transcript, write_message
+from standfast.errors import InputError
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from standfast.stores import DecisionRecord
+
+RUN = click.argument("run")  # a workflow id
+
+
+# --- starting ---
+
+
+def _check_start(*, message: str | None, given: str | None, **options: Any) -> None:
+    if (message is None) == (given is None):
+        raise click.UsageError("Give --message for an agent, or --input for a pipeline (null if it takes none).")
+    foreign, whose = (("run_key", "restart_of", "restart_from"), "of a pipeline") if given is None else (
+        ("session", "images", "max_iterations", "say"), "of an agent")  # fmt: skip
+    for name in foreign:
+        if options[name]:
+            raise click.UsageError(f"--{name.rstrip('s').replace('_', '-')} is {whose}.")
+
+
+@click.command()
+@click.argument("name")
+@click.option("-m", "--message", help="What the user says to an agent; - reads standard input.")
+@click.option(
+    "-i", "--input", "given", metavar="JSON", help="Input of a pipeline; @FILE reads a file, - standard input."
+)
+@click.option(
+    "--image", "images", multiple=True, metavar="URL|FILE", help="An image beside the message; may be repeated."
+)
+@click.option("-s", "--session", help="The conversation to begin or to go on with; a new one if left out.")
+@click.option("--run-key", help="Names a pipeline's run, as a session an agent's.")
+@click.option("--restart-of", metavar="RUN_KEY", help="An earlier run of the pipeline, whose results are used again.")
+@click.option("--restart-from", metavar="STEP", help="The step at which it begins then.")
+@click.option("--user", help="Who says it.  [env: STANDFAST_USER; else the login name]")
+@click.option("--tenant", help="For whom.")
+@click.option("--max-iterations", type=click.IntRange(min=1), help="Model calls, in place of the agent's own limit.")
+@click.option("--task-queue", default="standfast", show_default=True, help="Queue of the workers.")
+@click.option("--say", is_flag=True, help="Say the message to the session's run, if one is in flight.")
+@click.option("-w", "--wait", is_flag=True, help="Wait for the end, and show the result.")
+@AUDITED
+@partial(on_temporal, check=_check_start)
+async def start(
+    client: "Client",
+    output: Output,
+    name: str,
+    message: str | None,
+    given: str | None,
+    wait: bool,
+    store: str | None,
+    **options: Any,
+) -> None:
+    """Start an agent (--message) or a pipeline (--input).
+
+    \b
+    standfast start triage -m "ISSUE-42 came in" --session issue-42
+    standfast start review --input '{"title": "Draft"}' --wait
+    """
+    if message is not None:
+        handle = await _start_agent(client, name, message, options)
+    else:
+        handle = await _start_pipeline(client, name, str(given), options)
+    was_there = options["say"] and handle.first_execution_run_id is None
+    began = "Said to" if was_there else "Started"
+    await put_on_record(
+        client, output, store, handle.id, "message" if was_there else "start", by=who(None),
+        comment=message if was_there else None,
+    )  # fmt: skip
+    if not wait:
+        await tell_if_failed(client, output, handle.id)
+        data = {"workflow_id": handle.id, "run_id": handle.first_execution_run_id}
+        output.item(data, lambda: output.line(f"{began} {handle.id}"))
+        return
+    if output.is_text:
+        output.note(f"{began} {handle.id}")
+    await _until_ended(client, output, handle.id)
+
+
+async def _start_agent(client: "Client", name: str, message: str, options: dict[str, Any]) -> Any:
+    from standfast.temporal import start_agent
+
+    return await start_agent(
+        client,
+        name,
+        message=read_text(message),
+        images=[image_of(one) for one in options["images"]],
+        session_id=options["session"],
+        user_id=who(options["user"]),
+        tenant_id=options["tenant"],
+        max_iterations=options["max_iterations"],
+        task_queue=options["task_queue"],
+        if_running="message" if options["say"] else "refuse",
+    )
+
+
+async def _start_pipeline(client: "Client", name: str, given: str, options: dict[str, Any]) -> Any:
+    from standfast.temporal import start_pipeline
+
+    return await start_pipeline(
+        client,
+        name,
+        input=read_json_option("--input", given),
+        run_key=options["run_key"],
+        restart_of=options["restart_of"],
+        restart_from=options["restart_from"],
+        user_id=who(options["user"]),
+        tenant_id=options["tenant"],
+        task_queue=options["task_queue"],
+    )
+
+
+async def tell_if_failed(client: "Client", output: Output, run: str) -> None:
+    """Look how a run begins that was just started: it may fail at once, as with an input that it refuses.
+
+    Raises:
+        IncompleteError: it did; for programs, what is known of it is written before.
+    """
+    from temporalio.service import RPCError
+
+    from standfast.temporal.seen import failed_at_once
+
+    try:
+        with suppress(RPCError):  # it was started, whatever cannot be seen of it
+            if (seen := await failed_at_once(client, run)) is not None:
+                output.item(seen, lambda: None)
+                raise IncompleteError(shown(f"Run {run} failed at once: {seen.get('error')}"))
+    except TimeoutError:
+        output.note("No worker has begun it yet: is there one on its queue? `standfast doctor` tells.")
+
+
+# --- looking ---
+
+
+@click.command("ls")
+@click.option("--status", help="running, waiting, paused, or how runs ended, such as complete.")
+@click.option("--waiting", is_flag=True, help="Runs that wait for a person or a worker.")
+@click.option("-t", "--type", "kind", help="Name of an agent or a pipeline.")
+@click.option("-s", "--session", help="Runs of a session.")
+@click.option("--tenant", help="Runs for a tenant.")
+@click.option("--query", help="Further conditions in Temporal's list filter language.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
+@on_temporal
+async def list_runs(client: "Client", output: Output, limit: int, **wanted: Any) -> None:
+    """List runs, the latest first."""
+    from standfast.temporal.seen import listed, runs_query
+
+    runs = [listed(run) async for run in client.list_workflows(runs_query(**wanted), limit=limit)]
+    output.rows(
+        runs,
+        {
+            "RUN": lambda run: run["workflow_id"],
+            "TYPE": lambda run: run["type"],
+            "STATUS": lambda run: run["status"],
+            "WAITS FOR": lambda run: ", ".join(run["waiting"]),
+            "STARTED": lambda run: ago(run["started"]),
+            "ENDED": lambda run: ago(run.get("closed")),
+        },
+        nothing="No runs match." if any(wanted.values()) else "No runs. Start one with `standfast start`.",
+    )
+
+
+@click.command()
+@RUN
+@click.option("--messages", type=click.IntRange(min=0), is_flag=False, flag_value=0, metavar="[N]",
+              help="With what was said in its session, from the store: the last N messages, or all.")  # fmt: skip
+@click.option(
+    "--audit", is_flag=True, help="With who decided, answered, said, resumed, cancelled, started, from the store."
+)
+@STORED
+@on_temporal
+async def show(client: "Client", output: Output, run: str, messages: int | None, audit: bool, store: str) -> None:
+    """Show how far a run is, or what it came to."""
+    from standfast.temporal.seen import looked_at
+
+    seen = await looked_at(client, run)
+    if audit:
+        seen |= {"audit": [row.model_dump(mode="json", exclude={"run_key", "key"}) for row in await _acts(store, seen)]}
+    if messages is None:
+        output.item(seen, lambda: _write(output, seen))
+        return
+    if "session_id" not in seen:
+        raise InputError(f"Run {run} has no session of its own; the agents that it runs have")
+    said = (await transcript(store, seen["session_id"], seen.get("tenant_id")))[1][-messages:]  # -0 leaves all
+
+    def write() -> None:
+        _write(output, seen)
+        output.line("")
+        for message in said:
+            write_message(output, message)
+
+    output.item(seen | {"messages": [message.model_dump(mode="json") for message in said]}, write)
+
+
+async def _acts(store: str, seen: dict[str, Any]) -> "list[DecisionRecord]":
+    from standfast.temporal.audits import load_acts
+
+    told = [seen.get(part) for part in ("state", "result")]
+    keys = [str(part["run_key"]) for part in told if isinstance(part, dict) and "run_key" in part]
+    async with opened(store) as trail:
+        return await load_acts(trail, *keys, seen["first_run_id"])
+
+
+@click.command()
+@RUN
+@on_temporal
+async def watch(client: "Client", output: Output, run: str) -> None:
+    """Follow a run until it ends.
+
+    Exit code 3 if it does not complete.
+    """
+    await _until_ended(client, output, run)
+
+
+async def _until_ended(client: "Client", output: Output, run: str) -> None:
+    from standfast.temporal.seen import DONE, outcome, watched
+
+    seen: dict[str, Any] = {}
+    with progress(output) as tell:
+        async for seen in watched(client, run):
+            if output.form == "jsonl":
+                output.item(seen, lambda: None)
+            tell(seen)
+    if output.form != "jsonl":
+        output.item(seen, lambda: _write(output, seen))
+    if outcome(seen) not in DONE:
+        sys.exit(INCOMPLETE)
+
+
+class progress:  # noqa: N801  # reads as a verb where it is used
+    """Shows what a run does: on one line that changes, or as lines where nobody looks."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._before = ""
+
+    def __enter__(self) -> Any:
+        console = self._output.errors
+        self._live = console.status("") if self._output.is_text and console.is_terminal else None
+        if self._live is not None:
+            self._live.start()
+        return self._tell
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def _tell(self, seen: dict[str, Any]) -> None:
+        text = " · ".join([seen["workflow_id"], *_doing(seen)])
+        if self._live is not None:
+            self._live.update(shown(text))
+        elif self._output.is_text and text != self._before:
+            self._output.note(text)
+        self._before = text
+
+
+def _doing(seen: dict[str, Any]) -> list[str]:
+    state = seen.get("state")
+    if state is None:
+        return [seen["status"], *([seen["unreachable"]] if "unreachable" in seen else [])]
+    words = [str(state["status"])]
+    if state.get("turn"):
+        words.append(f"turn {state['turn']}")
+    words += [f"tries again: {_retried(item)}" for item in seen.get("retries", ())]
+    if state.get("running"):
+        words.append(f"runs {_running(state)}")
+    words += [f"waits for {item['kind']} {item['name']}: {item['message']}" for item in state.get("waiting", ())]
+    return words
+
+
+def _retried(item: dict[str, Any]) -> str:
+    return f"{item['activity']}, attempt {item['attempt']}: {item['error']}"
+
+
+def _running(state: dict[str, Any]) -> str:
+    """Return what runs now: of an agent its tools, of a pipeline its steps."""
+    return ", ".join(one if isinstance(one, str) else str(one["tool"]) for one in state.get("running", ()))
+
+
+def _write(output: Output, seen: dict[str, Any]) -> None:
+    from standfast.temporal.items import read_result
+    from standfast.temporal.seen import outcome
+
+    state, result = seen.get("state") or {}, read_result(seen.get("result"))
+    ended = outcome(seen) if "closed" in seen else str(state.get("status", seen["status"]))
+    usage = state.get("usage") or result.get("usage")
+    output.fields(
+        {
+            "Run": seen["workflow_id"],
+            "Type": seen["type"],
+            "Status": ended,
+            "Session": seen.get("session_id"),
+            "Tenant": seen.get("tenant_id"),
+            "Started": f"{seen['started']} ({ago(seen['started'])} ago)",
+            "Ended": seen.get("closed"),
+            "Turn": f"{state.get('turn')} of at most {state['max_iterations']}" if "max_iterations" in state else None,
+            "Usage": _usage(usage),
+            "Runs": _running(state),
+            "Tries again": ", ".join(map(_retried, seen.get("retries", ()))),
+            "Error": seen.get("error") or result.get("error") or state.get("error"),
+            "No worker": seen.get("unreachable"),
+        }
+    )
+    for row in seen.get("audit", ()):
+        words = [f"{row['at']}  {row.get('by') or 'somebody'}: {row['decision']}", row["gate"]]
+        words.append(f"(did not count: {row['refused']})" if row.get("refused") else "")
+        output.line(" ".join(filter(None, words)) + (f": {row['comment']}" if row.get("comment") else ""))
+    for item in state.get("waiting", ()):
+        output.line("")
+        write_waiting(output, {**item, "workflow_id": seen["workflow_id"]})
+    if text := result.get("response") or result.get("outputs"):
+        output.line("")
+        output.line(text if isinstance(text, str) else json.dumps(text, ensure_ascii=False, indent=2))
+
+
+def _usage(usage: dict[str, Any] | None) -> str | None:
+    if not usage:
+        return None
+    cost = f", {usage['cost']:.4f} US dollars" if usage.get("cost") is not None else ""
+    return f"{usage['input_tokens']:,} tokens in, {usage['output_tokens']:,} out{cost}"
+
+
+_HOW = {
+    "approval": "standfast approve {run} {name}  or: standfast reject {run} {name}",
+    "question": "standfast answer {run} TEXT",
+    "unknown": "standfast resolve {run} {name} --happened JSON | --not-happened | --leave",
+    "pause": "standfast resume {run}  or: standfast resume {run} --abort",
+    "worker": "start a worker that has it, or: standfast cancel {run}",
+    "skip": "start a worker that has it, or: standfast resume {run} --skip --name {name} --reason TEXT",
+    "store": "mend the store of its workers; the run then goes on by itself",
+}
+
+
+def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True) -> None:
+    """Write what waits: all that is decided on, who may, until when, and how."""
+    name = f" {item['name']}" if item["name"] else ""
+    given = item.get("approved_by") or ()
+    of = f"{len(given)} of {item['quorum']}" if "quorum" in item else ""
+    output.line(f"Waits for {item['kind']}{name}: {item['message']}", style="bold")
+    output.fields(
+        {
+            "  Tool": item.get("tool"),
+            "  Arguments": item.get("arguments"),
+            "  Approvers": ", ".join(item.get("approvers") or ()),
+            "  Approved": ": ".join(filter(None, [of, ", ".join(given)])),
+            "  Since": item.get("since") and f"{ago(item['since'])} ago",
+            "  Until": item.get("deadline") and f"{item['deadline']} ({ago(item['deadline'])})",
+            "  How": _HOW.get("skip" if item.get("can_skip") else item["kind"], "").format(
+                run=shlex.quote(item["workflow_id"]), name=shlex.quote(item["name"])
+            )
+            if how and item["workflow_id"].isprintable()
+            else None,
+        }
+    )
+
+
+# --- ending ---
+
+
+@click.command()
+@RUN
+@click.option("-w", "--wait", is_flag=True, help="Wait until it has ended.")
+@BY
+@AUDITED
+@on_temporal
+async def cancel(client: "Client", output: Output, run: str, wait: bool, by: str | None, store: str | None) -> None:
+    """Cancel a run.
+
+    What has finished is kept, what runs is told, and nothing more begins.
+    """
+    from standfast.temporal.seen import cancel_run, watched
+
+    await cancel_run(client, run, by=who(by))
+    await put_on_record(client, output, store, run, "cancel", by=who(by))
+    if wait:
+        async for _ in watched(client, run):
+            pass
+    output.item({"workflow_id": run, "cancelled": True}, lambda: output.line(f"Cancelled {run}"))

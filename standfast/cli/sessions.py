@@ -1,0 +1,130 @@
+"""`standfast sessions`: the conversations in a store."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from standfast.cli.commands import with_output
+from standfast.cli.outputs import Output, ago
+from standfast.errors import InputError
+from standfast.local.unheard import Unheard
+from standfast.messages import Message, Usage
+from standfast.stores import Session, SQLiteStore, session_key_of, sqlite_store
+from standfast.stores.protocol import session_id_of
+
+STORED = click.option("--store", metavar="FILE", envvar="STANDFAST_STORE", default="standfast.db",
+                      show_default=True, help="SQLite store.  [env: STANDFAST_STORE]")  # fmt: skip
+
+
+@click.command()
+@click.argument("session", required=False)
+@STORED
+@click.option("--agent", help="Those of an agent.")
+@click.option("--user", help="Those of a user.")
+@click.option("--tenant", help="Those of a tenant; each has sessions of its own.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
+@with_output
+def sessions(output: Output, session: str | None, store: str, tenant: str | None, **wanted: Any) -> None:
+    """List sessions in a store, or show the messages of one."""
+    asyncio.run(_list(output, store, tenant, **wanted) if session is None else _show(output, store, session, tenant))
+
+
+async def _list(output: Output, path: str, tenant: str | None, agent: str | None, user: str | None, limit: int) -> None:
+    async with opened(path) as store:
+        found = await store.list_sessions(agent_name=agent, user_id=user, limit=limit if tenant is None else None)
+    found = [one for one in found if tenant in (None, one.tenant_id)][:limit]
+    output.rows(
+        [
+            one.model_dump(mode="json", exclude={"state", "questions"})
+            | {"id": session_id_of(one.id), "waits": bool(one.questions)}
+            for one in found
+        ],
+        {
+            "SESSION": lambda row: row["id"],
+            "AGENT": lambda row: row["agent_name"],
+            "USER": lambda row: row.get("user_id"),
+            "TENANT": lambda row: row.get("tenant_id"),
+            "MESSAGES": lambda row: str(row["last_seq"]),
+            "USED": lambda row: used(Usage(**row["usage"])) if row.get("usage") else "",
+            "WAITS": lambda row: "for a person" if row["waits"] else "",
+            "UPDATED": lambda row: ago(row["updated_at"]),
+        },
+        nothing="No sessions.",
+    )
+
+
+async def _show(output: Output, path: str, session_id: str, tenant: str | None) -> None:
+    session, messages = await transcript(path, session_id, tenant)
+    async with opened(path) as store:
+        unheard = [one.message for one in await Unheard(session, store).load(messages)]
+    if output.is_text:
+        for message in messages:
+            write_message(output, message)
+        for said in unheard:
+            output.line(f"user, not heard yet: {said.content}", style="bold")
+        if session.usage is not None:
+            output.note(used(session.usage))
+        return
+    plain = [message.model_dump(mode="json") for message in messages]
+    waits = [message.model_dump(mode="json") for message in unheard]
+    if output.form == "json":
+        item = session.model_dump(mode="json") | {"id": session_id, "messages": plain, "unheard": waits}
+        output.item(item, lambda: None)
+    else:
+        output.rows(plain, {}, nothing="")
+
+
+async def transcript(path: str, session_id: str, tenant: str | None = None) -> tuple[Session, list[Message]]:
+    """Return a session of a store, and its messages.
+
+    Raises:
+        InputError: there is no such store, or no such session in it.
+    """
+    async with opened(path) as store:
+        key = session_key_of(tenant, session_id)
+        session = await store.load_session(key)
+        if session is None:
+            of = "" if tenant is None else f" of tenant {tenant!r}"
+            raise InputError(f"There is no session {session_id!r}{of} in store {path!r}; {_ANOTHER}")
+        return session, await store.load_messages(key)
+
+
+_ANOTHER = "--store or STANDFAST_STORE names another"
+
+
+def opened(path: str) -> SQLiteStore:
+    """Open a store that is there.
+
+    Raises:
+        InputError: there is none.
+    """
+    if not Path(path).is_file():  # it would be made
+        raise InputError(f"There is no store {path!r}; {_ANOTHER}")
+    return sqlite_store(path)
+
+
+_STYLES = {"user": "bold", "tool": "dim", "assistant": None, "system": "dim"}
+
+
+def write_message(output: Output, message: Message) -> None:
+    """Write a message for people: who, what, and what was called."""
+    who = message.tool_name or "tool" if message.role == "tool" else message.role
+    lines = [message.content] if message.content else []
+    lines += [f"[image {image.address[:60]}]" for image in message.images or ()]
+    lines += [f"-> {call.name}({_arguments(call.arguments)})" for call in message.tool_calls or ()]
+    if message.status not in (None, "completed"):
+        who = f"{who}, {message.status}"
+    output.line(f"{who}: " + "\n    ".join(lines), style=_STYLES[message.role])
+
+
+def _arguments(arguments: dict[str, Any] | str) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
+def used(usage: Usage) -> str:
+    """Say what was used, and what it cost."""
+    cost = "" if usage.cost is None else f", {usage.cost:.4f} US dollars"
+    return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out{cost}"

@@ -1,0 +1,215 @@
+"""`standfast web`: the page on which people decide, answer, and look after runs."""
+
+import asyncio
+import os
+import socket
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from secrets import token_urlsafe
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from standfast.cli.applications import Application, BrokenApplicationError, load_application
+from standfast.cli.commands import on_temporal
+from standfast.cli.inputs import who
+from standfast.cli.outputs import Output
+from standfast.cli.processes import until_stopped
+from standfast.cli.workers import STORE, log_safely
+from standfast.errors import DefinitionError, InputError
+from standfast.extras import install
+from standfast.stores import sqlite_store
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from standfast.web import Access
+
+
+def _check(*, people: str | None, proxy_header: str | None, proxies: tuple[str, ...], **_: Any) -> None:
+    if proxy_header is not None and people is None:
+        raise click.UsageError("--proxy-header needs --people: it says who they are, not what they may do.")
+    if proxy_header is not None and not proxies:
+        raise click.UsageError("--proxy-header needs --proxy-from: from anywhere else, anybody could send the header.")
+
+
+def _new_token(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        from standfast.web.access import token_digest
+
+        token = token_urlsafe(24)
+        click.echo(f"{token}\n\nThat is shown once: give it to whom it is for. In FILE.toml:\n")
+        click.echo(f'token = "{token_digest(token)}"')
+        ctx.exit()
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; elsewhere only with --people.")
+@click.option("--port", type=int, default=8234, show_default=True, help="Port; 0 for a free one.")
+@click.option("--name", "names", multiple=True, help="Name under which people ask for it; may be repeated.")
+@click.option("--people", type=click.Path(exists=True, dir_okay=False), metavar="FILE.toml", help="Who may use it.")
+@click.option("--proxy-header", metavar="HEADER", help="Header in which a proxy says who it is, once it has signed in.")
+@click.option(
+    "--proxy-from",
+    "proxies",
+    multiple=True,
+    metavar="ADDRESS|unix:PATH",
+    help="Address of that proxy, or a socket to listen at for it alone; may be repeated.",
+)
+@click.option("--https", is_flag=True, help="People use https, which a proxy ends: cookies are for that alone.")
+@click.option(
+    "--new-token",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_new_token,
+    help="Make a token for a person, and what stands for it in FILE.toml.",
+)
+@click.option("--temporal-ui", metavar="URL", help="Address of Temporal Web, for links.")
+@click.option("--app", metavar="APP", help="File or module whose agents and pipelines can be started from the page.")
+@click.option("--task-queue", default="standfast", show_default=True, help="Queue of the workers that have them.")
+@STORE
+@partial(on_temporal, check=_check)
+async def web(
+    client: "Client",
+    output: Output,
+    host: str,
+    port: int,
+    names: tuple[str, ...],
+    people: str | None,
+    proxy_header: str | None,
+    proxies: tuple[str, ...],
+    https: bool,
+    temporal_ui: str | None,
+    app: str | None,
+    task_queue: str,
+    store: str | None,
+) -> None:
+    """Serve the page: what waits for people, runs, decisions; with --app also what can be started.
+
+    On this machine whoever sits at it may do everything, by their login name. Elsewhere people sign in, or a proxy says
+    who they are; FILE.toml says what they may do:
+
+    \b
+    [people.ada]
+    role = "approver"            # or "viewer", "operator"
+    token = "sha256:…"           # --new-token makes both
+
+    STANDFAST_SECRET signs cookies; without it everybody signs in again after a restart. STANDFAST_LINK_SECRET is that
+    of workers that send approval links.
+    """
+    try:
+        from standfast.web import Person, create_app
+        from standfast.web.servers import Sparing, server_of
+    except ImportError as error:
+        raise InputError(f"The page needs more ({error.name}): {install('web')}") from error
+
+    local = None if people else Person(name=who(None), role="operator")
+    access = _access(people, local, https, proxy_header, proxies, output.note)
+    loaded = _loaded(output, app, store)
+    page = create_app(
+        client, access=access, store=loaded.store, host=host, names=names,
+        temporal_ui=None if temporal_ui is None else temporal_ui.rstrip("/"),
+        agents=loaded.agents.values(), pipelines=loaded.pipelines.values(), task_queue=task_queue,
+    )  # fmt: skip
+    log_safely(Sparing())
+    with ExitStack() as listening:
+        listeners = [listening.enter_context(_listening(host, port))]
+        listeners += [listening.enter_context(_at_socket(one[5:])) for one in proxies if one.startswith("unix:")]
+        server = server_of(page)
+        at = listeners[0].getsockname()
+        output.note(f"The page is at http://{at[0]}:{at[1]}")
+
+        async def serve() -> None:
+            serving = asyncio.ensure_future(server.serve(sockets=listeners))
+            try:
+                await asyncio.shield(serving)
+            except asyncio.CancelledError:
+                page.state.close()
+                server.should_exit = True
+                await asyncio.wait({serving})
+                raise
+
+        try:
+            await until_stopped(serve())
+        finally:
+            if loaded.store is not None:
+                await loaded.store.close()
+
+
+def _loaded(output: Output, app: str | None, store: str | None) -> Application:
+    """Return what can be started, and the store; a file that is broken keeps nobody from deciding."""
+    if app is not None:
+        try:
+            return load_application(app, store)
+        except BrokenApplicationError as error:
+            why = str(error).splitlines()[-1]
+            output.note(f"{app} cannot be loaded, so nothing can be started from the page: {why}")
+    path = store or ("standfast.db" if Path("standfast.db").is_file() else None)
+    if path is None:
+        output.note("No store: --store FILE shows transcripts, decisions and pictures, and keeps who has signed out.")
+    return Application(store=None if path is None else sqlite_store(path))
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise InputError(f"Nothing can listen at {host}:{port}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _at_socket(path: str) -> Iterator[socket.socket]:
+    """Listen at a socket of the file system, which its owner and group may use; it goes when we do."""
+    with suppress(ConnectionRefusedError, FileNotFoundError), socket.socket(socket.AF_UNIX) as other:
+        other.connect(path)
+        raise InputError(f"Somebody listens at {path} already")
+    with suppress(FileNotFoundError):  # of a process that was killed
+        os.unlink(path)
+    with socket.socket(socket.AF_UNIX) as listener:
+        before = os.umask(0o117)
+        try:
+            listener.bind(path)
+        finally:
+            os.umask(before)
+        try:
+            yield listener
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+
+
+def _access(
+    people: str | None,
+    local: Any,
+    https: bool,
+    proxy_header: str | None,
+    proxies: tuple[str, ...],
+    note: Callable[[str], None],
+) -> "Access":
+    from standfast.web import Access, Person
+    from standfast.web.access import is_digest, token_digest
+
+    given: dict[str, Any] = {"people": [], "local": local, "https": https, "proxy_header": proxy_header}
+    given["proxies"] = proxies
+    for name, variable in (("secret", "STANDFAST_SECRET"), ("link_secret", "STANDFAST_LINK_SECRET")):
+        if secret := os.environ.get(variable):
+            given[name] = secret
+    if people is not None:
+        try:
+            read = tomllib.loads(Path(people).read_text())["people"]
+            given["people"] = [Person(name=name, **rules) for name, rules in read.items()]
+            for person in given["people"]:
+                if person.token is not None and not is_digest(person.token):
+                    note(
+                        f"{people} has the token of {person.name} in the clear. Put in its place: "
+                        f'token = "{token_digest(person.token)}"'
+                    )
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{people}: must have tables [people.NAME] with role and token: {error}") from error
+        except DefinitionError as error:
+            raise InputError(f"{people}: {error}") from error
+    return Access(**given)

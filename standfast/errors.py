@@ -1,0 +1,206 @@
+"""Every error that standfast raises on purpose, in one tree.
+
+A class exists where a caller would catch it by name. What the model should see is a tool message and what a
+caller should branch on is a result; neither is an exception.
+
+    StandfastError
+    ├── DefinitionError              an agent, tool or loop is declared wrongly (also a ValueError)
+    ├── InputError                   what a caller passed in cannot be used (also a ValueError)
+    ├── SessionNotFoundError         no such session, and none may be created
+    ├── SessionAccessDeniedError     the session belongs to someone else; reads like "not found"
+    ├── SessionConflictError         another run writes, or wrote, to the session
+    ├── MemoryStoreNotDurableError   a memory store was asked for what only a durable store keeps
+    ├── StoreError                   the database refused: locked, full, read-only, not ours, newer
+    ├── NotConfirmedError            a run was sent something, and no worker has said in time whether it counts
+    ├── ModelError                   the model could not be called (`transient`: calling again may help)
+    ├── ToolDurabilityError          a call with effects whose outcome nobody knows
+    ├── RetryableError               raised by a tool: try again later
+    ├── TerminalError                raised by a tool: trying again is useless
+    └── InterruptError               raised by a tool: a person has to answer first
+"""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, ClassVar
+
+
+class StandfastError(Exception):
+    """The root of the tree. `code` is stable and meant for programs; the text is meant for people.
+
+    `checkpoint` is the `Checkpoint` of the run in this process that it ended, with all that ran before; None if none.
+    """
+
+    code: ClassVar[str] = "STANDFAST_ERROR"
+    checkpoint: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Constructors take more than the text; an error that comes back from another process must not need them.
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[StandfastError], args: tuple[Any, ...], attributes: dict[str, Any]) -> StandfastError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
+
+
+class DefinitionError(StandfastError, ValueError):
+    """An agent, tool or loop is declared wrongly. Raised when it is declared, never when it runs."""
+
+    code = "DEFINITION_ERROR"
+
+
+class InputError(StandfastError, ValueError):
+    """A message, session id, transcript or answer cannot be used as it is. Nothing was written."""
+
+    code = "INPUT_ERROR"
+
+
+class _SessionError(StandfastError):
+    def __init__(self, session_id: str) -> None:
+        # One text for both, so that an answer does not tell a stranger that the session exists.
+        super().__init__(f"Session not found or access denied: {session_id}")
+        self.session_id = session_id
+
+
+class SessionNotFoundError(_SessionError):
+    """The session does not exist and `create_session=False` forbids creating it."""
+
+    code = "SESSION_NOT_FOUND"
+
+
+class SessionAccessDeniedError(_SessionError):
+    """The session belongs to another user or tenant."""
+
+    code = "SESSION_ACCESS_DENIED"
+
+
+class SessionConflictError(StandfastError):
+    """Another run writes to the session, or has written since it was loaded. Nothing was interleaved."""
+
+    code = "SESSION_CONFLICT"
+
+
+class MemoryStoreNotDurableError(StandfastError):
+    """A memory store was asked to keep something beyond its own lifetime."""
+
+    code = "MEMORY_STORE_NOT_DURABLE"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}: a memory store forgets everything with its process. "
+            "Use a durable store, such as sqlite_store('standfast.db')."
+        )
+
+
+class StoreError(StandfastError):
+    """The database behind a store refused. What was acknowledged before is still there; nothing was overwritten."""
+
+    code = "STORE_ERROR"
+
+
+class NotConfirmedError(StandfastError):
+    """Something was sent to a run, and no worker has said in time whether it counts: it may count later.
+
+    Args:
+        id: of what was sent; sent again with it, it counts once.
+    """
+
+    code = "NOT_CONFIRMED"
+
+    def __init__(self, message: str, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(message)
+        self.id = id
+
+
+class ModelError(StandfastError):
+    """The model could not be called, or answered with something that is no answer.
+
+    Args:
+        transient: calling again, unchanged, may help.
+        retry_after: the seconds that the provider asked to wait before the next call; None if it did not say.
+    """
+
+    code = "MODEL_ERROR"
+
+    def __init__(self, message: str, *, transient: bool = False, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.transient = transient
+        self.retry_after = retry_after
+
+
+class ToolDurabilityError(StandfastError):
+    """A call with effects was requested and nobody can tell whether it happened.
+
+    The model reads it as a tool result; `payload()` is that result, with the keys of the documents.
+    """
+
+    code = "TOOL_DURABILITY_ERROR"
+    kind: ClassVar[str] = "tool-durability-error"
+
+    def __init__(self, tool_name: str, tool_call_id: str, *, reason: str = "") -> None:
+        super().__init__(
+            f"{self.sentence(tool_name, tool_call_id, reason)} It may or may not have taken effect, so it was not run "
+            "again. Check the external state before you call it again. "
+            "(If running it twice is harmless, declare the tool with safe_to_retry=True.)"
+        )
+        self.reason = reason
+        self.tool_name = tool_name
+        self.tool_call_id = tool_call_id
+
+    @staticmethod
+    def sentence(tool_name: str, tool_call_id: str, reason: str = "") -> str:
+        """Return what happened, without what to do."""
+        return (
+            f"Tool '{tool_name}' (call {tool_call_id}) was requested but its execution did not complete durably"
+            f"{': ' + reason if reason else ''}."
+        )
+
+    def payload(self) -> dict[str, str]:
+        """Return the tool result `{"error", "kind", "toolName", "toolCallId"}`."""
+        return {"error": str(self), "kind": self.kind, "toolName": self.tool_name, "toolCallId": self.tool_call_id}
+
+
+class RetryableError(StandfastError):
+    """Raise it in a tool for a fault that passes, such as a busy service.
+
+    A tool with `safe_to_retry=True` is tried again by its retry policy before the model sees anything; any other
+    tool is not tried again, and the model reads the message.
+
+    Args:
+        retry_after: seconds (or a timedelta) to wait before the next attempt; the policy's own delay if None.
+    """
+
+    code = "RETRYABLE"
+
+    def __init__(self, message: str = "Try again later", *, retry_after: float | timedelta | None = None) -> None:
+        super().__init__(message)
+        wait = retry_after.total_seconds() if isinstance(retry_after, timedelta) else retry_after
+        if wait is not None and (not isinstance(wait, int | float) or not 0 <= wait < float("inf")):
+            raise InputError(f"RetryableError: retry_after must be seconds or a timedelta, got {retry_after!r}")
+        self.retry_after = wait
+
+
+class TerminalError(StandfastError):
+    """Raise it in a tool for a fault that no second attempt can mend. Never retried.
+
+    What follows is the agent's `on_terminal_tool_error`: the model reads it, the run stops, or the run fails
+    with this error, `status_code` and `metadata` kept through nested agents.
+    """
+
+    code = "TERMINAL"
+
+    def __init__(self, message: str, status_code: int = 500, metadata: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.status_code = status_code
+        self.metadata = dict(metadata or {})
+
+
+class InterruptError(StandfastError):
+    """Raise it in a tool to ask a person. The answer becomes the result of that tool call."""
+
+    code = "INTERRUPT"
+
+    def __init__(self, question: str) -> None:
+        super().__init__(question)
+        self.question = str(question)

@@ -1,0 +1,24 @@
+"""Says how to install what an extra brings, under the name by which this package was really installed."""
+
+from functools import cache
+from importlib.metadata import distributions
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+
+
+def install(extra: str) -> str:
+    """Return the command that installs an extra."""
+    return f"pip install '{distribution_in(_HERE.parent)}[{extra}]'"
+
+
+@cache
+def distribution_in(folder: Path) -> str:
+    """Return which distribution brought the package into a folder: a fork or a mirror has a name of its own.
+
+    One that is not copied there, as in a clone, has the package's name.
+    """
+    for found in distributions(path=[str(folder)]):
+        if f"{_HERE.name}/{Path(__file__).name}," in (found.read_text("RECORD") or ""):
+            return found.metadata["Name"]
+    return _HERE.name

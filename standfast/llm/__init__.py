@@ -1,0 +1,156 @@
+"""Models: anything with an async `chat` is an adapter."""
+
+import dataclasses
+import inspect
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from standfast.agents import Agent
+from standfast.errors import InputError
+from standfast.llm.answer_limits import AnswerLimits
+from standfast.llm.anthropic_sdk import AnthropicMessages
+from standfast.llm.openai_compatible import OpenAICompatible
+from standfast.llm.openai_sdk import OpenAIResponses
+from standfast.llm.prices import Price
+from standfast.llm.providers import PROVIDERS, create_adapter, provided
+from standfast.messages import LLMResponse, Message, Record
+from standfast.tools import Tool
+
+__all__ = [
+    "LLM",
+    "AnswerLimits",
+    "AnthropicMessages",
+    "LLMAdapter",
+    "OpenAICompatible",
+    "OpenAIResponses",
+    "Price",
+    "StreamingLLMAdapter",
+    "ToolDescription",
+    "adapter_for",
+    "create_adapter",
+    "tools_to_descriptions",
+]
+
+
+class ToolDescription(Record):
+    """What a model is told of a tool: `input_schema` is the JSON schema of its arguments."""
+
+    name: str
+    description: str
+    input_schema: Mapping[str, Any]
+
+
+class LLMAdapter(Protocol):
+    """Calls one model."""
+
+    async def chat(
+        self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any
+    ) -> LLMResponse | Mapping[str, Any]:
+        """Answer a conversation. Raise anything to say that the model could not be called."""
+        ...
+
+
+@runtime_checkable
+class StreamingLLMAdapter(Protocol):
+    """An adapter that can also answer piece by piece."""
+
+    def stream(
+        self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any
+    ) -> AsyncIterator[str | LLMResponse | Mapping[str, Any]]:
+        """Yield pieces of the text, and the whole answer as the last value."""
+        ...
+
+
+LLM = LLMAdapter | Callable[[str | None], LLMAdapter | None]
+
+
+def adapter_for(llm: LLM | None, agent: Agent) -> LLMAdapter:
+    """Return the adapter for an agent's model: `llm` itself, what it returns for the model's name, or the provider's.
+
+    A function that returns None leaves the model to its provider.
+
+    Raises:
+        InputError: there is none.
+        DefinitionError: the provider has no key.
+    """
+    if llm is None:
+        return _provided(agent)
+    if hasattr(llm, "chat"):
+        if isinstance(llm, type):
+            raise InputError(f"llm must be an adapter, not the class {llm.__name__}: make one of it")
+        return llm
+    if not _chooses(llm):
+        raise InputError(
+            f"llm must be an object with `async def chat(messages, tools)`, or a plain function from an agent's model "
+            f"to one, got {llm!r:.80}"
+        )
+    adapter = llm(agent.model)
+    if adapter is None:  # it leaves this one to us
+        return _provided(agent)
+    if not hasattr(adapter, "chat"):
+        raise InputError(f"llm gave {adapter!r:.80} for the model {agent.model!r}: it has no `chat` method")
+    return adapter
+
+
+def _provided(agent: Agent) -> LLMAdapter:
+    if (adapter := provided(agent.model)) is not None:
+        return adapter
+    what = "has no model to call" if agent.model is None else f"is to call {agent.model!r}, which names no provider"
+    raise InputError(
+        f"Agent '{agent.name}' {what}: name one as <provider>:<model>, such as \"anthropic:claude-sonnet-4-6\" (the "
+        f"providers are {', '.join(PROVIDERS)}), or pass llm=, an object with `async def chat(messages, tools)` or a "
+        "function from the agent's model to one"
+    )
+
+
+def named(llm: LLM | None, agent: Agent, model: str | None) -> LLMAdapter:
+    """Return the adapter for another model than the agent's own; None stands for that.
+
+    Raises:
+        InputError: there is none.
+    """
+    if model is None:
+        return adapter_for(llm, agent)
+    if hasattr(llm, "chat"):
+        raise InputError(
+            f"Agent '{agent.name}' is to call {model!r}, but llm= is one adapter: pass a function from a model to one"
+        )
+    return adapter_for(llm, dataclasses.replace(agent, model=model))
+
+
+def settings_for(adapter: LLMAdapter, agent: Agent) -> dict[str, Any]:
+    """Return what an adapter is called with: the agent's settings, and its output if the provider can hold that.
+
+    Settings under the name of a provider are for its models alone.
+    """
+    settings = agent.plain_settings()
+    own = settings.get(getattr(adapter, "provider", ""))
+    settings = {
+        name: value for name, value in settings.items() if name not in PROVIDERS or not isinstance(value, Mapping)
+    }
+    if isinstance(own, Mapping):
+        settings |= own
+    if agent.output_schema is not None and getattr(adapter, "native_output", False):
+        settings.setdefault("output_schema", agent.output_schema)
+    return settings
+
+
+def _chooses(llm: Any) -> bool:
+    """Whether it is a plain function of one argument."""
+    if not callable(llm) or isinstance(llm, type) or inspect.iscoroutinefunction(llm):
+        return False
+    try:
+        inspect.signature(llm).bind(None)
+    except TypeError:
+        return False
+    except ValueError:
+        pass  # some of Python's own do not say what they take
+    return True
+
+
+def tools_to_descriptions(tools: Mapping[str, Tool[..., Any]]) -> list[ToolDescription]:
+    """Describe tools to a model: name, description, JSON schema of the input."""
+    return [
+        ToolDescription(name=tool.name, description=tool.description, input_schema=tool.input_schema)
+        for tool in tools.values()
+    ]

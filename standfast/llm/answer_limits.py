@@ -1,0 +1,138 @@
+"""How much of a provider's answer is read: whoever stands behind an address may send without end, or a little that
+unpacks to gigabytes.
+"""
+
+import asyncio
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from standfast.errors import DefinitionError, InputError
+
+_STEP = 64 * 1024  # bytes that are unpacked at once
+_PACKED = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # and zlib's name for each
+ENCODINGS = "gzip, deflate"  # what servers are told that we read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerLimits:
+    """What an answer may have; one that has more is a `ModelError`, and is not asked for again.
+
+    Args:
+        max_bytes: all of it, unpacked; also what a provider says of an error.
+        max_event_bytes: one event of a stream, or an answer that is not streamed.
+        max_seconds: from the request to the end. A model call on Temporal has 900.
+
+    Raises:
+        DefinitionError: one is no positive number.
+    """
+
+    max_bytes: int = 64 * 2**20
+    max_event_bytes: int = 16 * 2**20
+    max_seconds: float = 840.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_bytes", "max_event_bytes", "max_seconds"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise DefinitionError(f"AnswerLimits: {name} must be a positive number, got {value!r}")
+
+
+class PastLimitError(Exception):
+    """An answer has more than its limits allow."""
+
+
+def too_long(limits: AnswerLimits) -> PastLimitError:
+    return PastLimitError(
+        f"its answer took more than {limits.max_seconds:g} s; "
+        "ask for less, or pass limits=AnswerLimits(max_seconds=…) if that is usual"
+    )
+
+
+def _too_large(name: str, limit: int) -> PastLimitError:
+    return PastLimitError(
+        f"its answer has more than {limit:,} bytes; pass limits=AnswerLimits({name}=…) if that is usual"
+    )
+
+
+async def bounded(
+    raw: AsyncIterator[bytes], encoding: str, limits: AnswerLimits, *, streamed: bool
+) -> AsyncGenerator[bytes, None]:
+    """Yield a body as it comes, unpacked.
+
+    Args:
+        encoding: as the header says.
+        streamed: it has several events; else it is one JSON value.
+
+    Raises:
+        PastLimitError: it has more than the limits allow, or is packed in a way that cannot be unpacked step by step.
+    """
+    size, until = 0, asyncio.get_running_loop().time() + limits.max_seconds
+    pieces = _unpacked(_timely(raw, until, limits), encoding.strip().lower())
+    async with aclosing(pieces):
+        async for piece in pieces:
+            size += len(piece)
+            if size > limits.max_bytes:
+                raise _too_large("max_bytes", limits.max_bytes)
+            if size > limits.max_event_bytes and not streamed:
+                raise _too_large("max_event_bytes", limits.max_event_bytes)
+            yield piece
+
+
+async def _timely(raw: AsyncIterator[bytes], until: float, limits: AnswerLimits) -> AsyncGenerator[bytes, None]:
+    while True:
+        try:
+            async with asyncio.timeout_at(until):
+                piece = await anext(raw)
+        except StopAsyncIteration:
+            return
+        except TimeoutError as error:
+            raise too_long(limits) from error
+        yield piece
+
+
+async def _unpacked(raw: AsyncGenerator[bytes, None], encoding: str) -> AsyncGenerator[bytes, None]:
+    async with aclosing(raw):
+        if encoding in ("", "identity"):
+            async for piece in raw:
+                yield piece
+            return
+        if encoding not in _PACKED:
+            raise PastLimitError(f"its answer is packed as {encoding!r:.40}, and was asked for as {ENCODINGS}")
+        unpacker: Any = zlib.decompressobj(_PACKED[encoding])
+        async for packed in raw:
+            rest = packed
+            while rest and not unpacker.eof:
+                try:
+                    piece = unpacker.decompress(rest, _STEP)
+                except zlib.error as error:
+                    raise InputError(f"its answer is not packed as {encoding}: {error}") from error
+                rest = unpacker.unconsumed_tail
+                yield piece
+
+
+async def events(pieces: AsyncIterator[bytes], limits: AnswerLimits) -> AsyncGenerator[bytes, None]:
+    """Yield the data of the events of a stream; every provider writes those of one on one line.
+
+    Lines end at line breaks alone: `aiter_lines` of httpx also splits at Unicode's, which JSON may hold.
+    """
+    begun: list[bytes] = []
+    size = 0
+    async for piece in pieces:
+        first, *others = piece.split(b"\n")
+        begun.append(first)
+        size += len(first)
+        if size > limits.max_event_bytes:
+            raise _too_large("max_event_bytes", limits.max_event_bytes)
+        for other in others:
+            if data := _data(b"".join(begun)):
+                yield data
+            begun, size = [other], len(other)
+    if data := _data(b"".join(begun)):
+        yield data
+
+
+def _data(line: bytes) -> bytes:
+    return line[5:].strip() if line.startswith(b"data:") else b""

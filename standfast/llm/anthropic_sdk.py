@@ -1,0 +1,106 @@
+"""Anthropic's models, by their Messages and the official SDK."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
+from typing import TYPE_CHECKING, Any
+
+from standfast.extras import install
+from standfast.llm import anthropic_messages
+from standfast.llm.answer_limits import AnswerLimits
+from standfast.llm.held_schemas import held_schema
+from standfast.llm.json_tool_calls import reply_schema
+from standfast.llm.prices import Price
+from standfast.llm.sdks import SDKAdapter, ToolMode, options_of
+from standfast.messages import LLMResponse, Message
+
+if TYPE_CHECKING:
+    import anthropic
+
+    from standfast.llm import ToolDescription  # the package exports these adapters
+
+VERSION = "2023-06-01"  # of the API
+MAX_TOKENS = 8_192  # of an answer, which must be told
+
+
+class AnthropicMessages(SDKAdapter):
+    """Calls one of Anthropic's models.
+
+    Args:
+        api_key: of `ANTHROPIC_API_KEY` by default.
+        base_url: of Anthropic by default, or of `ANTHROPIC_BASE_URL`.
+        cache: let the provider keep what a request begins with, so that the next turn reads it at a tenth of the price.
+        timeout: seconds of silence after which a call fails.
+        tool_mode, price, limits, client: as those of `OpenAIResponses`.
+
+    An answer has at most 8,192 tokens, those for thinking not counted, unless the agent's settings have `max_tokens`.
+    It is always streamed: a long one is not silent, and what it costs is not lost to a timeout.
+
+    Raises:
+        DefinitionError: there is no key, or something else no request could be made with.
+        ImportError: the SDK is not installed.
+    """
+
+    provider, _name = anthropic_messages.PROVIDER, "Anthropic"
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        cache: bool = True,
+        tool_mode: ToolMode = "native",
+        timeout: float = 120.0,
+        price: Price | None = None,
+        limits: AnswerLimits = AnswerLimits(),  # noqa: B008  # it is frozen
+        client: "anthropic.AsyncAnthropic | None" = None,
+    ) -> None:
+        try:
+            import anthropic
+        except ImportError as error:
+            raise ImportError(f"Models of Anthropic need its SDK: {install('anthropic')}") from error
+        self._sdk = anthropic
+        options = options_of("anthropic", "ANTHROPIC_API_KEY", api_key, base_url, timeout, client)
+        # The version that our format is of, and the header for keys that it documents: an SDK may have gone on.
+        headers = {"anthropic-version": VERSION, "X-Api-Key": options["api_key"], "Authorization": anthropic.Omit()}
+        super().__init__(model, tool_mode, price, limits, client, {**options, "default_headers": headers})
+        self._cache = cache
+
+    def _held(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+        held = held_schema(schema, recursive=False)
+        # Of what a schema can limit their models know a part; the SDK puts the rest into words.
+        return None if held is None else {"type": "json_schema", "schema": self._sdk.transform_schema(held)}
+
+    def _reply(self, tools: "Sequence[ToolDescription]") -> dict[str, Any] | None:
+        if any(held_schema(tool.input_schema, recursive=False) is None for tool in tools):
+            return None
+        return {"type": "json_schema", "schema": self._sdk.transform_schema(reply_schema(tools))}
+
+    def _body(
+        self,
+        messages: Sequence[Message],
+        tools: "Sequence[ToolDescription]",
+        settings: Mapping[str, Any],
+        output: dict[str, Any] | None,
+    ) -> dict[str, Any]:
+        body = anthropic_messages.request(
+            self.model, messages, tools, settings, output=output, max_tokens=MAX_TOKENS, cache=self._cache
+        )
+        own = {name: body.pop(name) for name in ("model", "max_tokens", "messages")}
+        return {**own, "extra_body": body}
+
+    async def _answer(self, request: dict[str, Any]) -> LLMResponse:
+        async with aclosing(self._parts(request)) as parts:
+            (answer,) = [part async for part in parts if isinstance(part, LLMResponse)]
+        return answer
+
+    async def _parts(self, request: dict[str, Any]) -> AsyncGenerator[str | LLMResponse, None]:
+        answer = anthropic_messages.AnswerSoFar()
+        async with self._client(self._sdk.AsyncAnthropic) as client, AsyncExitStack() as opened:
+            asked = client.messages.with_streaming_response.create(stream=True, **request)
+            raw = await self._opened(opened.enter_async_context(asked))
+            async with aclosing(self._events(raw)) as found:
+                async for event in found:
+                    if text := answer.add(event):
+                        yield text
+        yield anthropic_messages.response(answer.body())

@@ -1,0 +1,235 @@
+"""Models behind OpenAI's Chat Completions: vLLM, llama.cpp, Ollama, gateways, OpenAI itself.
+
+One request per call. Whether a failed one is made again is for the driver to decide, by what `ModelError` says of it.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Literal
+
+from standfast.errors import DefinitionError, InputError, ModelError
+from standfast.extras import install
+from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, bounded, events, too_long
+from standfast.llm.chat_completions import Answer, AnswerSoFar, request_messages, request_tools
+from standfast.llm.json_tool_calls import plain_messages, read_reply, response_format
+from standfast.llm.prices import Price, check_price, priced
+from standfast.llm.refusals import check_key, hidden, refusal
+from standfast.messages import LLMResponse, Message, error_text
+
+if TYPE_CHECKING:
+    import httpx
+
+    from standfast.llm import ToolDescription  # the package exports this adapter
+
+_CONNECT_TIMEOUT = 10.0  # seconds; a server that is there takes a connection at once
+
+
+class OpenAICompatible:
+    """Calls one model of one server. Settings go into the request as they are, such as `temperature=0`.
+
+    Args:
+        base_url: what stands before `/chat/completions`, such as "http://localhost:8080/v1".
+        api_key: sent as a bearer token. It is not read from the environment, where another server's may be.
+        tool_mode: "native" uses the server's own tool calls. "json" describes the tools in the system prompt and has
+            the server enforce a JSON schema on the answer (`response_format`), one call at a time: for small models.
+        timeout: seconds of silence after which a call fails. An answer that is not streamed comes when it is done, and
+            until then all is silent.
+        limits: how much of an answer is read, and for how long.
+        price: what its tokens cost; of a `provider` that the library `genai-prices` knows, by that.
+        client: makes the requests and is closed by whoever made it. Without one every call opens a connection, so that
+            the adapter may be used from several event loops and needs no closing.
+
+    Raises:
+        DefinitionError: no request could be made with these.
+        ImportError: httpx is not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        base_url: str,
+        api_key: str | None = None,
+        tool_mode: Literal["native", "json"] = "native",
+        timeout: float = 600.0,
+        price: Price | None = None,
+        provider: str = "openai-compatible",
+        limits: AnswerLimits = AnswerLimits(),  # noqa: B008  # it is frozen
+        client: "httpx.AsyncClient | None" = None,
+    ) -> None:
+        try:
+            import httpx
+        except ImportError as error:
+            raise ImportError(f"OpenAICompatible needs httpx: {install('httpx')}") from error
+        try:
+            url = httpx.URL(base_url.strip().rstrip("/") + "/chat/completions")
+        except httpx.InvalidURL as error:
+            raise DefinitionError(f"OpenAICompatible: base_url {base_url!r}: {error}") from error
+        if url.scheme not in ("http", "https") or not url.host:
+            raise DefinitionError(
+                f"OpenAICompatible: base_url must be like 'http://localhost:8080/v1', got {base_url!r}"
+            )
+        if tool_mode not in ("native", "json"):
+            raise DefinitionError(f"OpenAICompatible: tool_mode must be 'native' or 'json', got {tool_mode!r}")
+        key = check_key("OpenAICompatible", api_key)
+        check_price(price)
+        self.model, self.provider = model, provider
+        self._price = price
+        self._url = url
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._tool_mode = tool_mode
+        self._timeout = httpx.Timeout(timeout, connect=min(timeout, _CONNECT_TIMEOUT))
+        self._client, self._limits = client, limits
+        given = "" if client is None else client.headers.get("Authorization", "").removeprefix("Bearer ")
+        self._secrets = tuple(secret for secret in (key, given, url.password) if secret)
+        self._certificates = httpx.create_ssl_context()  # 17 ms: once, not for every call
+
+    async def chat(
+        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
+    ) -> LLMResponse:
+        """Answer a conversation.
+
+        Raises:
+            ModelError: the server could not be reached, refused, or sent what is no answer.
+        """
+        answer = AnswerSoFar()
+        async with self._post(self._request(messages, tools, settings)) as body:
+            answer.add(self._read(b"".join([piece async for piece in body])))
+        response = self._priced(answer.response())
+        return read_reply(response) if self._in_json(tools) else response
+
+    async def stream(
+        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
+    ) -> AsyncIterator[str | LLMResponse]:
+        """Yield pieces of the text, and the whole answer as the last value; raises as `chat` does.
+
+        An answer that is a JSON object has no pieces worth showing and comes as one.
+        """
+        if self._in_json(tools):
+            response = await self.chat(messages, tools, **settings)
+            if response.text:
+                yield response.text
+            yield response
+            return
+        # A setting may take the options back: some servers refuse them.
+        streamed = {
+            "stream_options": {"include_usage": True},
+            **self._request(messages, tools, settings),
+            "stream": True,
+        }
+        answer, is_whole = AnswerSoFar(), False
+        async with self._post(streamed) as body, aclosing(events(body, self._limits)) as found:
+            async for data in found:
+                if data == b"[DONE]":
+                    is_whole = True
+                    break
+                if text := answer.add(self._read(data)):
+                    yield text
+            # Not every server says [DONE], but a stream with neither was cut.
+            if not (is_whole or answer.stop_reason):
+                raise InputError("the stream ended before the answer was whole")
+        yield self._priced(answer.response())
+
+    def _priced(self, answer: LLMResponse) -> LLMResponse:
+        return priced(answer, provider=self.provider, model=self.model, price=self._price)
+
+    def _in_json(self, tools: "Sequence[ToolDescription]") -> bool:
+        return self._tool_mode == "json" and bool(tools)
+
+    def _request(
+        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", settings: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        choice = settings.get("tool_choice")
+        request: dict[str, Any] = {"model": self.model, **settings}
+        if choice is not None and (not tools or self._tool_mode == "json"):
+            del request["tool_choice"]
+        elif isinstance(choice, Mapping) and "type" not in choice:
+            request["tool_choice"] = {"type": "function", "function": dict(choice)}
+        if self._tool_mode == "native":
+            return {**request, "messages": request_messages(messages), **request_tools(tools)}
+        form = response_format(tools) if tools else {}
+        return {**request, "messages": request_messages(plain_messages(messages, tools)), **form}
+
+    @property
+    def _who(self) -> str:
+        # Not the whole address, which may hold a password.
+        return f"Model '{self.model}' at {self._url.netloc.decode()}"
+
+    def _connect(self) -> "AbstractAsyncContextManager[httpx.AsyncClient]":
+        import httpx
+
+        return httpx.AsyncClient(verify=self._certificates) if self._client is None else nullcontext(self._client)
+
+    @asynccontextmanager
+    async def _post(self, request: Mapping[str, Any]) -> AsyncIterator[AsyncGenerator[bytes, None]]:
+        """Make a request, and yield the body of its answer.
+
+        What keeps that from being read, in the body of the `with` too, is a ModelError.
+        """
+        import httpx
+
+        with hidden(self._secrets):
+            try:
+                async with self._connect() as client, self._opened(client, request) as response:
+                    encoding = response.headers.get("Content-Encoding", "")
+                    streamed = bool(request.get("stream")) and response.is_success
+                    pieces = bounded(response.aiter_raw(), encoding, self._limits, streamed=streamed)
+                    async with aclosing(pieces) as body:
+                        if not response.is_success:
+                            said = b"".join([piece async for piece in body])
+                            raise self._refusal(response.status_code, said, response.headers)
+                        yield body
+            except httpx.ConnectError as error:
+                text = f"{_reason(error)} (check base_url, and the network)"
+                raise ModelError(f"{self._who} gave no answer: {text}", transient=True) from error
+            except (httpx.RequestError, InputError) as error:
+                raise ModelError(f"{self._who} gave no answer: {_reason(error)}", transient=True) from error
+            except PastLimitError as error:
+                raise ModelError(f"{self._who} gave no answer: {error}") from error
+
+    @asynccontextmanager
+    async def _opened(self, client: "httpx.AsyncClient", request: Mapping[str, Any]) -> "AsyncIterator[httpx.Response]":
+        """Make a request, whose head may not take longer than an answer."""
+        headers = {"Accept-Encoding": ENCODINGS, **self._headers}
+        sent = client.build_request("POST", self._url, json=request, headers=headers, timeout=self._timeout)
+        try:
+            async with asyncio.timeout(self._limits.max_seconds):
+                response = await client.send(sent, stream=True)
+        except TimeoutError as error:
+            raise too_long(self._limits) from error
+        try:
+            yield response
+        finally:
+            await response.aclose()
+
+    def _refusal(self, status: int | None, body: bytes, headers: Mapping[str, str]) -> ModelError:
+        text, codes = _words(body)
+        return refusal(self._who, status, text, headers.get("Retry-After"), codes=codes, secrets=self._secrets)
+
+    def _read(self, body: bytes) -> Answer:
+        answer = Answer.read(body)
+        if answer.error:
+            code = answer.error.get("code") if isinstance(answer.error, dict) else None
+            # Any other number is the provider's own.
+            status = code if isinstance(code, int) and 400 <= code <= 599 else None
+            raise self._refusal(status, body, {})
+        return answer
+
+
+def _reason(error: Exception) -> str:
+    name = type(error).__name__
+    text = error_text(error)
+    return text if isinstance(error, InputError) or text == name else f"{name}: {text}"
+
+
+def _words(body: bytes) -> tuple[str, tuple[str, ...]]:
+    """Return what a server says of an error, or all of it, as there are several forms; and its names for the error."""
+    try:
+        error = Answer.read(body).error
+    except InputError:
+        error = None
+    said = error if isinstance(error, dict) else {}
+    message = said.get("message")
+    codes = tuple(name for name in (said.get("code"), said.get("type")) if isinstance(name, str))
+    return (message if isinstance(message, str) else body.decode(errors="replace")), codes

@@ -1,0 +1,132 @@
+"""OpenAI's models, by their Responses and the official SDK."""
+
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from standfast.errors import InputError
+from standfast.extras import install
+from standfast.llm import responses
+from standfast.llm.answer_limits import AnswerLimits
+from standfast.llm.held_schemas import held_schema
+from standfast.llm.json_tool_calls import reply_schema
+from standfast.llm.prices import Price
+from standfast.llm.sdks import SDKAdapter, ToolMode, options_of, read_body, refused
+from standfast.messages import LLMResponse, Message
+
+if TYPE_CHECKING:
+    import openai
+
+    from standfast.llm import ToolDescription  # the package exports these adapters
+
+
+# Models that do not think: asked for their thoughts, the provider refuses the request. Of others it says so itself.
+_WITHOUT_THOUGHTS = re.compile(r"(ft:)?(gpt-3|gpt-4|chatgpt)|gpt-5(\.\d+)?-chat")
+
+
+class OpenAIResponses(SDKAdapter):
+    """Calls one of OpenAI's models by their Responses, the only form in which they take their thoughts back.
+
+    Args:
+        api_key: of `OPENAI_API_KEY` by default.
+        base_url: of OpenAI by default, or of `OPENAI_BASE_URL`.
+        tool_mode: "native", or "json" for a model that calls tools poorly; see `OpenAICompatible`.
+        timeout: seconds after which a call fails; of silence, if its answer is streamed.
+        price: what its tokens cost; by the library `genai-prices` by default, if that is installed.
+        limits: how much of an answer is read, and for how long.
+        client: makes the requests, and is bounded and closed by whoever made it; without one every call opens a
+            connection.
+
+    Raises:
+        DefinitionError: there is no key, or something else no request could be made with.
+        ImportError: the SDK is not installed.
+    """
+
+    provider, _name = responses.PROVIDER, "OpenAI"
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        tool_mode: ToolMode = "native",
+        timeout: float = 600.0,
+        price: Price | None = None,
+        limits: AnswerLimits = AnswerLimits(),  # noqa: B008  # it is frozen
+        client: "openai.AsyncOpenAI | None" = None,
+    ) -> None:
+        try:
+            import openai
+        except ImportError as error:
+            raise ImportError(f"Models of OpenAI need its SDK: {install('openai')}") from error
+        self._sdk = openai
+        options = options_of("openai", "OPENAI_API_KEY", api_key, base_url, timeout, client)
+        super().__init__(model, tool_mode, price, limits, client, options)
+        self._thinks = _WITHOUT_THOUGHTS.match(model) is None
+
+    def _held(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+        held = held_schema(schema, recursive=True)
+        if held is not None:
+            return {"type": "json_schema", "name": "output", "schema": held, "strict": True}
+        if schema.get("type") != "object":
+            return None
+        return {"type": "json_schema", "name": "output", "schema": schema, "strict": False}
+
+    def _reply(self, tools: "Sequence[ToolDescription]") -> dict[str, Any] | None:
+        return {"type": "json_schema", "name": "reply", "schema": reply_schema(tools), "strict": False}
+
+    def _body(
+        self,
+        messages: Sequence[Message],
+        tools: "Sequence[ToolDescription]",
+        settings: Mapping[str, Any],
+        output: dict[str, Any] | None,
+    ) -> dict[str, Any]:
+        body = responses.request(self.model, messages, tools, settings, output=output, thoughts=self._thinks)
+        return {"model": body.pop("model"), "input": body.pop("input"), "extra_body": body}
+
+    async def _answer(self, request: dict[str, Any]) -> LLMResponse:
+        async with self._client(self._sdk.AsyncOpenAI) as client:
+            raw = await self._opened(self._asked(client.responses.with_raw_response.create, request))
+        return responses.response(self._whole(read_body(raw.content)))
+
+    async def _parts(self, request: dict[str, Any]) -> AsyncGenerator[str | LLMResponse, None]:
+        whole = None
+        async with self._client(self._sdk.AsyncOpenAI) as client, AsyncExitStack() as opened:
+            ask = partial(client.responses.with_streaming_response.create, stream=True)
+            raw = await self._opened(self._asked(lambda **asked: opened.enter_async_context(ask(**asked)), request))
+            async with aclosing(self._events(raw)) as found:
+                async for event in found:
+                    match event:
+                        case {"type": "response.output_text.delta" | "response.refusal.delta", "delta": str(text)}:
+                            yield text
+                        case {
+                            "type": "response.completed" | "response.incomplete" | "response.failed",
+                            "response": dict(body),
+                        }:
+                            whole = body
+        yield responses.response(self._whole(whole))
+
+    async def _asked(self, ask: Callable[..., Awaitable[Any]], request: dict[str, Any]) -> Any:
+        """Make a request; where thoughts are refused, which costs nothing, again without them.
+
+        A model that has none is not asked for them again. Thoughts that cannot be read are this conversation's.
+        """
+        try:
+            return await ask(**request)
+        except self._sdk.BadRequestError as error:
+            words = error.message.lower()
+            if not self._thinks or "encrypted" not in words:
+                raise
+            self._thinks = "not supported" not in words
+        return await ask(**responses.without_thoughts(request))
+
+    def _whole(self, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        if body is None:
+            raise InputError("the stream ended before the answer was whole")
+        if body.get("error"):
+            raise refused(self._who, body, secrets=self._secrets)
+        return body

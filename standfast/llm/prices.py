@@ -1,0 +1,77 @@
+"""What a call costs: by a price that the user gives, or by the library `genai-prices`, which is kept up to date."""
+
+import importlib.util
+from dataclasses import dataclass
+from typing import Any
+
+from standfast.errors import DefinitionError
+from standfast.messages import LLMResponse, Usage
+
+_MILLION = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What a model's tokens cost, in US dollars per million.
+
+    Args:
+        input, output: of all tokens; reasoning is output.
+        cached, cache_write: of the input that is read from the provider's cache or written to it; `input` by default.
+
+    Raises:
+        DefinitionError: a price is no number of at least 0.
+    """
+
+    input: float
+    output: float
+    cached: float | None = None
+    cache_write: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("input", "output", "cached", "cache_write"):
+            value = getattr(self, name)
+            if value is None and name in ("cached", "cache_write"):
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise DefinitionError(f"price.{name} must be US dollars per million tokens, got {value!r}")
+
+    def of(self, usage: Usage) -> float:
+        """Return what a call costs."""
+        read, written = usage.cached_tokens or 0, usage.cache_write_tokens or 0
+        rest = max(0, usage.input_tokens - read - written)  # some servers count those apart
+        cached = self.input if self.cached is None else self.cached
+        cache_write = self.input if self.cache_write is None else self.cache_write
+        return (
+            rest * self.input + read * cached + written * cache_write + usage.output_tokens * self.output
+        ) / _MILLION
+
+
+def priced(response: LLMResponse, *, provider: str, model: str, price: Price | None) -> LLMResponse:
+    """Return an answer with what it cost, where that is known."""
+    usage = response.usage
+    if usage is None or response.cost is not None:
+        return response
+    cost = price.of(usage) if price is not None else _listed(usage, provider, model)
+    return response if cost is None or cost < 0 else response.model_copy(update={"cost": cost})
+
+
+def _listed(usage: Usage, provider: str, model: str) -> float | None:
+    """Return the cost by the library's list, if it is installed and has the model."""
+    if importlib.util.find_spec("genai_prices") is None:
+        return None
+    prices: Any = importlib.import_module("genai_prices")
+    used = prices.Usage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cache_read_tokens=usage.cached_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+    )
+    try:
+        return float(prices.calc_price(used, model_ref=model, provider_id=provider).total_price)
+    except (LookupError, ValueError):
+        return None
+
+
+def check_price(price: object) -> None:
+    if price is not None and not isinstance(price, Price):
+        raise DefinitionError(f"price must be a Price, got {price!r:.80}")

@@ -1,0 +1,174 @@
+"""What a provider's refusal means: whether calling again may help, how long to wait first, what to do about it.
+
+One table for all providers; nothing here does I/O.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import cast
+from urllib.parse import urlsplit
+
+from standfast.errors import DefinitionError, ModelError, StandfastError
+from standfast.messages import cut
+from standfast.tools import RetryPolicy
+
+TOO_LONG = 413
+_TRANSIENT = (408, 409, 429)
+_LONGEST_WAIT = 86_400.0
+_MOVED = "check base_url: the server sends its callers elsewhere"
+_ADVICE = {
+    301: _MOVED,
+    302: _MOVED,
+    307: _MOVED,
+    308: _MOVED,
+    401: "check the API key",
+    402: "the account has no credit left, or has reached its limit",
+    403: "the key may not use this model, or not from here",
+    404: "check model and base_url",
+    TOO_LONG: "show the model less, for example with Loop(context_compression=...), or take one with a larger context",
+}
+_NO_ROOM = re.compile(r"context[ _](length|size|window)|prompt is too long", re.IGNORECASE)
+_SPENT = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
+_SECRET = 12  # characters, at least; a shorter one, such as "ollama", is a word
+_SHOWN = 600  # bytes of the provider's own text; the whole may be a page of HTML
+
+
+def refusal(
+    who: str,
+    status: int | None,
+    text: str,
+    retry_after: str | None = None,
+    *,
+    codes: Sequence[str] = (),
+    secrets: Sequence[str] = (),
+) -> ModelError:
+    """Return the error for an answer that is none.
+
+    Args:
+        who: the model and where it is, as the message begins.
+        status: of HTTP; None if the provider reported an error without one, in a stream for example.
+        text: the provider's own words.
+        retry_after: the header of that name.
+        codes: the provider's names for the error.
+        secrets: keys that its words may repeat.
+    """
+    if not _SPENT.isdisjoint(codes):  # OpenAI says so with 429, which it is not: it does not pass
+        meant = 402
+    else:
+        # Servers say so with 400, 413 or 500. A limit of tokens per minute is worded alike, but passes.
+        meant = TOO_LONG if status != 429 and _NO_ROOM.search(text) else status or 500
+    advice = _ADVICE.get(meant)
+    return ModelError(
+        f"{who} answered with {'an error' if status is None else f'status {status}'}"
+        f"{f' ({advice})' if advice else ''}: {cut(masked(text.strip(), secrets), _SHOWN) or 'no text'}",
+        transient=status_may_pass(meant),
+        retry_after=seconds_to_wait(retry_after, datetime.now(UTC)),
+    )
+
+
+def check_url(who: str, base_url: str | None) -> str | None:
+    """Return an address of a provider; None if there is none.
+
+    Raises:
+        DefinitionError: nothing could be asked there; without showing a password in it.
+    """
+    url = (base_url or "").strip()
+    parts = urlsplit(url)
+    if url and (parts.scheme not in ("http", "https") or not parts.hostname or not url.isprintable()):
+        shown = url.replace(f":{parts.password}@", ":…@") if parts.password else url
+        raise DefinitionError(f"{who}: base_url must be like 'https://api.example.com/v1', got {shown!r}")
+    return url or None
+
+
+def check_key(who: str, key: str | None) -> str:
+    """Return a key as it goes into a header.
+
+    Raises:
+        DefinitionError: it cannot; without showing it.
+    """
+    key = (key or "").strip()  # read from a file, it ends with a line break
+    if not (key.isascii() and key.isprintable()):
+        raise DefinitionError(f"{who}: the API key has characters that no header may have")
+    return key
+
+
+def masked(text: str, secrets: Sequence[str]) -> str:
+    """Return a text without keys: some providers repeat them, and an error is shown, logged and stored."""
+    for secret in secrets:
+        if len(secret) >= _SECRET:
+            text = text.replace(secret, "[the API key]")
+    return text
+
+
+@contextmanager
+def hidden(secrets: Sequence[str]) -> Iterator[None]:
+    """Keep keys out of errors, and of what they were caused by."""
+    try:
+        yield
+    except ModelError as error:
+        text, cause = str(error), f"{error.__cause__!r} {getattr(error.__cause__, 'body', '')}"
+        if masked(text, secrets) == text and masked(cause, secrets) == cause:
+            raise
+        text = masked(text, secrets)
+        raise ModelError(text, transient=error.transient, retry_after=error.retry_after) from None
+
+
+def retry_delay(error: BaseException, policy: RetryPolicy, attempt: int, *, has_fallback: bool = False) -> float | None:
+    """Return the seconds until a model is asked again that raised this, or None if it is not: one table for all.
+
+    Args:
+        attempt: how often it was asked.
+        has_fallback: there is another model, for which nobody waits longer than between any two attempts.
+    """
+    if not may_pass(error) or attempt >= policy.maximum_attempts:
+        return None
+    after = asked_to_wait(error)
+    if after is None:
+        return policy.delay(attempt)
+    return None if has_fallback and after > cast(float, policy.maximum_interval) else after
+
+
+def asked_to_wait(error: BaseException) -> float | None:
+    """Return for how many seconds a provider asked, a day at most."""
+    after = getattr(error, "retry_after", None)
+    return min(float(after), _LONGEST_WAIT) if isinstance(after, int | float) else None
+
+
+def may_pass(error: BaseException) -> bool:
+    """Say whether asking again may help.
+
+    `ModelError` says so itself. Of other errors those of the network do, and whatever carries an HTTP status of 408,
+    409, 429 or 5xx. Anything else is a mistake that a retry would only repeat.
+    """
+    if isinstance(error, ModelError):
+        return error.transient
+    if isinstance(error, StandfastError):
+        return False
+    status = getattr(error, "status_code", None)
+    if isinstance(status, int):
+        return status_may_pass(status)
+    return isinstance(error, OSError)
+
+
+def status_may_pass(status: int) -> bool:
+    """Say whether a request that was answered with an HTTP status may be taken later."""
+    return status in _TRANSIENT or status >= 500
+
+
+def seconds_to_wait(retry_after: str | None, now: datetime) -> float | None:
+    """Read the header `Retry-After`: seconds, or a date. None if it says neither."""
+    if retry_after is None:
+        return None
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        try:
+            date = parsedate_to_datetime(retry_after)
+        except ValueError:
+            return None
+        seconds = (date.replace(tzinfo=date.tzinfo or UTC) - now).total_seconds()
+    return max(0.0, seconds) if math.isfinite(seconds) else None

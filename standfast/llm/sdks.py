@@ -1,0 +1,246 @@
+"""What the adapters on the providers' own SDKs share; an SDK is imported when an adapter is made, and not before.
+
+One request per call: the SDKs' retries are off. Whether a failed one is made again is for the driver to decide, by what
+`ModelError` says of it. A request says what our formats say, and an answer is read as the JSON that it is: the SDKs
+carry both, and know their streams.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from standfast.errors import DefinitionError, InputError, ModelError
+from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, events, too_long
+from standfast.llm.json_tool_calls import plain_messages, read_reply
+from standfast.llm.prices import Price, check_price, priced
+from standfast.llm.refusals import check_key, check_url, hidden, refusal
+from standfast.messages import LLMResponse, Message, cut, error_text
+
+if TYPE_CHECKING:
+    from standfast.llm import ToolDescription  # the package exports what is built on this module
+
+ToolMode = Literal["native", "json"]
+T = TypeVar("T")
+
+# What providers call an error in a stream, or in one that has status 200, as a status.
+_STATUS = {
+    "invalid_request_error": 400, "authentication_error": 401, "permission_error": 403, "not_found_error": 404,
+    "request_too_large": 413, "rate_limit_error": 429, "rate_limit_exceeded": 429, "insufficient_quota": 402,
+    "api_error": 500, "server_error": 500, "overloaded_error": 529, "context_length_exceeded": 413,
+}  # fmt: skip
+
+
+class SDKAdapter:
+    """An adapter on an SDK. Each says what a request is, and how it is made."""
+
+    native_output = True
+    provider: str
+    _name: str
+    _sdk: Any
+
+    def __init__(
+        self, model: str, tool_mode: ToolMode, price: Price | None, limits: AnswerLimits, client: Any, options: Any
+    ) -> None:
+        check_tool_mode(tool_mode)
+        check_price(price)
+        self.model = model
+        self._tool_mode, self._price = tool_mode, price
+        self._limits, self._given, self._options = limits, client, options
+
+    async def chat(
+        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
+    ) -> LLMResponse:
+        """Answer a conversation.
+
+        Raises:
+            ModelError: the provider could not be reached, refused, or sent what is no answer.
+            InputError: the conversation cannot be written for it.
+        """
+        request = self._request(messages, tools, settings)
+        with self._errors():
+            answer = self._priced(await self._answer(request))
+        return read_reply(answer) if self._in_json(tools) else answer
+
+    async def stream(
+        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
+    ) -> AsyncIterator[str | LLMResponse]:
+        """Yield pieces of the text, and the whole answer as the last value; raises as `chat` does.
+
+        An answer that is a JSON object has no pieces worth showing and comes as one.
+        """
+        if self._in_json(tools):
+            answer = await self.chat(messages, tools, **settings)
+            if answer.text:
+                yield answer.text
+            yield answer
+            return
+        request = self._request(messages, tools, settings)
+        with self._errors():
+            async with aclosing(self._parts(request)) as parts:
+                async for part in parts:
+                    yield self._priced(part) if isinstance(part, LLMResponse) else part
+
+    def _request(
+        self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", settings: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        settings = dict(settings)
+        schema = settings.pop("output_schema", None)
+        if not self._in_json(tools):
+            return self._body(messages, tools, settings, None if schema is None else self._held(schema))
+        return self._body(plain_messages(messages, tools), (), settings, self._reply(tools))
+
+    def _held(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return what has the provider hold an answer to a schema; None if it cannot."""
+        raise NotImplementedError
+
+    def _reply(self, tools: "Sequence[ToolDescription]") -> dict[str, Any] | None:
+        """Return what has the provider hold a reply in JSON to its form; None if it cannot."""
+        raise NotImplementedError
+
+    def _body(
+        self,
+        messages: Sequence[Message],
+        tools: "Sequence[ToolDescription]",
+        settings: Mapping[str, Any],
+        output: dict[str, Any] | None,
+    ) -> dict[str, Any]:
+        raise NotImplementedError
+
+    async def _answer(self, request: dict[str, Any]) -> LLMResponse:
+        raise NotImplementedError
+
+    def _parts(self, request: dict[str, Any]) -> AsyncGenerator[str | LLMResponse, None]:
+        raise NotImplementedError
+
+    def _in_json(self, tools: "Sequence[ToolDescription]") -> bool:
+        return self._tool_mode == "json" and bool(tools)
+
+    def _priced(self, answer: LLMResponse) -> LLMResponse:
+        return priced(answer, provider=self.provider, model=self.model, price=self._price)
+
+    def _client(self, make: Callable[..., Any]) -> "AbstractAsyncContextManager[Any]":
+        if self._given is not None:
+            return nullcontext(self._given)
+        # A key in a header goes along to wherever a redirect leads.
+        from standfast.llm.bounded_clients import bounding
+
+        hooks = {"response": [bounding(self._limits)]}
+        http = self._sdk.DefaultAsyncHttpxClient(
+            follow_redirects=False, headers={"Accept-Encoding": ENCODINGS}, event_hooks=hooks
+        )
+        return make(**self._options, http_client=http)  # type: ignore[no-any-return]
+
+    async def _events(self, response: Any) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the events of a streamed answer, as the JSON that they are.
+
+        Not the SDKs' own: what they add up from them takes a time that grows with the square of an answer.
+        """
+        async with aclosing(response.iter_bytes()) as pieces, aclosing(events(pieces, self._limits)) as found:
+            async for data in found:
+                if data == b"[DONE]":
+                    return
+                event = read_body(data)
+                if event.get("type") == "error" or event.get("error"):
+                    raise refused(self._who, event, secrets=self._secrets)
+                yield event
+
+    async def _opened(self, asked: Awaitable[T]) -> T:
+        """Return what a request came to, whose head may not take longer than an answer."""
+        try:
+            async with asyncio.timeout(self._limits.max_seconds):
+                return await asked
+        except TimeoutError as error:
+            raise too_long(self._limits) from error
+
+    @property
+    def _who(self) -> str:
+        return f"Model '{self.model}' of {self._name}"
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        with hidden(self._secrets), errors_of(self._sdk, self._who, self._secrets):
+            yield
+
+    @property
+    def _secrets(self) -> tuple[str, ...]:
+        """Keys that an error must not show: ours, or that of a client that was given."""
+        return tuple(key for key in (self._options["api_key"], getattr(self._given, "api_key", None)) if key)
+
+
+def check_tool_mode(tool_mode: object) -> None:
+    if tool_mode not in ("native", "json"):
+        raise DefinitionError(f"tool_mode must be 'native' or 'json', got {tool_mode!r}")
+
+
+def options_of(
+    provider: str, variable: str, api_key: str | None, base_url: str | None, timeout: float, client: object
+) -> dict[str, Any]:
+    """Return what an SDK's client is made with; key and address are the environment's if none are given."""
+    address = check_url(f"Provider '{provider}'", base_url or os.environ.get(f"{provider.upper()}_BASE_URL"))
+    key = check_key(f"Provider '{provider}'", api_key or os.environ.get(variable))
+    if not key and client is None:
+        raise DefinitionError(f"Provider '{provider}' has no key: set {variable}, or pass api_key=")
+    return {"api_key": key, "base_url": address, "timeout": timeout, "max_retries": 0}
+
+
+def read_body(body: bytes) -> dict[str, Any]:
+    try:
+        read = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"its answer is not JSON: {error}") from error
+    if not isinstance(read, dict):
+        raise InputError(f"its answer is no JSON object, but {read!r:.80}")
+    return read
+
+
+@contextmanager
+def errors_of(sdk: Any, who: str, secrets: Sequence[str]) -> Iterator[None]:
+    """Turn what an SDK raises into a `ModelError`: what happened, what to do, whether calling again may help."""
+    import httpx2
+
+    try:
+        yield
+    except sdk.APIStatusError as error:
+        after = error.response.headers.get("Retry-After")
+        if error.response.is_success:  # an error in the midst of a stream
+            raise refused(who, error.body, after, secrets=secrets) from error
+        text = _words(error.body) or error.response.text
+        raise refusal(who, error.status_code, text, after, codes=_codes(error.body), secrets=secrets) from error
+    except PastLimitError as error:
+        raise ModelError(f"{who} gave no answer: {error}") from error
+    except sdk.APIConnectionError as error:
+        cause = error.__cause__ or error
+        if isinstance(cause, PastLimitError):
+            raise ModelError(f"{who} gave no answer: {cause}") from error
+        where = error.request.url.netloc.decode()
+        text = f"{type(cause).__name__} at {where} (check base_url, and the network): {error_text(cause)}"
+        raise ModelError(f"{who} gave no answer: {text}", transient=True) from error
+    except sdk.APIError as error:
+        raise refused(who, error.body, secrets=secrets) from error
+    except (httpx2.HTTPError, httpx2.StreamError, InputError) as error:
+        raise ModelError(f"{who} gave no answer: {error_text(error)}", transient=True) from error
+    except (AttributeError, TypeError, LookupError, ValueError) as error:  # what SDKs, and we, stumble over
+        text = f"its answer is not in the provider's format ({type(error).__name__}: {error_text(error)})"
+        raise ModelError(f"{who} gave no answer: {cut(text, 600)}", transient=True) from error
+
+
+def refused(who: str, body: object, retry_after: str | None = None, *, secrets: Sequence[str] = ()) -> ModelError:
+    """Return the error for a body that tells of one, and has no status."""
+    status = next((_STATUS[name] for name in _codes(body) if name in _STATUS), None)
+    return refusal(who, status, _words(body) or str(body), retry_after, codes=_codes(body), secrets=secrets)
+
+
+def _codes(body: object) -> tuple[str, ...]:
+    """Return the names that a provider has for an error."""
+    error = body.get("error", body) if isinstance(body, Mapping) else {}
+    names = (error.get("code"), error.get("type")) if isinstance(error, Mapping) else ()
+    return tuple(name for name in names if isinstance(name, str))
+
+
+def _words(body: object) -> str | None:
+    error = body.get("error", body) if isinstance(body, Mapping) else None
+    message = error.get("message") if isinstance(error, Mapping) else None
+    return message if isinstance(message, str) else None

@@ -1,0 +1,62 @@
+"""Where a model's thoughts stand among its words and its calls: providers want them back unchanged, and in their place.
+
+Most answers are thoughts, then words, then calls, and only the thoughts are kept. One that goes back and forth is kept
+as its thoughts with markers between them: `{"standfast": "text", "length": n}` and `{"standfast": "call"}`. Nothing
+here does I/O.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from standfast.messages import Message, Reasoning
+
+Part = tuple[Literal["thought", "text", "call"], Any]
+"""A thought as its provider has it; a text; the index of a call."""
+
+_ORDER = ("thought", "text", "call")
+
+
+def reasoning_of(provider: str, parts: Sequence[Part]) -> Reasoning | None:
+    """Return what is kept of the thoughts in an answer of these parts; None if it has none."""
+    kinds = [kind for kind, _ in parts]
+    if "thought" not in kinds:
+        return None
+    in_order = kinds == sorted(kinds, key=_ORDER.index)
+    written = [part if kind == "thought" else _marker(kind, part) for kind, part in parts]
+    kept = [one for one, kind in zip(written, kinds, strict=True) if kind == "thought" or not in_order]
+    return Reasoning(provider=provider, blocks=tuple(kept))
+
+
+def _marker(kind: str, part: Any) -> dict[str, Any]:
+    return {"standfast": kind, "length": len(part)} if kind == "text" else {"standfast": kind}
+
+
+def parts_of(message: Message, provider: str) -> Iterator[Part]:
+    """Yield the parts of an answer as its provider wants them back; thoughts of another one are left out."""
+    mine = message.reasoning is not None and message.reasoning.provider == provider
+    blocks = message.reasoning.blocks if mine and message.reasoning is not None else ()
+    text, calls = message.content, list(range(len(message.tool_calls or ())))
+    markers = [block for block in blocks if "standfast" in block]
+    lengths = [block.get("length") for block in markers if block["standfast"] == "text"]
+    known = [block for block in markers if block["standfast"] in ("text", "call")]
+    fits = (
+        len(known) == len(markers)
+        and all(type(length) is int and length >= 0 for length in lengths)
+        and sum(length or 0 for length in lengths) == len(text)
+        and len(known) - len(lengths) == len(calls)
+    )
+    if not markers or not fits:
+        # As most are; or what was stored is not what was said, since it was cut or cleaned.
+        yield from (("thought", block) for block in blocks if "standfast" not in block)
+        yield ("text", text)
+        yield from (("call", index) for index in calls)
+        return
+    for block in blocks:
+        match block.get("standfast"):
+            case "text":
+                yield ("text", text[: block["length"]])
+                text = text[block["length"] :]
+            case "call":
+                yield ("call", calls.pop(0))
+            case _:
+                yield ("thought", block)

@@ -1,0 +1,225 @@
+"""Runs agents in this process. With a durable store and a session, that is enough to survive its death."""
+
+import asyncio
+import difflib
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Unpack
+from uuid import uuid4
+
+from standfast.agents import Agent
+from standfast.checkpoints import InterruptedResponse, PipelineResult, RunResult
+from standfast.errors import InputError, MemoryStoreNotDurableError
+from standfast.llm import LLM
+from standfast.local.events import (
+    CheckpointReached,
+    Event,
+    MessageAdded,
+    ModelRetried,
+    PipelineEvent,
+    RunEnded,
+    StepCompleted,
+    StepFailed,
+    StepStarted,
+    TextDelta,
+    ToolEnded,
+    ToolStarted,
+)
+from standfast.local.gates import GivenDecision
+from standfast.local.inputs import GivenCheckpoint, Handlers, Images, RunOptions, Transcript
+from standfast.local.pipelines import OnProgress, PipelineRun, check_run_key
+from standfast.local.runs import Run
+from standfast.pipelines import Pipeline
+from standfast.stores import AgentStore
+
+__all__ = [
+    "CheckpointReached",
+    "Event",
+    "MessageAdded",
+    "ModelRetried",
+    "PipelineEvent",
+    "RunEnded",
+    "RunOptions",
+    "StepCompleted",
+    "StepFailed",
+    "StepStarted",
+    "TextDelta",
+    "ToolEnded",
+    "ToolStarted",
+    "resume",
+    "run",
+    "run_pipeline",
+    "run_streaming",
+]
+
+
+async def run(
+    agent: Agent,
+    *,
+    message: str | None = None,
+    images: Images = (),
+    messages: Transcript | None = None,
+    checkpoint: GivenCheckpoint | None = None,
+    decisions: Sequence[GivenDecision] = (),
+    **options: Unpack[RunOptions],
+) -> RunResult | InterruptedResponse:
+    """Run an agent until it is done, or asks a person.
+
+    With a durable store and a session the run survives the death of the process: run the same session again and it
+    goes on. Calls that were lost are repaired first: safe ones run again, the model reads of the others.
+
+    Args:
+        message: what the user says. Left out, a session or transcript goes on where it is; one that is finished
+            returns its response again without calling the model.
+        images: beside the message: `Image`s, or `{"url"}` or `{"data", "media_type"}`.
+        messages: a transcript to go on from, instead of a stored one.
+        checkpoint: a run to go on from: a `Checkpoint`, its JSON, or a dict.
+        decisions: what people decided on calls that wait for approval: `Decision`s, or `{"gate": <id of the call>,
+            "decision": "approve" | "reject", "by"?, "comment"?, "digest"?, "edit"?}`; `edit` is all arguments anew.
+        llm: an adapter, or a function from the agent's `model` to one.
+        store: where the session is kept; without one nothing is written.
+        session_id: which session; without one, a new one.
+        create_session: False: a session that does not exist is an error.
+        max_stored_messages: how many messages a session keeps (200), cut at turns when a run ends.
+        user_id, tenant_id: who runs; owner of a new session, checked against a stored one.
+        tools: handlers by tool name, in place of those declared; also for invoked agents.
+        instance_id: what `ctx.agent.id` is; else a new id.
+        checkpoint_key: a secret of at least 16 bytes. Checkpoints are signed with it, and no other is taken; what was
+            decided at the gates of a signed one counts. Without it gates of a checkpoint are asked again.
+
+    Raises:
+        InputError: something given cannot be used, and nothing of it was written; or a decision does not count.
+        SessionNotFoundError, SessionAccessDeniedError, SessionConflictError, MemoryStoreNotDurableError: the session.
+        StoreError: the database refused; what was written before stays, run again to go on.
+        TerminalError: of a tool, if the agent says `on_terminal_tool_error="fail"`.
+        Whatever ends a run that had begun, also what a hook raises, carries its `checkpoint`, with all that ran.
+    """
+    _check_options("run", options)
+    work = Run(agent, **options)
+    return await work.go(message=message, images=images, messages=messages, checkpoint=checkpoint, decisions=decisions)
+
+
+async def resume(
+    agent: Agent,
+    checkpoint: GivenCheckpoint,
+    answer: str | None = None,
+    *,
+    decisions: Sequence[GivenDecision] = (),
+    **options: Unpack[RunOptions],
+) -> RunResult | InterruptedResponse:
+    """Answer the question of an interrupted run, or decide on its calls, and go on, in this process or any other.
+
+    Args:
+        answer: becomes the result of the call that asked. With nothing asked it is a user message, and an empty
+            one just goes on.
+        decisions: on calls that wait for approval; see `run`.
+        options: those of `run`. With a store, the session named in the checkpoint goes on.
+
+    Raises:
+        InputError: the session does not wait for this answer any more; and all that `run` raises.
+    """
+    _check_options("resume", options)
+    return await Run(agent, **options).go(checkpoint=checkpoint, answer=answer, decisions=decisions)
+
+
+async def run_pipeline(
+    pipeline: Pipeline,
+    *,
+    input: Any = None,  # noqa: A002
+    llm: LLM | None = None,
+    store: AgentStore | None = None,
+    run_key: str | None = None,
+    resume_after: str | None = None,
+    previous_results: Mapping[str, Any] | None = None,
+    decisions: Sequence[GivenDecision] = (),
+    on_progress: OnProgress | None = None,
+    tools: Handlers | None = None,
+    user_id: str | None = None,
+    tenant_id: str | None = None,
+) -> PipelineResult:
+    """Run a pipeline to its end, or to a gate that waits for people.
+
+    With a durable store the run survives the death of the process, and waits for people for as long as it takes: the
+    same `run_key` goes on where it stopped, without its input. Without one, `resume_after` and `previous_results` do.
+
+    Args:
+        input: of the pipeline, read by its type.
+        llm: an adapter, or a function from an agent's `model` to one.
+        store: where the run is kept, and the session of each step.
+        run_key: names the run in the store, like a session id; a new one if None, in the result.
+        resume_after: a step: it and those before it are done. A gate is approved by `user_id` so.
+        previous_results: the `step_results` of an earlier run, or their JSON; a step among them that was complete does
+            not run again.
+        decisions: what people decided at gates: `Decision`s, or `{"gate", "decision": "approve" | "reject", "by"?,
+            "comment"?, "digest"?, "edit"?}`.
+        on_progress: hears of the start and end of every agent and tool; what it raises is logged.
+        tools: handlers by tool name, in place of those declared.
+        user_id, tenant_id: who runs it.
+
+    Raises:
+        InputError: something given cannot be used, a decision does not count, or a step has no agent.
+        SessionAccessDeniedError, SessionConflictError: the run is somebody else's, or in flight.
+        StoreError: the database refused; what was kept before stays, run again to go on.
+        Exception: whatever a function of the pipeline raises.
+    """
+    if not isinstance(pipeline, Pipeline):
+        raise InputError(f"run_pipeline() needs a Pipeline, got {pipeline!r:.80}; end the builder with .build()")
+    if run_key is not None and store is None:
+        raise InputError("run_key= needs a store to find the run in")
+    if store is not None and not store.durable:
+        raise MemoryStoreNotDurableError("run_pipeline(store=…)")
+    if store is not None:
+        run_key = uuid4().hex if run_key is None else check_run_key(run_key)
+    options: RunOptions = {"llm": llm, "store": store, "tools": tools, "user_id": user_id, "tenant_id": tenant_id}
+    work = PipelineRun(pipeline, options, run_key, on_progress)
+    return await work.go(input, resume_after=resume_after, previous_results=previous_results, decisions=decisions)
+
+
+async def run_streaming(
+    agent: Agent,
+    *,
+    message: str | None = None,
+    images: Images = (),
+    messages: Transcript | None = None,
+    checkpoint: GivenCheckpoint | None = None,
+    answer: str | None = None,
+    decisions: Sequence[GivenDecision] = (),
+    **options: Unpack[RunOptions],
+) -> AsyncGenerator[Event, None]:
+    """Run an agent and yield what happens; the last event, `RunEnded`, has the result that `run` would return.
+
+    Closing the generator early cancels the run, and a session can be resumed: use `contextlib.aclosing` if you may
+    leave the loop, since Python closes one that is only left whenever it gets to it. Arguments and errors are those of
+    `run`, and `answer` goes with a checkpoint that asks.
+    """
+    _check_options("run_streaming", options)
+    events: asyncio.Queue[Event | None] = asyncio.Queue()
+
+    async def go() -> None:
+        try:
+            work = Run(agent, emit=events.put_nowait, **options)
+            result = await work.go(
+                message=message,
+                images=images,
+                messages=messages,
+                checkpoint=checkpoint,
+                answer=answer,
+                decisions=decisions,
+            )
+            events.put_nowait(RunEnded(result))
+        finally:
+            events.put_nowait(None)
+
+    task = asyncio.create_task(go())
+    try:
+        while (event := await events.get()) is not None:
+            yield event
+        await task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _check_options(function: str, options: RunOptions) -> None:
+    for name in options.keys() - RunOptions.__annotations__.keys():
+        close = difflib.get_close_matches(name, RunOptions.__annotations__, n=1, cutoff=0.5)
+        raise TypeError(f"{function}() has no option {name!r}{f'; do you mean {close[0]!r}?' if close else ''}")

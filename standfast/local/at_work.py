@@ -1,0 +1,73 @@
+"""Who is at work on a session, and which workers live: asked of the store by both drivers."""
+
+import asyncio
+from functools import partial
+from typing import cast
+
+from standfast.errors import SessionConflictError
+from standfast.local.cancellation import uninterrupted
+from standfast.stores.protocol import AgentStore, DurableStore
+
+_LOOKS = (0.01, 0.05, 0.2)  # seconds until the next try: a look (`is_held`) is over in microseconds where it has a turn
+
+
+async def hold(store: AgentStore, name: str) -> bool:
+    """Hold a session or a worker's name; False if somebody does who is at work, and does not only look."""
+    for delay in _LOOKS:
+        if await store.hold(name):
+            return True
+        await asyncio.sleep(delay)
+    return await store.hold(name)
+
+
+async def is_held(store: AgentStore, name: str) -> bool:
+    """Look whether somebody holds a session or a worker's name."""
+    if not await hold(store, name):
+        return True
+    await uninterrupted(partial(store.let_go, name))
+    return False
+
+
+async def check_not_at_work(store: AgentStore, session_id: str) -> None:
+    """Refuse a session that a Temporal run is at work on, as long as a worker lives that may go on with it.
+
+    Otherwise the session is free; a mark that is left over is dropped by the next worker. To be asked by who holds the
+    session.
+
+    Raises:
+        SessionConflictError: naming the workflow.
+    """
+    if not hasattr(store, "find_work"):  # it is for runs in process alone
+        return
+    store = cast(DurableStore, store)
+    for work in await store.find_work(session_id):
+        own = await store.hold_scope()
+        for worker in await store.list_workers():
+            if await is_alive(store, worker, own):
+                raise SessionConflictError(
+                    f"Session {session_id} has a run in flight on Temporal: workflow {work.workflow_id}. Wait for "
+                    "its end, cancel it, or send it the message"
+                )
+            await store.drop_worker(worker)
+
+
+def scope_of(worker: str) -> str:
+    """Return by which holds others can tell whether a worker lives; its name ends with it."""
+    return worker.rpartition("_")[2]
+
+
+async def is_alive(store: AgentStore, worker: str, scope: str) -> bool:
+    """Whether a worker lives; True where nobody can tell.
+
+    Args:
+        scope: of the holds that are seen here.
+    """
+    return not scope or scope_of(worker) != scope or await is_held(store, worker)
+
+
+async def may_run(store: DurableStore, owner: str | None, scope: str) -> bool:
+    """Whether an attempt that has claimed a call may still be running."""
+    running = [call for call in await store.running_calls() if call.owner == owner]
+    if not running:  # it has ended, or its worker was found dead, if it was known at all
+        return not scope
+    return await is_alive(store, running[0].worker, scope)

@@ -1,0 +1,58 @@
+"""Calls hooks, and makes what a handler learns about its call, whose key rests on where in its session it stands."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from standfast.agent_loop import last_answer
+from standfast.agents import AgentContext
+from standfast.local.dispatches import call_key
+from standfast.messages import Message, ToolCall
+from standfast.tools import AgentInvoker, ToolContext
+
+
+async def call_hook(hook: Callable[[AgentContext], object] | None, context: AgentContext) -> None:
+    """Call a hook of the agent's, if it has it."""
+    result = None if hook is None else hook(context)
+    if isinstance(result, Awaitable):
+        await result
+
+
+def tool_contexts(
+    transcript: Sequence[Message],
+    last_seq: int,
+    *,
+    run_key: str,
+    session_id: str | None,
+    who: AgentContext,
+    invoker: Callable[[str, str], AgentInvoker],
+) -> Callable[[ToolCall, int], ToolContext]:
+    """Return what makes the context of an attempt at a call of the last turn.
+
+    Args:
+        last_seq: the number of the transcript's last message in its session.
+        run_key: what the keys of all calls begin with.
+        invoker: makes, for the key and the id of a call, what runs agents for it.
+    """
+    scope, positions = coordinates(transcript, last_seq, run_key)
+
+    def context(call: ToolCall, attempt: int) -> ToolContext:
+        key = f"{scope}.{call_key(positions[call.id], call.id)}"
+        return ToolContext(
+            agent_name=who.agent.name,
+            agent_id=who.agent.id,
+            session_id=session_id,
+            tool_call_id=call.id,
+            idempotency_key=key,
+            user_id=who.user_id,
+            tenant_id=who.tenant_id,
+            attempt=attempt,
+            agents=invoker(key, call.id),
+        )
+
+    return context
+
+
+def coordinates(transcript: Sequence[Message], last_seq: int, run_key: str) -> tuple[str, dict[str, int]]:
+    """Return what the keys of the last turn's calls begin with, and the places of the calls by id."""
+    at = last_answer(transcript) or 0
+    positions = {call.id: position for position, call in enumerate(transcript[at].tool_calls or ())}
+    return f"{run_key}/{last_seq - (len(transcript) - 1 - at)}", positions

@@ -1,0 +1,94 @@
+"""The keys of tool calls in the ledger: of the transcript, so that every run of either driver meets the same entries.
+
+A call stands under the message that asks for it. Each dispatch of it has an entry of its own, and none is made before
+the one before it was abandoned: whoever comes later finds the last.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import cast
+from uuid import uuid4
+
+from standfast.errors import SessionConflictError
+from standfast.stores.protocol import AgentStore, Ledger, LedgerEntry
+
+_BATCH = 8  # nearly all calls are dispatched once
+
+
+def call_key(position: int, call_id: str, dispatch: int = 1) -> str:
+    """Return the key of a call under its message: by its place, since providers' ids repeat."""
+    again = f"#{dispatch}" if dispatch > 1 else ""
+    return f"{position}/{call_id}{again}"
+
+
+async def last_dispatch(store: Ledger, scope: str, position: int, call_id: str) -> int:
+    """Return the number of the last dispatch of a call that has an entry; 0 if none has."""
+    return (await _dispatched(store, scope, position, call_id))[0]
+
+
+async def has_started(store: Ledger, scope: str, position: int, call_id: str) -> bool:
+    """Return whether a call was ever begun: then it cannot be rejected any more."""
+    _, entry = await _dispatched(store, scope, position, call_id)
+    return entry is not None and entry.state != "abandoned"
+
+
+async def _dispatched(store: Ledger, scope: str, position: int, call_id: str) -> tuple[int, LedgerEntry | None]:
+    """Return the number of a call's last dispatch that has an entry, and the entry; 0 if none has."""
+    last, entry = 0, None
+    while True:
+        keys = [call_key(position, call_id, number) for number in range(last + 1, last + 1 + _BATCH)]
+        found = await store.load_entries(scope, keys)
+        last += len(found)
+        entry = found.get(call_key(position, call_id, last), entry)
+        if len(found) < _BATCH:
+            return last, entry
+
+
+async def claim_next(store: Ledger, scope: str, position: int, call_id: str, *, owner: str) -> bool:
+    """Claim a call that nobody has claimed, fencing all who might still; returns whether it is the owner's then."""
+    dispatch = max(1, await last_dispatch(store, scope, position, call_id))
+    entry = await store.settle(scope, call_key(position, call_id, dispatch))
+    if entry.state == "abandoned":
+        key = call_key(position, call_id, dispatch + 1)
+        entry = await store.claim(scope, key, owner=owner, arguments_hash="")
+    return entry.owner == owner
+
+
+class Fence:
+    """Lets one run alone, of either driver, run a call that an earlier one may have run, and did not.
+
+    Args:
+        write: makes a write that only one run of the session can make.
+        store: with the ledger in which workers would claim the call, if it has one.
+        scope: of the calls in it.
+        positions: of the calls, by id.
+    """
+
+    def __init__(
+        self, write: Callable[[], Awaitable[None]], store: AgentStore | None, scope: str, positions: Mapping[str, int]
+    ) -> None:
+        self._write, self._scope, self._positions = write, scope, positions
+        has_ledger = store is not None and store.durable and hasattr(store, "claim")
+        self._ledger = cast(Ledger, store) if has_ledger else None
+        self._writing = asyncio.Lock()
+        self._is_written = False
+
+    async def cross(self, call_id: str) -> None:
+        """Have nobody else run a call from now on.
+
+        Raises:
+            SessionConflictError: somebody else runs it.
+        """
+        async with self._writing:
+            if not self._is_written:
+                await self._write()
+            self._is_written = True
+        if self._ledger is None:
+            return
+        position = self._positions[call_id]
+        if (last := await last_dispatch(self._ledger, self._scope, position, call_id)) > 0:
+            key = call_key(position, call_id, last)
+            if (owner := (await self._ledger.settle(self._scope, key)).owner) is not None:
+                await self._ledger.abandon(self._scope, key, owner=owner)  # it has not happened
+        if not await claim_next(self._ledger, self._scope, position, call_id, owner=f"a run in process {uuid4().hex}"):
+            raise SessionConflictError(f"Call {call_id} of {self._scope} was run by another run meanwhile")

@@ -1,0 +1,158 @@
+"""Gates in this process: a decision is judged and recorded before it counts, and what waits is shown to people."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from standfast.agent_loop import Decision, Gate, LoopState, access_problem, caller_problem, edit_problem, open_gates
+from standfast.agents import Agent
+from standfast.checkpoints import PendingApproval, Question
+from standfast.errors import InputError
+from standfast.local.pipeline_results import Kept
+from standfast.messages import ToolCall, explain
+from standfast.stores.protocol import DecisionRecord
+
+_LOG = logging.getLogger("standfast")
+GivenDecision = Decision | Mapping[str, Any]
+_EXAMPLE = '[{"gate": "c1", "decision": "approve", "by": "ada"}]'
+
+
+def read_decisions(given: Sequence[GivenDecision]) -> tuple[Decision, ...]:
+    """Read what people decided.
+
+    Raises:
+        InputError: saying what cannot be used.
+    """
+    if isinstance(given, Mapping | str | Decision) or not isinstance(given, Iterable):
+        raise InputError(f"decisions must be a list of decisions, such as {_EXAMPLE}, got {given!r:.80}")
+    try:
+        return tuple(Decision.model_validate(decision) for decision in given)
+    except ValidationError as error:
+        raise InputError(f"A decision cannot be used: {explain(error)}; one is like {_EXAMPLE}") from error
+
+
+async def judge(
+    gate: Gate, decision: Decision, now: datetime, kept: Kept, *, may: Callable[[str | None], object] | None
+) -> Gate:
+    """Return a pipeline's gate after a decision, which is recorded whether it counts or not.
+
+    Args:
+        may: who may decide besides, asked of the pipeline.
+
+    Raises:
+        InputError: it does not count.
+    """
+    refused = gate.problem(decision)
+    if refused is None and (denied := access_problem(may, decision.by)):
+        refused = f"gate {gate.name}: {denied} decide it"
+    await kept.record(decision, now, refused, digest=gate.digest)
+    if refused is not None:
+        raise InputError(refused)
+    return gate.decided(decision)
+
+
+def at_new_gates(
+    state: LoopState,
+    calls: Iterable[ToolCall],
+    agent: Agent,
+    requesters: Iterable[str | None],
+    asked_at: Mapping[str, datetime],
+) -> LoopState:
+    """Return the state in which people are asked about calls; see `open_gates`."""
+    at = datetime.now(UTC)
+    questions, refused, faults = open_gates(agent, calls, at=at, requesters=requesters, asked_at=asked_at)
+    for fault in faults:
+        _LOG.warning("Agent %s: %s", agent.name, fault)
+    return state.gated(questions, refused)
+
+
+async def at_gates(state: LoopState, decisions: Sequence[Decision], agent: Agent, kept: Kept) -> LoopState:
+    """Return the state after what people decided on the calls of a turn, and the time that has passed.
+
+    Either all decisions count or none does. The very same once more changes nothing, so that a call can be repeated.
+    What was recorded counts, whatever has become of the process that recorded it.
+
+    Raises:
+        InputError: one does not count.
+    """
+    now = datetime.now(UTC)
+    for question in state.gates:
+        gate = _gate(question)
+        gate = gate.after((decision_of(row), row.at) for row in await kept.decisions(gate.name))
+        if gate.at(now) != _gate(question):
+            state = state.decided(gate.at(now))
+    counts: list[tuple[Decision, str]] = []
+    for decision in decisions:
+        gate_now, refused = await _judged(state, decision, agent, kept)
+        if refused is not None:
+            await kept.record(decision, now, refused, digest=None if gate_now is None else gate_now.digest)
+            raise InputError(refused)
+        if gate_now is not None:
+            counts.append((decision, gate_now.digest))
+            state = state.decided(gate_now.decided(decision))
+    for decision, digest in counts:
+        await kept.record(decision, now, None, digest=digest)
+    return state
+
+
+async def _judged(state: LoopState, decision: Decision, agent: Agent, kept: Kept) -> tuple[Gate | None, str | None]:
+    """Return the gate that a decision is on, and why it does not count; neither if it changes nothing."""
+    waiting = {str(question.tool_call_id): question for question in state.gates}
+    if decision.gate in waiting:
+        gate = _gate(waiting[decision.gate])
+        asked = next(call for call in state.open_calls if call.id == decision.gate)
+        call = ToolCall(id=asked.id, name=asked.name, arguments=gate.arguments)
+        problem = gate.problem(decision)
+        if problem is None and (denied := access_problem(agent.access.get("approve"), decision.by)):
+            problem = f"gate {gate.name}: {denied} decide it"
+        problem = problem or caller_problem(agent, call, decision)
+        return gate, problem or edit_problem(agent, call, decision, gate.rule)
+    if has := await has_counted(kept, decision):
+        return None, None
+    over = next((_gate(one).status for one in state.verdicts if one.tool_call_id == decision.gate), None)
+    why = "was decided already" if has is False else f"is not open; open: {', '.join(waiting) or 'none'}"
+    if over is not None:
+        why = f"was {over.replace('-', ' ')} already"
+    return None, f"gate {decision.gate} {why}"
+
+
+async def has_counted(kept: Kept, decision: Decision) -> bool | None:
+    """Whether this very decision has counted at its gate; None if none has."""
+    counted = await kept.decisions(decision.gate)
+    same = (decision_of(row) == decision.model_copy(update={"digest": row.digest}) for row in counted)
+    return any(same) if counted else None
+
+
+def decision_of(row: DecisionRecord) -> Decision:
+    """Return what a person decided, of a row of the audit trail."""
+    return Decision(**{name: getattr(row, name) for name in Decision.model_fields})
+
+
+def pending_approvals(state: LoopState) -> tuple[PendingApproval, ...]:
+    """Return what people are shown of the calls that wait for them."""
+    calls = {call.id: call for call in state.open_calls}
+    return tuple(_shown(question, calls[str(question.tool_call_id)]) for question in state.gates)
+
+
+def _shown(question: Question, call: ToolCall) -> PendingApproval:
+    gate = _gate(question)
+    return PendingApproval(
+        gate=gate.name,
+        tool=call.name,
+        arguments=gate.arguments,
+        message=gate.rule.message or question.question,
+        digest=gate.digest,
+        since=gate.since,
+        deadline=gate.deadline,
+        approvers=gate.rule.users,
+        quorum=gate.rule.quorum,
+        approved_by=gate.approved_by,
+    )
+
+
+def _gate(question: Question) -> Gate:
+    assert question.gate is not None
+    return Gate.read(question.gate)

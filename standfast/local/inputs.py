@@ -1,0 +1,258 @@
+"""What a caller brings to a run, read and checked before anything happens."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from pydantic import ValidationError
+
+from standfast.agent_loop import Decision, Gate, LoopState, access_problem, gate_problem, read_transcript, unanswered
+from standfast.agents import Agent
+from standfast.checkpoints import (
+    Checkpoint,
+    CheckpointKey,
+    InterruptedResponse,
+    Question,
+    RunResult,
+    check_signature,
+)
+from standfast.errors import InputError
+from standfast.llm import LLM
+from standfast.messages import Image, Message, clean_text, explain, read_images, size_over
+from standfast.stores.protocol import AgentStore
+
+Transcript = Sequence[Message | Mapping[str, Any]]
+Images = Sequence[Image | Mapping[str, Any]]
+GivenCheckpoint = Checkpoint | Mapping[str, Any] | str
+
+
+Handlers = Mapping[str, Callable[..., object]]
+
+
+class RunOptions(TypedDict, total=False):
+    """What `run`, `resume` and `run_streaming` take besides what the run is about; see `run`."""
+
+    llm: LLM | None
+    store: AgentStore | None
+    session_id: str | None
+    create_session: bool
+    max_stored_messages: int
+    user_id: str | None
+    tenant_id: str | None
+    tools: Handlers | None
+    instance_id: str | None
+    checkpoint_key: CheckpointKey | None
+
+
+def check_given(agent: object, user_id: str | None, max_stored_messages: object, tools: object) -> None:
+    """Refuse what no run can be made of.
+
+    Raises:
+        InputError: saying what.
+    """
+    if not isinstance(agent, Agent):
+        raise InputError(f"run() needs an Agent, got {agent!r}")
+    if isinstance(max_stored_messages, bool) or not isinstance(max_stored_messages, int) or max_stored_messages < 1:
+        raise InputError(f"max_stored_messages must be >= 1, got {max_stored_messages!r}")
+    if tools is not None and not isinstance(tools, Mapping):
+        raise InputError(f"tools must map names to handlers, got {tools!r}; tools are declared with the agent")
+    check_may_start(agent, user_id)
+
+
+@dataclass(frozen=True, slots=True)
+class RunInput:
+    """A message, a transcript or a checkpoint, and the answer to the checkpoint's question, or decisions.
+
+    Args:
+        messages: the transcript to start from, the checkpoint's if there is one.
+        is_signed: the checkpoint is one of ours, and says what was decided at its gates.
+    """
+
+    message: str | None
+    answer: str | None
+    messages: list[Message] | None
+    checkpoint: Checkpoint | None
+    decisions: tuple[Decision, ...] = ()
+    images: tuple[Image, ...] | None = None
+    is_signed: bool = False
+
+    @classmethod
+    def read(
+        cls,
+        message: str | None,
+        messages: Transcript | None,
+        checkpoint: GivenCheckpoint | None,
+        answer: str | None,
+        decisions: tuple[Decision, ...] = (),
+        *,
+        images: Images = (),
+        limit: int,
+        agent: str = "",
+        key: bytes | None = None,
+    ) -> "RunInput":
+        """Read what a caller gave; texts come out clean and at most `limit` bytes long.
+
+        Args:
+            agent, key: whose checkpoint it must be, and what it must be signed with; with anything if None.
+
+        Raises:
+            InputError: saying what cannot be used.
+        """
+        if messages is not None and checkpoint is not None:
+            raise InputError("give messages= or checkpoint=, not both")
+        if answer is not None and checkpoint is None:
+            raise InputError("an answer needs the checkpoint that asks for it")
+        if images and message is None:
+            raise InputError("images= go with a message=")
+        read = None if checkpoint is None else _read_checkpoint(checkpoint)
+        if read is not None and key is not None:
+            check_signature(read, agent, key)
+        given = messages if read is None else read.messages
+        return cls(
+            message=_read_text("message", message, limit),
+            answer=_read_text("answer", answer, limit),
+            messages=None if given is None else read_transcript(given),
+            checkpoint=read,
+            decisions=decisions,
+            images=read_images(images, limit),
+            is_signed=read is not None and key is not None,
+        )
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """The open questions of the checkpoint."""
+        if self.checkpoint is None:
+            return ()
+        pending = self.checkpoint.pending_tool_use_id
+        if self.checkpoint.questions is None and pending is not None:
+            return (Question(question="", tool_call_id=pending),)  # a checkpoint of the documents' four fields
+        return self.checkpoint.questions or ()
+
+    @property
+    def credible_questions(self) -> tuple[Question, ...]:
+        """The questions that a run may go on with. Whoever holds an unsigned checkpoint can write into it that a call
+        was approved, by whom it may be, and that time approves it: its gates are made anew from the agent.
+        """
+        return tuple(question for question in self.questions if self.is_signed or question.gate is None)
+
+    @property
+    def claimed_gates(self) -> tuple[Gate, ...]:
+        """The gates that an unsigned checkpoint says were open or decided."""
+        gates = (question.gate for question in self.questions if not self.is_signed)
+        return tuple(Gate.read(gate) for gate in gates if gate is not None)
+
+    @property
+    def decisions_as_shown(self) -> tuple[Decision, ...]:
+        """The decisions, each on what the checkpoint shows: nobody approves what it became when it was made anew."""
+        shown = {gate.name: gate.digest for gate in self.claimed_gates}
+        return tuple(
+            one if one.digest or one.gate not in shown else one.model_copy(update={"digest": shown[one.gate]})
+            for one in self.decisions
+        )
+
+    def check_questions(self) -> None:
+        """Refuse a checkpoint whose questions do not belong to calls that wait for a result."""
+        waiting = {call.id for call in unanswered(self.messages or [])}
+        for question in self.questions:
+            if question.tool_call_id is not None and question.tool_call_id not in waiting:
+                raise InputError(f"the checkpoint asks for call {question.tool_call_id}, which waits for no result")
+            if question.gate is not None and (problem := gate_problem(question.gate, question.tool_call_id)):
+                raise InputError(f"the checkpoint has a gate that cannot be used: {problem}")
+
+    def check_not_elsewhere(self, session_id: str, questions: tuple[Question, ...]) -> None:
+        """Refuse a session that waits at a gate of a workflow: what is decided there may run there at any moment."""
+        for question in questions:
+            if question.gate is not None and (workflow := question.gate.get("workflow")) is not None:
+                raise InputError(
+                    f"Session {session_id} waits for approval of call {question.tool_call_id} in the workflow "
+                    f"{workflow}: decide there. If that run is gone, start the session on Temporal again"
+                )
+
+    def session_for(self, session_id: str | None, has_store: bool) -> str | None:
+        """Return the session to run: the checkpoint's, if it has one.
+
+        A checkpoint of a session goes on in that session only. Gone on from twice, it would run later effects twice.
+        """
+        mine = None if self.checkpoint is None else self.checkpoint.session_id
+        if mine is None:
+            return session_id
+        if not has_store:
+            raise InputError(f"the checkpoint belongs to session {mine}: pass the store= that holds it")
+        if session_id not in (None, mine):
+            raise InputError(f"the checkpoint belongs to session {mine}, not to session {session_id}")
+        return mine
+
+    def check_session(self, session_id: str, questions: tuple[Question, ...], stored: list[Message]) -> None:
+        """Refuse an answer to what the session does not ask, or not any more."""
+        if not self.questions and self.answer is None:
+            return
+        asked = self.questions[0].tool_call_id if self.questions else None
+        now = questions[0].tool_call_id if questions else None
+        if any(question.gate is not None for question in (*self.questions, *questions)):
+            asked = now  # of several gates each is decided by itself, and the session knows which are
+        if bool(self.questions) != bool(questions) or asked != now or (self.messages or [])[-1:] != stored[-1:]:
+            what = f"the answer to call {asked} any more: it was answered, or" if self.questions else "an answer here:"
+            raise InputError(
+                f"Session {session_id} does not wait for {what} the session went on. "
+                "run() without message= returns where it is."
+            )
+
+    def not_in(self, stored: list[Message]) -> list[Message]:
+        """Return what the user said after the stored messages end: a run whose model failed has not written it."""
+        mine = self.messages or []
+        for end in range(len(mine), len(stored) - 1, -1):
+            rest = mine[end:]
+            if any(message.role != "user" for message in rest):
+                break
+            if mine[end - len(stored) : end] == stored:
+                return rest
+        return []
+
+
+def _read_text(what: str, text: object, limit: int) -> str | None:
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise InputError(f"{what} must be text, got {type(text).__name__}")
+    text = clean_text(text)
+    if size_over(text, limit):
+        raise InputError(f"{what} is longer than {limit:,} bytes: shorten it, or raise Loop(max_message_bytes=…)")
+    return text
+
+
+def _read_checkpoint(checkpoint: GivenCheckpoint) -> Checkpoint:
+    if isinstance(checkpoint, RunResult | InterruptedResponse):
+        raise InputError("checkpoint= is the result itself: pass its .checkpoint")
+    try:
+        if isinstance(checkpoint, str):
+            return Checkpoint.model_validate_json(checkpoint)
+        return Checkpoint.model_validate(checkpoint)
+    except ValidationError as error:
+        raise InputError(f"the checkpoint cannot be read: {explain(error)}") from error
+
+
+def check_may_start(agent: Agent, user: str | None) -> None:
+    """Refuse whom the agent does not let begin a run."""
+    if refused := access_problem(agent.access.get("start"), user):
+        raise InputError(f"Agent '{agent.name}': {refused} start it")
+
+
+def check_may_speak(state: LoopState, session_id: str | None) -> None:
+    """Refuse a message where it would get between a call and its result."""
+    where = f"Session {session_id}" if session_id else "The run"
+    if state.gates:
+        raise InputError(
+            f"{where} waits for approval of call {state.gates[0].tool_call_id}: give decisions=[…] before a new "
+            "message. run() without message= returns what waits."
+        )
+    if state.questions:
+        question = state.questions[0]
+        raise InputError(
+            f"{where} waits for the answer to {question.question!r} (call {question.tool_call_id}): give it with "
+            "resume(agent, checkpoint, answer) before a new message. run() without message= returns the checkpoint."
+        )
+    if state.open_calls and not state.recovering:
+        raise InputError(
+            f"the transcript ends with unanswered tool calls ({', '.join(call.id for call in state.open_calls)}): "
+            "run it without message= first"
+        )

@@ -1,0 +1,106 @@
+"""Runs an agent for a tool of another one: `ctx.agents.invoke`."""
+
+import hashlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from standfast.agents import Agent
+from standfast.checkpoints import InterruptedResponse
+from standfast.errors import InterruptError, SessionNotFoundError, StandfastError
+from standfast.messages import Usage
+from standfast.stores.protocol import SESSION_ID
+
+if TYPE_CHECKING:
+    from standfast.local.runs import Run
+
+MAX_DEPTH = 16  # agents that invoke each other for ever end here
+
+
+def check_depth(agent: Agent, depth: int) -> None:
+    """Refuse to invoke an agent below too many others."""
+    if depth >= MAX_DEPTH:
+        raise StandfastError(f"Agent '{agent.name}' is not invoked: agents invoke each other {MAX_DEPTH} deep already")
+
+
+def child_session(session: str, name: str) -> str:
+    """Return the session id of an agent that a call of this session runs."""
+    whole = f"{session}.{name}"
+    if SESSION_ID.fullmatch(whole):
+        return whole
+    # Too long, or a call id of characters that an id cannot have: what tells it from others is kept.
+    return f"{session[:150]}.{hashlib.blake2b(whole.encode(errors='replace'), digest_size=12).hexdigest()}"
+
+
+def call_digest(asked: str) -> str:
+    """Return what tells a call from all others, as its provider's id does not."""
+    return hashlib.blake2b(asked.encode(), digest_size=6).hexdigest()
+
+
+def session_of_call(session: str, call_id: str, asked: str) -> str:
+    """Return the session id of the agent that a call of the model is, where it has one."""
+    return child_session(session, f"{call_id}.{call_digest(asked)}")
+
+
+class Invocations:
+    """The agents that one tool call runs. They keep no session of their own.
+
+    Args:
+        make: makes the run of an agent: (agent, key, instance_id, user_id, tenant_id).
+        lost: makes the run that goes on with an agent that was lost on Temporal; None if there can be none.
+        key: the idempotency key of the call; those of the agents' calls begin with it.
+        depth: how many agents stand above.
+        spent: hears what each agent used, also of one that failed.
+    """
+
+    def __init__(
+        self,
+        make: "Callable[[Agent, str, str | None, str | None, str | None], Run]",
+        lost: "Callable[[Agent], Run] | None",
+        key: str,
+        depth: int,
+        spent: Callable[[Usage], None],
+    ) -> None:
+        self._make = make
+        self._lost = lost
+        self._key = key
+        self._depth = depth
+        self._spent = spent
+        self._counts: dict[str, int] = {}
+
+    async def invoke(
+        self,
+        agent: Agent,
+        *,
+        message: str,
+        instance_id: str | None = None,
+        user_id: str | None = None,
+        tenant_id: str | None = None,
+    ) -> dict[str, str]:
+        """Run an agent to its end and return `{"response": text}`; see `AgentInvoker`."""
+        check_depth(agent, self._depth)
+        # By what is asked, not by when: agents that run at once must have the same keys after a crash.
+        asked = repr((agent.name, message, instance_id, user_id, tenant_id)).encode(errors="replace")
+        name = hashlib.blake2b(asked, digest_size=6).hexdigest()
+        self._counts[name] = self._counts.get(name, 0) + 1
+        run = self._make(agent, f"{self._key}.{name}.{self._counts[name]}", instance_id, user_id, tenant_id)
+        return {"response": await self._response(agent, run, message)}
+
+    async def find(self, agent: Agent) -> str | None:
+        """Go on with the agent that the call is, which a Temporal run has left; see `AgentFinder`."""
+        check_depth(agent, self._depth)
+        try:
+            return None if self._lost is None else await self._response(agent, self._lost(agent), None)
+        except SessionNotFoundError:
+            return None
+
+    async def _response(self, agent: Agent, run: "Run", message: str | None) -> str:
+        try:
+            result = await run.go(message=message)
+        finally:
+            if run.usage is not None:
+                self._spent(run.usage)
+        if isinstance(result, InterruptedResponse):
+            raise InterruptError(result.question)
+        if result.status != "complete":
+            raise StandfastError(f"Agent '{agent.name}' ended with {result.status}: {result.error or result.response}")
+        return result.response

@@ -1,0 +1,160 @@
+"""What a pipeline's steps came to, kept so that no step runs again: in memory, or in a durable store as well."""
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from pydantic_core import to_json
+
+from standfast.agent_loop import Decision
+from standfast.errors import InputError, SessionAccessDeniedError, SessionConflictError
+from standfast.messages import read_json
+from standfast.pipeline_loop import Done
+from standfast.pipelines import Step
+from standfast.stores.kept_values import read_kept
+from standfast.stores.protocol import DecisionRecord, DurableStore
+
+
+class Kept:
+    """Values by key. The first that is kept under a key stays.
+
+    Args:
+        name: of the run in the store.
+        store: None keeps them for one call alone.
+    """
+
+    def __init__(self, name: str, store: DurableStore | None) -> None:
+        self.name, self._store = name, store
+        self._place = f"{name}/steps"  # beside what else a store keeps of a run
+        self._values: dict[str, Any] = {}
+        self._decisions: list[DecisionRecord] = []
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    async def find(self, key: str) -> bool:
+        """Look whether something is kept, and have it at hand then."""
+        if key not in self._values and self._store is not None:
+            text = await self._store.load_reply(f"{self._place}/{key}", 0)
+            if text is not None:
+                self._values[key] = self._read(key, text)
+        return key in self._values
+
+    async def keep(self, key: str, value: Any) -> Any:
+        """Keep a value of plain JSON data, and return the one that is kept."""
+        if self._store is not None:
+            text = to_json(value).decode()
+            value = self._read(key, await self._store.save_reply(f"{self._place}/{key}", 0, text))
+        return self._values.setdefault(key, value)
+
+    def _read(self, key: str, text: str) -> Any:
+        return read_kept(f"{key} of run {self.name}", text, read_json)
+
+    async def keep_type(self, key: str, step: Step[Any]) -> None:
+        """Keep, when a step begins, what its output is to be."""
+        if step.type_digest:
+            await self.keep(key, step.type_digest)
+
+    async def check_type(self, key: str, step: Step[Any], done: Done) -> None:
+        """Refuse an output that does not fit, if a deploy is to blame: the step began with another type.
+
+        Raises:
+            InputError: it is kept, so that it is read again by the type of the next version.
+        """
+        if done.reason in ("invalid-json", "schema-mismatch"):
+            began = self[key] if await self.find(key) else ""
+            if began != step.type_digest:
+                shape = getattr(step.shape, "__name__", str(step.shape))
+                raise InputError(
+                    f"{done.error}. What it said is kept. It began with another type, and today's is {shape}"
+                )
+
+    async def count(self, key: str) -> int:
+        """Return how many values are kept in a list, in the store alone."""
+        number = 0
+        while self._store is not None and await self._store.load_reply(f"{self._place}/{key}", number) is not None:
+            number += 1
+        return number
+
+    async def add(self, key: str, value: Any) -> None:
+        """Add to that list."""
+        if self._store is not None:
+            await self._store.save_reply(f"{self._place}/{key}", await self.count(key), to_json(value).decode())
+
+    async def begin(self, given: Any, who: Mapping[str, str | None]) -> None:
+        """Keep the input of a run, and who began it; one that was begun is the same, or gave none this time.
+
+        Raises:
+            InputError: it was begun with another input.
+            SessionAccessDeniedError: somebody else has begun it.
+        """
+        is_new = not await self.find("?input")
+        await self.keep("?who", dict(who))
+        await self.check(who)
+        if is_new or given is None:
+            await self.keep("?input", given)
+        elif self["?input"] != given:
+            raise InputError(f"Run {self.name} was begun with another input; give it another run_key, or no input")
+
+    async def check(self, who: Mapping[str, str | None]) -> None:
+        """Refuse who has not begun the run, if anybody has.
+
+        Raises:
+            SessionAccessDeniedError: somebody else has.
+        """
+        if await self.find("?who") and self["?who"] != dict(who):
+            raise SessionAccessDeniedError(self.name)
+
+    # --- decisions ---
+
+    async def decisions(self, gate: str) -> list[DecisionRecord]:
+        """Return what was decided at a gate and counted, in order."""
+        found = self._decisions if self._store is None else await self._store.load_decisions(self.name)
+        verdicts = [record for record in found if record.decision in ("approve", "reject")]
+        return [record for record in verdicts if record.gate == gate and record.refused is None]
+
+    async def editors(self) -> list[str | None]:
+        """Return who has put something else in the place of what was asked for, and counted."""
+        found = self._decisions if self._store is None else await self._store.load_decisions(self.name)
+        return [record.by for record in found if record.edit is not None and record.refused is None]
+
+    async def record(
+        self, decision: Decision, at: datetime, refused: str | None, key: str | None = None, digest: str | None = None
+    ) -> None:
+        """Record a decision, and why it did not count; once, if there is a key.
+
+        Args:
+            digest: of what the gate shows, unless the decision says what it was made on.
+        """
+        given = {"digest": digest, **decision.model_dump()}
+        record = DecisionRecord(run_key=self.name, at=at, refused=refused, key=key, **given)
+        if self._store is None:
+            self._decisions.append(record)
+        else:
+            await self._store.record_decision(record)
+
+
+@contextlib.asynccontextmanager
+async def held(names: Sequence[str], store: DurableStore, who: Mapping[str, str | None]) -> AsyncIterator[Kept]:
+    """Hold a run by all names that it may have, and give what is kept of it: by the name under which it was begun.
+
+    Args:
+        names: with a slash, as no session has it; that of today first.
+
+    Raises:
+        SessionAccessDeniedError: it is somebody else's, and in flight.
+        SessionConflictError: it is in flight.
+    """
+    async with contextlib.AsyncExitStack() as holds:
+        for name in sorted(names):  # in one order, so that of two versions at once one goes on
+            if not await store.hold(name):
+                await Kept(name, store).check(who)  # a stranger learns nothing, not even of the run
+                raise SessionConflictError(f"Run {name} is in flight; wait for it to end, then run it again")
+            holds.push_async_callback(store.let_go, name)
+        found = [Kept(name, store) for name in names]
+        begun = [kept for kept in found if await kept.find("?input")]
+        yield (begun or found)[0]

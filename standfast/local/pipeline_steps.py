@@ -1,0 +1,148 @@
+"""Runs what a step of a pipeline is: an agent, or a tool without a model. With a store each has a session of its own,
+so that a crash in the middle of it is repaired as that of any run.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from standfast.agent_loop import Decision
+from standfast.agents import Agent
+from standfast.checkpoints import InterruptedResponse, RunResult, StepResult
+from standfast.errors import InputError, TerminalError
+from standfast.llm import ToolDescription
+from standfast.local.inputs import RunOptions
+from standfast.local.pipeline_results import Kept
+from standfast.local.runs import Run
+from standfast.messages import LLMResponse, Message, ToolCall, error_text, explain
+from standfast.pipeline_loop import Done, read_answer, read_value
+from standfast.pipelines import Step
+from standfast.stores.protocol import DurableStore, session_key_of
+from standfast.tools import Tool
+
+
+class StepRunner:
+    """Runs the steps of one run of a pipeline.
+
+    Args:
+        name: of the run in the store.
+        options: of the agents' runs.
+    """
+
+    def __init__(self, kept: Kept, *, name: str, options: RunOptions) -> None:
+        self._kept, self._name, self._options = kept, name, options
+
+    async def run(
+        self, path: str, step: Step[Any], given: Any, decisions: Sequence[Decision]
+    ) -> StepResult | InterruptedResponse:
+        """Return what a step comes to, or what calls of its agent wait for.
+
+        Args:
+            given: the message for its agent, or the arguments for its tool.
+            decisions: on calls of its agent.
+        """
+        if step.run is not None:
+            one_call: RunOptions = {**self._options, "llm": _OneCall(step.run, given)}
+            return _of_tool(await self._go(path, Agent(step.name, tools=[step.run]), "Run.", one_call))
+        result = await self._go(path, cast(Agent, step.agent), given, self._options, decisions)
+        if isinstance(result, InterruptedResponse) and result.approvals and self._options.get("store") is not None:
+            return result
+        return _of_agent(result)
+
+    async def calls_of(self, path: str, step: Step[Any]) -> Kept:
+        """Return where the decisions on the calls of a step's agent are kept."""
+        session = step_session(self._name, path, await self._kept.count(f"{path}?failed"))
+        name = f"{cast(Agent, step.agent).name}/{session_key_of(self._options.get('tenant_id'), session)}"
+        return Kept(name, cast("DurableStore | None", self._options.get("store")))
+
+    async def _go(
+        self, path: str, agent: Agent, message: str, options: RunOptions, decisions: Sequence[Decision] = ()
+    ) -> RunResult | InterruptedResponse | str:
+        store, said = options.get("store"), False
+        if store is not None:
+            session = step_session(self._name, path, await self._kept.count(f"{path}?failed"))
+            key = session_key_of(options.get("tenant_id"), session)
+            said = await store.load_session(key) is not None
+            options = {**options, "session_id": session}
+        try:
+            return await Run(agent, **options).go(message=None if said else message, decisions=decisions)
+        except TerminalError as error:
+            return error_text(error)
+
+
+def begins_anew(step: Step[Any], result: StepResult) -> bool:
+    """Whether a later run begins a step anew that has failed; but not where a tool has, or may have, had its effect."""
+    has_run = result.status == "complete" or "tool-durability-error" in result.response
+    return step.run is None or not has_run
+
+
+def step_session(run: str, path: str, attempt: int) -> str:
+    """Return the id of the session of a step: what people can read of it, and what no other has."""
+    whole = f"{run}/{path}" + (f"~{attempt}" if attempt else "")
+    return f"{whole.replace('/', '.')[:150]}.{hashlib.blake2b(whole.encode(), digest_size=8).hexdigest()}"
+
+
+class _OneCall:
+    """A model that asks for one call, and then is done."""
+
+    def __init__(self, tool: Tool[..., Any], arguments: dict[str, Any]) -> None:
+        self._call = ToolCall(id="call", name=tool.name, arguments=arguments)
+
+    async def chat(self, messages: Sequence[Message], tools: Sequence[ToolDescription], **_: Any) -> LLMResponse:
+        done = any(message.role == "tool" for message in messages)
+        return LLMResponse(text="done") if done else LLMResponse(tool_calls=(self._call,))
+
+
+def _of_agent(result: RunResult | InterruptedResponse | str) -> StepResult:
+    match result:
+        case RunResult():
+            return StepResult(status=result.status, response=result.response, iterations=result.iterations)
+        case InterruptedResponse(approvals=(first, *_)):
+            text = f"its tool '{first.tool}' waits for approval, which takes a store"
+            return StepResult(status="error", response=text, iterations=result.checkpoint.iterations)
+        case InterruptedResponse():
+            text = f"its agent asks a question, which nobody can answer here: {result.question}"
+            return StepResult(status="error", response=text, iterations=result.checkpoint.iterations)
+        case str():
+            return StepResult(status="error", response=result)
+
+
+def _of_tool(result: RunResult | InterruptedResponse | str) -> StepResult:
+    if not isinstance(result, RunResult):
+        return _of_agent(result)
+    message = next((message for message in reversed(result.messages) if message.role == "tool"), None)
+    if message is None:
+        return StepResult(status="error", response=result.response)
+    return StepResult(status="complete" if message.status == "completed" else "error", response=message.content)
+
+
+def read_result(step: Step[Any], result: StepResult) -> tuple[Done, Any]:
+    """Return what a result means for its step, and the output that it is, as plain JSON data."""
+    if step.run is None:
+        return read_answer(step, result.status, result.response)
+    if result.status != "complete":
+        return Done(reason="tool-failed", error=f"Step '{step.name}': its tool failed: {result.response}"), None
+    return read_value(step, step.run.read_result(result.response))
+
+
+def nothing_of(name: str, missing: Sequence[str]) -> str:
+    """Return why a step cannot be taken for done."""
+    return (
+        f"resume_after={name!r} skips {', '.join(missing)}, of which previous_results has nothing: give the "
+        "step_results of the earlier run"
+    )
+
+
+def read_previous(given: Mapping[str, Any] | None) -> dict[str, StepResult]:
+    """Read the `step_results` of an earlier run.
+
+    Raises:
+        InputError: saying what cannot be used.
+    """
+    try:
+        return {path: StepResult.model_validate(result) for path, result in (given or {}).items()}
+    except (ValidationError, AttributeError) as error:
+        text = explain(error) if isinstance(error, ValidationError) else f"it is no mapping, but {given!r:.80}"
+        raise InputError(f"previous_results cannot be used: {text}") from error

@@ -1,0 +1,397 @@
+"""Runs pipelines in this process. What is next is decided in `pipeline_loop`; here functions are called, agents and
+tools run, and what they came to is kept.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, cast
+
+from standfast.agent_loop import Decision, Gate, GateRule, access_problem, digest_of
+from standfast.checkpoints import InterruptedResponse, PendingApproval, PipelineResult, StepResult
+from standfast.errors import InputError
+from standfast.local.events import PipelineEvent, StepCompleted, StepFailed, StepStarted
+from standfast.local.gates import GivenDecision, decision_of, has_counted, judge, read_decisions
+from standfast.local.inputs import RunOptions
+from standfast.local.outputs import read_in_time
+from standfast.local.pipeline_results import Kept, held
+from standfast.local.pipeline_steps import StepRunner, begins_anew, nothing_of, read_previous, read_result
+from standfast.messages import distinct_people
+from standfast.pipeline_loop import (
+    Action,
+    Done,
+    Ended,
+    Evaluate,
+    Evaluations,
+    PipelineState,
+    RunStep,
+    Todo,
+    plan,
+)
+from standfast.pipelines import Pipeline, Step
+from standfast.pipelines.paths import find, stage_index
+from standfast.stores.protocol import DurableStore, check_session_id, check_tenant_id, session_key_of
+from standfast.tools import Approval
+
+_LOG = logging.getLogger("standfast")
+
+OnProgress = Callable[[PipelineEvent], object]
+
+
+class PipelineRun:
+    """One call of `run_pipeline`."""
+
+    def __init__(
+        self, pipeline: Pipeline, options: RunOptions, run_key: str | None, on_progress: OnProgress | None
+    ) -> None:
+        self._pipeline = pipeline
+        self._store = store = cast("DurableStore | None", options.get("store"))
+        self._run_key = run_key
+        tenant = check_tenant_id(options.get("tenant_id"))
+        self._names = [f"{name}/{session_key_of(tenant, str(run_key))}" for name in pipeline.names]
+        self._who = {"user_id": options.get("user_id"), "tenant_id": options.get("tenant_id")}
+        self._on_progress = on_progress
+        self._state = PipelineState(plan(pipeline))
+        self._options = options
+        self._kept_by(Kept(self._names[0], store))
+        self._results: dict[str, StepResult] = {}
+        self._previous: dict[str, StepResult] = {}
+        self._skipped: tuple[str, ...] = ()
+        self._decisions: list[Decision] = []
+        self._own: Decision | None = None  # what going on after a gate means; nothing if that is approved already
+        self._judged: set[int] = set()  # of the decisions
+        self._places: dict[str, str] = {}  # where the verdicts of gates are kept, by path
+        self._waiting: dict[str, Gate | InterruptedResponse] = {}  # gates, and agents with calls that wait at theirs
+
+    def _kept_by(self, kept: Kept) -> None:
+        self._kept, self._runner = kept, StepRunner(kept, name=kept.name, options=self._options)
+
+    async def go(
+        self,
+        given: Any,
+        *,
+        resume_after: str | None,
+        previous_results: Mapping[str, Any] | None,
+        decisions: Sequence[GivenDecision],
+    ) -> PipelineResult:
+        """Run to the end, or to a gate that waits."""
+        self._previous = read_previous(previous_results)
+        self._decisions = list(read_decisions(decisions))
+        if resume_after is not None:
+            self._skip_to(resume_after)
+        for decision in self._decisions:
+            self._check_gate(decision.gate)
+        if self._store is None:
+            return await self._run(given)
+        async with held(self._names, self._store, self._who) as kept:
+            self._kept_by(kept)
+            return await self._run(given)
+
+    async def _run(self, given: Any) -> PipelineResult:
+        if refused := access_problem(self._pipeline.access.get("start"), self._who["user_id"]):
+            raise InputError(f"Pipeline '{self._pipeline.name}': {refused} start it")
+        is_new = not await self._kept.find("?input")
+        if is_new and given is None and self._store is not None and len(self._decisions) > (self._own is not None):
+            raise InputError(f"there is no run {self._run_key} of pipeline '{self._pipeline.name}' to decide on")
+        if is_new and given is None and self._pipeline.input is not None:
+            raise InputError(f'Workflow "{self._pipeline.name}" input validation failed: there is none, and no run '
+                             f"{self._run_key} that was begun")  # fmt: skip
+        if given is not None or is_new:
+            given = self._pipeline.write_input(self._pipeline.read_input(given))
+        await self._kept.begin(given, self._who)
+        ended = await self._advance()
+        await self._refuse_unused()
+        return self._result(ended)
+
+    def _skip_to(self, name: str) -> None:
+        """Take the stages before this one for done, and this one, too; a gate is approved by whoever says so."""
+        stages = self._pipeline.stages[: stage_index(self._pipeline, name) + 1]
+        self._skipped = tuple(stage.name for stage in stages)
+        if isinstance(stages[-1], Step) and stages[-1].kind == "approval":
+            self._skipped = self._skipped[:-1]
+            own = Decision(gate=name, decision="approve", by=self._who["user_id"])
+            self._decisions.append(own)
+            self._own = own
+        steps = [stage for stage in stages if isinstance(stage, Step) and stage.kind in ("agent", "tool")]
+        missing = [step.name for step in steps if step.name not in self._previous]
+        if missing and self._store is None:
+            raise InputError(nothing_of(name, missing))
+
+    # --- going on ---
+
+    async def _advance(self) -> Ended | None:
+        """Carry out what is next until the end; None if all that is left waits for people.
+
+        When something raises, nothing more is started, and what runs is waited for: it may be an effect.
+        """
+        running: dict[str, asyncio.Task[Done]] = {}
+        error: BaseException | None = None
+        try:
+            while True:
+                found = self._state.next_actions(running)
+                if isinstance(found, Ended) and error is None:
+                    return found
+                if isinstance(found, Todo) and error is None:
+                    self._start(found, running)
+                if not running and error is not None:
+                    raise error
+                if not running:
+                    return None
+                await asyncio.wait(running.values(), return_when=asyncio.FIRST_COMPLETED)
+                error = self._collect(running) or error
+        finally:
+            for task in running.values():
+                task.cancel()
+            await asyncio.gather(*running.values(), return_exceptions=True)
+
+    def _start(self, todo: Todo, running: dict[str, asyncio.Task[Done]]) -> None:
+        for action in todo.actions:
+            if action.key not in running and action.key not in self._waiting:
+                running[action.key] = asyncio.create_task(self._do(action))
+
+    def _collect(self, running: dict[str, asyncio.Task[Done]]) -> BaseException | None:
+        """Take in what has ended; returns what was raised."""
+        error: BaseException | None = None
+        for key in [key for key, task in running.items() if task.done()]:
+            task = running.pop(key)
+            if (raised := task.exception()) is not None:
+                error = error or raised
+            elif key not in self._waiting:
+                self._state = self._state.ended(key, task.result())
+        return error
+
+    async def _do(self, action: Action) -> Done:
+        try:
+            return await self._carry_out(action)
+        except Exception as error:  # what a user's function raises says where
+            error.add_note(f"at step '{action.path}' of pipeline '{self._pipeline.name}'")
+            raise
+
+    async def _carry_out(self, action: Action) -> Done:
+        is_kept = await self._kept.find(action.key)
+        if isinstance(action, Evaluate):
+            if not is_kept:
+                done, value = self._evaluations.evaluate(action)
+                if done.reason is not None:
+                    await self._kept.check_type(
+                        f"{action.path}?type", cast("Step[Any]", find(self._pipeline, action.path)), done
+                    )
+                    return done
+                await self._kept.keep(action.key, value)
+                if action.what == "input":
+                    await self._kept.keep_type(
+                        f"{action.path}?type", cast("Step[Any]", find(self._pipeline, action.path))
+                    )
+            return action.done(self._kept[action.key])
+        step = cast("Step[Any]", find(self._pipeline, action.path))
+        if step.kind == "approval":
+            place = await self._find_place(action.path)
+            is_kept = await self._kept.find(place)
+            return Done() if is_kept else await self._at_gate(action.path, cast(Approval, step.approval))
+        return await self._run_step(action, step, is_kept)
+
+    @property
+    def _evaluations(self) -> Evaluations:
+        return Evaluations(self._pipeline, self._state, lambda key: self._kept[self._places.get(key, key)], **self._who)
+
+    # --- agents and tools ---
+
+    async def _run_step(self, action: RunStep, step: Step[Any], is_kept: bool) -> Done:
+        path = action.path
+        if is_kept and await self._kept.find(f"{path}?result"):
+            self._results[path] = StepResult(**self._kept[f"{path}?result"])
+            return Done()
+        previous, is_skipped = self._previous.get(path), path.split("/")[0] in self._skipped
+        if previous is not None and (is_skipped or previous.status == "complete"):
+            return await self._came_to(path, step, previous)
+        if is_skipped:
+            raise InputError(nothing_of(self._skipped[-1], [path]))
+        if step.agent is None and step.run is None:
+            raise InputError(f'Step "{step.name}" has no agent assigned.')
+        tries = await self._kept.count(f"{path}?failed")
+        key = f"{path}?with{tries or ''}"  # anew after a failure: people may have edited what it is made of
+        if not await self._kept.find(key):
+            await self._kept.keep(key, step.make_input(self._evaluations.context(path)))
+            await self._kept.keep_type(f"{path}?type{tries or ''}", step)
+        self._tell(StepStarted(path))
+        decisions = [decision for decision in self._decisions if decision.gate.startswith(f"{path}/")]
+        self._judged.update(map(id, decisions))
+        own = [decision.model_copy(update={"gate": decision.gate.removeprefix(f"{path}/")}) for decision in decisions]
+        result = await self._runner.run(path, step, self._kept[key], own)
+        if isinstance(result, InterruptedResponse):
+            self._waiting[path] = result
+            return Done()
+        done = await self._came_to(path, step, result)
+        await self._kept.check_type(f"{path}?type{tries or ''}", step, done)
+        if done.reason is None:
+            self._tell(StepCompleted(path, result.iterations, result.response))
+        else:
+            await self._failed(path, step, result)
+            self._tell(StepFailed(path, done.reason, done.error or ""))
+        return done
+
+    async def _failed(self, path: str, step: Step[Any], result: StepResult) -> None:
+        """Note that a later run begins a step anew. What was approved is asked again then: a verdict counts once."""
+        if begins_anew(step, result):
+            for gate in self._places:
+                if self._places[gate] in self._kept:
+                    await self._kept.add(f"{gate}?again", path)
+            await self._kept.add(f"{path}?failed", result.response)
+
+    async def _came_to(self, path: str, step: Step[Any], result: StepResult) -> Done:
+        """Note what a step came to, and keep it if that is an output."""
+        self._results[path] = result
+        done, output = await read_in_time(step, lambda: read_result(step, result))
+        if done.reason is None:
+            await self._kept.keep(f"{path}?result", result.model_dump())
+            await self._kept.keep(path, output)
+        return done
+
+    def _tell(self, event: PipelineEvent) -> None:
+        if self._on_progress is None:
+            return
+        try:
+            self._on_progress(event)
+        except Exception as error:  # it only looks on
+            _LOG.warning("on_progress raised at step %s", event.step, exc_info=error)
+
+    # --- gates ---
+
+    def _agent_of(self, gate: str) -> tuple[str, Step[Any]] | None:
+        """Return the path and the step of the agent whose call a gate is of; None if the gate is a step itself."""
+        path, _, call = gate.rpartition("/")
+        try:
+            step = find(self._pipeline, path) if path and call else None
+        except InputError:
+            return None
+        return (path, step) if isinstance(step, Step) and step.agent is not None else None
+
+    def _check_gate(self, gate: str) -> None:
+        """Refuse what can be no gate: neither an approval, nor a call of an agent."""
+        if self._agent_of(gate) is not None:
+            return
+        try:
+            step = find(self._pipeline, gate)
+        except InputError as error:
+            raise InputError(f"{error} A gate is named by the path of its step, or by <step>/<id of a call>") from error
+        if not isinstance(step, Step) or step.approval is None:
+            text = f"Step '{gate}' of pipeline '{self._pipeline.name}' is no gate: it has no approval"
+            if isinstance(step, Step) and step.agent is not None:
+                text = f"{text}; the gate of a call of its agent is {gate}/<id of the call>"
+            raise InputError(text)
+
+    async def _find_place(self, path: str) -> str:
+        """Return where the verdict of a gate is kept: beside earlier ones, behind which a step has failed since."""
+        if path not in self._places:
+            self._places[path] = f"{path}?{count}" if (count := await self._kept.count(f"{path}?again")) else path
+        return self._places[path]
+
+    async def _at_gate(self, path: str, approval: Approval) -> Done:
+        now = datetime.now(UTC)
+        is_skipped = path.split("/")[0] in self._skipped
+        place = self._places[path]
+        key = f"{place}?gate"
+        if not await self._kept.find(key):
+            context = self._evaluations.context(path)
+            message, *later = (one.shown(context) for one in approval.chain)
+            more = {"later": [{"message": text, "digest": digest_of(place, text)} for text in later]} if later else {}
+            await self._kept.keep(key, {"message": message, "since": now.isoformat(), **more})
+        shown = self._kept[key]
+        gate = Gate(
+            name=path,
+            rule=GateRule.of(approval).asking(shown.get("later", ())),
+            digest=digest_of(place, shown["message"]),
+            since=datetime.fromisoformat(shown["since"]),
+            requesters=distinct_people([self._who["user_id"], *await self._kept.editors()]),
+        )
+        gate = gate.after((decision_of(row), row.at) for row in await self._kept.decisions(path)).at(now)
+        decisions = [decision for decision in self._decisions if decision.gate == path]
+        if is_skipped:  # whoever takes it for done decides so
+            decisions.append(Decision(gate=path, decision="approve", by=self._who["user_id"]))
+        for decision in decisions:
+            if decision is not self._own or gate.status != "approved":
+                gate = await self._decide(gate, decision, now)
+        if gate.status == "open":
+            self._waiting[path] = gate
+        if gate.failure is not None:
+            return Done(None, *gate.failure)
+        if gate.status == "approved":
+            await self._kept.keep(place, gate.output)
+        return Done()
+
+    async def _refuse_unused(self) -> None:
+        """Record decisions at gates that were not open, where there is a record, and say so."""
+        unused = [one for one in self._decisions if id(one) not in self._judged and one is not self._own]
+        if self._store is None or not unused:
+            return
+        problems = []
+        for decision in unused:
+            kept, own = await self._record_of(decision)
+            has = await has_counted(kept, own)
+            if has:
+                continue  # the same once more
+            why = "was decided already" if decision.gate in self._places or has is False else "is not reached yet"
+            problems.append(f"gate {decision.gate} {why}")
+            await self._kept.record(decision, datetime.now(UTC), problems[-1])
+        if problems:
+            raise InputError(f"{'; '.join(problems)}. What ran is kept: call again without these decisions")
+
+    async def _record_of(self, decision: Decision) -> tuple[Kept, Decision]:
+        """Return where a decision is recorded, and as what."""
+        agent = self._agent_of(decision.gate)
+        if agent is None:
+            return self._kept, decision
+        path, step = agent
+        own = decision.model_copy(update={"gate": decision.gate.removeprefix(f"{path}/")})
+        return await self._runner.calls_of(path, step), own
+
+    async def _decide(self, gate: Gate, decision: Decision, now: datetime) -> Gate:
+        self._judged.add(id(decision))
+        return await judge(gate, decision, now, self._kept, may=self._pipeline.access.get("approve"))
+
+    # --- the result ---
+
+    def _what_waits(self) -> list[tuple[str, str, Gate | PendingApproval]]:
+        """Return the gates that wait: their names, what they ask, and until when."""
+        found: list[tuple[str, str, Gate | PendingApproval]] = []
+        for path, waits in self._waiting.items():
+            if isinstance(waits, Gate):
+                found.append((path, waits.rule.message or self._kept[f"{self._places[path]}?gate"]["message"], waits))
+            else:
+                found += [(f"{path}/{item.gate}", item.message, item) for item in waits.approvals]
+        return found
+
+    def _result(self, ended: Ended | None) -> PipelineResult:
+        make = partial(
+            PipelineResult,
+            step_results=self._results,
+            outputs=self._evaluations.outputs(),
+            run_key=self._run_key,
+        )
+        if ended is None:
+            waiting = self._what_waits()
+            name, message, gate = waiting[0]
+            return make(
+                status="pending",
+                pending_step=name,
+                approval_message=message,
+                deadline=gate.deadline,
+                approved_by=gate.approved_by,
+                pending_steps=tuple(name for name, _, _ in waiting),
+                approvals=tuple(replace(item, gate=at) for at, _, item in waiting if isinstance(item, PendingApproval)),
+            )
+        if ended.reason is None:
+            return make(status="complete")
+        return make(status="error", failed_step=ended.failed_step, error_reason=ended.reason, error=ended.error)
+
+
+def check_run_key(run_key: str) -> str:
+    """Return a run key that is safe wherever it is used.
+
+    Raises:
+        InputError: it is not like a session id.
+    """
+    return check_session_id(run_key, "run_key")

@@ -1,0 +1,64 @@
+"""The gates of one run in this process: opened before its calls run, and closed by what people decide."""
+
+from collections.abc import Sequence
+from typing import cast
+
+from standfast.agent_loop import NOBODY_TO_ASK, Gate, LoopState
+from standfast.agents import Agent, AgentContext
+from standfast.local.gates import at_gates, at_new_gates
+from standfast.local.inputs import RunInput
+from standfast.local.pipeline_results import Kept
+from standfast.local.transcripts import RunTranscript
+from standfast.messages import ToolCall
+from standfast.stores.protocol import AgentStore, DurableStore
+
+
+class RunGates:
+    """The gates of a run; what is asked and decided is written to its transcript before anything runs.
+
+    Args:
+        is_invoked: an agent's tool has started the run, and nobody is there to be asked.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        context: AgentContext,
+        store: AgentStore | None,
+        transcript: RunTranscript,
+        *,
+        is_invoked: bool,
+    ) -> None:
+        self._agent = agent
+        self._context = context
+        self._store = store
+        self._transcript = transcript
+        self._is_invoked = is_invoked
+
+    @property
+    def _kept(self) -> Kept:
+        """The audit trail of the session."""
+        ledger = self._store if self._store is not None and self._store.durable else None
+        return Kept(f"{self._agent.name}/{self._transcript.log.session.id}", cast("DurableStore | None", ledger))
+
+    async def decide(self, given: RunInput, state: LoopState) -> LoopState:
+        """Take in decisions. What they let through is written before it runs, as only one run of a session can."""
+        decided = await at_gates(state, given.decisions_as_shown, self._agent, self._kept)
+        if decided.kept_questions != state.kept_questions:
+            await self._transcript.write(decided.kept_questions)
+        return decided
+
+    async def open(self, state: LoopState, calls: tuple[ToolCall, ...], claimed: Sequence[Gate] = ()) -> LoopState:
+        """Ask who must approve calls, and write that with them; `claimed` of an unsigned checkpoint.
+
+        In a store their time begins anew.
+        """
+        spoke = [message.by for message in self._transcript.messages]
+        requesters = [self._context.user_id, self._transcript.log.session.user_id, *spoke, *await self._kept.editors()]
+        asked_at = {gate.name: gate.since for gate in claimed} if self._store is None else {}
+        requesters += [person for gate in claimed for person in gate.requesters]
+        state = at_new_gates(state, calls, self._agent, requesters, asked_at)
+        if self._is_invoked:
+            state = state.unattended(NOBODY_TO_ASK)
+        await self._transcript.write(state.kept_questions)
+        return state

@@ -1,0 +1,400 @@
+"""Carries out one run in this process. No rule about agents is made here; `agent_loop` decides, this does."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import cast
+from uuid import uuid4
+
+from standfast.agent_loop import (
+    AskApproval,
+    AskHuman,
+    CallModel,
+    CallTools,
+    Finish,
+    LoopState,
+    OpenGates,
+    Settled,
+    answer_message,
+    correction,
+    next_action,
+    unanswered,
+)
+from standfast.agents import Agent, AgentContext, AgentIdentity
+from standfast.checkpoints import CheckpointKey, InterruptedResponse, RunResult, check_key, show_checkpoint
+from standfast.errors import InputError, TerminalError
+from standfast.llm import LLM, tools_to_descriptions
+from standfast.local.contexts import call_hook, coordinates, tool_contexts
+from standfast.local.dispatches import Fence
+from standfast.local.events import CheckpointReached, Event
+from standfast.local.gates import GivenDecision, pending_approvals, read_decisions
+from standfast.local.inputs import GivenCheckpoint, Handlers, Images, RunInput, Transcript, check_given, check_may_speak
+from standfast.local.invocations import Invocations, session_of_call
+from standfast.local.model_calls import ModelCalls, note_failure
+from standfast.local.outputs import output_problem
+from standfast.local.run_gates import RunGates
+from standfast.local.sessions import Log, open_log
+from standfast.local.tool_calls import ToolCalls
+from standfast.local.transcripts import RunTranscript
+from standfast.messages import Message, ToolCall, Usage, error_text
+from standfast.stores.protocol import AgentStore
+from standfast.tools import Terminated, ToolContext
+
+_LOG = logging.getLogger("standfast")
+
+
+class Run:
+    """One run, from opening its session to its result."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        *,
+        llm: LLM | None = None,
+        store: AgentStore | None = None,
+        session_id: str | None = None,
+        create_session: bool = True,
+        max_stored_messages: int = 200,
+        user_id: str | None = None,
+        tenant_id: str | None = None,
+        tools: Handlers | None = None,
+        instance_id: str | None = None,
+        checkpoint_key: CheckpointKey | None = None,
+        emit: Callable[[Event], None] | None = None,
+        invoked_by: str | None = None,
+        depth: int = 0,
+    ) -> None:
+        check_given(agent, user_id, max_stored_messages, tools)
+        self._agent = agent
+        self._llm = llm
+        self._store = store
+        self._session_id = session_id
+        self._create_session = create_session
+        self._keep = max_stored_messages
+        self._injected = dict(tools or {})
+        self._tools = {
+            name: tool.with_handler(self._injected[name]) if name in self._injected else tool
+            for name, tool in agent.tool_map.items()
+        }
+        self._key = check_key(checkpoint_key)
+        self._emit = emit
+        self._invoked_by = invoked_by
+        self._depth = depth
+        self._context = AgentContext(
+            AgentIdentity(instance_id or uuid4().hex, agent.name), agent.new_state(), user_id, tenant_id
+        )
+        self.usage: Usage | None = None
+        self._counts: dict[str, int] = {}
+        self._nested_usage: dict[str, Usage] = {}  # of agents that calls of the turn ran, by the call's id
+        self._terminal: TerminalError | None = None
+        self._log: Log
+        self._state: LoopState  # before the action that is being carried out
+        self._transcript: RunTranscript
+        self._gates: RunGates
+        self._model = ModelCalls(agent, llm, tools_to_descriptions(self._tools), emit)
+
+    async def go(
+        self,
+        *,
+        message: str | None = None,
+        images: Images = (),
+        messages: Transcript | None = None,
+        checkpoint: GivenCheckpoint | None = None,
+        answer: str | None = None,
+        decisions: Sequence[GivenDecision] = (),
+    ) -> RunResult | InterruptedResponse:
+        """Run to the end, or to a question."""
+        given = RunInput.read(
+            message, messages, checkpoint, answer, read_decisions(decisions), images=images,
+            limit=self._agent.loop.max_message_bytes, agent=self._agent.name, key=self._key,
+        )  # fmt: skip
+        session_id = given.session_for(self._session_id, self._store is not None)
+        async with open_log(
+            self._store,
+            self._agent,
+            session_id,
+            create=self._create_session,
+            user_id=self._context.user_id,
+            tenant_id=self._context.tenant_id,
+        ) as self._log:
+            self._transcript = RunTranscript(
+                self._log, self._model, self._written_state, self._emit, self._agent.name, self._key
+            )
+            self._gates = RunGates(
+                self._agent, self._context, self._store, self._transcript, is_invoked=self._invoked_by is not None
+            )
+            self._state = self._begin(given)
+            try:
+                await call_hook(self._agent.on_start, self._context)
+                prompt = await self._agent.system_prompt(self._context)
+                try:
+                    state = await self._take_in(given, self._state)
+                    self._model.show([Message(role="system", content=prompt), *self._transcript.messages])
+                    result = await self._loop(state)
+                finally:
+                    await self._log.flush()
+            except Exception as error:  # tools may have run: who hears of it hears what they came to
+                show_checkpoint(error, self._transcript.checkpoint(self._state))
+                raise
+            if self._log.has_written:
+                await self._log.prune(len(self._transcript.messages), self._keep)
+            return result
+
+    # --- where the run begins ---
+
+    def _begin(self, given: RunInput) -> LoopState:
+        """Find the transcript that the run starts from, and the state it is in. Nothing is done or written yet."""
+        log, questions = self._log, given.credible_questions
+        if not log.is_new:
+            if given.messages is not None and given.checkpoint is None:
+                raise InputError(
+                    f"Session {log.session_id} has messages of its own: leave out messages= or session_id="
+                )
+            self._context.state = self._agent.read_state(log.session.state)
+            questions = log.session.questions or ()
+            given.check_not_elsewhere(str(log.session_id), questions)
+            unwritten = given.not_in(log.messages)
+            given.check_session(str(log.session_id), questions, log.messages)
+            self._transcript.begin([*log.messages, *unwritten], unwritten)
+        elif given.checkpoint is not None and given.checkpoint.session_id is not None:
+            raise InputError(f"the checkpoint belongs to session {log.session_id}, which is not in this store")
+        elif given.messages is not None:
+            self._transcript.begin(given.messages, given.messages)
+            given.check_questions()
+        if not self._transcript.messages and given.message is None:
+            there = f"session {log.session_id} has no messages yet" if self._session_id else "no session was named"
+            raise InputError(f"nothing to run, {there}: give message=, messages= or checkpoint= to begin")
+        used = log.session.used_by(self._transcript.unwritten)
+        state = LoopState(
+            loop=self._agent.loop,
+            tools=self._tools,
+            on_terminal_tool_error=self._agent.on_terminal_tool_error,
+            fallbacks=tuple(self._agent.fallback_models),
+            session_usage=used if self._agent.loop.has_session_budget else None,
+        )
+        if given.checkpoint is not None:
+            usage = given.checkpoint.usage if given.checkpoint.usage.total_tokens else None
+            state = replace(state, iterations=given.checkpoint.iterations, usage=usage)
+        state = state.fold(self._transcript.messages, recovering=not log.is_new, questions=questions)
+        if given.message is not None:
+            check_may_speak(state, self._log.session_id)
+        return state
+
+    async def _take_in(self, given: RunInput, state: LoopState) -> LoopState:
+        """Take in the answer or message: an answer without a question is a message, an empty one nothing."""
+        message = given.message
+        if state.unasked and given.claimed_gates:
+            state = await self._gates.open(state, state.unasked, given.claimed_gates)
+        if state.gates or given.decisions:
+            state = await self._gates.decide(given, state)
+        if given.answer is not None and state.gates:
+            call_id = state.gates[0].tool_call_id
+            raise InputError(f"call {call_id} waits to be approved, not for an answer: give decisions=[…]")
+        if given.answer is not None and state.questions:
+            state = await self._take_answer(given.answer, state)
+        elif given.answer:
+            message = given.answer
+        if message is None:
+            return await self._transcript.hear(state)
+        if state.open_calls:
+            # Orphans are answered before the user's new message, so that results follow their calls.
+            state = await self._call_tools(state, cast(CallTools, next_action(state)))
+            check_may_speak(state, self._log.session_id)
+        state = await self._transcript.hear(state)
+        self._transcript.add([Message(role="user", content=message, images=given.images, by=self._context.user_id)])
+        return state.told()
+
+    async def _take_answer(self, answer: str, state: LoopState) -> LoopState:
+        call_id, usage = state.questions[0].tool_call_id, state.questions[0].usage
+        state = state.answered()
+        if call_id is None:
+            result = Message(role="user", content=answer, by=self._context.user_id)
+        else:
+            names = {call.id: call.name for call in unanswered(self._transcript.messages)}
+            result = Message(
+                role="tool", content=answer, tool_call_id=call_id, tool_name=names.get(call_id), status="completed",
+                usage=usage, by=self._context.user_id,
+            )  # fmt: skip
+        self._transcript.add([result])
+        await self._transcript.write(state.kept_questions)
+        # An answer is written when it comes, which may be after the results of later calls.
+        self._transcript.put_in_order()
+        return state
+
+    # --- the loop ---
+
+    async def _loop(self, state: LoopState) -> RunResult | InterruptedResponse:
+        while True:
+            self._state = state
+            match next_action(state):
+                case CallModel() as action:
+                    state = await self._call_model(state, action)
+                case OpenGates(calls):
+                    state = await self._gates.open(state, calls)
+                case AskApproval(gates):
+                    await self._transcript.write_rest(state)
+                    shown, waits = self._transcript.checkpoint(state), pending_approvals(state)
+                    return InterruptedResponse(gates[0].question, shown, self._log.session_id, waits)
+                case CallTools() as action:
+                    state = await self._call_tools(state, action)
+                    done = state.iterations
+                    if self._emit is not None and done and done % self._agent.loop.checkpoint_interval == 0:
+                        self._emit(CheckpointReached(self._transcript.checkpoint(state)))
+                case AskHuman(question):
+                    await self._transcript.write_rest(state)
+                    shown = self._transcript.checkpoint(state)
+                    return InterruptedResponse(question.question, shown, self._log.session_id)
+                case Finish() as finish:
+                    is_whole = finish.status == "complete"
+                    problem = await output_problem(self._agent, finish.response) if is_whole else None
+                    if problem is None or not state.may_correct:
+                        return await self._finish(state, finish, problem)
+                    self._transcript.add([Message(role="user", content=correction(problem))])
+                    await self._transcript.write()  # the answer was paid for, whatever becomes of the next
+                    state = state.corrected()
+
+    async def _call_model(self, state: LoopState, action: CallModel) -> LoopState:
+        try:
+            response = await self._model.ask(action)
+        except Exception as error:
+            note_failure(self._agent, action.model, error)
+            return state.failed(error_text(error))
+        message = answer_message(
+            response,
+            turn=self._last_seq,  # so that ids do not repeat after pruning
+            taken=self._transcript.call_ids,
+            tools=self._tools.keys(),
+            limit=self._agent.loop.max_message_bytes,
+            model=action.model,
+        )
+        self._transcript.add([message])
+        for call in message.tool_calls or ():
+            self._counts[call.name] = self._counts.get(call.name, 0) + 1
+        state = state.replied(message)
+        self.usage = state.usage
+        if message.tool_calls and not state.unasked:  # a final text is written with the state that on_complete leaves
+            try:
+                await self._transcript.write()
+            except asyncio.CancelledError:
+                await self._give_up(state, self._tool_calls(state, CallTools(())).outcomes())
+                raise
+        return state
+
+    async def _call_tools(self, state: LoopState, action: CallTools) -> LoopState:
+        calls = self._tool_calls(state, action)
+        try:
+            await self._transcript.write_rest(state)  # no handler runs before what asks for it is stored
+            await calls.run()
+        except asyncio.CancelledError:
+            await self._give_up(state, calls.outcomes())
+            raise
+        outcomes = calls.outcomes()
+        self._terminal = next((outcome.error for _, outcome in outcomes if isinstance(outcome, Terminated)), None)
+        used, self._nested_usage = self._nested_usage, {}
+        results = state.results(outcomes, used)
+        self._transcript.add(results)
+        state = state.settled(outcomes, used)
+        await self._transcript.write(state.kept_questions)
+        if self._transcript.messages[-len(results) - 1].role == "tool":  # some calls of the turn had results before
+            self._transcript.put_in_order()
+        for usage in used.values():
+            state = state.spent(usage)
+        self.usage = state.usage
+        return state
+
+    def _tool_calls(self, state: LoopState, action: CallTools) -> ToolCalls:
+        write = partial(self._transcript.write, state.kept_questions)
+        fence = Fence(write, self._store, *coordinates(self._transcript.messages, self._last_seq, self._log.key))
+        return ToolCalls(self._tools, state, action, self._contexts(), fence, self._emit)
+
+    async def _give_up(self, state: LoopState, outcomes: list[Settled]) -> None:
+        """Keep what is known when the run is cancelled, so that the session can be resumed."""
+        self._transcript.add(state.results(outcomes, self._nested_usage))
+        try:
+            await self._transcript.write(state.asked(outcomes, self._nested_usage))
+        except Exception as error:  # it must not take the place of the cancel
+            _LOG.warning("Agent %s: results were lost when its run was cancelled: %s", self._agent.name, error)
+
+    @property
+    def _last_seq(self) -> int:
+        return self._log.last_seq + len(self._transcript.unwritten)
+
+    def _contexts(self) -> Callable[[ToolCall, int], ToolContext]:
+        return tool_contexts(
+            self._transcript.messages,
+            self._last_seq,
+            run_key=self._log.key if self._invoked_by is None or self._store is not None else self._invoked_by,
+            session_id=self._log.session_id,
+            who=self._context,
+            invoker=lambda key, call_id: Invocations(
+                self._invoked, self._lost(key, call_id), key, self._depth, partial(self._count_nested, call_id)
+            ),
+        )
+
+    def _invoked(
+        self,
+        agent: Agent,
+        key: str,
+        instance_id: str | None,
+        user_id: str | None,
+        tenant_id: str | None,
+        session_id: str | None = None,
+    ) -> "Run":
+        return Run(
+            agent,
+            llm=self._llm,
+            tools=self._injected,
+            instance_id=instance_id,
+            user_id=self._context.user_id if user_id is None else user_id,
+            tenant_id=self._context.tenant_id if tenant_id is None else tenant_id,
+            invoked_by=key,
+            depth=self._depth + 1,
+            store=None if session_id is None else self._store,
+            session_id=session_id,
+            create_session=False,
+        )
+
+    def _lost(self, key: str, call_id: str) -> "Callable[[Agent], Run] | None":
+        """Return what makes the run that goes on with the agent that a call is, in its session from Temporal."""
+        if self._store is None or not self._store.durable:
+            return None
+        session_id = session_of_call(str(self._log.session_id), call_id, key.removesuffix(f"/{call_id}"))
+        return lambda agent: self._invoked(agent, key, None, None, None, session_id)
+
+    def _count_nested(self, call_id: str, usage: Usage) -> None:
+        self._nested_usage[call_id] = usage + self._nested_usage.get(call_id)
+
+    def _written_state(self) -> str:
+        return self._agent.write_state(self._context.state)
+
+    # --- how the run ends ---
+
+    async def _finish(self, state: LoopState, finish: Finish, error: str | None) -> RunResult:
+        error = finish.response if finish.status == "error" else error
+        ending = finish if error is None else replace(finish, status="error")
+        try:
+            if ending.hook is not None:
+                await call_hook(getattr(self._agent, ending.hook), self._context)
+        finally:
+            changed = self._written_state() != self._log.session.state
+            if finish.hook is not None and (self._transcript.unwritten or changed):
+                await self._transcript.write()
+        if finish.raises and self._terminal is not None:
+            raise self._terminal
+        budget = self._agent.loop.budget
+        return RunResult(
+            status=ending.status,
+            response=finish.response,
+            messages=tuple(self._transcript.messages),
+            iterations=state.iterations,
+            checkpoint=self._transcript.checkpoint(state),
+            session_id=self._log.session_id,
+            usage=state.usage,
+            budget_percent=state.usage.total_tokens / budget.max * 100 if budget and state.usage else None,
+            output=self._agent.read_output(finish.response) if ending.status == "complete" else None,
+            error=error,
+            tool_call_summary=self._counts or None,
+            compression_count=self._model.compressions if self._agent.loop.context_compression else None,
+        )

@@ -1,0 +1,224 @@
+"""The record of a run: which session it writes to, and what of it is already written."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from functools import partial
+from uuid import uuid4
+
+from standfast.agent_loop import mended
+from standfast.agents import Agent
+from standfast.checkpoints import Question
+from standfast.errors import (
+    InputError,
+    MemoryStoreNotDurableError,
+    SessionAccessDeniedError,
+    SessionConflictError,
+    SessionNotFoundError,
+    StoreError,
+)
+from standfast.local.at_work import check_not_at_work, hold
+from standfast.local.cancellation import to_the_end, uninterrupted
+from standfast.local.unheard import Unheard
+from standfast.messages import Message, clean_text, usage_of
+from standfast.stores.protocol import (
+    AgentStore,
+    Ledger,
+    Session,
+    check_session_id,
+    check_tenant_id,
+    session_id_of,
+    session_key_of,
+)
+
+_LOG = logging.getLogger("standfast")
+_RETRY_DELAYS = (0.05, 0.2, 1.0)  # seconds; a locked database has waited for its own timeout each time
+
+
+class Log:
+    """A run's session: what was in it, and how more is written.
+
+    A durable store is written to at once. A memory store gets everything at the end, and without a store nothing
+    is written at all.
+    """
+
+    def __init__(self, store: AgentStore | None, session: Session, messages: list[Message], *, is_new: bool) -> None:
+        if session.usage is None and messages:  # written by who keeps no account
+            session = session.model_copy(update={"usage": usage_of(messages)})
+        self.session = session
+        self.messages = messages
+        self.is_new = is_new
+        self.last_seq = session.last_seq
+        self.key = session.key
+        self._version = session.version
+        self._store = store
+        self._unwritten: list[Message] = []
+        self._run = uuid4().hex[:16]
+        self._writes = 0
+
+    @property
+    def has_written(self) -> bool:
+        return self._writes > 0
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether there is such a session: a run whose first model call failed has not written one."""
+        return not self.is_new or self.has_written
+
+    @property
+    def unheard(self) -> Unheard | None:
+        """What was said to the session that nobody has heard; None where nothing can be."""
+        return Unheard(self.session, self._store) if isinstance(self._store, Ledger) and not self.is_new else None
+
+    @property
+    def session_id(self) -> str | None:
+        return None if self._store is None else session_id_of(self.session.id)
+
+    async def write(self, messages: Sequence[Message], state: str, questions: tuple[Question, ...] = ()) -> None:
+        """Record messages together with the agent's state and the open questions, all or nothing."""
+        session, usage = self.session, self.session.used_by(messages)
+        if (state, questions, None, usage) != (
+            session.state, session.questions or (), session.run_key, session.usage,
+        ):  # fmt: skip
+            ours = {"state": state, "questions": questions or None, "workflow_id": None, "run_key": None}
+            session = session.model_copy(update={**ours, "usage": usage})
+        self._writes += 1
+        if self._store is None or not self._store.durable:
+            self._unwritten.extend(messages)
+            self.last_seq += len(messages)
+            self.session = session
+            return
+        try:
+            self.last_seq = await self._append(self._store, session, messages, _RETRY_DELAYS)
+        except asyncio.CancelledError:
+            # It may have landed or not. The same write again does no harm, and tells; only then may the run end.
+            try:
+                self.last_seq = await to_the_end(partial(self._append, self._store, session, messages, ()))
+                self._version, self.session = self._version + 1, session
+            except Exception as error:  # it must not take the place of the cancel
+                _LOG.warning("Session %s: a cancelled run could not write: %s", session.id, error)
+            raise
+        self._version, self.session = self._version + 1, session
+
+    async def _append(
+        self, store: AgentStore, session: Session, messages: Sequence[Message], delays: tuple[float, ...]
+    ) -> int:
+        """Write, and try again for a while: what a store refuses now are the results of effects that are done."""
+        append = partial(
+            store.append_messages_atomic,
+            session.id,
+            messages,
+            session,
+            write_key=f"{self._run}.{self._writes}",
+            expected_seq=self.last_seq,
+            expected_version=self._version,
+        )
+        for delay in delays:
+            try:
+                return await append()
+            except StoreError:
+                await asyncio.sleep(delay)
+        return await append()
+
+    async def flush(self) -> None:
+        """Write what a memory store has not got yet."""
+        if self._store is not None and not self._store.durable and self._unwritten:
+            await self._store.save_session(self.session)
+            await self._store.append_messages(self.session.id, self._unwritten, self.session)
+            self._unwritten = []
+
+    async def prune(self, stored: int, keep: int) -> None:
+        """Prune a session of `stored` messages to `keep`. The run is recorded by then: a failure waits for the next."""
+        if self._store is not None and stored > keep:
+            try:
+                await self._store.prune_messages(self.session.id, keep)
+            except StoreError as error:
+                _LOG.warning("Session %s was not pruned: %s", self.session.id, error)
+
+
+@asynccontextmanager
+async def open_log(
+    store: AgentStore | None,
+    agent: Agent,
+    session_id: str | None,
+    *,
+    create: bool,
+    user_id: str | None,
+    tenant_id: str | None,
+) -> AsyncIterator[Log]:
+    """Open a session for one run, which then holds it: no other run may begin on it until this one has ended.
+
+    Raises:
+        InputError: a malformed session id, or the session of another agent.
+        SessionNotFoundError: `create` is False and there is none.
+        SessionAccessDeniedError: it belongs to another user or tenant.
+        SessionConflictError: another run holds it.
+        MemoryStoreNotDurableError: a memory store does not know it, and could not keep it.
+    """
+    if session_id is not None:
+        check_session_id(session_id)
+        if store is None:
+            raise InputError(f"session_id={session_id!r} needs a store to find the session in: pass store=")
+    new = Session(
+        id=session_key_of(check_tenant_id(tenant_id), session_id or f"sess_{uuid4()}"),
+        agent_name=agent.name,
+        user_id=_check_user(user_id),
+        tenant_id=tenant_id,
+        created_at=datetime.now(UTC),
+    )
+    if store is None:
+        yield Log(None, new, [], is_new=True)
+        return
+    _check_store(store)
+    if not await hold(store, new.id):
+        held = await store.load_session(new.id)
+        if held is not None:
+            check_access(held, agent, user_id, tenant_id)  # a stranger learns nothing, not even of the run
+        raise SessionConflictError(
+            f"Session {session_id_of(new.id)} has a run in flight; wait for it to end, then run again"
+        )
+    try:
+        session = await store.load_session(new.id) if session_id else None
+        await _check_free(store, new, agent, session)
+        if session is None:
+            if session_id and not store.durable:
+                raise MemoryStoreNotDurableError(f"Session {session_id} is unknown to this memory store")
+            if session_id and not create:
+                raise SessionNotFoundError(session_id)
+            yield Log(store, new, [], is_new=True)
+            return
+        messages = await store.load_messages(session.id)
+        yield Log(store, session, mended(messages), is_new=False)
+    finally:
+        await uninterrupted(partial(store.let_go, new.id))
+
+
+async def _check_free(store: AgentStore, new: Session, agent: Agent, session: Session | None) -> None:
+    """Refuse a session that is another's, or at which a Temporal run is at work."""
+    if session is not None:
+        check_access(session, agent, new.user_id, new.tenant_id)
+    await check_not_at_work(store, new.id)
+
+
+def _check_store(store: object) -> None:
+    for needed in ("durable", "hold", "let_go", "append_messages_atomic"):
+        if not hasattr(store, needed):
+            raise InputError(f"store must be a store, such as sqlite_store('a.db'); {store!r:.80} has no {needed!r}")
+
+
+def _check_user(value: object) -> str | None:
+    if value is None or (isinstance(value, str) and value and clean_text(value) == value):
+        return value
+    raise InputError(f"user_id must be text without NUL or lone surrogates, or None, got {value!r}")
+
+
+def check_access(session: Session, agent: Agent, user_id: str | None, tenant_id: str | None) -> None:
+    """Refuse a stranger, and another agent. A session without an owner is anybody's, and stays so."""
+    if session.user_id not in (None, user_id) or session.tenant_id not in (None, tenant_id):
+        raise SessionAccessDeniedError(session_id_of(session.id))
+    if session.agent_name not in agent.names:
+        raise InputError(
+            f"Session {session_id_of(session.id)} belongs to agent '{session.agent_name}', not to '{agent.name}'"
+        )

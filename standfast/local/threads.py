@@ -1,0 +1,73 @@
+"""Runs handlers for as long as they may take, and plain functions beside the event loop."""
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from standfast.agent_loop import ToolFacts, cut_off
+from standfast.tools import Outcome, ToolContext
+
+
+async def bounded(
+    ask: Callable[..., Awaitable[Outcome | None]],
+    tool: ToolFacts,
+    name: str,
+    arguments: dict[str, Any] | str,
+    context: ToolContext,
+    *,
+    limit: int,
+    seconds: float | None,
+) -> Outcome | None:
+    """Run one attempt, or one look by `verify`, and cut it off after so many `seconds`.
+
+    Args:
+        ask: the tool's `attempt` or `ask_whether_it_happened`.
+        tool: what its being cut off is judged by.
+        limit: the largest result in bytes.
+    """
+    try:
+        async with asyncio.timeout(seconds) as until:
+            return await ask(arguments, context, limit=limit, in_thread=partial(in_thread, limit=until))
+    except TimeoutError:
+        assert seconds is not None
+        return cut_off(tool, name, seconds)
+
+
+async def in_thread(call: Callable[[], Any], *, limit: asyncio.Timeout) -> Any:
+    """Run a function that may block in a thread of its own, and return what it returns.
+
+    Of its own, because in a pool it could wait for a place, and start after its timeout had already been reported;
+    a daemon, because a function that hangs must not keep the process from ending. When the run is cancelled, the
+    function is waited for: it cannot be stopped, and an outcome that will soon be known should not be called unknown.
+    Past `limit` it is given up.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        try:
+            report, value = future.set_result, context.run(call)
+        except StopIteration:  # a future cannot carry it
+            report, value = future.set_exception, RuntimeError("the tool raised StopIteration")
+        except BaseException as error:
+            report, value = future.set_exception, error
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody listens
+            loop.call_soon_threadsafe(lambda: None if future.done() else report(value))
+
+    threading.Thread(target=work, name="tool", daemon=True).start()
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        try:
+            if limit.expired():
+                raise
+            await asyncio.wait({future})
+        except asyncio.CancelledError:
+            future.cancel()  # given up: nobody asks for what it comes to
+            raise
+        return future.result()

@@ -1,0 +1,150 @@
+"""Carries out tool calls in this process: batches, retries, timeouts, and what a cancel leaves behind."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, cast
+
+from standfast.agent_loop import CallTools, LoopState, Settled, cancelled, not_found, result_message, with_edit
+from standfast.local.cancellation import Cancellation
+from standfast.local.dispatches import Fence
+from standfast.local.events import Event, ToolEnded, ToolStarted
+from standfast.local.threads import bounded
+from standfast.messages import ToolCall
+from standfast.tools import Cancelled, Failed, Outcome, Tool, ToolContext, Unknown
+
+
+class ToolCalls:
+    """The calls of one turn, and what is to be done with them.
+
+    Args:
+        context: makes the context of an attempt.
+        fence: crossed before a call runs that may have run before.
+        emit: hears of every start and end; None if nobody listens.
+    """
+
+    def __init__(
+        self,
+        tools: Mapping[str, Tool[..., Any]],
+        state: LoopState,
+        action: CallTools,
+        context: Callable[[ToolCall, int], ToolContext],
+        fence: Fence,
+        emit: Callable[[Event], None] | None,
+    ) -> None:
+        self._tools = tools
+        self._state = state
+        self._action = action
+        self._context = context
+        self._fence = fence
+        self._emit = emit
+        self._outcomes: dict[str, Outcome] = {call.id: outcome for call, outcome in action.settled}
+        if action.recovering:
+            # Until it is known better: an earlier process may have started them, whatever stops this one.
+            lost = (call for batch in action.batches for call in batch if not tools[call.name].safe_to_retry)
+            self._outcomes.update((call.id, Unknown()) for call in lost)
+        self._stopped_by: str | None = None
+
+    def outcomes(self) -> list[Settled]:
+        """Return the outcome of every call of the turn, in call order; what has none was never started."""
+        reason = f"Not run: {self._stopped_by or 'the run was cancelled before this call started'}"
+        return [(call, self._outcomes.get(call.id, Cancelled(reason))) for call in self._state.open_calls]
+
+    async def run(self) -> None:
+        """Carry the action out. If this is cancelled, `outcomes()` tells what became of each call."""
+        recovering = self._action.recovering
+        for batch in self._action.batches:
+            if self._stopped_by is not None:
+                return
+            if len(batch) == 1:
+                await self._call(batch[0], recovering)
+            else:
+                await self._together(batch, recovering)
+
+    async def _together(self, batch: tuple[ToolCall, ...], recovering: bool) -> None:
+        slots = asyncio.Semaphore(self._state.loop.max_tool_concurrency)
+
+        async def one(call: ToolCall) -> None:
+            async with slots:
+                if self._stopped_by is None:
+                    await self._call(call, recovering)
+
+        tasks = {asyncio.create_task(one(call)) for call in batch}
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            # Each is cancelled once, and waited for: a plain function among them ends in its own time.
+            unfinished = {task for task in tasks if not task.done()}
+            for task in unfinished:
+                task.cancel()
+            if unfinished:
+                await asyncio.wait(unfinished)
+        for task in tasks:
+            task.result()
+
+    async def _call(self, call: ToolCall, recovering: bool) -> None:
+        cancellation = Cancellation()
+        tool = self._tools.get(call.name)
+        gate = self._state.verdict(call)
+        if gate is not None:
+            call = ToolCall(id=call.id, name=call.name, arguments=gate.arguments if gate.edit is None else gate.edit)
+        if self._emit is not None:
+            self._emit(ToolStarted(call))
+        self._outcomes[call.id] = cancelled(tool)  # until it is known better, whatever breaks this off
+        try:
+            if tool is None:
+                outcome: Outcome = not_found(call.name, self._tools)
+            else:
+                outcome = await self._settle(
+                    tool, call, None if gate is None else gate.fingerprint, recovering, cancellation
+                )
+                if gate is not None and isinstance(call.arguments, dict) and gate.edit is not None:
+                    limit = self._state.loop.max_message_bytes
+                    outcome = with_edit(outcome, gate.approved_by, call.arguments, limit)
+        except asyncio.CancelledError:
+            if cancellation.requested():
+                raise
+            outcome = Failed("The tool was cancelled from within")
+        self._outcomes[call.id] = outcome
+        if self._state.stops_at(outcome):
+            self._stopped_by = f"call {call.id} of tool {call.name} failed for good"
+        if self._emit is not None:
+            self._emit(ToolEnded(call, result_message(call, outcome, self._state.loop.max_message_bytes)))
+        if cancellation.requested():  # a plain function that could not be stopped has ended: now is the time
+            raise asyncio.CancelledError
+
+    async def _settle(
+        self,
+        tool: Tool[..., Any],
+        call: ToolCall,
+        approved: str | None,
+        recovering: bool,
+        cancellation: Cancellation,
+    ) -> Outcome:
+        if recovering and not tool.safe_to_retry:
+            verdict = await self._bounded(tool, call, 1, tool.ask_whether_it_happened)
+            if verdict is not None:
+                return verdict
+            await self._fence.cross(call.id)
+        attempt = 1
+        while True:
+            outcome = await self._bounded(tool, call, attempt, partial(tool.attempt, approved=approved))
+            delay = tool.next_delay(outcome, attempt) if isinstance(outcome, Failed) else None
+            if delay is None or cancellation.requested():
+                assert outcome is not None
+                return outcome
+            await asyncio.sleep(delay)
+            attempt += 1
+
+    async def _bounded(
+        self, tool: Tool[..., Any], call: ToolCall, attempt: int, ask: Callable[..., Awaitable[Outcome | None]]
+    ) -> Outcome | None:
+        return await bounded(
+            ask,
+            tool,
+            tool.name,
+            call.arguments,
+            self._context(call, attempt),
+            limit=self._state.loop.max_message_bytes,
+            seconds=cast("float | None", tool.timeout),  # seconds since it was declared
+        )

@@ -1,0 +1,98 @@
+"""The messages of one run in this process, and which of them its session has."""
+
+from collections.abc import Callable, Sequence
+
+from standfast.agent_loop import LoopState, in_call_order, unanswered
+from standfast.checkpoints import Checkpoint, Question, signed
+from standfast.local.events import Event, MessageAdded
+from standfast.local.model_calls import ModelCalls
+from standfast.local.sessions import Log
+from standfast.messages import Message, Usage
+
+
+class RunTranscript:
+    """What was said in a run, by whom it is seen, and how it is written.
+
+    Args:
+        log: of the session.
+        model: sees what is added.
+        state: returns the agent's state as text; it is written with every message.
+        agent, key: whose checkpoints it makes, and what they are signed with, if they are.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        model: ModelCalls,
+        state: Callable[[], str],
+        emit: Callable[[Event], None] | None,
+        agent: str,
+        key: bytes | None,
+    ) -> None:
+        self.log = log
+        self.messages: list[Message] = []
+        self.unwritten: list[Message] = []
+        self.call_ids: set[str] = set()
+        self._model = model
+        self._state = state
+        self._emit = emit
+        self._agent, self._key = agent, key
+
+    def begin(self, messages: Sequence[Message], unwritten: Sequence[Message]) -> None:
+        """Begin with these, the last of which are not written."""
+        self.messages, self.unwritten = list(messages), list(unwritten)
+        self.call_ids = {call.id for message in messages for call in message.tool_calls or ()}
+
+    def add(self, messages: Sequence[Message]) -> None:
+        self.messages.extend(messages)
+        self.unwritten.extend(messages)
+        self.call_ids.update(call.id for message in messages for call in message.tool_calls or ())
+        self._model.add(messages)
+
+    def put_in_order(self) -> None:
+        """Results that came late stand where their calls do."""
+        self.messages = in_call_order(self.messages)
+        self._model.put_in_order()
+
+    async def write(self, questions: tuple[Question, ...] = ()) -> None:
+        """Write what is unwritten, the agent's state, and what is asked: all or nothing."""
+        messages, self.unwritten, before = self.unwritten, [], self.log.last_seq
+        try:
+            await self.log.write(messages, self._state(), questions)
+        except BaseException:
+            if self.log.last_seq == before:  # of a cancel, it may have been written, too
+                self.unwritten = messages + self.unwritten
+            raise
+        if self._emit is not None:
+            for index, message in enumerate(messages, len(self.messages) - len(messages)):
+                self._emit(MessageAdded(index, message))
+
+    async def hear(self, state: LoopState) -> LoopState:
+        """Take in what was said to earlier runs of the session, on Temporal, and nobody has heard."""
+        unheard = None if state.open_calls or state.questions else self.log.unheard
+        if unheard is None or not (kept := await unheard.take(self.messages)):
+            return state
+        self.add([one.message for one in kept])
+        await self.write()
+        await unheard.hear([one.message for one in kept])
+        return state.told()
+
+    async def write_rest(self, state: LoopState) -> None:
+        """Write what is unwritten, if anything is."""
+        if self.unwritten:
+            await self.write(state.kept_questions)
+
+    def checkpoint(self, state: LoopState) -> Checkpoint:
+        """Return the run as plain JSON; of a state that is behind, without questions that have their answers."""
+        waiting = {None, *(call.id for call in unanswered(self.messages))}
+        questions = tuple(one for one in state.kept_questions if one.tool_call_id in waiting)
+        asked = [one for one in questions if one.is_open]
+        made = Checkpoint(
+            messages=tuple(self.messages),
+            iterations=state.iterations,
+            usage=state.usage or Usage(),
+            pending_tool_use_id=asked[0].tool_call_id if asked else None,
+            questions=questions or None,
+            session_id=self.log.session_id if self.log.is_stored else None,
+        )
+        return signed(made, self._agent, self._key)

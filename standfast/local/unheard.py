@@ -1,0 +1,82 @@
+"""What a user said to a session that its agent has not heard yet: kept in the store once it was acknowledged.
+
+It outlives the run that it was said to. The next run of the session hears it, before what it was started with.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from standfast.messages import Message, Record
+from standfast.stores.kept_values import read_kept
+from standfast.stores.protocol import Ledger, Session
+
+
+class KeptMessage(Record):
+    """A message that was acknowledged.
+
+    Args:
+        id: what tells it from all others, however often it is kept.
+    """
+
+    id: str
+    message: Message
+
+
+class Unheard:
+    """The messages of one session that nobody has heard, in the order in which they were said and will be heard."""
+
+    def __init__(self, session: Session, store: Ledger) -> None:
+        self._said, self._heard, self._store = f"{session.key}/said", f"{session.key}/heard", store
+
+    async def load(self, transcript: Iterable[Message]) -> list[KeptMessage]:
+        """Return them; what stands in the transcript was heard, whether or not anybody has lived to take note of it."""
+        heard = {message.id for message in transcript}
+        return [one for one in await self._noted() if one.id not in heard]
+
+    async def take(self, transcript: Sequence[Message]) -> list[KeptMessage]:
+        """Return them, and take note of what stands in the transcript, of which it may be pruned."""
+        await self.hear(transcript)
+        return await self.load(transcript)
+
+    async def _noted(self) -> list[KeptMessage]:
+        """Return those that nobody has taken note of as heard."""
+        first = await self._count(self._heard)
+        found: list[KeptMessage] = []
+        while (text := await self._store.load_reply(self._said, first + len(found))) is not None:
+            kept = read_kept(f"a message in {self._said}", text, KeptMessage.model_validate_json)
+            found.append(kept.model_copy(update={"message": kept.message.model_copy(update={"id": kept.id})}))
+        return found
+
+    async def keep(self, messages: Sequence[KeptMessage], transcript: Iterable[Message]) -> None:
+        """Keep messages, each once, but those that stand in the transcript."""
+        known = {message.id for message in transcript} | {one.id for one in await self._noted()}
+        number = await self._count(self._said)
+        for one in messages:
+            if one.id in known:
+                continue
+            text = one.model_dump_json()
+            while await self._store.save_reply(self._said, number, text) != text:
+                number += 1  # another run was faster
+            number += 1
+
+    async def hear(self, messages: Iterable[Message]) -> None:
+        """Take note that these were heard, up to the first message that was not."""
+        ids = {message.id for message in messages if message.id is not None}
+        first = await self._count(self._heard) if ids else 0
+        for number, one in enumerate(await self._noted() if ids else (), first):
+            if one.id not in ids:
+                break
+            await self._store.save_reply(self._heard, number, "")
+
+    async def _count(self, place: str) -> int:
+        """Return how many values stand in a list; it takes few looks, however long that is."""
+        beyond = 1
+        while await self._store.load_reply(place, beyond - 1) is not None:
+            beyond *= 2
+        there, beyond = beyond // 2, beyond - 1
+        while there < beyond:
+            middle = (there + beyond) // 2
+            if await self._store.load_reply(place, middle) is None:
+                beyond = middle
+            else:
+                there = middle + 1
+        return there

@@ -1,0 +1,289 @@
+"""Connections to MCP servers: opened when they are needed, made anew when they are lost, closed with their block."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+from standfast.errors import RetryableError, StandfastError, ToolDurabilityError
+from standfast.mcp.clients import bounded_client
+from standfast.messages import error_text
+from standfast.tools import ToolContext
+
+T = TypeVar("T")
+MAX_TOOLS, MAX_PAGES = 1_000, 100
+_DECLARED = {"name", "title", "description", "input_schema", "output_schema", "annotations"}
+CONNECT_TIMEOUT = 30.0  # seconds, until a server that was started or called has said who it is
+
+
+class _Session:
+    """One connection to a server. One task opens and closes it, as the SDK wants it.
+
+    Args:
+        calls: how many use it now. When it has been given up, it is closed with the last.
+    """
+
+    def __init__(self, mcp: Any, server: Any, limit: int) -> None:
+        self._mcp, self._server, self._limit = mcp, server, limit
+        self.past_limit: str | None = None  # why nothing more is read of it
+        self._task: asyncio.Task[None] | None = None
+        self.client: Any = None
+        self.tools: list[Any] | None = None  # as the server described them on this connection
+        self.calls = 0
+        self.is_given_up = False
+
+    async def open(self) -> None:
+        ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._serve(ready))
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                self.client = await ready
+        except TimeoutError as error:
+            await self.close()
+            raise StandfastError(f"The MCP server cannot be reached: no answer in {CONNECT_TIMEOUT:g} s") from error
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        except Exception as error:
+            raise StandfastError(f"The MCP server cannot be reached: {self.why(error)}") from error
+
+    def why(self, error: BaseException) -> str:
+        """Return what an error of the SDK means, which says the same of all ends of a connection."""
+        return self.past_limit or error_text(_first(error))
+
+    def _note(self, past_limit: str) -> None:
+        self.past_limit = past_limit
+
+    async def _serve(self, ready: "asyncio.Future[Any]") -> None:
+        try:
+            async with bounded_client(self._mcp, self._server, self._limit, self._note) as client:
+                if not ready.done():
+                    ready.set_result(client)
+                await asyncio.Event().wait()  # until it is cancelled
+        except BaseException as error:
+            if not ready.done():
+                closed = StandfastError("its connection was closed while it was made")
+                ready.set_exception(error if isinstance(error, Exception) else closed)
+            if not isinstance(error, Exception):
+                raise
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({task})
+
+
+class Connection:
+    """Makes calls on the loop that made it; they may come from any other, such as that of a worker's handlers."""
+
+    def __init__(self, mcp: Any, server: Any, limit: int) -> None:
+        self._mcp, self._server, self._limit = mcp, server, limit
+        self._loop = asyncio.get_running_loop()
+        self._opening = asyncio.Lock()
+        self._session: _Session | None = None
+        self._open: set[_Session] = set()
+        self._is_closed = False
+
+    async def tools(self) -> list[Any]:
+        async with self._using() as session:
+            try:
+                session.tools = await _listed(session.client)
+            except Exception as error:
+                raise StandfastError(f"The MCP server's tools cannot be read: {session.why(error)}") from error
+            return session.tools
+
+    async def call(self, item: Any, arguments: dict[str, Any], ctx: ToolContext, *, is_safe: bool) -> Any:
+        """Return what a tool returned.
+
+        Args:
+            item: the tool, as the server described it; a tool that is described otherwise now is not called.
+
+        Raises:
+            StandfastError: what it said went wrong.
+            RetryableError: it was not called, or may be called again.
+            ToolDurabilityError: nobody can tell whether it ran.
+        """
+        return await self._here(self._call(item, arguments, ctx, is_safe))
+
+    async def _call(self, item: Any, arguments: dict[str, Any], ctx: ToolContext, is_safe: bool) -> Any:
+        name = item.name
+        try:
+            result = await self._ask(item, arguments)
+        except _NotTakenError:
+            try:
+                result = await self._ask(item, arguments)  # by a new connection
+            except _NotTakenError as error:
+                raise RetryableError(f"its MCP server does not take it: {error_text(error)}") from error
+            except _LostError as error:
+                raise _lost(name, ctx, is_safe, error) from error
+        except _LostError as error:
+            raise _lost(name, ctx, is_safe, error) from error
+        value = _value(result)
+        if result.is_error:
+            raise StandfastError(value if isinstance(value, str) else str(value))
+        return value
+
+    async def _ask(self, item: Any, arguments: dict[str, Any]) -> Any:
+        """Ask the server once; what the error means is in its type."""
+        try:
+            async with self._using() as session:
+                await self._check_unchanged(session, item)
+                try:
+                    return await session.client.call_tool(item.name, arguments)
+                except self._mcp.MCPError as error:
+                    raise self._meaning(error, session) from error
+                except Exception as error:
+                    self._give_up(session)
+                    raise _LostError(session.why(error)) from error
+        except _UnreachableError as error:
+            raise RetryableError(error_text(error)) from error
+
+    async def _check_unchanged(self, session: _Session, item: Any) -> None:
+        """Refuse a tool that is another one since it was read, and perhaps approved: it may do something else.
+
+        Raises:
+            StandfastError: it is.
+        """
+        if session.tools is None:
+            try:
+                session.tools = await _listed(session.client)
+            except Exception as error:
+                self._give_up(session)
+                raise _UnreachableError(f"its tools cannot be read: {session.why(error)}") from error
+        now = next((one for one in session.tools if one.name == item.name), None)
+        if now is not item and (now is None or fingerprint(now) != fingerprint(item)):
+            raise StandfastError(
+                f"Not called: the MCP server describes its tool {item.name!r} otherwise than when it was read. Look at "
+                "it, and start this process anew"
+            )
+
+    def _meaning(self, error: Any, session: _Session) -> Exception:
+        """Return what an error means for a call: only what the server itself says of it is known.
+
+        The SDK has the same codes for what it makes of a gateway's answer, or of one that cannot be read.
+        """
+        types, text = self._mcp.types, session.why(error)
+        if error.code == types.INVALID_REQUEST and "Session terminated" in text:  # 404: the server was started anew
+            self._give_up(session)
+            return _NotTakenError(text)
+        if error.code == types.CONNECTION_CLOSED or session.past_limit is not None:
+            self._give_up(session)
+        if session.past_limit is not None or error.code in (
+            types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT, types.INTERNAL_ERROR, types.PARSE_ERROR,
+            types.INVALID_REQUEST,
+        ):  # fmt: skip
+            return _LostError(text)
+        return StandfastError(text)
+
+    # --- connections ---
+
+    @asynccontextmanager
+    async def _using(self) -> AsyncIterator[_Session]:
+        session = await self._connected()
+        session.calls += 1
+        try:
+            yield session
+        finally:
+            session.calls -= 1
+            if session.is_given_up and not session.calls:
+                await self._close(session)
+
+    async def _connected(self) -> _Session:
+        async with self._opening:
+            if self._is_closed:
+                raise StandfastError("The tools of an MCP server are for the `async with` block that gives them")
+            if (session := self._session) is not None and session.past_limit is not None:
+                self._give_up(session)
+                if not session.calls:
+                    await self._close(session)
+            if self._session is None:
+                session = _Session(self._mcp, self._server, self._limit)
+                self._open.add(session)
+                try:
+                    await session.open()
+                except BaseException as error:
+                    self._open.discard(session)
+                    if isinstance(error, StandfastError):
+                        raise _UnreachableError(error_text(error)) from error
+                    raise
+                self._session = session
+            return self._session
+
+    def _give_up(self, session: _Session) -> None:
+        """Let new calls have a new connection; those of this one may be healthy, and end in their own time."""
+        session.is_given_up = True
+        if self._session is session:
+            self._session = None
+
+    async def _close(self, session: _Session) -> None:
+        self._open.discard(session)
+        await session.close()
+
+    async def close(self) -> None:
+        self._is_closed, self._session = True, None
+        for session in tuple(self._open):
+            await self._close(session)
+
+    async def _here(self, work: Coroutine[Any, Any, T]) -> T:
+        if asyncio.get_running_loop() is self._loop:
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+
+async def _listed(client: Any) -> list[Any]:
+    """Return all tools of a server, of which there may not be any number."""
+    found: list[Any] = []
+    cursor = None
+    for _ in range(MAX_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        found += page.tools
+        cursor = page.next_cursor
+        if len(found) > MAX_TOOLS:
+            break
+        if cursor is None:
+            return found
+    raise StandfastError(f"there are more than {MAX_TOOLS:,} of them, or {MAX_PAGES} pages")
+
+
+def fingerprint(item: Any) -> str:
+    """Return what tells a tool from another one under its name: a digest of all that its server declares of it."""
+    declared = item.model_dump(mode="json", by_alias=True, include=_DECLARED)
+    return hashlib.blake2b(json.dumps(declared, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+class _UnreachableError(StandfastError):
+    """There is no connection."""
+
+
+class _NotTakenError(Exception):
+    """The server did not take the call, and may if it is connected to anew."""
+
+
+class _LostError(Exception):
+    """Nobody can tell whether the server ran the call."""
+
+
+def _lost(name: str, ctx: ToolContext, is_safe: bool, error: _LostError) -> Exception:
+    reason = f"its MCP server gave no answer to it: {error}"
+    return RetryableError(reason) if is_safe else ToolDurabilityError(name, ctx.tool_call_id, reason=reason)
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return what a group of errors is about."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _value(result: Any) -> Any:
+    """Return what a model reads of a result: its data, or its texts."""
+    if result.structured_content is not None:
+        data = result.structured_content
+        return data["result"] if data.keys() == {"result"} else data  # what the SDK makes of a plain value
+    return "\n".join(
+        block.text if block.type == "text" else f"[{block.type}, which cannot be shown]" for block in result.content
+    )

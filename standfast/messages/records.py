@@ -1,0 +1,343 @@
+"""The vocabulary of a conversation: messages, tool calls, usage, and what a model answers.
+
+The values are frozen and hold nothing that JSON cannot carry, however malformed the model's output was: a call
+whose arguments are no JSON object keeps them as text, and is answered with an error instead of being run.
+"""
+
+import base64
+import copy
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_serializer, model_validator
+from pydantic_core.core_schema import SerializerFunctionWrapHandler
+
+from standfast.errors import InputError, ModelError
+from standfast.messages.texts import clean_text, explain, json_problem, read_object
+
+Role = Literal["system", "user", "assistant", "tool"]
+StopReason = Literal["max-tokens", "refusal", "content-filter"]
+
+_NOT_WHOLE: dict[str, StopReason] = {
+    "length": "max-tokens",  # Chat Completions
+    "max_tokens": "max-tokens",  # Anthropic
+    "max_output_tokens": "max-tokens",  # Responses
+    "model_context_window_exceeded": "max-tokens",
+    "max-tokens": "max-tokens",
+    "refusal": "refusal",
+    "content_filter": "content-filter",
+    "content-filter": "content-filter",
+}
+
+
+class Record(BaseModel):
+    """A frozen value whose JSON and repr leave out what is absent."""
+
+    model_config = ConfigDict(frozen=True)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        return ((name, value) for name, value in super().__repr_args__() if value is not None)
+
+    @model_serializer(mode="wrap")
+    def _leave_out_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in handler(self).items() if value is not None}
+
+
+_MOST = 2**63 - 1  # of what databases keep as a whole number
+_Tokens = Annotated[int, Field(ge=0, le=_MOST)]
+
+
+class Usage(Record):
+    """What one model call used, or several together.
+
+    Args:
+        input_tokens, output_tokens: all of them, those below included.
+        cached_tokens, cache_write_tokens: of the input, read from the provider's cache or written to it.
+        reasoning_tokens: of the output, thought and not said.
+        cost: in US dollars.
+    """
+
+    input_tokens: _Tokens = 0
+    output_tokens: _Tokens = 0
+    cached_tokens: _Tokens | None = None
+    cache_write_tokens: _Tokens | None = None
+    reasoning_tokens: _Tokens | None = None
+    cost: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: "Usage | None") -> "Usage":
+        if other is None:
+            return self
+        both = zip_longest(self.plain(), other.plain())
+        # A server may report anything; sums of it must stay numbers.
+        return Usage.of([one if two is None else two if one is None else min(one + two, _MOST) for one, two in both])
+
+    def plain(self) -> list[Any]:
+        """Return the numbers in the order in which they are declared, without absent ones at the end."""
+        numbers = [getattr(self, name) for name in type(self).model_fields]
+        while numbers[-1] is None:
+            numbers.pop()
+        return numbers
+
+    @classmethod
+    def of(cls, numbers: Sequence[Any]) -> Self:
+        """Read what `plain` returned; what is absent at its end may be missing."""
+        return cls(**dict(zip(cls.model_fields, numbers, strict=False)))
+
+
+class Image(Record):
+    """A picture for a model: where it is, or what it is.
+
+    Args:
+        url: of https, or whatever else the provider fetches.
+        data: of the file, as bytes or in base64, with its `media_type`, such as "image/png".
+    """
+
+    url: str | None = None
+    data: str | None = None
+    media_type: str | None = None
+
+    @field_validator("data", mode="before")
+    @classmethod
+    def _in_base64(cls, value: Any) -> Any:
+        if isinstance(value, bytes | bytearray | memoryview):
+            return base64.b64encode(value).decode()
+        if isinstance(value, str):
+            base64.b64decode(value, validate=True)  # says what is wrong, in a ValueError
+        return value
+
+    @field_validator("url", "data", "media_type")
+    @classmethod
+    def _clean(cls, value: str | None) -> str | None:
+        if value is not None and (not value or clean_text(value) != value):
+            raise ValueError("it is empty, or has NUL or half a character")
+        return value
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> Self:
+        if self.media_type is not None and not self.media_type.startswith("image/"):
+            raise ValueError(f"media_type must be like 'image/png', got {self.media_type!r}")
+        if (self.url is None) == (self.data is None) or (self.data is None) != (self.media_type is None):
+            raise ValueError("an image has either a url, or data in base64 and a media_type")
+        return self
+
+    @property
+    def address(self) -> str:
+        """Its url; data as a url of its own."""
+        return self.url or f"data:{self.media_type};base64,{self.data}"
+
+
+class Reasoning(Record):
+    """What a model has thought, in its provider's form: it may be sent back to that provider only, and unchanged."""
+
+    provider: str
+    blocks: tuple[dict[str, Any], ...]
+
+
+class ToolCall(Record):
+    """A tool call that a model asked for.
+
+    Args:
+        id: the provider's id; "" if it gave none (the loop then makes one).
+        arguments: a JSON object. Text that is one is read; anything else is kept as text, for the error.
+    """
+
+    id: str = ""
+    name: str = ""
+    arguments: dict[str, Any] | str = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_other_forms(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return {"arguments": str(data)}
+        # A call whose arguments stand under another key must not be taken for one without arguments.
+        if "arguments" not in data and (unknown := data.keys() - cls.model_fields.keys()):
+            raise ValueError(f"unknown key {min(map(str, unknown))!r}; a tool call has id, name, arguments")
+        return data
+
+    @field_validator("id", "name", mode="before")
+    @classmethod
+    def _as_text(cls, value: Any) -> str:
+        return clean_text(value if isinstance(value, str) else "" if value is None else str(value))
+
+    @field_validator("arguments", mode="before")
+    @classmethod
+    def _as_object_or_text(cls, value: Any) -> dict[str, Any] | str:
+        if value is None or (isinstance(value, str) and not value.strip()):
+            return {}  # what providers send for a call without arguments
+        if isinstance(value, dict) and json_problem(value) is None:
+            # The call's own, so that nobody changes what was asked for.
+            nested = any(isinstance(item, dict | list) for item in value.values())
+            return copy.deepcopy(value) if nested else value
+        try:
+            text = value if isinstance(value, str) else json.dumps(value)
+        except (TypeError, ValueError, RecursionError):
+            return f"(a {type(value).__name__} that is no JSON)"
+        try:
+            return read_object(text)
+        except InputError:
+            # Text that had to be cleaned is kept as a JSON string: read again, it must not have become an object.
+            return text if clean_text(text) == text else json.dumps(text)
+
+
+class Message(Record):
+    """One message of a transcript. The system prompt is never part of a stored one.
+
+    Args:
+        status: of a tool result: "completed", "failed" or "cancelled".
+        usage, cost: of the model call that wrote the message, or of the agents that a tool's call ran; cost in US
+            dollars.
+        images: beside the text of a user.
+        reasoning: before an answer, as some providers want to have it back.
+        stop_reason: of an answer that is not whole: "max-tokens", "refusal" or "content-filter".
+        model: which answered, if it was not the agent's own.
+        by: who said it, of what a person said or answered.
+        id: of what was said to a run: the same message is not heard again.
+    """
+
+    role: Role
+    content: str = ""
+    tool_calls: tuple[ToolCall, ...] | None = None
+    tool_call_id: str | None = None
+    tool_name: str | None = None
+    status: Literal["completed", "failed", "cancelled"] | None = None
+    usage: Usage | None = None
+    cost: float | None = None
+    images: tuple[Image, ...] | None = None
+    reasoning: Reasoning | None = None
+    stop_reason: StopReason | None = None
+    model: str | None = None
+    by: str | None = None
+    id: str | None = None
+
+    @field_validator("content", "tool_call_id", "tool_name", "by", "id")
+    @classmethod
+    def _clean(cls, value: str | None) -> str | None:
+        return value if value is None else clean_text(value)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_other_forms(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        if "is_error" in data:  # older transcripts say so instead of `status`
+            data = dict(data)
+            data.setdefault("status", "failed" if data.pop("is_error") else "completed")
+        if data.get("content", "") is None:  # what OpenAI's format has beside tool calls
+            data = {**data, "content": ""}
+        return data
+
+
+def _is_cost(value: Any) -> bool:
+    """Whether it is a number of dollars; more than any bank has is none, and sums of those must stay finite."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST
+
+
+def _is_number(name: str, value: Any) -> bool:
+    if name == "cost":
+        return _is_cost(value)
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST and name in Usage.model_fields
+
+
+def usage_of(messages: Iterable[Message]) -> Usage | None:
+    """Return what messages have used together; None if none says."""
+    total = None
+    for message in messages:
+        if message.usage is not None:
+            total = message.usage + total
+    return total
+
+
+def read_images(given: Any, limit: int) -> tuple[Image, ...] | None:
+    """Read the images of a user's message; None if there are none.
+
+    Raises:
+        InputError: naming the one that cannot be used; or they are longer than `limit` bytes.
+    """
+    if not isinstance(given, list | tuple):
+        raise InputError(f"images must be a list, got {type(given).__name__}")
+    images = []
+    for index, item in enumerate(given):
+        try:
+            images.append(Image.model_validate(item))
+        except ValidationError as error:
+            raise InputError(f"images[{index}] is no image: {explain(error)}") from error
+    if (size := sum(len(image.address) for image in images)) > limit:
+        raise InputError(f"images: {size:,} bytes, more than {limit:,}; give their urls, or make them smaller")
+    return tuple(images) or None
+
+
+class LLMResponse(Record):
+    """What a model answered: text, tool calls, or both. A plain dict of the same keys is accepted in its place.
+
+    Args:
+        stop_reason: the provider's own word; see `not_whole`.
+        reasoning: what the provider wants to have back with the next call.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    usage: Usage | None = None
+    stop_reason: str | None = None
+    cost: float | None = None
+    reasoning: Reasoning | None = None
+
+    @property
+    def not_whole(self) -> StopReason | None:
+        """Why the answer is not whole, in one word for all providers; None if it is."""
+        return _NOT_WHOLE.get(self.stop_reason or "")
+
+    @field_validator("text", mode="before")
+    @classmethod
+    def _no_text(cls, value: Any) -> Any:
+        return "" if value is None else value
+
+    @field_validator("tool_calls", mode="before")
+    @classmethod
+    def _no_calls(cls, value: Any) -> Any:
+        return () if value is None else value
+
+    @field_validator("cost", mode="before")
+    @classmethod
+    def _cost_needs_a_number(cls, value: Any) -> float | None:
+        return value if _is_cost(value) else None
+
+    @field_validator("usage", mode="before")
+    @classmethod
+    def _usage_needs_numbers(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value and not value.keys() & Usage.model_fields.keys():
+            # Left out silently, a budget would never act.
+            raise ValueError(f"unknown key {min(map(str, value))!r}; usage has {', '.join(Usage.model_fields)}")
+        if not isinstance(value, dict):
+            return value if isinstance(value, Usage) else None
+        counts = {name: value[name] for name in ("input_tokens", "output_tokens") if name in value}
+        if not value or not all(_is_number(name, number) for name, number in counts.items()):
+            return None
+        # A detail that is no number must not take the others along: budgets act on them.
+        return Usage.model_validate({name: number for name, number in value.items() if _is_number(name, number)})
+
+    @classmethod
+    def read(cls, answer: object) -> Self:
+        """Read what an adapter returned.
+
+        Raises:
+            ModelError: it is neither an `LLMResponse` nor a dict of its keys.
+        """
+        if isinstance(answer, cls):
+            return answer
+        try:
+            return cls.model_validate(answer)
+        except ValidationError as error:
+            what = f"{answer!r:.80}" if not isinstance(answer, dict) else f"a dict, but {explain(error)}"
+            raise ModelError(
+                f"The adapter returned {what}: that is no LLMResponse, nor a dict of its keys "
+                "(text, tool_calls, usage, stop_reason, cost, reasoning)"
+            ) from error

@@ -1,0 +1,152 @@
+"""Texts and JSON that any database, provider and process can read; and how errors are put into words."""
+
+import json
+import math
+import re
+from typing import Any
+
+from pydantic import ValidationError
+
+from standfast.errors import InputError
+
+MAX_DEPTH = 64  # deeper JSON encodes but does not decode everywhere: about 980 levels wedge a Temporal workflow
+MAX_DIGITS = 4_300  # of an integer; Python's own limit for reading one
+TOO_LONG = 10**MAX_DIGITS
+
+
+def clean_text(text: str) -> str:
+    """Return text that any database and provider takes: no NUL, no lone surrogates (each becomes U+FFFD)."""
+    if "\0" in text:
+        text = text.replace("\0", "\ufffd")
+    if _has_lone_surrogate(text):
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def error_text(error: BaseException) -> str:
+    """Return what an exception says, fit for a tool result; its type's name if it says nothing."""
+    try:
+        # str() of a KeyError is the bare key, which tells nobody anything.
+        text, name = clean_text(str(error)), type(error).__name__
+        return f"{name}: {text}" if text and isinstance(error, KeyError) else text or name
+    except Exception:  # a __str__ that raises
+        return type(error).__name__
+
+
+def size_over(text: str, limit: int) -> int | None:
+    """Return a text's size in bytes if it is more than `limit`, else None; short texts need no encoding."""
+    if len(text) <= limit // 4:
+        return None
+    size = len(text.encode())
+    return size if size > limit else None
+
+
+def cut(text: str, limit: int) -> str:
+    """Return at most `limit` bytes of a text, saying so where something is missing."""
+    size = size_over(text, limit)
+    if size is None:
+        return text
+    return text.encode()[:limit].decode(errors="ignore") + f"\n[cut: {limit:,} of {size:,} bytes]"
+
+
+def is_cut(text: str) -> bool:
+    return re.search(r"\n\[cut: [\d,]+ of [\d,]+ bytes\]$", text[-80:]) is not None
+
+
+def read_json(text: str) -> Any:
+    """Read strict JSON: no NaN, at most `MAX_DEPTH` deep, integers of at most `MAX_DIGITS` digits.
+
+    Raises:
+        InputError: saying what is wrong with the text.
+    """
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not valid JSON: {error}") from error
+    if problem := json_problem(value):
+        raise InputError(problem)
+    return value
+
+
+def unfenced(text: str) -> str:
+    """Return what a model has put into a fence of Markdown, as many do with JSON; any other text as it is.
+
+    Without a regular expression: one that skips blanks on both sides of a text takes cubic time to find that the fence
+    is never closed, and holds the interpreter meanwhile (4,000 line breaks: 106 s).
+    """
+    fenced = text.strip()
+    if len(fenced) < 6 or not (fenced.startswith("```") and fenced.endswith("```")):
+        return text
+    inner = fenced[3:-3]
+    if inner[:4].lower() == "json":
+        inner = inner[4:]
+    opening = len(inner) - len(inner.lstrip())
+    line = inner.rfind("\n", 0, opening)
+    return text if line < 0 else inner[line + 1 :].rstrip()
+
+
+def read_object(text: str) -> dict[str, Any]:
+    """Read a strict JSON object, as `read_json` does."""
+    value = read_json(text)
+    if not isinstance(value, dict):
+        raise InputError(f"a JSON {_JSON_NAMES[type(value)]} instead of an object")
+    return value
+
+
+_JSON_NAMES = {list: "array", str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def json_problem(value: object) -> str | None:
+    """Say why a value is no strict JSON, or None. Walks without recursion: the depth is what is in doubt."""
+    level: list[object] = [value]
+    for depth in range(MAX_DEPTH + 2):
+        deeper: list[object] = []
+        for item in level:
+            if isinstance(item, dict | list) and depth == MAX_DEPTH:
+                return f"nested deeper than {MAX_DEPTH} levels"
+            if isinstance(item, dict):
+                if not all(isinstance(key, str) for key in item):
+                    return "an object has a key that is no string"
+                deeper.extend(item)
+                deeper.extend(item.values())
+            elif isinstance(item, list):
+                deeper.extend(item)
+            elif problem := _scalar_problem(item):
+                return problem
+        level = deeper
+    return None
+
+
+def _scalar_problem(item: object) -> str | None:
+    match item:
+        case str():
+            return "a string has a lone surrogate" if not item.isascii() and _has_lone_surrogate(item) else None
+        case None | bool():
+            return None
+        case float():
+            return None if math.isfinite(item) else f"{item} is not JSON"
+        case int():
+            too_long = abs(item) >= TOO_LONG
+            return f"an integer has more than {MAX_DIGITS} digits" if too_long else None
+        case _:
+            return f"a {type(item).__name__} is not JSON"
+
+
+def _has_lone_surrogate(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def explain(error: ValidationError) -> str:
+    """Put a validation error on one line: `field: what is wrong; field: what is wrong`."""
+    return "; ".join(
+        f"{'.'.join(str(part) for part in fault['loc']) or 'value'}: {fault['msg']}"
+        for fault in error.errors(include_url=False, include_input=False, include_context=False)[:5]
+    )

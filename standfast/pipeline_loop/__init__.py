@@ -1,0 +1,31 @@
+"""What happens next in a pipeline; no I/O."""
+
+from standfast.pipeline_loop.evaluations import Evaluations, read_answer, read_value
+from standfast.pipeline_loop.plans import (
+    Action,
+    Done,
+    Ended,
+    Evaluate,
+    PipelineState,
+    Planned,
+    RunStep,
+    Scope,
+    Todo,
+    plan,
+)
+
+__all__ = [
+    "Action",
+    "Done",
+    "Ended",
+    "Evaluate",
+    "Evaluations",
+    "PipelineState",
+    "Planned",
+    "RunStep",
+    "Scope",
+    "Todo",
+    "plan",
+    "read_answer",
+    "read_value",
+]

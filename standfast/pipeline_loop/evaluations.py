@@ -1,0 +1,181 @@
+"""Calls the functions that users declare with steps, and reads what they give. Each driver does it where it may."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pydantic_core import to_json
+
+from standfast.errors import InputError
+from standfast.messages import error_text, read_json, unfenced
+from standfast.pipeline_loop.plans import Done, Evaluate, PipelineState, chosen_step
+from standfast.pipelines import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step, StepContext
+from standfast.pipelines.paths import find, nested_pipeline
+
+MAX_ITEMS = 1_000  # that a map goes over
+Load = Callable[[str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluations:
+    """The functions of one run of a pipeline.
+
+    Args:
+        load: returns what is kept under a key, as plain JSON data: the output of a step by its path, the items of a
+            map under `<path>?over`, a pipeline's input under `<path>?input` (`?input` for the outermost).
+    """
+
+    pipeline: Pipeline
+    state: PipelineState
+    load: Load
+    user_id: str | None = None
+    tenant_id: str | None = None
+
+    def context(self, path: str, what: str = "with") -> StepContext:
+        """Return what the functions of a step get: copies of their own."""
+        scope = self.state.scope(path, self.load, what=what)
+        owner = nested_pipeline(self.pipeline, scope.pipeline)
+        known = {step.name: step for stage in owner.stages for step in (stage, *_within(stage))}
+        prev = {name: _typed(known[name], value) for name, value in scope.prev.items() if name in known}
+        for stage in owner.stages:
+            if isinstance(stage, Branch) and stage.name in prev:
+                prev[stage.name] = next((prev[step.name] for step in stage.steps if step.name in prev), None)
+        return StepContext(
+            input=owner.read_input(self.load(f"{scope.pipeline.rstrip('/')}?input")),
+            prev=prev,
+            item=None if scope.over is None else read_json(
+                to_json(self.load(f"{scope.over}?over")[cast(int, scope.index)]).decode()),
+            index=scope.index,
+            iteration=scope.iteration,
+            user_id=self.user_id,
+            tenant_id=self.tenant_id,
+        )  # fmt: skip
+
+    def evaluate(self, action: Evaluate) -> tuple[Done, Any]:
+        """Return what a function gives, for the plan and in full.
+
+        Raises:
+            InputError: it gives what cannot be used, or its step is gone; and whatever the function raises.
+        """
+        stage = find(self.pipeline, action.path)
+        match action.what, stage:
+            case "on", Branch():
+                key = stage.on(self.context(action.path))
+                if not isinstance(key, str):
+                    raise InputError(f"Step '{action.path}': on must give a key of its cases, got {key!r:.80}")
+                return Done(key), key
+            case "over", Map():
+                return self._items(action.path, stage)
+            case "until", Step():
+                enough = self._loop(action.path).until(self.context(action.path, "until"))
+                if not isinstance(enough, bool):
+                    raise InputError(f"Step '{action.path}': until must give True or False, got {enough!r:.80}")
+                return Done(enough), enough
+            case "input", Step(pipeline=nested) if nested is not None:
+                given = stage.make_input(self.context(action.path))
+                return Done(), nested.write_input(nested.read_input(given))
+            case "output", Step(pipeline=nested) if nested is not None:
+                return self._output(action.path, stage)
+        raise InputError(f'Step "{action.path}" of workflow "{self.pipeline.name}" is of another kind now.')
+
+    def outputs(self) -> dict[str, Any]:
+        """Return the outputs of the stages that are done, by name, read by their types."""
+        known = {stage.name: stage for stage in self.pipeline.stages}
+        return {name: self._output_of(known[name], value) for name, value in self.state.outputs(self.load).items()}
+
+    def _output_of(self, stage: Stage, value: Any) -> Any:
+        if not isinstance(stage, Branch):
+            return _typed(stage, value)
+        chosen = chosen_step(self.state.planned(stage.name), self.state.done[f"{stage.name}?on"].value)
+        step = next((step for step in stage.steps if chosen is not None and step.name == chosen.name), None)
+        return value if step is None else _typed(step, value)
+
+    def needs(self, action: Evaluate) -> list[str]:
+        """Return the keys that calling a step's function loads."""
+        needed: list[str] = []
+        scope = self.state.scope(action.path, needed.append, what=action.what)
+        if action.what == "output":
+            last = self.state.planned(action.path).steps[-1]
+            self.state.output(last, f"{action.path}/{last.name}", needed.append)
+        return [*needed, f"{scope.pipeline.rstrip('/')}?input", *([f"{scope.over}?over"] if scope.over else [])]
+
+    def _items(self, path: str, stage: Map) -> tuple[Done, Any]:
+        given = stage.over(self.context(path))
+        try:
+            items = read_json(to_json(given).decode())
+        except ValueError as error:
+            raise InputError(f"Step '{path}': over gives no JSON: {error_text(error)}") from error
+        if not isinstance(items, list):
+            raise InputError(f"Step '{path}': over must give a list, got {given!r:.80}")
+        if len(items) > MAX_ITEMS:
+            raise InputError(f"Step '{path}': {len(items):,} items, more than {MAX_ITEMS:,}; go over pages of them")
+        return Done(len(items)), items
+
+    def _loop(self, path: str) -> Repeat:
+        stage = find(self.pipeline, path.rpartition("/")[0])
+        if not isinstance(stage, Repeat):
+            raise InputError(f'Step "{path}" of workflow "{self.pipeline.name}" is in no loop any more.')
+        return stage
+
+    def _output(self, path: str, step: Step[Any]) -> tuple[Done, Any]:
+        planned = self.state.planned(path)
+        last = planned.steps[-1]
+        return read_value(step, self.state.output(last, f"{path}/{last.name}", self.load))
+
+
+def read_answer(step: Step[Any], status: str, response: str) -> tuple[Done, Any]:
+    """Return what an agent's answer means for its step, and its output as plain JSON data."""
+    partial = step.accept_partial and response and status not in ("error", "cancelled")
+    if status != "complete" and not partial:
+        return Done(reason="agent-failed", error=f"Step '{step.name}': its agent ended with {status}: {response}"), None
+    if step.shape is None:
+        return Done(), {"response": response}
+    try:
+        value = read_json(unfenced(response))
+    except ValueError as error:
+        return Done(reason="invalid-json", error=f"Step '{step.name}': its answer is no JSON: {error}"), None
+    return read_value(step, value)
+
+
+def read_value(step: Step[Any], value: Any) -> tuple[Done, Any]:
+    """Return what a value means for its step, and the output that it is, as plain JSON data."""
+    try:
+        return Done(), step.write_output(step.read_output(value))
+    except InputError as error:
+        return Done(reason="schema-mismatch", error=str(error)), None
+
+
+def _within(stage: Stage) -> tuple[Step[Any], ...]:
+    return () if isinstance(stage, Step) else stage.steps
+
+
+def _typed(stage: Stage, value: Any) -> Any:
+    """Return a kept output as its step's type; with a copy of its own for everyone who gets it."""
+    match stage:
+        case Step():
+            return _read_kept(stage, value)
+        case Parallel():
+            return {step.name: _typed(step, value[step.name]) for step in stage.steps if step.name in value}
+        case Map():
+            return [_typed(stage.step, item) for item in value]
+        case Repeat():
+            return _typed(stage.step, value)
+        case Branch():
+            return _copy(value)
+
+
+def _read_kept(step: Step[Any], value: Any) -> Any:
+    """Return a kept output by the type that it has today.
+
+    Raises:
+        InputError: it was kept under an earlier version of the type, naming both.
+    """
+    try:
+        return step.read_output(_copy(value))
+    except InputError as error:
+        shape = getattr(step.shape, "__name__", str(step.shape))
+        raise InputError(f"{error}. It was kept before, and is no {shape} of today") from error
+
+
+def _copy(value: Any) -> Any:
+    return read_json(to_json(value).decode()) if isinstance(value, dict | list) else value

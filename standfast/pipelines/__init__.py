@@ -1,0 +1,18 @@
+"""Pipelines: steps of agents, tools and people in an order, declared once and frozen."""
+
+from standfast.pipelines.builders import PipelineBuilder, pipeline
+from standfast.pipelines.contexts import StepContext
+from standfast.pipelines.declarations import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step
+
+__all__ = [
+    "Branch",
+    "Map",
+    "Parallel",
+    "Pipeline",
+    "PipelineBuilder",
+    "Repeat",
+    "Stage",
+    "Step",
+    "StepContext",
+    "pipeline",
+]

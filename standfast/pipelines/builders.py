@@ -1,0 +1,145 @@
+"""Builds pipelines: stage by stage, each method giving another builder."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Literal, overload
+
+from standfast.agents import Agent, check_name
+from standfast.errors import DefinitionError
+from standfast.pipelines.contexts import StepContext
+from standfast.pipelines.declarations import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step, StepInput
+from standfast.tools import Approval, Tool
+from standfast.tools.checks import check_choice, check_count, check_function
+
+
+@dataclass(frozen=True, eq=False)
+class PipelineBuilder:
+    """A pipeline that is being declared; each method returns another builder."""
+
+    name: str
+    input: Any = None
+    access: Mapping[str, Any] = field(default_factory=dict)
+    stages: tuple[Stage, ...] = ()
+    formerly: Sequence[str] = ()
+
+    def _with(self, stage: Stage) -> "PipelineBuilder":
+        return replace(self, stages=(*self.stages, stage))
+
+    @overload
+    def step(self, step: Step[Any], /) -> "PipelineBuilder": ...
+    @overload
+    def step(
+        self,
+        step: str,
+        /,
+        *,
+        agent: Agent | None = None,
+        run: Tool[..., Any] | None = None,
+        approval: Approval | None = None,
+        pipeline: "Pipeline | None" = None,
+        input: StepInput | None = None,
+        output: Any = None,
+        accept_partial: bool = False,
+    ) -> "PipelineBuilder": ...
+    def step(self, step: str | Step[Any], /, **options: Any) -> "PipelineBuilder":
+        """Add a step: a `Step`, or its name and options."""
+        if isinstance(step, Step):
+            if options:
+                raise DefinitionError(f"Step '{step.name}': its options are declared with it; got {', '.join(options)}")
+            return self._with(step)
+        return self._with(Step(step, **options))
+
+    def parallel(self, name: str, /, *steps: Step[Any]) -> "PipelineBuilder":
+        """Add steps that run at once; see `Parallel`."""
+        check_name(name, "Step")
+        _check_steps(name, steps, least=1)
+        return self._with(Parallel(name, steps))
+
+    def branch(
+        self,
+        name: str,
+        /,
+        *,
+        on: Callable[[StepContext], str],
+        cases: Mapping[str, Step[Any]],
+        default: Step[Any] | None = None,
+    ) -> "PipelineBuilder":
+        """Add a choice between steps: `on` gives a key of `cases`; see `Branch`."""
+        check_name(name, "Step")
+        check_function(f"Step '{name}': on", on)
+        if not isinstance(cases, Mapping) or not all(isinstance(key, str) for key in cases):
+            raise DefinitionError(f"Step '{name}': cases must map texts to steps, got {cases!r:.80}")
+        stage = Branch(name, on, MappingProxyType(dict(cases)), default)
+        _check_steps(name, stage.steps, least=1)
+        return self._with(stage)
+
+    def map(
+        self, name: str, step: Step[Any], /, *, over: Callable[[StepContext], Any], concurrency: int = 5
+    ) -> "PipelineBuilder":
+        """Add a step for each item of what `over` gives; see `Map`. The step's functions get it as `ctx.item`."""
+        check_name(name, "Step")
+        _check_steps(name, (step,), least=1)
+        check_function(f"Step '{name}': over", over)
+        check_count(f"Step '{name}': concurrency", concurrency, 1)
+        return self._with(Map(name, over, step, concurrency))
+
+    def loop(
+        self,
+        name: str,
+        step: Step[Any],
+        /,
+        *,
+        until: Callable[[StepContext], bool],
+        max: int = 10,  # noqa: A002
+        on_limit: Literal["fail", "continue"] = "fail",
+    ) -> "PipelineBuilder":
+        """Add a step that runs until `until` is true, at most `max` times; see `Repeat`.
+
+        Args:
+            on_limit: after `max` rounds "fail" ends the pipeline with "loop-limit", "continue" takes the last output.
+        """
+        check_name(name, "Step")
+        _check_steps(name, (step,), least=1)
+        check_function(f"Step '{name}': until", until)
+        check_count(f"Step '{name}': max", max, 1)
+        check_choice(f"Step '{name}': on_limit", on_limit, ("fail", "continue"))
+        return self._with(Repeat(name, step, until, max, on_limit))
+
+    def build(self) -> Pipeline:
+        """Return the pipeline.
+
+        Raises:
+            DefinitionError: it has no step, or two of one name.
+        """
+        return Pipeline(self.name, self.stages, self.input, self.access, self.formerly)
+
+
+def pipeline(
+    name: str,
+    *,
+    input: Any = None,  # noqa: A002
+    access: Mapping[str, Any] | None = None,
+    formerly: Sequence[str] = (),
+) -> PipelineBuilder:
+    """Begin a pipeline.
+
+    Args:
+        name: `^[a-z][a-z0-9-]*$`; on Temporal the workflow type.
+        input: the type of its input; anything that JSON can carry if None.
+        access: `{"start": f, "approve": f}`, functions of a user id, or None, that say whether that user may.
+        formerly: names that it had before; runs in flight and their keys are its own.
+
+    Raises:
+        DefinitionError: naming what is wrong.
+    """
+    check_name(name, "Pipeline")
+    return PipelineBuilder(name, input, {} if access is None else access, formerly=formerly)
+
+
+def _check_steps(name: str, steps: tuple[Any, ...], *, least: int) -> None:
+    if len(steps) < least:
+        raise DefinitionError(f"Step '{name}': at least one step is required")
+    for step in steps:
+        if not isinstance(step, Step):
+            raise DefinitionError(f"Step '{name}': {step!r:.80} is no Step; wrap it in Step(name, agent=…)")

@@ -1,0 +1,46 @@
+"""What a pipeline's functions get: its input, and the outputs of the steps before."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from standfast.errors import InputError
+
+if TYPE_CHECKING:
+    from standfast.pipelines.declarations import Step
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """What a step's functions get; all of it is their own copy.
+
+    Args:
+        input: of the pipeline, read by its `input` type.
+        prev: the outputs of the steps before, by name; `ctx[step]` gives one with its type.
+        item, index: in a `map`, which one it is.
+        iteration: in a `loop`, how often it went round before.
+        user_id, tenant_id: who started the pipeline.
+    """
+
+    input: Any
+    prev: Mapping[str, Any] = field(default_factory=dict)
+    item: Any = None
+    index: int | None = None
+    iteration: int | None = None
+    user_id: str | None = None
+    tenant_id: str | None = None
+
+    def __getitem__(self, step: "Step[T]") -> T:
+        """Return the output of a step that has run.
+
+        Raises:
+            InputError: it has not.
+        """
+        if isinstance(step, str):
+            raise InputError(f"ctx[…] takes a Step; by its name it is ctx.prev[{step!r}]")
+        if step.name not in self.prev:
+            raise InputError(f"Step '{step.name}' has no output yet; there are {', '.join(self.prev) or 'none'}")
+        output: T = self.prev[step.name]
+        return output

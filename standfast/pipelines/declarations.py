@@ -1,0 +1,301 @@
+"""Pipelines: steps in an order, declared once and frozen. Nothing here runs anything."""
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, ClassVar, Generic, Literal
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_json
+from typing_extensions import TypeVar
+
+from standfast.agents import Agent, check_former_names, check_name
+from standfast.errors import DefinitionError, InputError
+from standfast.messages import clean_text, error_text, explain, json_problem, read_json
+from standfast.pipelines.contexts import StepContext
+from standfast.tools import Approval, Tool, json_schema, schema_type
+from standfast.tools.checks import check_access, check_function
+
+T = TypeVar("T", default=dict[str, Any])
+StepInput = Callable[[StepContext], Any]
+StepKind = Literal["agent", "approval", "tool", "pipeline"]
+MAX_STEPS = 1_000  # of one pipeline, nested ones counted where they are used
+
+
+@dataclass(frozen=True, eq=False)
+class Step(Generic[T]):
+    """One step: of an agent, of a tool, of people, or of another pipeline. `ctx[step]` is its output, a `T`.
+
+    Args:
+        name: `^[a-z][a-z0-9-]*$`.
+        agent: answers the message that `input` makes.
+        run: a tool, called with the arguments that `input` makes, without a model.
+        approval: people decide; the output is `{"decision", "by", "comment", "edit"}`.
+        pipeline: run with the input that `input` makes; its last step's output is this one's.
+        input: a function of `StepContext`. For an agent it gives the message, or `{"message": …}`; without it that is
+            `Execute step "<name>"`. For a tool it gives the arguments, for a pipeline the input; without it `{}`.
+        output: the type that the output must match; an agent's answer is read as JSON then. Without it an agent's
+            output is `{"response": text}`.
+        accept_partial: an agent that stopped at a limit with a text has done its step.
+
+    Raises:
+        DefinitionError: naming the step, the field and the rule.
+    """
+
+    name: str
+    _: KW_ONLY
+    agent: Agent | None = None
+    run: Tool[..., Any] | None = None
+    approval: Approval | None = None
+    pipeline: "Pipeline | None" = None
+    input: StepInput | None = None
+    output: type[T] | None = None
+    accept_partial: bool = False
+    kind: StepKind = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "Step")
+        kinds: dict[StepKind, Any] = {"agent": self.agent, "tool": self.run, "approval": self.approval,
+                                      "pipeline": self.pipeline}  # fmt: skip
+        types = {"agent": Agent, "tool": Tool, "approval": Approval, "pipeline": Pipeline}
+        given = [kind for kind, value in kinds.items() if value is not None]
+        if len(given) > 1:
+            raise self._fault(f"it is of one kind, not {' and '.join(given)}")
+        for kind in given:
+            if not isinstance(kinds[kind], types[kind]):
+                raise self._fault(f"{'run' if kind == 'tool' else kind} must be a {types[kind].__name__}, "
+                                  f"got {kinds[kind]!r:.80}")  # fmt: skip
+        if self.run is not None and self.run.approval is not None:
+            raise self._fault(f"tool '{self.run.name}' has an approval; put an approval step before it")
+        object.__setattr__(self, "kind", given[0] if given else "agent")
+        if self.input is not None:
+            check_function(f"Step '{self.name}': input", self.input)
+        if not isinstance(self.accept_partial, bool):
+            raise self._fault(f"accept_partial must be True or False, got {self.accept_partial!r}")
+        _ = self._output_type
+
+    def _fault(self, text: str) -> DefinitionError:
+        return DefinitionError(f"Step '{self.name}': {text}")
+
+    @property
+    def shape(self) -> Any:
+        """The type of the output: its own, or its agent's."""
+        return self.agent.output if self.output is None and self.agent is not None else self.output
+
+    @functools.cached_property
+    def _output_type(self) -> TypeAdapter[Any] | None:
+        return None if self.shape is None else schema_type(self.shape, f"Step '{self.name}'", "output")
+
+    @functools.cached_property
+    def type_digest(self) -> str:
+        """What tells the type of the output from another one; "" if there is none."""
+        return _digest(self._output_type, self.shape)
+
+    def read_output(self, value: Any) -> Any:
+        """Read an output that is plain JSON data by `output`.
+
+        Raises:
+            InputError: it does not match.
+        """
+        if self._output_type is None:
+            return value
+        try:
+            return self._output_type.validate_json(to_json(value))
+        except ValidationError as error:
+            raise InputError(f"Step '{self.name}': its output does not match: {explain(error)}") from error
+        except Exception as error:  # whatever a validator of the user's raises
+            raise InputError(f"Step '{self.name}': its output does not match: {error_text(error)}") from error
+
+    def write_output(self, value: Any) -> Any:
+        """Return a read output as plain JSON data."""
+        return _plain(self._output_type, value, f"Step '{self.name}'")
+
+    def make_input(self, context: StepContext) -> Any:
+        """Return what the step is called with: a message, arguments, or a pipeline's input.
+
+        Raises:
+            InputError: `input` gave something else.
+        """
+        given = None if self.input is None else self.input(context)
+        if self.kind == "agent":
+            return self._message(given)
+        if self.kind == "tool":
+            if given is not None and not isinstance(given, Mapping):
+                raise InputError(f"Step '{self.name}': input must give the tool's arguments, got {given!r:.80}")
+            if problem := json_problem(given):
+                raise InputError(f"Step '{self.name}': input gives arguments that are no JSON: {problem}")
+            return {} if given is None else dict(given)
+        return {} if given is None else given
+
+    def _message(self, given: Any) -> str:
+        if self.input is None:
+            return f'Execute step "{self.name}"'
+        message = given.get("message") if isinstance(given, Mapping) else given
+        if not isinstance(message, str):
+            raise InputError(f"Step '{self.name}': input must give a text or {{'message': text}}, got {given!r:.80}")
+        return clean_text(message)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Parallel:
+    """Steps that run at once; the output is theirs, by name. One that fails fails it, when all that ran have ended."""
+
+    kind: ClassVar[str] = "parallel"
+    name: str
+    steps: tuple[Step[Any], ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Branch:
+    """One of several steps, chosen by a function; the output is that step's."""
+
+    kind: ClassVar[str] = "branch"
+    name: str
+    on: Callable[[StepContext], str]
+    cases: Mapping[str, Step[Any]]
+    default: Step[Any] | None = None
+
+    @property
+    def steps(self) -> tuple[Step[Any], ...]:
+        return (*self.cases.values(), *((self.default,) if self.default is not None else ()))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Map:
+    """A step for each item of a list, a few at once; the output is the list of theirs, in its order."""
+
+    kind: ClassVar[str] = "map"
+    name: str
+    over: Callable[[StepContext], Any]
+    step: Step[Any]
+    concurrency: int = 5
+
+    @property
+    def steps(self) -> tuple[Step[Any], ...]:
+        return (self.step,)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Repeat:
+    """A step again and again, until a function says that it is enough; the output is the last one."""
+
+    kind: ClassVar[str] = "loop"
+    name: str
+    step: Step[Any]
+    until: Callable[[StepContext], bool]
+    max: int = 10
+    on_limit: Literal["fail", "continue"] = "fail"
+
+    @property
+    def steps(self) -> tuple[Step[Any], ...]:
+        return (self.step,)
+
+
+Stage = Step[Any] | Parallel | Branch | Map | Repeat
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """Steps in their order. `pipeline(…)` makes one."""
+
+    name: str
+    stages: tuple[Stage, ...]
+    input: Any = None
+    access: Mapping[str, Any] = field(default_factory=dict)
+    formerly: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "Pipeline")
+        whose = f"Pipeline '{self.name}'"
+        object.__setattr__(self, "formerly", check_former_names(self.name, self.formerly, whose))
+        if not self.stages:
+            raise DefinitionError(f"Pipeline '{self.name}': at least one step is required")
+        seen = set()
+        for stage in self.stages:
+            for name in _names_of(stage):
+                if name in seen:
+                    raise DefinitionError(f"Pipeline '{self.name}': two steps are named {name!r}")
+                seen.add(name)
+        if (count := self.size) > MAX_STEPS:
+            raise DefinitionError(f"Pipeline '{self.name}': {count:,} steps, more than {MAX_STEPS:,}")
+        object.__setattr__(self, "access", check_access(whose, self.access))
+        _ = self._input_type
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name, and those that it had before."""
+        return (self.name, *self.formerly)
+
+    @property
+    def size(self) -> int:
+        """How many steps there are, those of nested pipelines included."""
+        return sum(1 for _ in self.every_step())
+
+    def every_step(self) -> Iterator[Step[Any]]:
+        """Return all steps, those of nested pipelines in the place of theirs."""
+        for step in self.all_steps():
+            if step.pipeline is None:
+                yield step
+            else:
+                yield from step.pipeline.every_step()
+
+    def all_steps(self) -> Iterator[Step[Any]]:
+        """Return the steps of all stages."""
+        for stage in self.stages:
+            yield from (stage,) if isinstance(stage, Step) else stage.steps
+
+    @functools.cached_property
+    def _input_type(self) -> TypeAdapter[Any] | None:
+        return None if self.input is None else schema_type(self.input, f"Pipeline '{self.name}'", "input")
+
+    @functools.cached_property
+    def input_schema(self) -> dict[str, Any] | None:
+        return None if self._input_type is None else json_schema(self._input_type, f"Pipeline '{self.name}'", "input")
+
+    @property
+    def type_digest(self) -> str:
+        """What tells the type of the input from another one; "" if there is none."""
+        return _digest(self._input_type, self.input)
+
+    def read_input(self, data: Any) -> Any:
+        """Read the input by its type: defaults filled in, unknown keys dropped.
+
+        Raises:
+            InputError: it does not match.
+        """
+        try:
+            if self._input_type is None:
+                return read_json(to_json(data).decode())
+            return self._input_type.validate_json(data if isinstance(data, bytes) else to_json(data))
+        except ValidationError as error:
+            raise InputError(f'Workflow "{self.name}" input validation failed: {explain(error)}') from error
+        except Exception as error:  # whatever a validator of the user's raises, or what is no JSON
+            raise InputError(f'Workflow "{self.name}" input validation failed: {error_text(error)}') from error
+
+    def write_input(self, value: Any) -> Any:
+        """Return a read input as plain JSON data."""
+        return _plain(self._input_type, value, f"Pipeline '{self.name}'")
+
+
+def _names_of(stage: Stage) -> list[str]:
+    return [stage.name] if isinstance(stage, Step) else [stage.name, *(step.name for step in stage.steps)]
+
+
+def _digest(kind: TypeAdapter[Any] | None, shape: Any) -> str:
+    """Return what tells a type from others: its schema, or how it is written if it is read by code alone."""
+    if kind is None:
+        return ""
+    try:
+        schema = to_json(kind.json_schema())
+    except Exception:  # whatever pydantic, or the user's part in it, raises
+        schema = repr(shape).encode()
+    return hashlib.blake2b(schema, digest_size=8).hexdigest()
+
+
+def _plain(kind: TypeAdapter[Any] | None, value: Any, whose: str) -> Any:
+    try:
+        text = to_json(value) if kind is None else kind.dump_json(value, warnings=False, by_alias=True, round_trip=True)
+        return read_json(text.decode())
+    except (PydanticSerializationError, ValueError) as error:
+        raise InputError(f"{whose}: its value is no JSON: {error}") from error

@@ -1,0 +1,57 @@
+"""Where a step stands in a pipeline: `<stage>/<step>`, below a map or loop with the number of the item or round."""
+
+from standfast.errors import InputError
+from standfast.pipelines.declarations import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step
+
+
+def find(pipeline: Pipeline, path: str) -> Stage:
+    """Return the stage or step at a path.
+
+    Raises:
+        InputError: there is none, in this version of the pipeline.
+    """
+    found = _find(pipeline, path.split("/"))
+    if found is None:
+        raise _not_found(pipeline, path)
+    return found
+
+
+def stage_index(pipeline: Pipeline, name: str) -> int:
+    """Return which stage of a pipeline has a name.
+
+    Raises:
+        InputError: none has it.
+    """
+    for index, stage in enumerate(pipeline.stages):
+        if stage.name == name:
+            return index
+    raise _not_found(pipeline, name)
+
+
+def _not_found(pipeline: Pipeline, path: str) -> InputError:
+    return InputError(f'Step "{path}" not found in workflow "{pipeline.name}".')
+
+
+def _find(pipeline: Pipeline, parts: list[str]) -> Stage | None:
+    stage: Stage | None = next((stage for stage in pipeline.stages if stage.name == parts[0]), None)
+    for at, part in enumerate(parts[1:], 1):
+        match stage:
+            case Parallel() | Branch():
+                stage = next((step for step in stage.steps if step.name == part), None)
+            case Map() | Repeat() if part.isdecimal():
+                stage = stage.step
+            case Step(pipeline=nested) if nested is not None:
+                return _find(nested, parts[at:])
+            case _:
+                return None
+    return stage
+
+
+def nested_pipeline(pipeline: Pipeline, above: str) -> Pipeline:
+    """Return the pipeline that the steps below a path belong to; the outermost for ""."""
+    if not above:
+        return pipeline
+    step = find(pipeline, above.rstrip("/"))
+    if not isinstance(step, Step) or step.pipeline is None:
+        raise InputError(f'Step "{above.rstrip("/")}" of workflow "{pipeline.name}" is no pipeline any more.')
+    return step.pipeline

@@ -1,0 +1,37 @@
+"""Where sessions are kept: a Protocol, and one module per database."""
+
+from standfast.stores.memory import MemoryStore, memory_store
+from standfast.stores.partial_answers import PartialAnswer, PartialAnswers
+from standfast.stores.protocol import (
+    AgentStore,
+    Append,
+    DecisionRecord,
+    DurableStore,
+    Ledger,
+    LedgerEntry,
+    RunningCall,
+    Session,
+    session_key_of,
+)
+from standfast.stores.sqlite import SQLiteStore, sqlite_store
+from standfast.stores.workers import AtWork, Workers
+
+__all__ = [
+    "AgentStore",
+    "Append",
+    "AtWork",
+    "DecisionRecord",
+    "DurableStore",
+    "Ledger",
+    "LedgerEntry",
+    "MemoryStore",
+    "PartialAnswer",
+    "PartialAnswers",
+    "RunningCall",
+    "SQLiteStore",
+    "Session",
+    "Workers",
+    "memory_store",
+    "session_key_of",
+    "sqlite_store",
+]

@@ -1,0 +1,141 @@
+"""Who runs a session now: known to every process on the machine, and forgotten by nobody but the dead.
+
+A lock is one byte of a file beside the database, at a place that follows from the session's id. The operating system
+drops it when its process dies, however it dies: a lock needs no clock. It keeps a second run from taking live calls for
+lost ones. That no two runs write is the database's to see, by version.
+"""
+
+import contextlib
+import errno
+import hashlib
+import logging
+import os
+import stat
+import struct
+import sys
+import threading
+from types import ModuleType
+
+from standfast.errors import StoreError
+from standfast.stores.private_files import private
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows: sessions are then guarded within a process only
+    fcntl = None
+
+_TAKEN = (errno.EAGAIN, errno.EACCES)
+_UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+
+
+class SessionLocks:
+    """Locks by session id; never waits, and may be used from several threads.
+
+    Args:
+        path: of the database, beside which the lock file stands; None guards within this object only.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+        self._file: int | None = None
+        self._held: set[str] = set()
+        self._process = os.getpid()
+        self._guard = threading.Lock()
+        self.shared = path is not None and fcntl is not None  # until the file system says otherwise
+
+    def take(self, session_id: str) -> bool:
+        """Take a session's lock; False if anybody has it.
+
+        Raises:
+            StoreError: the lock file cannot be used.
+        """
+        with self._guard:
+            self._leave_to_parent()
+            if session_id in self._held:
+                return False
+            if self._path is not None and fcntl is not None and not self._lock(self._path, session_id):
+                self._close_if_idle()
+                return False
+            self._held.add(session_id)
+            return True
+
+    def release(self, session_id: str) -> None:
+        """Give a lock back."""
+        with self._guard:
+            self._leave_to_parent()
+            self._held.discard(session_id)
+            if self._file is not None:
+                with contextlib.suppress(OSError):
+                    _set(self._file, session_id, locked=False)
+                self._close_if_idle()
+
+    def scope(self) -> str:
+        """Return what is the same for all who use the same lock file; "" if locks are not shared."""
+        with self._guard:
+            self._leave_to_parent()
+            if self._path is None or not self.shared:
+                return ""
+            try:
+                self._file = _open_beside(self._path) if self._file is None else self._file
+                return str(os.fstat(self._file).st_ino)
+            except OSError as error:
+                raise StoreError(f"The lock file {self._path}-lock cannot be used: {error}") from error
+            finally:
+                self._close_if_idle()
+
+    def _lock(self, path: str, session_id: str) -> bool:
+        try:
+            if self._file is None:
+                self._file = _open_beside(path)
+            _set(self._file, session_id, locked=True)
+        except OSError as error:
+            if error.errno in _UNSUPPORTED:  # then the database alone guards
+                self.shared = False
+                logging.getLogger("standfast").warning("%s-lock: this file system has no locks (%s)", path, error)
+            elif self._file is None or error.errno not in _TAKEN:
+                raise StoreError(f"The lock file {path}-lock cannot be used: {error}") from error
+            else:
+                return False
+        return True
+
+    def _leave_to_parent(self) -> None:
+        """After a fork the open file is the parent's, and its locks with it."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._held.clear()
+            self._close_if_idle()
+
+    def _close_if_idle(self) -> None:
+        if not self._held and self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def _open_beside(path: str) -> int:
+    # In a folder of others somebody may have put a link there, to a file that would be made, or get other rights.
+    file = private(f"{path}-lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        lock, database = os.fstat(file), os.stat(path)
+        if not stat.S_ISREG(lock.st_mode) or lock.st_nlink != 1:
+            raise OSError(errno.EPERM, "it is a link, or not a file")
+        if lock.st_uid not in (os.geteuid(), database.st_uid) and not database.st_mode & 0o022:
+            raise OSError(errno.EPERM, "it belongs to somebody who may not write to the database")
+        if lock.st_mode & 0o777 != database.st_mode & 0o777:
+            with contextlib.suppress(PermissionError):  # somebody else's: who may write to the database may lock, too
+                os.fchmod(file, database.st_mode & 0o777)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _set(file: int, session_id: str, *, locked: bool) -> None:
+    assert fcntl is not None
+    place = int.from_bytes(hashlib.blake2b(session_id.encode(), digest_size=8).digest()) >> 2
+    if sys.platform == "linux":
+        # A lock of the open file, not of the process: two stores of one process exclude each other, too.
+        kind = fcntl.F_WRLCK if locked else fcntl.F_UNLCK
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi0q", kind, os.SEEK_SET, place, 1, 0))
+    else:
+        fcntl.lockf(file, (fcntl.LOCK_EX | fcntl.LOCK_NB) if locked else fcntl.LOCK_UN, 1, place)

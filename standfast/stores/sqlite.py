@@ -1,0 +1,365 @@
+"""Sessions, ledger and replies in one SQLite file."""
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from typing import Literal, Self
+
+from standfast.errors import InputError
+from standfast.messages import Message
+from standfast.stores.kept_values import reading
+from standfast.stores.locks import SessionLocks
+from standfast.stores.partial_answers import PartialAnswer
+from standfast.stores.protocol import (
+    Append,
+    DecisionRecord,
+    LedgerEntry,
+    RunningCall,
+    Session,
+)
+from standfast.stores.sqlite_migrations import MIGRATIONS
+from standfast.stores.sqlite_rows import (
+    DECISION,
+    MESSAGE,
+    RUNNING,
+    SESSION,
+    add_partial,
+    append_rows,
+    begin_call,
+    begin_work,
+    end_work,
+    find_entry,
+    find_work,
+    insert_messages,
+    kept_reply,
+    ledger_entry,
+    load_partial,
+    message_rows,
+    now,
+    prune_rows,
+    read_decision,
+    read_message,
+    read_session,
+    record_decision,
+    save_reply,
+    save_session,
+)
+from standfast.stores.sqlite_thread import SQLiteThread
+from standfast.stores.workers import AtWork
+
+
+class SQLiteStore:
+    """A durable store in a SQLite file: WAL, synchronous=FULL, foreign keys. Safe to use from several processes.
+
+    Beside the file stand SQLite's `-wal` and `-shm`, and `-lock`, by which processes know who runs a session. The file
+    is opened by the first operation. `await store.close()`, or leaving `async with store`, closes it; a store that
+    nobody holds any more closes itself.
+    """
+
+    durable = True
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = _checked(os.fspath(path))
+        self._thread = SQLiteThread(self._path, MIGRATIONS)
+        self._do = self._thread.do
+        self._locks = SessionLocks(None if self._path == ":memory:" else self._path)
+        self._is_ours = False
+
+    def __repr__(self) -> str:
+        return f"sqlite_store({self._path!r})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Finish what was asked for and close the file. The next operation would open it again."""
+        await self._thread.close()
+
+    @property
+    def shares_holds(self) -> bool:
+        return self._locks.shared
+
+    async def hold(self, session_id: str) -> bool:
+        if not self._is_ours:  # nothing is put beside a file before it is known to be a store
+            await self._do(lambda db: None, writes=False)
+            self._is_ours = True
+        return self._locks.take(session_id)
+
+    async def let_go(self, session_id: str) -> None:
+        self._locks.release(session_id)
+
+    # --- sessions and messages ---
+
+    async def load_session(self, session_id: str) -> Session | None:
+        rows = await self._do(
+            lambda db: db.execute(f"SELECT {SESSION} FROM agent_sessions WHERE id = ?", (session_id,)).fetchall(),
+            writes=False,
+        )
+        with reading(f"session {session_id} in {self._path}"):
+            return read_session(rows[0]) if rows else None
+
+    async def save_session(self, session: Session) -> None:
+        await self._do(lambda db: save_session(db, session, 0))
+
+    async def load_messages(self, session_id: str, *, after: int = 0) -> list[Message]:
+        rows = await self._do(
+            lambda db: db.execute(
+                f"SELECT {MESSAGE} FROM agent_messages WHERE session_id = ? AND seq > ? ORDER BY seq",
+                (session_id, after),
+            ).fetchall(),
+            writes=False,
+        )
+        messages = []
+        for place, row in enumerate(rows, 1):
+            with reading(f"session {session_id}, message {place} of {len(rows)} in {self._path}"):
+                messages.append(read_message(row))
+        return messages
+
+    async def append_messages(self, session_id: str, messages: Sequence[Message], session: Session) -> None:
+        rows = message_rows(messages)
+
+        def work(db: sqlite3.Connection) -> None:
+            found = db.execute(
+                "UPDATE agent_sessions SET last_seq = last_seq + ?, version = version + 1 WHERE id = ?"
+                " RETURNING last_seq",
+                (len(rows), session_id),
+            ).fetchall()
+            if not found:
+                raise InputError(f"Session {session_id} must be saved before messages are appended to it")
+            insert_messages(db, session_id, found[0][0] - len(rows), rows, session, None)
+
+        await self._do(work)
+
+    async def append_messages_atomic(
+        self,
+        session_id: str,
+        messages: Sequence[Message],
+        session: Session,
+        *,
+        write_key: str | None = None,
+        expected_seq: int | None = None,
+        expected_version: int | None = None,
+    ) -> int:
+        rows = message_rows(messages)
+        if session.id != session_id:
+            session = session.model_copy(update={"id": session_id})
+        return await self._do(lambda db: append_rows(db, session, rows, write_key, expected_seq, expected_version))
+
+    async def prune_messages(self, session_id: str, keep: int) -> None:
+        await self._do(lambda db: prune_rows(db, session_id, keep))
+
+    async def delete_session(self, session_id: str) -> None:
+        def work(db: sqlite3.Connection) -> None:
+            of = "SELECT run_key FROM agent_sessions WHERE id = ?"
+            db.execute(f"DELETE FROM partial_answers WHERE run_key = ({of})", (session_id,))
+            db.execute("DELETE FROM agent_sessions WHERE id = ?", (session_id,))
+
+        await self._do(work)
+
+    async def list_sessions(
+        self, *, agent_name: str | None = None, user_id: str | None = None, limit: int | None = None
+    ) -> list[Session]:
+        rows = await self._do(
+            lambda db: db.execute(
+                f"SELECT {SESSION} FROM agent_sessions WHERE (:agent IS NULL OR agent_name = :agent)"
+                " AND (:user IS NULL OR user_id = :user) ORDER BY updated_at DESC, rowid DESC LIMIT :most",
+                {"agent": agent_name, "user": user_id, "most": -1 if limit is None else limit},
+            ).fetchall(),
+            writes=False,
+        )
+        found = []
+        for row in rows:
+            with reading(f"session {row[0]} in {self._path}"):
+                found.append(read_session(row))
+        return found
+
+    # --- ledger and replies ---
+
+    async def claim(
+        self, run_key: str, call_key: str, *, owner: str, arguments_hash: str, running: RunningCall | None = None
+    ) -> LedgerEntry:
+        def work(db: sqlite3.Connection) -> LedgerEntry:
+            is_new = db.execute(
+                "INSERT INTO tool_ledger (run_key, call_key, state, owner, arguments_hash, claimed_at)"
+                " VALUES (?, ?, 'claimed', ?, ?, ?) ON CONFLICT DO NOTHING",
+                (run_key, call_key, owner, arguments_hash, now()),
+            ).rowcount
+            entry = LedgerEntry(state="claimed", owner=owner, arguments_hash=arguments_hash)
+            if not is_new:
+                entry = ledger_entry(db, run_key, call_key)
+            if entry.state != "abandoned" and entry.arguments_hash != arguments_hash:
+                raise InputError(f"Call {call_key} of run {run_key} was claimed with other arguments; it is not run")
+            if running is not None:
+                begin_call(db, running)
+            return entry
+
+        return await self._do(work)
+
+    async def take_over(self, run_key: str, call_key: str, *, owner: str) -> LedgerEntry:
+        def work(db: sqlite3.Connection) -> LedgerEntry:
+            db.execute(
+                "UPDATE tool_ledger SET owner = ?, claimed_at = ?"
+                " WHERE run_key = ? AND call_key = ? AND state = 'claimed'",
+                (owner, now(), run_key, call_key),
+            )
+            return ledger_entry(db, run_key, call_key)
+
+        return await self._do(work)
+
+    async def abandon(self, run_key: str, call_key: str, *, owner: str) -> LedgerEntry:
+        def work(db: sqlite3.Connection) -> LedgerEntry:
+            db.execute(
+                "UPDATE tool_ledger SET state = 'abandoned'"
+                " WHERE run_key = ? AND call_key = ? AND owner = ? AND state = 'claimed'",
+                (run_key, call_key, owner),
+            )
+            db.execute("DELETE FROM running_calls WHERE owner = ?", (owner,))
+            return ledger_entry(db, run_key, call_key)
+
+        return await self._do(work)
+
+    async def finish(
+        self, run_key: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
+    ) -> bool:
+        def work(db: sqlite3.Connection) -> bool:
+            is_done = db.execute(
+                "UPDATE tool_ledger SET state = ?, result = ?"
+                " WHERE run_key = ? AND call_key = ? AND owner = ? AND state = 'claimed'",
+                (state, result, run_key, call_key, owner),
+            ).rowcount
+            db.execute("DELETE FROM running_calls WHERE owner = ?", (owner,))
+            if is_done:
+                return True
+            entry = ledger_entry(db, run_key, call_key)
+            return (entry.owner, entry.state, entry.result) == (owner, state, result)
+
+        return await self._do(work)
+
+    async def begin_call(self, running: RunningCall) -> None:
+        await self._do(lambda db: begin_call(db, running))
+
+    async def end_call(self, owner: str) -> None:
+        await self._do(lambda db: db.execute("DELETE FROM running_calls WHERE owner = ?", (owner,)).rowcount)
+
+    async def running_calls(self) -> list[RunningCall]:
+        rows = await self._do(lambda db: db.execute(f"SELECT {RUNNING} FROM running_calls").fetchall(), writes=False)
+        calls = []
+        for row in rows:
+            with reading(f"running call {row[0]} in {self._path}"):
+                calls.append(RunningCall(**dict(zip(RUNNING.split(", "), row, strict=True))))
+        return calls
+
+    async def settle(self, run_key: str, call_key: str) -> LedgerEntry:
+        def work(db: sqlite3.Connection) -> LedgerEntry:
+            db.execute(
+                "INSERT INTO tool_ledger (run_key, call_key, state) VALUES (?, ?, 'abandoned') ON CONFLICT DO NOTHING",
+                (run_key, call_key),
+            )
+            return ledger_entry(db, run_key, call_key)
+
+        return await self._do(work)
+
+    async def load_entries(self, run_key: str, call_keys: Sequence[str]) -> dict[str, LedgerEntry]:
+        def work(db: sqlite3.Connection) -> dict[str, LedgerEntry]:
+            found = ((key, find_entry(db, run_key, key)) for key in call_keys)
+            return {key: entry for key, entry in found if entry is not None}
+
+        return await self._do(work, writes=False)
+
+    async def append_reply(self, appends: Sequence[Append], *, run_key: str, turn: int, reply: str) -> str:
+        rows = [message_rows(append.messages) for append in appends]
+
+        def work(db: sqlite3.Connection) -> str:
+            kept = save_reply(db, run_key, turn, reply)
+            if kept == reply:
+                for append, its_rows in zip(appends, rows, strict=True):
+                    append_rows(db, append.session, its_rows, append.write_key, append.expected_seq)
+            return kept
+
+        return await self._do(work)
+
+    async def save_reply(self, run_key: str, turn: int, reply: str) -> str:
+        return await self._do(lambda db: save_reply(db, run_key, turn, reply))
+
+    async def load_reply(self, run_key: str, turn: int) -> str | None:
+        return await self._do(lambda db: kept_reply(db, run_key, turn), writes=False)
+
+    # --- decisions ---
+
+    async def record_decision(self, record: DecisionRecord) -> None:
+        await self._do(lambda db: record_decision(db, record))
+
+    async def load_decisions(self, run_key: str) -> list[DecisionRecord]:
+        rows = await self._do(
+            lambda db: db.execute(
+                f"SELECT {DECISION} FROM gate_decisions WHERE run_key = ? ORDER BY number", (run_key,)
+            ).fetchall(),
+            writes=False,
+        )
+        decisions = []
+        for place, row in enumerate(rows, 1):
+            with reading(f"decision {place} of {len(rows)} of run {run_key} in {self._path}"):
+                decisions.append(read_decision(row))
+        return decisions
+
+    # --- who is at work ---
+
+    async def hold_scope(self) -> str:
+        await self._do(lambda db: None, writes=False)
+        return self._locks.scope()
+
+    async def begin_work(self, work: AtWork, *, instead_of: AtWork | None = None) -> AtWork:
+        return await self._do(lambda db: begin_work(db, work, instead_of))
+
+    async def end_work(self, work: AtWork) -> None:
+        await self._do(lambda db: end_work(db, work))
+
+    async def find_work(self, session_id: str | None = None) -> list[AtWork]:
+        return await self._do(lambda db: find_work(db, session_id), writes=False)
+
+    async def add_worker(self, name: str) -> None:
+        await self._do(lambda db: db.execute("INSERT INTO workers VALUES (?) ON CONFLICT DO NOTHING", (name,)).rowcount)
+
+    async def drop_worker(self, name: str) -> None:
+        await self._do(lambda db: db.execute("DELETE FROM workers WHERE name = ?", (name,)).rowcount)
+
+    async def list_workers(self) -> list[str]:
+        rows = await self._do(lambda db: db.execute("SELECT name FROM workers").fetchall(), writes=False)
+        return [name for (name,) in rows]
+
+    # --- what is being said ---
+
+    async def add_partial(self, run_key: str, part: PartialAnswer) -> None:
+        await self._do(lambda db: add_partial(db, run_key, part))
+
+    async def load_partial(self, run_key: str, *, after: PartialAnswer | None = None) -> PartialAnswer | None:
+        return await self._do(lambda db: load_partial(db, run_key, after), writes=False)
+
+    async def drop_partial(self, run_key: str, *, turn: int, attempt: str) -> None:
+        await self._do(
+            lambda db: (
+                db.execute(
+                    "DELETE FROM partial_answers WHERE run_key = ? AND (turn, attempt) <= (?, ?)",
+                    (run_key, turn, attempt),
+                ).rowcount
+            )
+        )
+
+
+def sqlite_store(path: str | os.PathLike[str]) -> SQLiteStore:
+    """Return a durable store in a SQLite file; ":memory:" keeps it in this object.
+
+    Every operation raises `StoreError`, with what to do, when the file is no database, is read-only, locked or full,
+    or was written by a newer version of standfast. Nothing is overwritten then.
+    """
+    return SQLiteStore(path)
+
+
+def _checked(path: str) -> str:
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise InputError(f"sqlite_store needs the path of a file, or ':memory:', got {path!r}")
+    # Absolute now: the file is opened later, and the process may have moved by then.
+    return path if path == ":memory:" else os.path.realpath(path)

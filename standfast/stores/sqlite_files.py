@@ -1,0 +1,217 @@
+"""The file of a SQLite store: opened only if it is one, migrated, and what its errors mean."""
+
+import os
+import re
+import sqlite3
+import stat
+import time
+from contextlib import suppress
+
+from standfast.errors import StandfastError, StoreError
+from standfast.stores.private_files import private
+
+_MOUNTS = "/proc/self/mountinfo"  # of Linux; the fifth word of a line is where something is mounted
+BREAKING = "-- breaking"  # begins a script after which code that does not know it cannot use the file
+
+_MEANINGS = {
+    "SQLITE_BUSY": "is locked by another process; end that one or wait, then try again",
+    "SQLITE_LOCKED": "is locked by another connection; try again",
+    "SQLITE_FULL": "cannot grow: the disk is full; free some space, then try again",
+    "SQLITE_READONLY": "is read-only; give this process the right to write to the file and its folder",
+    "SQLITE_NOTADB": "is not a SQLite database; give another path",
+    "SQLITE_CORRUPT": "is damaged; restore it from a backup",
+    "SQLITE_CANTOPEN": "cannot be opened; check that the folder exists and may be written to",
+    "SQLITE_IOERR": "cannot be read or written: the disk reports an error, or is full",
+}
+
+
+class SameFile:
+    """Knows the file that a path led to when it was opened.
+
+    An open connection goes on with a file that was moved or replaced, where nobody finds what it writes: a call would
+    be claimed there, and run again by whoever opens the file that stands at the path.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._known: tuple[int, int] | None = None
+
+    def note(self) -> None:
+        """Take note of the file that stands there, the first time."""
+        if self._known is None and self._path != ":memory:":
+            found = os.stat(self._path)
+            self._known = (found.st_dev, found.st_ino)
+
+    def forget(self) -> None:
+        self._known = None
+
+    def check(self) -> None:
+        """Look whether it still stands there.
+
+        Raises:
+            StoreError: it does not.
+        """
+        if self._known is None:
+            return
+        try:
+            found = os.stat(self._path)
+        except OSError as error:
+            raise StoreError(f"The store {self._path} was moved or deleted while it was open: put it back") from error
+        if (found.st_dev, found.st_ino) != self._known:
+            raise StoreError(
+                f"The store {self._path} was replaced by another file while it was open: put it back, or start this "
+                "process anew if the other one is right"
+            )
+
+
+def open_file(path: str, migrations: tuple[str, ...], busy_timeout: float) -> sqlite3.Connection:
+    if path != ":memory:":
+        # SQLite would let everybody read it. The files beside it get its rights. What is wrong SQLite says itself.
+        with suppress(OSError):
+            os.close(private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+        _refuse_second_names(path)
+    db = sqlite3.connect(path, timeout=busy_timeout, isolation_level=None)
+    try:
+        # Looked at before anything is changed: what is no database, or newer, stays as it is.
+        _refuse_foreign(db, path)
+        _version(db, path, len(migrations))
+        _switch_to_wal(db, busy_timeout)
+        _set_up(db)
+        _migrate(db, path, migrations)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def open_again(path: str) -> sqlite3.Connection:
+    """Open a file that `open_file` has opened before, with a connection that waits for nobody."""
+    db = sqlite3.connect(path, timeout=0, isolation_level=None)
+    _set_up(db)
+    return db
+
+
+def _set_up(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("PRAGMA foreign_keys = ON")
+
+
+def wait_for_locks(db: sqlite3.Connection, seconds: float) -> None:
+    """Have a connection wait so long for others."""
+    db.execute(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
+
+
+def is_busy(error: Exception | None) -> bool:
+    """Whether another connection has the lock. Nothing was done then."""
+    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
+
+
+def _refuse_second_names(path: str) -> None:
+    """Refuse a file that others may have open by another name.
+
+    SQLite and our locks keep what is new in files beside it, which have its name: who comes by another name does not
+    see it, and would claim and run again what has run.
+    """
+    with suppress(OSError):  # SQLite says what is wrong with it
+        found = os.stat(path)
+        if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+            raise StoreError(
+                f"The store {path} has another name, a hard link, and who uses it by the one does not see what was "
+                "written by the other: remove one of them. Nothing was changed."
+            )
+    with suppress(OSError), open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as mounts:
+        if any(re.sub(r"\\([0-7]{3})", _unescaped, line.split(" ")[4]) == path for line in mounts):
+            raise StoreError(
+                f"The store {path} is mounted as a file by itself, and who uses it by another name does not see what "
+                "is written here: mount the folder that it is in. Nothing was changed."
+            )
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return chr(int(found[1], 8))
+
+
+def _switch_to_wal(db: sqlite3.Connection, busy_timeout: float) -> None:
+    """SQLite does not wait by itself here, and several processes may open a new file at once."""
+    deadline = time.monotonic() + busy_timeout
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname != "SQLITE_BUSY" or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def _refuse_foreign(db: sqlite3.Connection, path: str) -> None:
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if tables and "standfast_schema" not in tables:
+        raise StoreError(
+            f"The store {path} is the database of another program (it has the table {min(tables)!r}); give another "
+            "path. Nothing was changed."
+        )
+
+
+def _version(db: sqlite3.Connection, path: str, newest: int) -> int:
+    columns = _schema_columns(db)
+    version = int(db.execute("SELECT max(version) FROM standfast_schema").fetchone()[0] or 0) if columns else 0
+    if version > newest and not _lets_in(db, columns, newest):
+        raise StoreError(
+            f"The store {path} has schema version {version}, written by a newer standfast; this one knows {newest}. "
+            "Upgrade standfast. Nothing was changed."
+        )
+    return version
+
+
+def _schema_columns(db: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in db.execute("SELECT name FROM pragma_table_info('standfast_schema')")}
+
+
+def _lets_in(db: sqlite3.Connection, columns: set[str], newest: int) -> bool:
+    """Whether code that knows this version, and no newer one, may use the file."""
+    if "oldest_reader" not in columns:
+        return False
+    query = "SELECT oldest_reader FROM standfast_schema ORDER BY version DESC LIMIT 1"
+    (oldest,) = db.execute(query).fetchone()
+    return oldest is not None and oldest <= newest
+
+
+def _oldest_reader(migrations: tuple[str, ...], version: int) -> int:
+    """Return the version that code must know at least to use a file of this one."""
+    breaking = [number for number, script in enumerate(migrations[:version], 1) if script.lstrip().startswith(BREAKING)]
+    return max(breaking, default=1)
+
+
+def _migrate(db: sqlite3.Connection, path: str, migrations: tuple[str, ...]) -> None:
+    if _version(db, path, len(migrations)) >= len(migrations):
+        return
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        db.execute("CREATE TABLE IF NOT EXISTS standfast_schema (version INTEGER NOT NULL, oldest_reader INTEGER)")
+        if "oldest_reader" not in _schema_columns(db):
+            db.execute("ALTER TABLE standfast_schema ADD COLUMN oldest_reader INTEGER")
+        # Asked again under the lock: another process may have migrated meanwhile.
+        done = _version(db, path, len(migrations))
+        for version, script in enumerate(migrations[done:], done + 1):
+            for statement in script.split(";"):
+                db.execute(statement)
+            oldest = _oldest_reader(migrations, version)
+            db.execute("INSERT INTO standfast_schema (version, oldest_reader) VALUES (?, ?)", (version, oldest))
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def translated(error: Exception, path: str) -> Exception:
+    if isinstance(error, StandfastError) or not isinstance(error, sqlite3.Error):
+        return error
+    # What Python cannot decode has no code of SQLite's: the text was torn.
+    name = getattr(error, "sqlite_errorname", "SQLITE_CORRUPT" if "decode" in str(error) else "")
+    meaning = next((text for code, text in _MEANINGS.items() if name.startswith(code)), f"refused: {error}")
+    translated = StoreError(f"The store {path} {meaning} ({error})")
+    translated.__cause__ = error
+    return translated

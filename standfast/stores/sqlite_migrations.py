@@ -1,0 +1,63 @@
+"""The schema of the SQLite store, as the scripts that bring a file from one version of it to the next."""
+
+MIGRATIONS = (
+    """
+    CREATE TABLE agent_sessions (
+      id TEXT PRIMARY KEY, agent_name TEXT NOT NULL, state TEXT NOT NULL, user_id TEXT, tenant_id TEXT,
+      questions TEXT, workflow_id TEXT, run_key TEXT, last_seq INTEGER NOT NULL, version INTEGER NOT NULL,
+      last_write TEXT, created_at TEXT NOT NULL, updated_at TEXT NOT NULL
+    ) STRICT;
+    CREATE TABLE agent_messages (
+      session_id TEXT NOT NULL REFERENCES agent_sessions (id) ON DELETE CASCADE, seq INTEGER NOT NULL,
+      role TEXT NOT NULL, content TEXT NOT NULL, tool_calls TEXT, tool_call_id TEXT, tool_name TEXT, status TEXT,
+      usage TEXT, cost REAL, user_id TEXT, tenant_id TEXT, write_key TEXT,
+      PRIMARY KEY (session_id, seq)
+    ) STRICT;
+    CREATE UNIQUE INDEX agent_messages_write ON agent_messages (session_id, write_key) WHERE write_key IS NOT NULL;
+    CREATE TABLE tool_ledger (
+      run_key TEXT NOT NULL, call_key TEXT NOT NULL, state TEXT NOT NULL, owner TEXT, arguments_hash TEXT, result TEXT,
+      PRIMARY KEY (run_key, call_key)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE running_calls (
+      owner TEXT PRIMARY KEY, worker TEXT NOT NULL, task_token TEXT NOT NULL, workflow_id TEXT NOT NULL,
+      run_id TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE model_replies (
+      run_key TEXT NOT NULL, turn INTEGER NOT NULL, reply TEXT NOT NULL, PRIMARY KEY (run_key, turn)
+    ) STRICT, WITHOUT ROWID;
+    """,
+    """
+    CREATE TABLE gate_decisions (
+      number INTEGER PRIMARY KEY, run_key TEXT NOT NULL, gate TEXT NOT NULL, at TEXT NOT NULL, decision TEXT NOT NULL,
+      by TEXT, comment TEXT, digest TEXT, edit TEXT, refused TEXT, key TEXT, UNIQUE (run_key, key)
+    ) STRICT;
+    """,
+    "ALTER TABLE agent_messages ADD COLUMN more TEXT;",
+    "ALTER TABLE agent_sessions ADD COLUMN usage TEXT;",
+    """
+    CREATE TABLE partial_answers (
+      run_key TEXT PRIMARY KEY, turn INTEGER NOT NULL, attempt TEXT NOT NULL, text TEXT NOT NULL
+    ) STRICT;
+    """,
+    # Made anew, since files were written in which it has the column below, and others in which it has not. Nothing is
+    # lost: what stands in it is told for seconds, while a model speaks.
+    """
+    DROP TABLE partial_answers;
+    CREATE TABLE partial_answers (
+      run_key TEXT PRIMARY KEY, turn INTEGER NOT NULL, attempt TEXT NOT NULL, text TEXT NOT NULL,
+      begun_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
+    ) STRICT;
+    """,
+    """
+    ALTER TABLE tool_ledger ADD COLUMN claimed_at TEXT;
+    CREATE TABLE sessions_at_work (
+      session_id TEXT PRIMARY KEY, namespace TEXT NOT NULL, workflow_id TEXT NOT NULL, run_key TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE workers (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
+    """,
+)
+"""One script per schema version, applied in order and never edited; a test has their digests.
+
+A version of standfast without a script goes on with a file that has it, so that a deploy can be rolled back: new
+tables, and columns that are NULL or have a default. A script with which it could not begins with `-- breaking`.
+"""

@@ -1,0 +1,313 @@
+"""Rows of the SQLite store: how sessions, messages and ledger entries are written into columns and read back."""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic_core import to_json
+
+from standfast.checkpoints import Question
+from standfast.errors import InputError, SessionConflictError
+from standfast.messages import Message, ToolCall, Usage
+from standfast.stores.kept_values import reading
+from standfast.stores.partial_answers import PartialAnswer
+from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall, Session, kept_from
+from standfast.stores.workers import AtWork
+
+SESSION = (
+    "id, agent_name, state, user_id, tenant_id, questions, workflow_id, run_key, usage, last_seq, version, created_at,"
+    " updated_at"
+)
+DECISION = "run_key, gate, at, decision, by, comment, digest, edit, refused, key"
+WORK = "session_id, namespace, workflow_id, run_key"
+RUNNING = "owner, worker, task_token, workflow_id, run_id"
+MESSAGE = "role, content, tool_calls, tool_call_id, tool_name, status, usage, cost, more"
+_MORE = {"images", "reasoning", "stop_reason", "model", "by", "id"}  # of a message, which few have
+
+
+def append_rows(
+    db: sqlite3.Connection,
+    session: Session,
+    rows: list[tuple[Any, ...]],
+    write_key: str | None,
+    expected_seq: int | None,
+    expected_version: int | None = None,
+) -> int:
+    """Save the session and its next messages, once by their key, and return the number of its last message."""
+    last = _advance_session(db, session, len(rows), write_key, expected_seq, expected_version)
+    if last is None:
+        return int(db.execute("SELECT last_seq FROM agent_sessions WHERE id = ?", (session.id,)).fetchone()[0])
+    insert_messages(db, session.id, last - len(rows), rows, session, write_key)
+    return last
+
+
+def _advance_session(
+    db: sqlite3.Connection,
+    session: Session,
+    count: int,
+    write_key: str | None,
+    expected_seq: int | None,
+    expected_version: int | None,
+) -> int | None:
+    """Save the session and move its last number on; return it, or None if the write key was used before."""
+    session_id = session.id
+    if expected_seq:  # the common case in one statement: the session is there and nobody else wrote
+        done = db.execute(
+            "UPDATE agent_sessions SET state = ?, user_id = ?, tenant_id = ?, questions = ?, workflow_id = ?,"
+            " run_key = ?, usage = ?, updated_at = ?, last_write = ?, last_seq = last_seq + ?, version = version + 1"
+            " WHERE id = ? AND last_seq = ? AND created_at = coalesce(?, created_at)"
+            " AND version = coalesce(?, version) AND NOT EXISTS"
+            " (SELECT 1 FROM agent_messages WHERE session_id = ? AND write_key = ?)",
+            (session.state, session.user_id, session.tenant_id, _write_questions(session), session.workflow_id,
+             session.run_key, _write_usage(session), now(), write_key, count, session_id, expected_seq,
+             _created(session), expected_version, session_id, write_key),
+        ).rowcount  # fmt: skip
+        if done:
+            return expected_seq + count
+    row = db.execute(
+        "SELECT last_seq, version, created_at, last_write FROM agent_sessions WHERE id = ?", (session_id,)
+    ).fetchone()
+    last, version, created, last_write = row or (0, 0, None, None)
+    if write_key is not None and (write_key == last_write or _has_key(db, session_id, write_key)):
+        return None
+    made_anew = created is not None and expected_seq is not None and _created(session) not in (None, created)
+    if expected_seq not in (None, last) or expected_version not in (None, version) or made_anew:
+        raise SessionConflictError(
+            f"Session {session_id} is at message {last}, this run knows of {expected_seq}: another run has written to "
+            "it. Nothing was written; run again to go on from there."
+        )
+    return save_session(db, session, count, write_key)
+
+
+def _has_key(db: sqlite3.Connection, session_id: str, write_key: str) -> bool:
+    row = db.execute("SELECT 1 FROM agent_messages WHERE session_id = ? AND write_key = ?", (session_id, write_key))
+    return row.fetchone() is not None
+
+
+def save_session(db: sqlite3.Connection, session: Session, count: int, write_key: str | None = None) -> int:
+    at = now()
+    row = db.execute(
+        f"INSERT INTO agent_sessions ({SESSION}, last_write) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?)"
+        " ON CONFLICT (id) DO UPDATE SET state = excluded.state, user_id = excluded.user_id,"
+        " tenant_id = excluded.tenant_id, questions = excluded.questions, workflow_id = excluded.workflow_id,"
+        " run_key = excluded.run_key, usage = excluded.usage, last_seq = last_seq + excluded.last_seq,"
+        " version = version + 1, last_write = excluded.last_write, updated_at = excluded.updated_at"
+        " RETURNING last_seq",
+        (session.id, session.agent_name, session.state, session.user_id, session.tenant_id, _write_questions(session),
+         session.workflow_id, session.run_key, _write_usage(session), count, _created(session) or at, at, write_key),
+    ).fetchall()  # fmt: skip
+    return int(row[0][0])
+
+
+def message_rows(messages: Sequence[Message]) -> list[tuple[Any, ...]]:
+    return [
+        (
+            message.role,
+            message.content,
+            None if message.tool_calls is None else to_json([_plain(call) for call in message.tool_calls]).decode(),
+            message.tool_call_id,
+            message.tool_name,
+            message.status,
+            None if message.usage is None else message.usage.model_dump_json(),
+            message.cost,
+            _more(message),
+        )
+        for message in messages
+        if message.role != "system"
+    ]
+
+
+def _more(message: Message) -> str | None:
+    more = {name for name in _MORE if getattr(message, name) is not None}
+    return message.model_dump_json(include=more) if more else None
+
+
+def _plain(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "name": call.name, "arguments": call.arguments}
+
+
+def insert_messages(
+    db: sqlite3.Connection,
+    session_id: str,
+    last: int,
+    rows: list[tuple[Any, ...]],
+    session: Session,
+    write_key: str | None,
+) -> None:
+    db.executemany(
+        f"INSERT INTO agent_messages (session_id, seq, user_id, tenant_id, write_key, {MESSAGE})"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [
+            (session_id, seq, session.user_id, session.tenant_id, write_key if seq == last + 1 else None, *row)
+            for seq, row in enumerate(rows, last + 1)
+        ],
+    )
+
+
+def prune_rows(db: sqlite3.Connection, session_id: str, keep: int) -> None:
+    rows = db.execute(
+        "SELECT seq, role FROM agent_messages WHERE session_id = ? ORDER BY seq", (session_id,)
+    ).fetchall()
+    first = kept_from([role for _, role in rows], keep)
+    if first:
+        before = rows[first][0] if first < len(rows) else rows[-1][0] + 1
+        db.execute("DELETE FROM agent_messages WHERE session_id = ? AND seq < ?", (session_id, before))
+
+
+def read_session(row: tuple[Any, ...]) -> Session:
+    names = SESSION.split(", ")
+    fields = dict(zip(names, row, strict=True))
+    if fields["questions"] is not None:
+        fields["questions"] = tuple(Question.model_validate(item) for item in json.loads(fields["questions"]))
+    if fields["usage"] is not None:
+        fields["usage"] = Usage.of(json.loads(fields["usage"]))
+    return Session.model_validate(fields)
+
+
+def _write_questions(session: Session) -> str | None:
+    return json.dumps([question.model_dump() for question in session.questions]) if session.questions else None
+
+
+def _write_usage(session: Session) -> str | None:
+    return None if session.usage is None else json.dumps(session.usage.plain())
+
+
+def read_message(row: tuple[Any, ...]) -> Message:
+    role, content, tool_calls, tool_call_id, tool_name, status, usage, cost, more = row
+    return Message(
+        role=role,
+        content=content,
+        tool_calls=None if tool_calls is None else tuple(ToolCall(**call) for call in json.loads(tool_calls)),
+        tool_call_id=tool_call_id,
+        tool_name=tool_name,
+        status=status,
+        usage=None if usage is None else Usage.model_validate_json(usage),
+        cost=cost,
+        **({} if more is None else json.loads(more)),
+    )
+
+
+def ledger_entry(db: sqlite3.Connection, run_key: str, call_key: str) -> LedgerEntry:
+    entry = find_entry(db, run_key, call_key)
+    if entry is None:
+        raise InputError(f"Call {call_key} of run {run_key} is not in the ledger")
+    return entry
+
+
+def find_entry(db: sqlite3.Connection, run_key: str, call_key: str) -> LedgerEntry | None:
+    row = db.execute(
+        "SELECT state, owner, arguments_hash, result, claimed_at FROM tool_ledger WHERE run_key = ? AND call_key = ?",
+        (run_key, call_key),
+    ).fetchone()
+    if row is None:
+        return None
+    state, owner, arguments_hash, result, at = row
+    path = db.execute("PRAGMA database_list").fetchone()[2]
+    with reading(f"call {call_key} of run {run_key} in the ledger of {path}"):
+        return LedgerEntry(
+            state=state,
+            owner=owner,
+            arguments_hash=arguments_hash,
+            result=result,
+            claimed_at=None if at is None else datetime.fromisoformat(at),
+        )
+
+
+def begin_work(db: sqlite3.Connection, work: AtWork, instead_of: AtWork | None) -> AtWork:
+    if instead_of is not None:
+        end_work(db, instead_of)
+    db.execute(
+        f"INSERT INTO sessions_at_work ({WORK}) VALUES (:session_id, :namespace, :workflow_id, :run_key)"
+        " ON CONFLICT DO NOTHING",
+        dict(work),
+    )
+    return find_work(db, work.session_id)[0]
+
+
+def end_work(db: sqlite3.Connection, work: AtWork) -> None:
+    db.execute(
+        "DELETE FROM sessions_at_work WHERE session_id = :session_id AND namespace = :namespace"
+        " AND workflow_id = :workflow_id AND run_key = :run_key",
+        dict(work),
+    )
+
+
+def find_work(db: sqlite3.Connection, session_id: str | None) -> list[AtWork]:
+    rows = db.execute(
+        f"SELECT {WORK} FROM sessions_at_work WHERE session_id = coalesce(?, session_id) ORDER BY session_id",
+        (session_id,),
+    )
+    return [AtWork(**dict(zip(WORK.split(", "), row, strict=True))) for row in rows]
+
+
+def begin_call(db: sqlite3.Connection, running: RunningCall) -> None:
+    db.execute(
+        f"INSERT OR REPLACE INTO running_calls ({RUNNING})"
+        " VALUES (:owner, :worker, :task_token, :workflow_id, :run_id)",
+        dict(running),
+    )
+
+
+def record_decision(db: sqlite3.Connection, record: DecisionRecord) -> None:
+    values = {**dict(record), "at": record.at.isoformat(), "edit": json.dumps(record.edit)}
+    db.execute(
+        f"INSERT INTO gate_decisions ({DECISION}) VALUES ({', '.join(f':{name}' for name in DECISION.split(', '))})"
+        " ON CONFLICT DO NOTHING",
+        values,
+    )
+
+
+def read_decision(row: tuple[Any, ...]) -> DecisionRecord:
+    fields = dict(zip(DECISION.split(", "), row, strict=True))
+    return DecisionRecord.model_validate({**fields, "edit": json.loads(fields["edit"])})
+
+
+def save_reply(db: sqlite3.Connection, run_key: str, turn: int, reply: str) -> str:
+    is_new = db.execute(
+        "INSERT INTO model_replies (run_key, turn, reply) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+        (run_key, turn, reply),
+    ).rowcount
+    return reply if is_new else kept_reply(db, run_key, turn) or reply
+
+
+def kept_reply(db: sqlite3.Connection, run_key: str, turn: int) -> str | None:
+    row = db.execute("SELECT reply FROM model_replies WHERE run_key = ? AND turn = ?", (run_key, turn)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def _created(session: Session) -> str | None:
+    return None if session.created_at is None else session.created_at.isoformat()
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+def add_partial(db: sqlite3.Connection, run_key: str, part: PartialAnswer) -> None:
+    """Add to what is said; a later attempt takes the place of an earlier one, if this is its beginning."""
+    added = db.execute(
+        "UPDATE partial_answers SET text = substr(text, 1, ?) || ? WHERE run_key = ? AND turn = ? AND attempt = ?",
+        (part.offset, part.text, run_key, part.turn, part.attempt),
+    ).rowcount
+    if not added and part.offset == 0:
+        # Those whose workers have died, and whose runs have ended before there was another one.
+        db.execute("DELETE FROM partial_answers WHERE begun_at < datetime('now', '-1 day')")
+        db.execute(
+            "INSERT INTO partial_answers (run_key, turn, attempt, text) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (run_key) DO UPDATE SET turn = excluded.turn, attempt = excluded.attempt,"
+            " text = excluded.text, begun_at = excluded.begun_at"
+            " WHERE (excluded.turn, excluded.attempt) > (turn, attempt)",
+            (run_key, part.turn, part.attempt, part.text),
+        )
+
+
+def load_partial(db: sqlite3.Connection, run_key: str, after: PartialAnswer | None) -> PartialAnswer | None:
+    turn, attempt, end = (0, "", 0) if after is None else (after.turn, after.attempt, after.end)
+    row = db.execute(
+        "SELECT turn, attempt, at, substr(text, at + 1) FROM"
+        " (SELECT *, iif(turn = ? AND attempt = ?, ?, 0) AS at FROM partial_answers WHERE run_key = ?)",
+        (turn, attempt, end, run_key),
+    ).fetchone()
+    return None if row is None else PartialAnswer(turn=row[0], attempt=row[1], offset=row[2], text=row[3])

@@ -1,0 +1,60 @@
+"""Who is at work: the workers that serve a store, and the sessions that workflows of theirs have opened."""
+
+from typing import Protocol, runtime_checkable
+
+from standfast.messages import Record
+
+
+class AtWork(Record):
+    """A workflow that has opened a session and has not ended.
+
+    Args:
+        namespace: of the workflow.
+        run_key: of its run; the same when it continues as new or is reset.
+    """
+
+    session_id: str
+    namespace: str
+    workflow_id: str
+    run_key: str
+
+
+@runtime_checkable
+class Workers(Protocol):
+    """What keeps runs of both drivers from working on a session at the same time.
+
+    A worker holds its name (see `AgentStore.hold`) as long as it lives, and has added it. Where holds are not shared,
+    or are not those that the worker sees (see `hold_scope`), nobody can tell that it is dead: its name counts until it
+    drops it, and what it ran may still be running until the time for that has passed.
+    """
+
+    async def hold_scope(self) -> str:
+        """Return what is the same for all who see each other's holds, and for no others; "" if holds are not shared."""
+        ...
+
+    async def begin_work(self, work: AtWork, *, instead_of: AtWork | None = None) -> AtWork:
+        """Mark a session as one that a workflow is at work on, and return whose it is then.
+
+        It is another's if that has marked it before, unless that is `instead_of`.
+        """
+        ...
+
+    async def end_work(self, work: AtWork) -> None:
+        """Remove a mark, if it is still this one."""
+        ...
+
+    async def find_work(self, session_id: str | None = None) -> list[AtWork]:
+        """Return the mark of a session, or all, in the order of their sessions."""
+        ...
+
+    async def add_worker(self, name: str) -> None:
+        """Add a worker that serves the store, if it is not there."""
+        ...
+
+    async def drop_worker(self, name: str) -> None:
+        """Remove a worker, if it is there."""
+        ...
+
+    async def list_workers(self) -> list[str]:
+        """Return the names of the workers that have been added and not dropped."""
+        ...

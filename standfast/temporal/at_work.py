@@ -1,0 +1,81 @@
+"""Marks sessions in the store while a workflow is at work on them, so that no other run of either driver begins."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from temporalio import activity
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
+
+from standfast.errors import SessionConflictError
+from standfast.stores.protocol import DurableStore, Session
+from standfast.stores.workers import AtWork
+
+_MOST = 100  # marks that are looked at in one go
+
+
+def mark(reference: Mapping[str, Any]) -> AtWork:
+    """Return the mark of the run that an activity works for."""
+    info = activity.info()
+    return AtWork(
+        session_id=reference["session"],
+        namespace=info.namespace,
+        workflow_id=info.workflow_id or "",
+        run_key=reference["run"],
+    )
+
+
+async def begin_work(store: DurableStore, reference: Mapping[str, Any]) -> None:
+    """Mark a run's session, unless the workflow that has marked it before still runs.
+
+    Raises:
+        SessionConflictError: naming that workflow.
+    """
+    ours = mark(reference)
+    theirs = await store.begin_work(ours)
+    while theirs != ours:
+        is_older = (theirs.namespace, theirs.workflow_id) == (ours.namespace, ours.workflow_id)  # one at a time runs
+        if not is_older and await is_running(activity.client(), theirs):
+            raise SessionConflictError(f"Session {ours.session_id} has a run in flight: workflow {theirs.workflow_id}")
+        theirs = await store.begin_work(ours, instead_of=theirs)
+
+
+async def check_writer(session: Session) -> None:
+    """Refuse a session while the workflow that has written to it last still runs: it may be told more.
+
+    Raises:
+        SessionConflictError: naming that workflow.
+    """
+    info, client = activity.info(), activity.client()
+    writer = AtWork(
+        session_id=session.id, namespace=client.namespace, workflow_id=session.workflow_id or "", run_key=""
+    )
+    if writer.workflow_id not in ("", info.workflow_id) and await is_running(client, writer):
+        raise SessionConflictError(f"Session {session.id} has a run in flight: workflow {writer.workflow_id}")
+
+
+async def end_work(store: DurableStore, reference: Mapping[str, Any]) -> None:
+    """Remove the mark of a run that has written its last."""
+    await store.end_work(mark(reference))
+
+
+async def is_running(client: Client, work: AtWork) -> bool:
+    """Whether a workflow runs; True where nobody can tell."""
+    if work.namespace != client.namespace:
+        return True
+    try:
+        described = await client.get_workflow_handle(work.workflow_id).describe()
+    except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND:
+            return False
+        raise
+    return described.status == WorkflowExecutionStatus.RUNNING
+
+
+async def drop_ended(client: Client, store: DurableStore, after: str) -> str:
+    """Remove marks of workflows that were terminated, or have failed; returns after which session to look next."""
+    marks = [work for work in await store.find_work() if work.session_id > after][:_MOST]
+    for work in marks:
+        if not await is_running(client, work):
+            await store.end_work(work)
+    return marks[-1].session_id if len(marks) == _MOST else ""

@@ -1,0 +1,293 @@
+"""What steers an agent's workflow: numbers and names, recorded once at its start, so that no deploy changes them later.
+
+Here and in the loop's state nothing of the user's is left: no callable, no schema, no text but names.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NotRequired, TypedDict, cast
+
+from standfast.agent_loop import Finish, LoopState
+from standfast.agents import Agent, DiminishingReturns, Loop, OnTerminalToolError, TokenBudget
+from standfast.checkpoints import Question
+from standfast.messages import StopReason, Usage
+from standfast.tools import RetryPolicy, Tool
+
+TIMEOUT = 60.0  # seconds, of one attempt at a tool
+GRACE = 5.0  # seconds of it that are left for recording what a handler came to
+HOOKS = ("on_start", "on_complete", "on_stuck", "output")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFacts:
+    """What a workflow knows of a tool.
+
+    Args:
+        timeout: seconds from the start of an attempt to its end, recording included.
+        attempts, initial, factor, longest: of Temporal's retry policy; one attempt unless safe to retry.
+        agent: it is an agent, and runs as a child workflow.
+    """
+
+    parallel: bool = False
+    safe_to_retry: bool = False
+    verify: bool | None = None
+    timeout: float = TIMEOUT
+    attempts: int = 1
+    initial: float = 1.0
+    factor: float = 2.0
+    longest: float = 30.0
+    agent: bool = False
+
+    @property
+    def approval(self) -> None:
+        """A workflow never looks for gates: the activity that has the model's answer does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call as the workflow sees it; its arguments are in the store."""
+
+    id: str
+    name: str
+    position: int
+    shown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A model's answer as the workflow sees it."""
+
+    content: str
+    tool_calls: tuple[Call, ...] | None = None
+    usage: Usage | None = None
+    stop_reason: StopReason | None = None
+
+
+class Surroundings(TypedDict):
+    """What a run has to know of where it runs.
+
+    search: the namespace has the search attributes. notices: the worker has webhooks.
+    """
+
+    search: bool
+    notices: NotRequired[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What steers one run.
+
+    Args:
+        model: shown to people; "" if the agent names none.
+        hooks: which of `HOOKS` the agent has, and "approve" if it says who may.
+        limits_retries: the agent says how often its model is tried; then the run ends, and does not pause.
+        fallbacks: the agent's other models.
+        search, notices: see `Surroundings`.
+    """
+
+    loop: Loop
+    tools: Mapping[str, ToolFacts]
+    on_terminal_tool_error: OnTerminalToolError = "message"
+    model: str = ""
+    hooks: tuple[str, ...] = ()
+    limits_retries: bool = False
+    fallbacks: tuple[str, ...] = ()
+    search: bool = False
+    notices: bool = False
+
+    @classmethod
+    def read(
+        cls, data: Mapping[str, Any], *, max_iterations: int | None = None, max_tokens: int | None = None
+    ) -> "Facts":
+        """Read recorded facts, and put the run's own limits in the place of the agent's."""
+        numbers = dict(data.get("loop", {}))
+        if max_iterations is not None:
+            numbers["max_iterations"] = max_iterations
+        budget = numbers.pop("token_budget", None)
+        if max_tokens is not None:
+            budget = {**(budget or {}), "max": min(max_tokens, (budget or {}).get("max", max_tokens))}
+        if budget is not None:
+            numbers["token_budget"] = TokenBudget(**budget)
+        if (retry := numbers.pop("model_retry", None)) is not None:
+            numbers["model_retry"] = RetryPolicy(**retry)
+        if (short := numbers.pop("diminishing_returns", None)) is not None:
+            numbers["diminishing_returns"] = DiminishingReturns(**short)
+        return cls(
+            loop=Loop(**numbers),
+            tools={name: read_tool_facts(facts) for name, facts in data.get("tools", {}).items()},
+            on_terminal_tool_error=data.get("on_terminal_tool_error", "message"),
+            model=data.get("model", ""),
+            hooks=tuple(data.get("hooks", ())),
+            limits_retries="model_retry" in data.get("loop", {}),
+            search=data.get("search", False),
+            fallbacks=tuple(data.get("fallbacks", ())),
+            notices=data.get("notices", False),
+        )
+
+
+def write_facts(
+    agent: Agent, tools: Mapping[str, Tool[..., Any]], *, search: bool, notices: bool = False
+) -> dict[str, Any]:
+    """Return an agent's facts as JSON, without what is as usual."""
+    agents = {item.name for item in agent.tools if isinstance(item, Agent)}
+    loop = _changed(Loop(), agent.loop)
+    loop.pop("context_compression", None)
+    if "model_retry" in loop:
+        loop["model_retry"] = asdict(agent.loop.model_retry)
+    if agent.loop.budget is not None:
+        budget = agent.loop.budget
+        loop["token_budget"] = {
+            "max": budget.max,
+            "stop_threshold": budget.stop_threshold,
+            "warning_threshold": budget.warning_threshold,
+        }
+    if agent.loop.diminishing_returns is not None:
+        loop["diminishing_returns"] = asdict(agent.loop.diminishing_returns)
+    facts: dict[str, Any] = {
+        "loop": loop,
+        "tools": {name: write_tool_facts(tool_facts(tool, name in agents)) for name, tool in tools.items()},
+    }
+    if agent.on_terminal_tool_error != "message":
+        facts["on_terminal_tool_error"] = agent.on_terminal_tool_error
+    if agent.model is not None:
+        facts["model"] = agent.model
+    hooks = [name for name in HOOKS if getattr(agent, name) is not None]
+    if hooks := [*hooks, *(["approve"] if "approve" in agent.access else [])]:
+        facts["hooks"] = hooks
+    if search:
+        facts["search"] = True
+    if agent.fallback_models:
+        facts["fallbacks"] = list(agent.fallback_models)
+    if notices:
+        facts["notices"] = True
+    return facts
+
+
+def write_tool_facts(facts: ToolFacts) -> dict[str, Any]:
+    """Return a tool's facts as JSON, without what is as usual."""
+    return _changed(ToolFacts(), facts)
+
+
+def read_tool_facts(data: Mapping[str, Any]) -> ToolFacts:
+    return ToolFacts(**data)
+
+
+def is_tool_facts(found: object) -> bool:
+    """Whether a value can be read as facts of a tool."""
+    return isinstance(found, dict) and found.keys() <= _FACTS.keys() and all(
+        _FACTS[name](value) for name, value in found.items())  # fmt: skip
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+_FACTS: dict[str, Callable[[object], bool]] = {
+    "parallel": _is_flag,
+    "safe_to_retry": _is_flag,
+    "verify": lambda value: value is None or isinstance(value, bool),
+    "timeout": _is_amount,
+    "attempts": lambda value: isinstance(value, int) and _is_amount(value),
+    "initial": _is_amount,
+    "factor": _is_amount,
+    "longest": _is_amount,
+    "agent": _is_flag,
+}
+
+
+def tools_of(started: Mapping[str, ToolFacts], told: Mapping[str, Any]) -> Mapping[str, ToolFacts]:
+    """Return the tools that the calls of a turn are judged by: those of the start, and what the turn says of them."""
+    if not told:
+        return started
+    tools = {**started, **{name: read_tool_facts(facts) for name, facts in told.get("tools", {}).items()}}
+    return {name: tools.get(name, ToolFacts()) for name in told["available"]} if "available" in told else tools
+
+
+def handler_seconds(tool: Tool[..., Any]) -> float:
+    """Return how long one attempt of a tool's handler, or of its `verify`, may take."""
+    return TIMEOUT - GRACE if tool.timeout is None else cast(float, tool.timeout)
+
+
+def tool_facts(tool: Tool[..., Any], agent: bool = False) -> ToolFacts:
+    """Return what a workflow needs to know of a tool."""
+    policy = tool.retry or RetryPolicy()
+    return ToolFacts(
+        parallel=tool.parallel,
+        safe_to_retry=tool.safe_to_retry,
+        verify=None if tool.verify is None else True,
+        timeout=handler_seconds(tool) + GRACE,
+        attempts=policy.maximum_attempts if tool.safe_to_retry else 1,
+        initial=cast(float, policy.initial_interval),
+        factor=policy.backoff_coefficient,
+        longest=cast(float, policy.maximum_interval),
+        agent=agent,
+    )
+
+
+def _changed(usual: Any, value: Any) -> dict[str, Any]:
+    return {
+        name: getattr(value, name)
+        for name in usual.__dataclass_fields__
+        if getattr(value, name) != getattr(usual, name)
+    }
+
+
+# --- the loop's state ---------------------------------------------------------------------------------------------
+
+_PLAIN = (
+    "iterations", "response", "finished", "recovering", "progressed", "idle_turns", "warning", "warned", "nudge",
+    "nudges", "short_calls", "fallback", "corrections", "cut",
+)  # fmt: skip
+_FRESH = LoopState(loop=Loop(), tools={})
+
+
+def write_state(state: LoopState) -> dict[str, Any]:
+    """Return a state as JSON: without the facts, and without what is as in a new one."""
+    data = {name: value for name in _PLAIN if (value := getattr(state, name)) != getattr(_FRESH, name)}
+    if state.open_calls:
+        data["open_calls"] = [write_call(call) for call in cast(tuple[Call, ...], state.open_calls)]
+    if state.refused:
+        data["refused"] = dict(state.refused)
+    for name in ("questions", "verdicts"):
+        if asked := getattr(state, name):
+            data[name] = [question.model_dump() for question in asked]
+    for name in ("usage", "session_usage"):
+        if (usage := getattr(state, name)) is not None:
+            data[name] = usage.plain()
+    if any(state.grants):
+        data["grants"] = list(state.grants)
+    if state.ended is not None:
+        data["ended"] = asdict(state.ended)
+    return data
+
+
+def read_state(data: Mapping[str, Any], facts: Facts) -> LoopState:
+    """Read what `write_state` wrote."""
+    plain = {name: data[name] for name in _PLAIN if name in data}
+    return LoopState(
+        loop=facts.loop,
+        tools=facts.tools,
+        on_terminal_tool_error=facts.on_terminal_tool_error,
+        fallbacks=facts.fallbacks,
+        open_calls=cast(Any, tuple(Call(*call) for call in data.get("open_calls", ()))),
+        refused=data.get("refused", {}),
+        questions=tuple(Question(**question) for question in data.get("questions", ())),
+        verdicts=tuple(Question(**question) for question in data.get("verdicts", ())),
+        usage=read_usage(data.get("usage")),
+        session_usage=read_usage(data.get("session_usage")),
+        grants=tuple(data.get("grants", (0, 0))),
+        ended=None if "ended" not in data else Finish(**data["ended"]),
+        **plain,
+    )
+
+
+def write_call(call: Call) -> list[Any]:
+    return [call.id, call.name, call.position, call.shown]
+
+
+def read_usage(data: Any) -> Usage | None:
+    return None if data is None else Usage.of(data)

@@ -1,0 +1,98 @@
+"""Signed links by which one person decides at one gate, from a message, without signing in.
+
+The page that a link opens only shows and asks: mail scanners follow links. What decides is the form on it.
+"""
+
+import hashlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from standfast.errors import DefinitionError, InputError
+from standfast.extras import install
+
+_SALT = "standfast.link"
+SHORTEST_SECRET = 20  # characters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalLinks:
+    """Makes links for one person: whoever has such a link decides as that person, so send it to nobody else.
+
+    Args:
+        page: address of the page, such as "https://runs.example.com"; it must know that person, as an approver.
+        secret: the page's, too: `Access(link_secret=…)`, or STANDFAST_LINK_SECRET for `standfast web`.
+        by: who decides with it.
+        valid: for how long; not beyond the gate's deadline, and not if something else is asked meanwhile.
+
+    Raises:
+        DefinitionError: naming the argument and the rule.
+        ImportError: itsdangerous is not installed.
+    """
+
+    page: str
+    secret: str = field(repr=False)
+    by: str
+    valid: timedelta = timedelta(days=7)
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.page)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise DefinitionError(f"approval_links.page must be like 'https://runs.example.com', got {self.page!r:.80}")
+        if len(self.secret) < SHORTEST_SECRET:
+            raise DefinitionError(f"approval_links.secret must have at least {SHORTEST_SECRET} characters")
+        if not self.by or not self.by.isprintable():
+            raise DefinitionError(f"approval_links.by must be a name, got {self.by!r:.80}")
+        _serializer(self.secret)
+
+    def to(self, workflow_id: str, item: Mapping[str, Any]) -> str:
+        """Return the link to a gate that waits; `item` is as in `pending`."""
+        until = time.time() + self.valid.total_seconds()
+        if "deadline" in item:
+            until = min(until, datetime.fromisoformat(item["deadline"]).timestamp())
+        link = Link(workflow_id, item["name"], item["since"], item["digest"], self.by, int(until))
+        return f"{self.page.rstrip('/')}/link/{_serializer(self.secret).dumps(link)}"
+
+
+class Link(NamedTuple):
+    """What a link says: who may decide on what a gate of a run shows since when, and until when (Unix time)."""
+
+    workflow_id: str
+    gate: str
+    since: str
+    digest: str
+    by: str
+    until: int
+
+    def is_for(self, item: Mapping[str, Any]) -> bool:
+        """Whether it is this that it was made for, and not what the gate asks another time."""
+        asked = (item["kind"], item["name"], item["since"], item.get("digest"))
+        return asked == ("approval", self.gate, self.since, self.digest)
+
+
+def read_link(secret: str, token: str) -> Link:
+    """Return what a link says.
+
+    Raises:
+        InputError: nobody who has the secret made it, or it is too old.
+    """
+    from itsdangerous import BadSignature
+
+    try:
+        link = Link(*_serializer(secret).loads(token))
+    except (BadSignature, TypeError) as error:
+        raise InputError("This link is none of ours: open the one in your message, whole") from error
+    if time.time() > link.until:
+        raise InputError("This link is too old: sign in to decide, or ask for another one")
+    return link
+
+
+def _serializer(secret: str) -> Any:
+    try:
+        from itsdangerous import URLSafeSerializer
+    except ImportError as error:
+        raise ImportError(f"Approval links need itsdangerous: {install('web')}") from error
+    return URLSafeSerializer(secret, salt=_SALT, signer_kwargs={"digest_method": hashlib.sha256})

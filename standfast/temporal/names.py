@@ -1,0 +1,102 @@
+"""Every name that stands in a workflow's history or is typed by a person. Renaming one breaks runs in flight."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+TASK_QUEUE = "standfast"
+_LONGEST_ID = 900  # characters; a server takes 1,000
+
+# Activity types. Those of tools are the tools' names.
+CALL_MODEL = "call_model"
+OPEN = "standfast.open"
+START = "standfast.start"
+SETTLE = "standfast.settle"
+COMMIT = "standfast.commit"
+FINISH = "standfast.finish"
+KEEP = "standfast.keep"
+EXPORT = "standfast.export"
+ATTACH = "standfast.attach"
+OPEN_PIPELINE = "standfast.open_pipeline"
+STEP = "standfast.step"
+DECIDE = "standfast.decide"
+RECALL = "standfast.recall"
+ANSWERED = "standfast.answered"
+SENT = "standfast.sent"
+SEARCHABLE = "standfast.searchable"
+NOTIFY = "standfast.notify"
+
+# Signals, updates and queries.
+ANSWER = "answer"
+MESSAGE = "message"
+RESUME = "resume"
+RESOLVE = "resolve"
+EXPORT_UPDATE = "export"
+APPROVE = "approve"
+REJECT = "reject"
+DECIDE_UPDATE = "decide"
+STATUS = "status"
+PENDING = "pending"
+STORE_WAITS = "standfast.store_waits"  # a signal of an activity that holds what the store does not take
+OUTCOME = "standfast.outcome"  # of a signal with an id; what answers it is a run of ours
+
+# Patches: what a run does only if it did so from the first.
+ANSWERS_WRITTEN = "standfast.answers-written"  # before their senders are told
+SENDERS_HEAR = "standfast.senders-hear"  # of signals what became of them, before the run ends
+
+# Search attributes.
+STATUS_ATTRIBUTE = "StandfastStatus"
+WAITING_ATTRIBUTE = "StandfastWaiting"
+DEADLINE_ATTRIBUTE = "StandfastDeadline"
+SESSION_ATTRIBUTE = "StandfastSession"
+TENANT_ATTRIBUTE = "StandfastTenant"
+GROUP_ATTRIBUTE = "StandfastGroup"
+
+SEARCH_ATTRIBUTES = {
+    STATUS_ATTRIBUTE: "Keyword",
+    WAITING_ATTRIBUTE: "KeywordList",
+    DEADLINE_ATTRIBUTE: "Datetime",
+    SESSION_ATTRIBUTE: "Keyword",
+    TENANT_ATTRIBUTE: "Keyword",
+    GROUP_ATTRIBUTE: "KeywordList",
+}
+
+# Memo: of what standfast starts, the agent; of an agent that an agent starts, also for what.
+AGENT_MEMO = "standfast.agent"
+PIPELINE_MEMO = "standfast.pipeline"
+ASKED_MEMO = "standfast.asked"
+
+# Why an activity failed, as the type of its ApplicationError.
+WORKER_DIED = "WorkerDied"
+MODEL_UNAVAILABLE = "ModelUnavailable"
+CALL_NOT_OURS = "CallNotOurs"
+HOOK_ERROR = "HookError"
+STEP_ERROR = "StepError"
+SAME_VERSION = "SameVersion"  # of a pipeline's step: what this worker declares has raised already
+MODEL_CHANGED = "ModelChanged"
+NOT_HERE = "NotOnThisWorker"
+STORE_ERROR = "StoreError"
+STORE_AWAY = "StoreAway"  # the same, for longer than people should not know of it
+
+
+def holder(activity: str, reference: Mapping[str, Any]) -> str:
+    """Return by what a run and an activity of it know each other, of those that run at once."""
+    return f"{activity} {reference.get('path', reference.get('turn'))}.{reference.get('position', 0)}"
+
+
+def child_id(parent: str, name: str) -> str:
+    """Return the workflow id of what a run starts: of a tool call by its id, of a pipeline's step by its name."""
+    whole = f"{parent}/{name}"
+    if len(whole) <= _LONGEST_ID:
+        return whole
+    return f"{whole[:_LONGEST_ID]}~{hashlib.blake2b(whole.encode(), digest_size=12).hexdigest()}"
+
+
+def workflow_id(agent: str, session: str) -> str:
+    """Return the workflow id of a session's runs, by its key. There is one at a time, so a session has one writer."""
+    return f"{agent}/{session}"
+
+
+def session_of(agent: str, workflow: str) -> str | None:
+    """Return the key of the session in a workflow id that `workflow_id` made, else None."""
+    return workflow.removeprefix(f"{agent}/") if workflow.startswith(f"{agent}/") else None

@@ -1,0 +1,222 @@
+"""Makes any Temporal worker one that runs agents: workflow types, activities, converter, and what keeps the promise."""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from temporalio import workflow
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.converter import DataConverter
+from temporalio.plugin import SimplePlugin
+from temporalio.service import RPCError
+from temporalio.worker import ReplayerConfig, Worker, WorkerConfig, WorkflowRunner
+from temporalio.worker._worker import load_default_build_id
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+
+from standfast.agents import Agent
+from standfast.checkpoints import CheckpointKey, check_key
+from standfast.errors import DefinitionError
+from standfast.llm import LLM
+from standfast.pipelines import Pipeline
+from standfast.stores.partial_answers import PartialAnswers
+from standfast.temporal import names
+from standfast.temporal.agent_workflows import AgentRun
+from standfast.temporal.converters import DATA_CONVERTER
+from standfast.temporal.export_activities import ExportActivities
+from standfast.temporal.facts import GRACE, tool_facts
+from standfast.temporal.gate_activities import GateActivities
+from standfast.temporal.hosts import HEARTBEAT_EVERY, AgentHost
+from standfast.temporal.lost_calls import watch_for_lost_calls
+from standfast.temporal.model_activities import ModelActivities
+from standfast.temporal.pipeline_activities import PipelineActivities
+from standfast.temporal.pipeline_workflows import PipelineRun
+from standfast.temporal.runners import AgentWorkflowRunner
+from standfast.temporal.said_activities import SaidActivities
+from standfast.temporal.session_activities import SessionActivities
+from standfast.temporal.tool_activities import ToolActivities
+from standfast.temporal.webhooks import NoticeActivities, Webhook, check_webhooks
+from standfast.temporal.workflow_types import Unknown, workflow_type
+
+_LOG = logging.getLogger("standfast")
+DRAIN = 30.0  # seconds that a worker that is asked to stop gives to what runs
+_INDEXED = {
+    "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    "KeywordList": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD_LIST,
+    "Datetime": IndexedValueType.INDEXED_VALUE_TYPE_DATETIME,
+}
+
+
+class StandfastPlugin(SimplePlugin):
+    """Give it to a `Worker` (or to the `Client` that the worker is made with).
+
+    Args:
+        agents: each becomes a workflow type under its own name; agents among their tools have to be given, too.
+        pipelines: likewise; the agents of their steps have to be given.
+        store: a durable one, the same for all workers of these agents.
+        llm: an adapter, or a function from an agent's `model` to one.
+        tools: handlers by tool name, for tools declared without one.
+        max_stored_messages: a session is pruned to so many messages when a run has ended.
+        webhooks: where people are told of what waits for them, each a `Webhook`; the same for all workers.
+        stream: models are asked to stream, and what they say is told by the store while they say it, to whoever looks
+            on: the page does. Histories have none of it.
+        store_patience: seconds for which an activity waits for a store that refuses before people see that it does.
+        checkpoint_key: a secret, as that of `run`: what is exported is signed with it, and no other checkpoint begins
+            a run.
+
+    Raises:
+        DefinitionError: naming the agent or tool that is missing, or there twice.
+        MemoryStoreNotDurableError: the store forgets everything with its process.
+        InputError: there is no model for an agent.
+    """
+
+    def __init__(
+        self,
+        *,
+        agents: Iterable[Agent] = (),
+        pipelines: Iterable[Pipeline] = (),
+        store: Any,
+        llm: LLM | None = None,
+        tools: Mapping[str, Callable[..., Any]] | None = None,
+        max_stored_messages: int = 200,
+        webhooks: Iterable[Webhook] = (),
+        stream: bool = False,
+        store_patience: float = 30.0,
+        checkpoint_key: CheckpointKey | None = None,
+    ) -> None:
+        told, key = check_webhooks(webhooks), check_key(checkpoint_key)
+        self._host = host = AgentHost(
+            agents, pipelines, store, llm, dict(tools or {}), max_stored_messages, store_patience, key
+        )
+        parts = (ModelActivities, ToolActivities, SessionActivities, SaidActivities, ExportActivities,
+                 PipelineActivities, GateActivities)  # fmt: skip
+        activities = [activity for part in parts for activity in part(host).all()] + NoticeActivities(told).all()
+        host.notices = bool(told)
+        host.stream = _checked_stream(stream, store)
+        super().__init__(
+            "standfast.StandfastPlugin",
+            data_converter=_converter,
+            workflows=partial(
+                _with_ours,
+                [
+                    *(workflow_type(AgentRun, name) for name in host.agents),
+                    *(workflow_type(PipelineRun, name) for name in host.pipelines),
+                ],
+            ),
+            activities=activities,
+            workflow_runner=_runner,
+        )
+
+    def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
+        """Add what our workflows and activities need; settings that the user made stay."""
+        config = super().configure_worker(config)
+        longest = max((tool_facts(tool).timeout for tool in self._host.tools.values() if tool.timeout), default=0.0)
+        ours: dict[str, tuple[Any, Any]] = {
+            "graceful_shutdown_timeout": (timedelta(), timedelta(seconds=max(DRAIN, longest + GRACE))),
+            "sticky_queue_schedule_to_start_timeout": (timedelta(seconds=10), timedelta(seconds=2)),
+            "max_heartbeat_throttle_interval": (timedelta(seconds=60), timedelta(seconds=HEARTBEAT_EVERY)),
+            # Else the worker refuses to send what the server would refuse, and the task is tried for ever: an update of
+            # 3 MB, whose refusal repeats it, would wedge a run.
+            "disable_payload_error_limit": (False, True),
+            "max_eager_activity_reservations_per_workflow_task": (3, 16),
+        }
+        for name, (usual, value) in ours.items():
+            if config.get(name, usual) == usual:
+                config[name] = value  # type: ignore[literal-required]
+        config["unsandboxed_workflow_runner"] = AgentWorkflowRunner(
+            config.get("unsandboxed_workflow_runner"), config["workflows"]
+        )
+        return config
+
+    def configure_replayer(self, config: ReplayerConfig) -> ReplayerConfig:
+        """Replay as a worker would run."""
+        config = super().configure_replayer(config)
+        config["unsandboxed_workflow_runner"] = AgentWorkflowRunner(
+            config.get("unsandboxed_workflow_runner"), config["workflows"]
+        )
+        return config
+
+    async def check_store(self) -> None:
+        """Look whether the store can be used, as each worker does before it takes runs.
+
+        Raises:
+            StoreError: it cannot.
+        """
+        await self._host.check_store()
+
+    async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:  # noqa: A002
+        """Run the worker with a thread for handlers, and look after calls of workers that have died.
+
+        Raises:
+            StoreError: the store cannot be used; no run was taken.
+        """
+        try:
+            await self.check_store()
+        except BaseException:
+            # As the SDK does for a worker that never began: otherwise `async with worker` would wait for its end.
+            worker._shutdown_complete_event.set()
+            raise
+        client = worker.client
+        self._host.search, self._host.build = await _register_search_attributes(client), _build_of(worker)
+        async with self._host.serving(), watch_for_lost_calls(client, self._host):
+            await next(worker)
+
+
+def _build_of(worker: Worker) -> str:
+    """Return what tells a worker's code from that of others: what its user says, or what the SDK makes of modules."""
+    config = worker.config()
+    deployment = config.get("deployment_config")
+    if deployment is not None:
+        return deployment.version.build_id
+    return config.get("build_id") or load_default_build_id()
+
+
+def _checked_stream(stream: bool, store: Any) -> bool:
+    if stream and not isinstance(store, PartialAnswers):
+        raise DefinitionError(f"stream: {store!r:.80} cannot keep partial answers; see standfast.stores.PartialAnswers")
+    return stream
+
+
+def _with_ours(ours: Sequence[type], given: Sequence[type] | None) -> list[type]:
+    """Add our workflows, and what takes the runs of all others, unless the user has something that does."""
+    workflows = [*(given or ()), *ours]
+    if any(workflow._Definition.must_from_class(known).name is None for known in workflows):
+        return workflows
+    return [*workflows, Unknown]
+
+
+def _converter(given: DataConverter | None) -> DataConverter:
+    """Use pydantic's payloads, unless somebody has chosen otherwise."""
+    return DATA_CONVERTER if given in (None, DataConverter.default, pydantic_data_converter) else given
+
+
+def _runner(given: WorkflowRunner | None) -> WorkflowRunner:
+    """Let the sandbox of users' own workflows import standfast once, and not again for each of them."""
+    if not isinstance(given, SandboxedWorkflowRunner):
+        return given or SandboxedWorkflowRunner()
+    return replace(given, restrictions=given.restrictions.with_passthrough_modules("standfast", "pydantic"))
+
+
+async def _register_search_attributes(client: Client) -> bool:
+    """Make sure that runs can be found; False, and a word to the operator, where that is not allowed."""
+    try:
+        there = await client.operator_service.list_search_attributes(
+            ListSearchAttributesRequest(namespace=client.namespace)
+        )
+        missing = {name: kind for name, kind in names.SEARCH_ATTRIBUTES.items() if name not in there.custom_attributes}
+        if missing:
+            await client.operator_service.add_search_attributes(
+                AddSearchAttributesRequest(
+                    namespace=client.namespace,
+                    search_attributes={name: _INDEXED[kind] for name, kind in missing.items()},
+                )
+            )
+    except RPCError as error:
+        _LOG.warning("Runs are not searchable in namespace %s: %s", client.namespace, error.message)
+        return False
+    return True

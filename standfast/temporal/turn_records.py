@@ -1,0 +1,83 @@
+"""What is kept of a turn in the store: the model's answer, and all that the calls in it need to know."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from standfast.checkpoints import Question
+from standfast.messages import Message, Record, ToolCall
+from standfast.stores.kept_values import read_kept
+
+
+class CalledTool(Record):
+    """What is recorded of a tool with the turn that calls it.
+
+    Args:
+        facts: what steers its calls, as JSON; see `ToolFacts`.
+        schema_digest: of its input, which tells it from another tool that has taken its name.
+    """
+
+    facts: Mapping[str, Any] = Field(default_factory=dict)
+    schema_digest: str = ""
+
+
+class TurnRecord(Record):
+    """One answer of the model; kept by run and turn, and the same whenever it is asked for again.
+
+    Args:
+        message: the answer.
+        said: digests of the user's messages that it has heard.
+        state: the agent's state, as JSON.
+        key: the coordinates of the answer, `<session>@<made>/<message>`, under which its calls stand in the ledger, and
+            with which their idempotency keys begin; of a pipeline's tool step the run.
+        session, agent_id, user_id, tenant_id: whose it is.
+        view: its turn, if the context was compressed for it.
+        gates: what people must approve before its calls run.
+        refused: by id, why calls do not run.
+        tools: by name, those that its calls name.
+        available: all tools of the agent, if a call names one that it has not.
+    """
+
+    message: Message
+    said: tuple[str, ...] = ()
+    state: str = "{}"
+    key: str
+    session: str
+    agent_id: str
+    user_id: str | None = None
+    tenant_id: str | None = None
+    view: int | None = None
+    gates: tuple[Question, ...] = ()
+    refused: Mapping[str, str] = Field(default_factory=dict)
+    tools: Mapping[str, CalledTool] = Field(default_factory=dict)
+    available: tuple[str, ...] | None = None
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        return self.message.tool_calls or ()
+
+    def coordinates(self, position: int) -> str:
+        """Return what tells a call of it from all others of any run: session, message, place and id."""
+        return f"{self.key}.{position}/{self.calls[position].id}"
+
+
+def read_record(run: str, turn: int, kept: str) -> TurnRecord:
+    """Read what is kept of a turn.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    return read_kept(f"turn {turn} of run {run}", kept, TurnRecord.model_validate_json)
+
+
+class KeptView(Record):
+    """A compressed context, in the place of the messages up to `seq`."""
+
+    seq: int
+    messages: tuple[Message, ...]
+
+
+def step_place(run: str, path: str) -> str:
+    """Return where the record of a pipeline's step that calls a tool is kept."""
+    return f"{run}/calls/{path}"

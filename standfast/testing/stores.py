@@ -1,0 +1,209 @@
+"""What any store must do, as checks that its author can run.
+
+    @pytest.mark.parametrize("check", store_suite(), ids=lambda check: check.__name__)
+    async def test_my_store(check, my_store):
+        await check(my_store)
+
+Each check gets a new, empty store and raises AssertionError with what it saw.
+"""
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from standfast.checkpoints import Question
+from standfast.errors import MemoryStoreNotDurableError
+from standfast.messages import Message, ToolCall, Usage
+from standfast.testing.durable_stores import ATOMIC_WRITES
+from standfast.testing.expectations import contents, expect, expect_error, say, session
+from standfast.testing.ledgers import LEDGER
+from standfast.testing.partial_answers import PARTIAL_ANSWERS
+from standfast.testing.workers import WORKERS
+
+Check = Callable[[Any], Awaitable[None]]
+
+
+def store_suite(*, durable: bool = True, ledger: bool = True, partial_answers: bool = False) -> list[Check]:
+    """Return the checks for a durable store, or for one that only lives in memory.
+
+    Args:
+        ledger: False leaves out what runs in one process do not use: the ledger, the journal of replies, and who is at
+            work.
+        partial_answers: for a store that has `PartialAnswers`, too, which workers with `stream=True` need.
+    """
+    if not durable:
+        return [*_ANY_STORE, a_memory_store_refuses_an_atomic_write]
+    return [
+        *_ANY_STORE,
+        *ATOMIC_WRITES,
+        *([*LEDGER, *WORKERS] if ledger else ()),
+        *(PARTIAL_ANSWERS if partial_answers else ()),
+    ]
+
+
+async def a_session_is_held_by_one_run_at_a_time(store: Any) -> None:
+    expect(await store.hold("s1"), True, "the first hold")
+    expect(await store.hold("s1"), False, "a second hold")
+    expect(await store.hold("s2"), True, "a hold of another session")
+    await store.let_go("s1")
+    expect(await store.hold("s1"), True, "a hold after let_go")
+    await store.let_go("s1")
+    await store.let_go("s2")
+
+
+async def an_unknown_session_is_none_and_has_no_messages(store: Any) -> None:
+    expect(await store.load_session("nope"), None, "load_session")
+    expect(await store.load_messages("nope"), [], "load_messages")
+    await store.delete_session("nope")
+    await store.prune_messages("nope", 3)
+
+
+async def a_saved_session_is_loaded_as_it_was(store: Any) -> None:
+    saved = session(
+        state='{"n": 1}',
+        user_id="u",
+        tenant_id="t",
+        questions=(Question(question="When?", tool_call_id="c1"),),
+        usage=Usage(input_tokens=3, cost=0.25),
+    )
+    await store.save_session(saved)
+    loaded = await store.load_session("s1")
+    kept = loaded.model_copy(update={"created_at": None, "updated_at": None, "version": 0})
+    expect(kept, saved, "the loaded session")
+    if loaded.created_at is None or loaded.updated_at is None:
+        raise AssertionError(f"created_at and updated_at are set by the store, got {loaded!r}")
+
+
+async def saving_again_keeps_the_first_name_and_time_of_creation(store: Any) -> None:
+    await store.save_session(session())
+    first = await store.load_session("s1")
+    await store.save_session(session(agent_name="other", state='{"n": 2}', user_id="u", tenant_id="t"))
+    second = await store.load_session("s1")
+    expect((second.agent_name, second.created_at), ("greeter", first.created_at), "agent_name, created_at")
+    expect((second.state, second.user_id, second.tenant_id), ('{"n": 2}', "u", "t"), "state, user_id, tenant_id")
+    if second.updated_at < first.updated_at:
+        raise AssertionError("updated_at went back")
+
+
+async def the_time_of_creation_is_the_one_of_the_first_save(store: Any) -> None:
+    born = datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC)
+    await store.save_session(session(created_at=born))
+    await store.save_session(session(created_at=datetime(2026, 6, 1, tzinfo=UTC)))
+    expect((await store.load_session("s1")).created_at, born, "created_at")
+
+
+async def appended_messages_come_back_in_order(store: Any) -> None:
+    await store.save_session(session())
+    await store.append_messages("s1", say("a", "b"), session())
+    await store.append_messages("s1", say("c"), session())
+    expect(await contents(store), ["a", "b", "c"], "load_messages")
+    expect((await store.load_session("s1")).last_seq, 3, "last_seq")
+
+
+async def every_field_of_a_message_survives_and_absent_ones_stay_absent(store: Any) -> None:
+    messages = [
+        Message(role="user", content="naïve 🙂 'quote\" \\"),
+        Message(
+            role="assistant",
+            content="",
+            tool_calls=(
+                ToolCall(id="c1", name="look", arguments={"deep": {"n": [1, 2.5, None, True, "x"]}}),
+                ToolCall(id="c2", name="look", arguments="{not json"),
+            ),
+            usage=Usage(input_tokens=3, output_tokens=4),
+            cost=0.25,
+        ),
+        Message(role="tool", content='{"ok": true}', tool_call_id="c1", tool_name="look", status="completed"),
+    ]
+    await store.save_session(session())
+    await store.append_messages("s1", messages, session())
+    loaded = await store.load_messages("s1")
+    expect(loaded, messages, "load_messages")
+    expect(loaded[0].model_dump(), {"role": "user", "content": messages[0].content}, "a message's JSON")
+
+
+async def system_messages_are_never_stored(store: Any) -> None:
+    await store.save_session(session())
+    await store.append_messages("s1", [Message(role="system", content="rules"), *say("a")], session())
+    expect(await contents(store), ["a"], "load_messages")
+
+
+async def deleting_a_session_deletes_its_messages(store: Any) -> None:
+    await store.save_session(session())
+    await store.append_messages("s1", say("a"), session())
+    await store.delete_session("s1")
+    await store.save_session(session())
+    expect(await contents(store), [], "messages of the session made anew")
+
+
+async def sessions_are_listed_by_update_and_filters_combine(store: Any) -> None:
+    await store.save_session(session("old", user_id="u"))
+    await store.save_session(session("other", agent_name="writer", user_id="u"))
+    await store.save_session(session("new", user_id="v"))
+    await store.save_session(session("old", user_id="u"))
+
+    async def ids(**filters: Any) -> list[str]:
+        return [session.id for session in await store.list_sessions(**filters)]
+
+    expect(await ids(), ["old", "new", "other"], "all")
+    expect(await ids(agent_name="greeter"), ["old", "new"], "by agent")
+    expect(await ids(user_id="u"), ["old", "other"], "by user")
+    expect(await ids(agent_name="greeter", user_id="u"), ["old"], "by both")
+    expect(await ids(limit=2), ["old", "new"], "two of them")
+
+
+async def pruning_keeps_the_last_messages_in_order(store: Any) -> None:
+    await store.save_session(session())
+    await store.append_messages("s1", say("a", "b", "c", "d", "e", "f"), session())
+    await store.prune_messages("s1", 9)
+    expect(await contents(store), ["a", "b", "c", "d", "e", "f"], "with fewer than keep")
+    await store.prune_messages("s1", 4)
+    expect(await contents(store), ["c", "d", "e", "f"], "the last four of six")
+
+
+async def pruning_never_cuts_a_turn(store: Any) -> None:
+    await store.save_session(session())
+    turn = [
+        Message(role="user", content="b"),
+        Message(role="assistant", tool_calls=(ToolCall(id="c1", name="look"),)),
+        Message(role="tool", content="r", tool_call_id="c1", tool_name="look"),
+        Message(role="assistant", content="done"),
+    ]
+    await store.append_messages("s1", [*say("a", "z"), *turn], session())
+    await store.prune_messages("s1", 5)
+    expect(await store.load_messages("s1"), turn, "keep=5 cuts before the last turn's user message")
+    await store.prune_messages("s1", 2)
+    expect(await store.load_messages("s1"), turn, "keep=2 leaves the last turn whole")
+
+
+async def numbers_go_on_after_pruning(store: Any) -> None:
+    await store.save_session(session())
+    await store.append_messages("s1", say("a", "b", "c", "d"), session())
+    await store.prune_messages("s1", 2)
+    await store.append_messages("s1", say("e"), session())
+    expect((await store.load_session("s1")).last_seq, 5, "last_seq")
+    expect(await contents(store), ["c", "d", "e"], "load_messages")
+
+
+async def a_memory_store_refuses_an_atomic_write(store: Any) -> None:
+    expect(store.durable, False, "durable")
+    await expect_error(
+        MemoryStoreNotDurableError, store.append_messages_atomic("s1", say("a"), session()), "append_messages_atomic"
+    )
+
+
+_ANY_STORE: list[Check] = [
+    a_session_is_held_by_one_run_at_a_time,
+    an_unknown_session_is_none_and_has_no_messages,
+    a_saved_session_is_loaded_as_it_was,
+    saving_again_keeps_the_first_name_and_time_of_creation,
+    the_time_of_creation_is_the_one_of_the_first_save,
+    appended_messages_come_back_in_order,
+    every_field_of_a_message_survives_and_absent_ones_stay_absent,
+    system_messages_are_never_stored,
+    deleting_a_session_deletes_its_messages,
+    sessions_are_listed_by_update_and_filters_combine,
+    pruning_keeps_the_last_messages_in_order,
+    pruning_never_cuts_a_turn,
+    numbers_go_on_after_pruning,
+]

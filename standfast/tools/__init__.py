@@ -1,0 +1,51 @@
+"""Tools: what a model may call, declared once, and what one call comes to."""
+
+from standfast.tools.approvals import Approval
+from standfast.tools.attempts import (
+    AgentInvoker,
+    Asked,
+    Cancelled,
+    Failed,
+    Happened,
+    NotHappened,
+    Outcome,
+    RetryPolicy,
+    Returned,
+    Terminated,
+    ToolContext,
+    Unknown,
+    Verdict,
+)
+from standfast.tools.checks import Duration, check_access, check_choice, check_count, check_function, seconds
+from standfast.tools.declarations import TOOL_NAME, InThread, Tool
+from standfast.tools.functions import tool
+from standfast.tools.signatures import json_schema, schema_type
+
+__all__ = [
+    "TOOL_NAME",
+    "AgentInvoker",
+    "Approval",
+    "Asked",
+    "Cancelled",
+    "Duration",
+    "Failed",
+    "Happened",
+    "InThread",
+    "NotHappened",
+    "Outcome",
+    "RetryPolicy",
+    "Returned",
+    "Terminated",
+    "Tool",
+    "ToolContext",
+    "Unknown",
+    "Verdict",
+    "check_access",
+    "check_choice",
+    "check_count",
+    "check_function",
+    "json_schema",
+    "schema_type",
+    "seconds",
+    "tool",
+]

@@ -1,0 +1,161 @@
+"""Approvals: what a person is asked, who may decide, and what happens if nobody does."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Literal, Union, cast
+
+from standfast.errors import DefinitionError, InputError
+from standfast.messages import clean_text, distinct_people
+from standfast.tools.checks import Duration, check_choice, check_count, check_function, seconds
+
+_LONGEST_NAME = 256
+_LEAST_REMINDER = 1.0  # seconds
+_FEW = "name more of them, or a smaller quorum, also where an escalation says none of its own"
+
+OnTimeout = Literal["fail", "approve", "reject", "escalate"]
+DepthFirst = dict[str, None]  # a set that keeps its order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """A gate: nothing goes on until people have decided, or their time is over.
+
+    Args:
+        message: what people read: a text, or a function of `StepContext`; for a tool, of the `ToolCall`.
+        timeout: how long it waits: seconds, a text like "7d", or None for ever.
+        on_timeout: "fail" ends the pipeline with "approval-timeout", "reject" with "approval-rejected", "approve" goes
+            on, "escalate" asks `escalate_to`. For a tool the first two are errors that the model reads.
+        remind_every: people are reminded so often.
+        approvers: who may decide: users and names of `groups`; anybody if empty. People are told apart by their names,
+            however those are spelled: "Ada" and "ada" are one.
+        groups: users, and names of other groups, by name.
+        quorum: how many different people must approve (1); more than one are named by `approvers`, since anybody can
+            say two names. One rejection is enough.
+        exclude_requester: who has spoken to the run cannot approve: who started it, said something or answered; and
+            who edits a call cannot approve what it then says.
+        escalate_to: asked instead when the time is over, with a time of its own. What it does not say itself is as
+            here: message, approvers, groups, quorum, exclude_requester.
+
+    Raises:
+        DefinitionError: naming the setting and the rule.
+    """
+
+    message: str | Callable[[Any], str] = ""
+    timeout: Duration | None = None
+    on_timeout: OnTimeout = "fail"
+    remind_every: Duration | None = None
+    approvers: Sequence[str] | None = None  # None, here and below: not said
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    quorum: int | None = None
+    exclude_requester: bool | None = None
+    escalate_to: Union["Approval", None] = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.message, str):
+            check_function("approval.message, if it is no text,", self.message, "StepContext or ToolCall")
+        check_choice("approval.on_timeout", self.on_timeout, ("fail", "approve", "reject", "escalate"))
+        for name in ("timeout", "remind_every"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, seconds(getattr(self, name), f"approval.{name}"))
+        if self.remind_every is not None and cast(float, self.remind_every) < _LEAST_REMINDER:
+            raise DefinitionError(f"approval.remind_every must be at least {_LEAST_REMINDER:g} s")
+        if self.approvers is not None:
+            object.__setattr__(self, "approvers", _names(self.approvers, "approvers"))
+        if not isinstance(self.groups, Mapping):
+            raise DefinitionError(f"approval.groups must map names to users, got {self.groups!r}")
+        groups = {name: _names(members, f"groups[{name!r}]") for name, members in self.groups.items()}
+        object.__setattr__(self, "groups", MappingProxyType(groups))
+        if not isinstance(self.exclude_requester, bool | None):
+            raise DefinitionError(f"approval.exclude_requester must be True or False, got {self.exclude_requester!r}")
+        for name in groups:
+            _ = self._members(name, ())
+        self._check_escalation()
+        if groups and not any(one.approvers for one in self.chain):
+            raise DefinitionError("approval.groups without approvers: anybody could decide; name groups in approvers=")
+        self._check_quorum()
+
+    def shown(self, context: Any) -> str:
+        """Return what people read.
+
+        Args:
+            context: what its function gets, if the message is one.
+
+        Raises:
+            InputError: the message is no text.
+        """
+        text = self.message if isinstance(self.message, str) else self.message(context)
+        if not isinstance(text, str):
+            raise InputError(f"approval.message must give a text, got {text!r:.80}")
+        return clean_text(text)
+
+    def _check_quorum(self) -> None:
+        if self.quorum is not None:
+            check_count("approval.quorum", self.quorum, 1)
+        quorum, users = self.quorum or 1, self.users
+        if quorum > 1 and not users:
+            raise DefinitionError(f"approval.quorum is {quorum}, and anybody can say so many names: name approvers=")
+        if users and quorum > len(users):
+            raise DefinitionError(f"approval.quorum is {quorum}, of {len(users)} people who may decide: {_FEW}")
+
+    def _check_escalation(self) -> None:
+        if self.on_timeout != "fail" and self.timeout is None:
+            raise DefinitionError(f'approval.on_timeout="{self.on_timeout}" needs a timeout')
+        if (self.on_timeout == "escalate") != (self.escalate_to is not None):
+            raise DefinitionError('approval.on_timeout="escalate" goes with escalate_to=Approval(…), and only with it')
+        if self.escalate_to is None:
+            return
+        if not isinstance(self.escalate_to, Approval):
+            raise DefinitionError(f"approval.escalate_to must be an Approval, got {self.escalate_to!r}")
+        to = self.escalate_to
+        approvers = self.approvers if to.approvers is None else to.approvers
+        inherited = replace(
+            to,
+            message=to.message or self.message,
+            approvers=approvers,
+            groups=(to.groups or self.groups) if approvers else {},
+            quorum=self.quorum if to.quorum is None else to.quorum,
+            exclude_requester=self.exclude_requester if to.exclude_requester is None else to.exclude_requester,
+        )
+        object.__setattr__(self, "escalate_to", inherited)
+
+    @property
+    def chain(self) -> "tuple[Approval, ...]":
+        """This one, and those that take its place when nobody decides."""
+        return (self,) if self.escalate_to is None else (self, *self.escalate_to.chain)
+
+    @property
+    def users(self) -> tuple[str, ...]:
+        """Who may decide, the members of groups included; nobody means anybody."""
+        return distinct_people(self._expanded(self.approvers or (), ()))
+
+    @property
+    def asked_groups(self) -> tuple[str, ...]:
+        """The groups among the approvers."""
+        return tuple(name for name in self.approvers or () if name in self.groups)
+
+    def _expanded(self, names: Sequence[str], above: tuple[str, ...]) -> DepthFirst:
+        found: DepthFirst = {}
+        for name in names:
+            found |= self._members(name, above) if name in self.groups else {name: None}
+        return found
+
+    def _members(self, group: str, above: tuple[str, ...]) -> DepthFirst:
+        if group in above:
+            raise DefinitionError(f"approval.groups: {' > '.join((*above, group))} is a circle")
+        members = self._expanded(self.groups[group], (*above, group))
+        if not members:
+            raise DefinitionError(f"approval.groups: {group!r} has no members")
+        return members
+
+
+def _names(value: object, what: str) -> tuple[str, ...]:
+    if isinstance(value, str | Mapping) or not isinstance(value, Sequence | set | frozenset):
+        raise DefinitionError(f"approval.{what} must be a list of names, got {value!r}")
+    names = tuple(sorted(value) if isinstance(value, set | frozenset) else value)
+    for name in names:
+        if not isinstance(name, str) or not name or len(name) > _LONGEST_NAME:
+            raise DefinitionError(
+                f"approval.{what} must be a list of names of at most {_LONGEST_NAME} characters, got {name!r:.80} in it"
+            )
+    return cast("tuple[str, ...]", names)

@@ -1,0 +1,170 @@
+"""What surrounds one attempt at a tool call: what the handler learns, what it can come to, when there is another."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast, runtime_checkable
+
+from standfast.errors import DefinitionError, StandfastError, TerminalError
+from standfast.tools.checks import Duration, seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """When a safe tool is tried again. Names and meaning are Temporal's; `maximum_attempts` counts the first try.
+
+    Args:
+        initial_interval, maximum_interval: seconds, or a text like "30s".
+    """
+
+    initial_interval: Duration = 1.0
+    backoff_coefficient: float = 2.0
+    maximum_interval: Duration = 30.0
+    maximum_attempts: int = 5
+
+    def __post_init__(self) -> None:
+        attempts, factor = self.maximum_attempts, self.backoff_coefficient
+        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
+            raise DefinitionError(f"retry.maximum_attempts must be >= 1, got {self.maximum_attempts!r}")
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor < float("inf"):
+            raise DefinitionError(f"retry.backoff_coefficient must be >= 1, got {self.backoff_coefficient!r}")
+        for name in ("initial_interval", "maximum_interval"):
+            object.__setattr__(self, name, seconds(getattr(self, name), f"retry.{name}"))
+
+    def delay(self, attempt: int) -> float:
+        """Return the seconds between this attempt (from 1) and the next."""
+        longest = cast(float, self.maximum_interval)
+        try:
+            return min(longest, cast(float, self.initial_interval) * self.backoff_coefficient ** (attempt - 1))
+        except OverflowError:
+            return longest
+
+
+class AgentInvoker(Protocol):
+    """What `ctx.agents` offers to a tool."""
+
+    async def invoke(
+        self,
+        agent: Any,
+        *,
+        message: str,
+        instance_id: str | None = None,
+        user_id: str | None = None,
+        tenant_id: str | None = None,
+    ) -> dict[str, str]:
+        """Run another agent to its end and return `{"response": text}`; identity is inherited unless given.
+
+        Raises:
+            StandfastError: the agent ended with anything but "complete".
+            InterruptError: the agent asks a question; left alone, it reaches the outermost caller.
+        """
+        ...
+
+
+@runtime_checkable
+class AgentFinder(Protocol):
+    """What finds an agent that was a call of the model, where it has a session of its own."""
+
+    async def find(self, agent: Any) -> str | None:
+        """Return what the agent of this very call has answered, after it went on if it had not; None if it is gone."""
+        ...
+
+
+class _NoAgents:
+    async def invoke(self, agent: Any, **options: Any) -> dict[str, str]:
+        raise StandfastError(f"Agent {getattr(agent, 'name', agent)!r} cannot be invoked: this context has no run")
+
+
+def _no_heartbeat(*details: Any) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolContext:
+    """What a handler learns about the call it serves: annotate a parameter with it and it is passed in.
+
+    Args:
+        idempotency_key: the same for every attempt of this call, also after a crash, and for no other call; hand
+            it to an outside service that takes one.
+        attempt: 1 for the first try of this dispatch.
+        agents: `await ctx.agents.invoke(agent, message=…)` runs another agent.
+        heartbeat: tells the engine that a long call is alive; does nothing in process.
+    """
+
+    agent_name: str = ""
+    agent_id: str = ""
+    session_id: str | None = None
+    tool_call_id: str = ""
+    idempotency_key: str = ""
+    user_id: str | None = None
+    tenant_id: str | None = None
+    attempt: int = 1
+    agents: AgentInvoker = field(default_factory=_NoAgents)
+    heartbeat: Callable[..., None] = _no_heartbeat
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The handler returned; `content` is what the model reads."""
+
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The call failed and the model may read why.
+
+    Args:
+        raised: the handler raised, so a retry policy applies; otherwise the call itself was wrong.
+        retryable: the handler raised `RetryableError`.
+    """
+
+    error: str
+    raised: bool = False
+    retryable: bool = False
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The handler asked a person."""
+
+    question: str
+
+
+@dataclass(frozen=True, slots=True)
+class Terminated:
+    """The handler raised `TerminalError`."""
+
+    error: TerminalError
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The handler started and nobody knows how it ended."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The call was given up: before it started, or, where that is harmless, while it ran."""
+
+    reason: str
+
+
+Outcome = Returned | Failed | Asked | Terminated | Unknown | Cancelled
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """What a `verify` handler returns when the effect is there: `result` becomes the result of the call."""
+
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotHappened:
+    """What a `verify` handler returns when the effect is certainly not there: the call is run."""
+
+
+Verdict = Happened | NotHappened | None

@@ -1,0 +1,388 @@
+"""Declares tools, reads the arguments of a call and writes its result. It makes one attempt and says what that was;
+how often a call runs is no business of this module.
+"""
+
+import contextlib
+import copy
+import functools
+import hashlib
+import inspect
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Generic, ParamSpec, TypeVar, cast
+
+from pydantic import TypeAdapter, ValidationError, WithJsonSchema
+from pydantic_core import to_json
+
+from standfast.errors import (
+    DefinitionError,
+    InputError,
+    InterruptError,
+    RetryableError,
+    TerminalError,
+    ToolDurabilityError,
+)
+from standfast.messages import (
+    ToolCall,
+    clean_text,
+    cut,
+    error_text,
+    explain,
+    is_cut,
+    json_problem,
+    read_json,
+    read_object,
+    size_over,
+)
+from standfast.tools.approvals import Approval
+from standfast.tools.attempts import (
+    Asked,
+    Failed,
+    Happened,
+    NotHappened,
+    Outcome,
+    RetryPolicy,
+    Returned,
+    Terminated,
+    ToolContext,
+    Unknown,
+)
+from standfast.tools.checks import Duration, check_function, seconds
+from standfast.tools.signatures import Takes, json_schema, parameters_of, schema_type
+
+P = ParamSpec("P")
+R = TypeVar("R")
+InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+TOOL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")  # what every provider accepts as a function's name
+
+
+@dataclass(frozen=True, eq=False)
+class Tool(Generic[P, R]):
+    """A tool with explicit schemas. Most tools come from a function, with `@tool`.
+
+    Args:
+        name: `[a-zA-Z_][a-zA-Z0-9_-]{0,63}`.
+        description: what the model reads.
+        input: a pydantic model, dataclass or TypedDict; None for a tool without arguments. The handler gets the
+            value it reads as its first argument, and a `ToolContext` as its second if it takes two.
+        output: a type that results must match; extra keys are dropped. Anything JSON can carry if None.
+        handler: a function, async or plain (plain ones run in a thread). May be given when the agent runs.
+        safe_to_retry: running it twice is harmless. Permits a second run after a crash and under `retry`.
+        parallel: calls that stand next to each other may run at once.
+        timeout: of one attempt; in process there is none by default. A call with effects that is cut off has an
+            unknown outcome.
+        retry: what to do when the handler raises, before the model sees it. Needs `safe_to_retry=True`.
+        approval: people must let a call through before it runs; or a function of the `ToolCall` that returns the
+            `Approval` for it, or None if it needs none. Until then nothing of the model's turn runs.
+        verify: a read-only function with the handler's parameters that looks whether the effect of a call with an
+            unknown outcome is there: returns `Happened(result)`, `NotHappened()`, or None if it cannot tell.
+
+    Raises:
+        DefinitionError: naming the tool, the field and the rule.
+    """
+
+    name: str
+    _: KW_ONLY
+    description: str
+    input: Any = None
+    output: Any = Any
+    handler: Callable[P, R] | None = None
+    safe_to_retry: bool = False
+    parallel: bool = False
+    timeout: Duration | None = None
+    retry: RetryPolicy | None = None
+    approval: Approval | Callable[[ToolCall], Approval | None] | None = None
+    verify: Callable[..., Any] | None = None
+    by_keyword: bool = field(default=False, repr=False)  # the handler takes the arguments themselves
+    fingerprint: str = field(default="", repr=False)  # of all that a server, which may change it, declares of it
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not TOOL_NAME.fullmatch(self.name):
+            raise DefinitionError(f"Tool name must match {TOOL_NAME.pattern}, got {self.name!r}")
+        if not isinstance(self.description, str) or not self.description.strip():
+            raise self._fault("description must be a non-empty string")
+        for flag in ("safe_to_retry", "parallel"):
+            if not isinstance(getattr(self, flag), bool):
+                raise self._fault(f"{flag} must be True or False, got {getattr(self, flag)!r}")
+        for name in ("handler", "verify"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise self._fault(f"{name} must be callable, got {getattr(self, name)!r}")
+        if self.timeout is not None:
+            object.__setattr__(self, "timeout", seconds(self.timeout, f"Tool '{self.name}': timeout"))
+        self._check_policies()
+        # A broken schema is found now, when the tool is declared, not by the first model that calls it.
+        _ = self._input_schema, self._result
+
+    def _check_policies(self) -> None:
+        if self.retry is not None and not isinstance(self.retry, RetryPolicy):
+            raise self._fault(f"retry must be a RetryPolicy, got {self.retry!r}")
+        if self.retry is not None and not self.safe_to_retry:
+            raise self._fault("retry needs safe_to_retry=True: a retry runs the tool twice")
+        if self.approval is not None and not isinstance(self.approval, Approval):
+            if not callable(self.approval) or isinstance(self.approval, type):
+                raise self._fault(
+                    f"approval must be Approval(…), or a function of the ToolCall that gives one or None, got "
+                    f"{self.approval!r:.80}"
+                )
+            check_function(f"Tool '{self.name}': approval", self.approval, "ToolCall")
+
+    def _fault(self, text: str) -> DefinitionError:
+        return DefinitionError(f"Tool '{self.name}': {text}")
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the handler itself, as a test of it would."""
+        if self.handler is None:
+            raise self._fault("has no handler")
+        return self.handler(*args, **kwargs)
+
+    def with_handler(self, handler: Callable[..., Any]) -> "Tool[..., Any]":
+        """Return the same tool with another handler, called as the first one would be."""
+        if not callable(handler):
+            raise InputError(f"Tool '{self.name}': the handler given for it is not callable: {handler!r}")
+        twin = cast("Tool[..., Any]", copy.copy(self))  # a copy keeps the schemas, which take a millisecond to make
+        object.__setattr__(twin, "handler", handler)
+        twin.__dict__.pop("_takes", None)
+        return twin
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """The JSON schema of the arguments, the caller's own."""
+        return copy.deepcopy(self._input_schema)
+
+    @functools.cached_property
+    def schema_digest(self) -> str:
+        """What tells the input of this tool from that of another under its name."""
+        return hashlib.blake2b(to_json(self._input_schema), digest_size=8).hexdigest()
+
+    @functools.cached_property
+    def _input_schema(self) -> dict[str, Any]:
+        if self.input is None:
+            return {"type": "object", "properties": {}}
+        # Taken as it is: pydantic cannot take in one that has references of its own.
+        said = [one for one in getattr(self.input, "__metadata__", ()) if isinstance(one, WithJsonSchema)]
+        given = copy.deepcopy(said[-1].json_schema) if said else None
+        schema = given or json_schema(self._arguments, f"Tool '{self.name}'", "input")
+        if "$ref" in schema:  # a recursive model; providers want the type at the top
+            schema = {**schema["$defs"][schema["$ref"].rpartition("/")[2]], "$defs": schema["$defs"]}
+        if schema.get("type") != "object":
+            raise self._fault(f"input must describe a JSON object, not {schema.get('type', 'a union')!r}")
+        schema.pop("title", None)
+        schema.pop("description", None)
+        for name in schema.get("properties", {}):
+            schema["properties"][name].pop("title", None)
+        return schema
+
+    @functools.cached_property
+    def _arguments(self) -> TypeAdapter[Any]:
+        return schema_type(self.input, f"Tool '{self.name}'", "input")
+
+    @functools.cached_property
+    def _result(self) -> TypeAdapter[Any]:
+        return schema_type(self.output, f"Tool '{self.name}'", "output")
+
+    def read_result(self, content: str) -> Any:
+        """Return what `write_result` made a text of: the text itself, if the result may be one, else the JSON in it."""
+        if self.output is not Any:
+            with contextlib.suppress(ValidationError):
+                self._result.validate_python(content, strict=True)
+                return content
+        try:
+            return read_json(content)
+        except ValueError:  # text of a tool that does not say what it returns
+            return content
+
+    def approval_of(self, call: ToolCall) -> Approval | None:
+        """Return what must be decided before a call may run; None if it may.
+
+        Raises:
+            InputError: the function that says so gave something else; and what it raises.
+        """
+        if self.approval is None or isinstance(self.approval, Approval):
+            return self.approval
+        found = self.approval(call.model_copy(deep=True))  # whatever it does with it, this is what runs
+        if found is None or isinstance(found, Approval):
+            return found
+        raise InputError(f'Tool "{self.name}": its approval must give an Approval or None, got {found!r:.80}')
+
+    # --- one attempt ---
+
+    def read_arguments(self, arguments: dict[str, Any] | str) -> Any:
+        """Validate a model's arguments: defaults filled in, values converted, unknown keys dropped.
+
+        Raises:
+            InputError: saying what is wrong, in words for the model.
+        """
+        try:
+            if isinstance(arguments, str) and is_cut(arguments):
+                raise InputError("the arguments are longer than max_message_bytes")
+            given = read_object(arguments) if isinstance(arguments, str) else arguments
+            # As the JSON that it is: strict types are read from it, and the handler gets a value of its own.
+            return {} if self.input is None else self._arguments.validate_json(to_json(given))
+        except ValidationError as error:
+            raise InputError(f'Invalid input for tool "{self.name}": {explain(error)}') from error
+        except Exception as error:  # whatever a validator of the user's raises
+            raise InputError(f'Invalid input for tool "{self.name}": {error_text(error)}') from error
+
+    def normal_arguments(self, arguments: dict[str, Any] | str) -> dict[str, Any]:
+        """Return arguments as the handler gets them, as JSON: with defaults, converted, without unknown keys.
+
+        One of a type that does not show its value, such as a secret, stays as it is.
+
+        Raises:
+            InputError: saying what is wrong, in words for the model; also if they cannot be written as they are read.
+        """
+        value = self.read_arguments(arguments)
+        if self.input is None:
+            return {}
+        given = read_object(arguments) if isinstance(arguments, str) else arguments
+        with contextlib.suppress(Exception):  # whatever a serializer of the user's raises
+            plain: dict[str, Any] = self._arguments.dump_python(value, mode="json", by_alias=True)
+            kept = {
+                name: item if self._shows(given, name, item, value) else given[name] for name, item in plain.items()
+            }
+            if self.read_arguments(kept) == value:
+                fields = self._input_schema.get("properties", {})
+                both = {name: field["default"] for name, field in fields.items() if "default" in field} | kept
+                return {name: both[name] for name in {**fields, **kept} if name in both}
+        raise InputError(f'Invalid input for tool "{self.name}": arguments that cannot be shown to people as they are')
+
+    def _shows(self, given: dict[str, Any], name: str, item: Any, value: Any) -> bool:
+        """Whether a written argument is read as the same again."""
+        return json_problem(item) is None and (name not in given or self.read_arguments({**given, name: item}) == value)
+
+    def write_result(self, value: Any, limit: int) -> Outcome:
+        """Turn a handler's value into what the model reads: text as it is, anything else as JSON."""
+        try:
+            result = self._result.validate_python(value)
+            content = clean_text(result) if isinstance(result, str) else self._result.dump_json(result).decode()
+        except ValidationError as error:
+            return Failed(f'Tool "{self.name}" returned invalid output: {explain(error)}')
+        except Exception as error:  # no JSON, or whatever a serializer of the user's raises
+            return Failed(f'Tool "{self.name}" ran, but its result was lost: it is no JSON ({error_text(error)})')
+        if size := size_over(content, limit):
+            return Failed(
+                f'Tool "{self.name}" ran, but its result was lost: {size:,} bytes, '
+                f"more than max_message_bytes={limit:,}"
+            )
+        return Returned(content)
+
+    async def attempt(
+        self,
+        arguments: dict[str, Any] | str,
+        context: ToolContext,
+        *,
+        limit: int,
+        in_thread: InThread,
+        approved: str | None = None,
+    ) -> Outcome:
+        """Run the handler once and say what came of it.
+
+        Args:
+            limit: the largest result in bytes.
+            in_thread: runs a plain function where it may block.
+            approved: people have let these arguments through, for the tool of this fingerprint; "" if none was
+                recorded, None if nobody was asked. A call that needs that is not run without.
+        """
+        if self.handler is None:
+            return Failed(
+                f'Tool "{self.name}" has no handler. Give it one when it is declared, or pass '
+                f'tools={{"{self.name}": handler}} to run().'
+            )
+        try:
+            given = self.read_arguments(arguments)
+        except InputError as error:
+            return Failed(cut(error_text(error), limit))
+        try:
+            if (refused := self._unapproved(arguments, context, approved)) is not None:
+                return refused
+            value = await _finish(self.handler, self.bind(self.handler, given, context), in_thread)
+            return self.write_result(value, limit)
+        except InterruptError as interrupt:
+            return Asked(cut(clean_text(interrupt.question), limit))
+        except TerminalError as error:
+            return Terminated(error)
+        except ToolDurabilityError as error:  # the handler itself cannot tell, say after a connection broke
+            return Unknown(error.reason or cut(error_text(error), limit))
+        except RetryableError as error:
+            return Failed(cut(error_text(error), limit), raised=True, retryable=True, retry_after=error.retry_after)
+        except (Exception, SystemExit) as error:
+            return Failed(cut(error_text(error), limit), raised=True)
+
+    def _unapproved(self, arguments: dict[str, Any] | str, context: ToolContext, approved: str | None) -> Failed | None:
+        if approved and approved != self.fingerprint:
+            return self.not_as_approved()
+        if self.approval is not None and approved is None:
+            call = ToolCall(id=context.tool_call_id, name=self.name, arguments=self.normal_arguments(arguments))
+            if self.approval_of(call) is not None:
+                return Failed(f'Not run: tool "{self.name}" needs approval, which this call has not. Call it again')
+        return None
+
+    def not_as_approved(self) -> Failed:
+        """Return what becomes of a call that people have let through when the tool was another one."""
+        return Failed(f'Not run: tool "{self.name}" has changed since the call was approved. Call it again')
+
+    async def ask_whether_it_happened(
+        self,
+        arguments: dict[str, Any] | str,
+        context: ToolContext,
+        *,
+        limit: int,
+        in_thread: InThread,
+    ) -> Outcome | None:
+        """Settle an unknown outcome with `verify`: the outcome, or None if the call is to be run."""
+        if self.verify is None:
+            return Unknown()
+        try:
+            call = self.bind(self.verify, self.read_arguments(arguments), context)
+            verdict = await _finish(self.verify, call, in_thread)
+            if isinstance(verdict, Happened):
+                return self.write_result(verdict.result, limit)
+        except (Exception, SystemExit) as error:
+            return Unknown(f"verify failed: {error_text(error)}")
+        match verdict:
+            case NotHappened():
+                return None
+            case None:
+                return Unknown()
+            case _:
+                return Unknown(f"verify returned {type(verdict).__name__} instead of Happened, NotHappened or None")
+
+    def bind(self, handler: Callable[..., Any], arguments: Any, context: ToolContext) -> Callable[[], Any]:
+        """Return the call of a handler: of keywords if it came from a signature, else of the value it reads."""
+        takes = self._takes if handler is self.handler else parameters_of(handler)
+        extra = {takes.context: context} if takes.context is not None else {}
+        if self.by_keyword:
+            return functools.partial(handler, **arguments, **extra)
+        positional = () if self.input is None else (arguments,)
+        if takes.context is None:
+            # Untyped, a second parameter that must be given can only be the context.
+            also = (context,) if len(takes.needed) > len(positional) else ()
+            return functools.partial(handler, *positional, *also)
+        if takes.needed[:1] == (takes.context,):
+            return functools.partial(handler, context, *positional)
+        return functools.partial(handler, *positional, **extra)
+
+    @functools.cached_property
+    def _takes(self) -> Takes:
+        return parameters_of(self.handler)
+
+    def next_delay(self, failed: Failed, attempt: int) -> float | None:
+        """Return the seconds until the next attempt, or None if the model is to read the error.
+
+        The table of the design: a tool with effects is never retried; a safe one is when it raised
+        `RetryableError`, or anything under a `retry` policy.
+        """
+        if not self.safe_to_retry or not (failed.retryable or (failed.raised and self.retry)):
+            return None
+        policy = self.retry or RetryPolicy()
+        if attempt >= policy.maximum_attempts:
+            return None
+        return policy.delay(attempt) if failed.retry_after is None else failed.retry_after
+
+
+async def _finish(handler: Callable[..., Any], call: Callable[[], Any], in_thread: InThread) -> Any:
+    is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+    value = call() if is_async else await in_thread(call)
+    return await value if inspect.isawaitable(value) else value

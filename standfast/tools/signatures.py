@@ -1,0 +1,186 @@
+"""Reads a function: the schema of its arguments, what its docstring says of them, where it takes the context."""
+
+import contextlib
+import functools
+import inspect
+import re
+import types
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple, NotRequired, get_args, get_origin, get_type_hints
+
+from pydantic import Field, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+from typing_extensions import TypedDict
+
+from standfast.errors import DefinitionError
+from standfast.messages import json_problem
+from standfast.tools.attempts import ToolContext
+
+
+class Takes(NamedTuple):
+    """What a handler takes: the positional parameters that must be given, and the one for the context."""
+
+    needed: tuple[str, ...] = ()
+    context: str | None = None
+
+
+def parameters_of(handler: Callable[..., Any] | None) -> Takes:
+    """Return what a handler takes, as far as it can be known."""
+    try:
+        parameters = inspect.signature(handler).parameters.values()  # type: ignore[arg-type]  # None is a TypeError
+    except (TypeError, ValueError):
+        return Takes()
+    hints = _hints_as_far_as_known(handler)
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = tuple(p.name for p in parameters if p.kind in positional and p.default is p.empty)
+    return Takes(needed, next((p.name for p in parameters if _is_context(hints.get(p.name))), None))
+
+
+def read_summary(function: Callable[..., Any]) -> tuple[str, str]:
+    """Return a function's name and what its docstring says before its sections."""
+    named = _unwrapped(function)
+    return getattr(named, "__name__", type(named).__name__), _read_docstring(inspect.getdoc(named) or "")[0]
+
+
+def read_signature(name: str, function: Callable[..., Any], names: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the type of a function's arguments, None if it has none, and of its result.
+
+    Args:
+        name: the tool's, for errors.
+        names: what annotations may refer to besides the function's globals.
+
+    Raises:
+        DefinitionError: naming the parameter that a model cannot fill.
+    """
+    try:
+        hints = get_type_hints(_annotated(function), localns=dict(names), include_extras=True)
+    except (NameError, TypeError) as error:
+        raise DefinitionError(f"Tool '{name}': an annotation cannot be resolved: {error}") from error
+    docs = _read_docstring(inspect.getdoc(_unwrapped(function)) or "")[1]
+    fields: dict[str, Any] = {}
+    parameters = inspect.signature(function).parameters.values()
+    if sum(_is_context(hints.get(parameter.name)) for parameter in parameters) > 1:
+        raise DefinitionError(f"Tool '{name}': only one parameter can be the ToolContext")
+    for parameter in parameters:
+        annotation = hints.get(parameter.name, Any)
+        if _is_context(annotation) and parameter.kind is not parameter.POSITIONAL_ONLY:
+            continue
+        if problem := _problem(parameter, annotation):
+            raise DefinitionError(f"Tool '{name}': parameter '{parameter.name}' {problem}")
+        if parameter.name in docs:
+            annotation = _described(annotation, docs[parameter.name])
+        if parameter.default is not parameter.empty:
+            annotation = NotRequired[Annotated[annotation, Field(json_schema_extra=_shown(parameter.default))]]
+        fields[parameter.name] = annotation
+    # A TypedDict, not a model: parameters may be called "schema" or "_x", and the function keeps its own defaults.
+    arguments = TypedDict(f"{name}_arguments", fields) if fields else None  # type: ignore[operator]
+    return arguments, hints.get("return", Any)
+
+
+def schema_type(annotation: Any, owner: str, what: str) -> TypeAdapter[Any]:
+    """Return what reads and writes values of a type.
+
+    Raises:
+        DefinitionError: saying for whom and what the type cannot be used.
+    """
+    try:
+        adapter = TypeAdapter(annotation)
+        adapter.rebuild(raise_errors=True)
+    except (PydanticSchemaGenerationError, PydanticUserError, TypeError, NameError, SyntaxError) as error:
+        first = str(error).splitlines()[0]
+        raise DefinitionError(f"{owner}: {what} {annotation!r} cannot become a schema: {first}") from error
+    return adapter
+
+
+def json_schema(adapter: TypeAdapter[Any], owner: str, what: str) -> dict[str, Any]:
+    """Return the JSON schema of what an adapter reads.
+
+    Raises:
+        DefinitionError: saying for whom and what there is none.
+    """
+    try:
+        return adapter.json_schema()
+    except PydanticUserError as error:
+        raise DefinitionError(f"{owner}: {what} has no JSON schema: {str(error).splitlines()[0]}") from error
+
+
+def _problem(parameter: inspect.Parameter, annotation: Any) -> str | None:
+    if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+        return "must be passable by its name"
+    if isinstance(parameter.default, type(Field())):
+        return "has a Field as its default; write Annotated[<type>, Field(…)] and a plain default"
+    try:
+        TypeAdapter(TypedDict("one", {parameter.name: annotation})).json_schema()  # type: ignore[operator]
+    except (PydanticSchemaGenerationError, PydanticUserError, TypeError) as error:
+        return f"cannot become a JSON schema: {str(error).splitlines()[0]}"
+    return None
+
+
+def _described(annotation: Any, text: str) -> Any:
+    """Add a description in front of the user's own metadata, so that a description of theirs wins."""
+    if get_origin(annotation) is Annotated:
+        bare, *metadata = get_args(annotation)
+        return Annotated[(bare, Field(description=text), *metadata)]
+    return Annotated[annotation, Field(description=text)]
+
+
+def _shown(default: Any) -> dict[str, Any]:
+    try:
+        shown = to_jsonable_python(default)
+    except (PydanticSerializationError, ValueError):
+        return {}
+    return {"default": shown} if json_problem(shown) is None else {}
+
+
+# --- annotations --------------------------------------------------------------------------------------------------
+
+
+def _unwrapped(function: Any) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _annotated(function: Any) -> Any:
+    """Return the function whose annotations say what a callable takes."""
+    function = _unwrapped(function)
+    return inspect.unwrap(function if inspect.isroutine(function) else type(function).__call__)
+
+
+def _is_context(annotation: Any) -> bool:
+    return annotation is ToolContext or ToolContext in getattr(annotation, "__args__", ())
+
+
+def _hints_as_far_as_known(function: Any) -> dict[str, Any]:
+    """Resolve each annotation by itself: one that is local to a function must not hide the context beside it."""
+    target = _annotated(function)
+    known: dict[str, Any] = {}
+    for name, annotation in getattr(target, "__annotations__", {}).items():
+        alone = types.SimpleNamespace(__annotations__={name: annotation})
+        with contextlib.suppress(NameError, TypeError, AttributeError):
+            known |= get_type_hints(alone, globalns=getattr(target, "__globals__", {}), include_extras=True)
+    return known
+
+
+# --- docstrings ---------------------------------------------------------------------------------------------------
+
+_SECTION = re.compile(r"^(Args|Arguments|Parameters|Returns|Raises|Yields|Examples?|Notes?):\s*$", re.MULTILINE)
+_PARAMETER = re.compile(r"^(\s+)(\w+)(?:\s*\([^)]*\))?:\s*(.*)$")
+
+
+def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """Split a Google-style docstring into what it says of the function and of each parameter."""
+    parts = _SECTION.split(text)
+    docs: dict[str, str] = {}
+    for title, body in zip(parts[1::2], parts[2::2], strict=True):
+        if title not in ("Args", "Arguments", "Parameters"):
+            continue
+        name, indent = "", ""
+        for line in body.splitlines():
+            match = _PARAMETER.match(line)
+            if match and (not indent or match[1] == indent):
+                indent, name = match[1], match[2]
+                docs[name] = match[3].strip()
+            elif name and line.strip():
+                docs[name] = f"{docs[name]} {line.strip()}".strip()
+    return parts[0].strip(), docs

@@ -1,0 +1,146 @@
+"""The page on which people see what waits for them, decide, answer, and look after runs."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from urllib.parse import urlencode
+
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from standfast.agents import Agent
+from standfast.errors import StandfastError
+from standfast.pipelines import Pipeline
+from standfast.stores.protocol import AgentStore
+from standfast.temporal.names import TASK_QUEUE
+from standfast.web.access import HEADERS, Access, Person, check_listening, hosts_of
+from standfast.web.pages import Pages, status_of
+from standfast.web.starts import starts_of
+from standfast.web.visitors import Recognised, TooManyAttempts, Visitors, refusal, who
+
+_MOST_BYTES = 1_048_576  # of a form
+_OF_STRANGERS = 65_536  # bytes of a form, such as that of a link
+
+__all__ = ["Access", "Person", "check_listening", "create_app"]
+
+
+def create_app(
+    client: Client,
+    *,
+    access: Access,
+    store: AgentStore | None = None,
+    host: str = "127.0.0.1",
+    names: Sequence[str] = (),
+    temporal_ui: str | None = None,
+    agents: Iterable[Agent] = (),
+    pipelines: Iterable[Pipeline] = (),
+    task_queue: str = TASK_QUEUE,
+) -> Starlette:
+    """Make the page as an ASGI application. Its `state.close()` ends what open pages are told, before a server stops.
+
+    Args:
+        access: who may use it.
+        store: of the workers; shows transcripts and the audit trail.
+        host: where it will listen.
+        names: under which people ask for it, such as "runs.example.com"; requests for others are refused.
+        temporal_ui: address of Temporal Web, for links.
+        agents, pipelines: what people may start from the page, with forms made from the types of inputs.
+        task_queue: of the workers that have them.
+
+    Raises:
+        DefinitionError: it would listen where strangers are, and nobody has to sign in.
+    """
+    check_listening(host, access, names)
+    visitors = Visitors(access, store)
+    pages = Pages(client, visitors, store, temporal_ui, starts_of(agents, pipelines), task_queue)
+
+    async def failed(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException) and error.status_code == 401:
+            if (name := access.stranger(request)) is not None:
+                why = f"The proxy says that you are {name}, who is not among those who may use this page."
+                return pages.refused(request, 403, why)
+            if "Authorization" in request.headers or "text/html" not in request.headers.get("Accept", ""):
+                return PlainTextResponse("Sign in, or send a bearer token.", 401, {"WWW-Authenticate": "Bearer"})
+            to = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+            return RedirectResponse(f"/login?{urlencode({'to': to if request.method == 'GET' else '/'})}", 303)
+        if isinstance(error, HTTPException):
+            return pages.refused(request, error.status_code, error.detail)
+        assert isinstance(error, StandfastError | RPCError)
+        return pages.refused(request, status_of(error), str(error))
+
+    async def gone(request: Request, error: Exception) -> Response:
+        return PlainTextResponse("You have gone before all of it was here.", 400)
+
+    async def guessed(request: Request, error: Exception) -> Response:
+        assert isinstance(error, TooManyAttempts)
+        return refusal(error)
+
+    async def broken(request: Request, error: Exception) -> Response:
+        return pages.refused(request, 500, "Something is wrong with the page itself; its log says what.")
+
+    app = Starlette(
+        routes=[Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")), *pages.routes()],
+        middleware=[
+            Middleware(_Headers),
+            Middleware(TrustedHostMiddleware, allowed_hosts=hosts_of(host, names), www_redirect=False),
+            Middleware(Recognised, visitors=visitors),
+            Middleware(_Limit),
+        ],
+        exception_handlers={
+            HTTPException: failed,
+            StandfastError: failed,
+            RPCError: failed,
+            TooManyAttempts: guessed,
+            ClientDisconnect: gone,
+            Exception: broken,
+        },
+    )
+    app.state.close = pages.looks.close
+    return app
+
+
+class _Limit:
+    """Refuses more than people type."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        size = 0
+        most = _OF_STRANGERS if scope["type"] == "http" and who(Request(scope)) is None else _MOST_BYTES
+
+        async def counted() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > most:
+                raise HTTPException(413, f"That is more than {most:,} bytes.")
+            return message
+
+        await self._app(scope, counted, send)
+
+
+class _Headers:
+    """Says on every answer what a browser may do with it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        await self._app(scope, receive, with_headers if scope["type"] == "http" else send)

@@ -1,0 +1,344 @@
+"""Who may see the page, and who may act on it: bearer tokens, signed cookies, a trusted proxy; roles; forged requests.
+
+Nobody is trusted for where a request comes from: whatever changes something is a POST that carries a token of the
+session (`csrf`), and browsers say by `Sec-Fetch-Site` whether another site has sent it.
+"""
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Literal
+
+from itsdangerous import BadSignature, TimestampSigner
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from standfast.errors import DefinitionError, InputError
+from standfast.messages import person as identity
+from standfast.temporal.links import SHORTEST_SECRET, Link, read_link
+from standfast.tools import check_choice
+
+Role = Literal["viewer", "approver", "operator"]
+ROLES: tuple[Role, ...] = ("viewer", "approver", "operator")  # each may what those before it may
+COOKIE = "standfast_session"
+SESSION = 12 * 3_600  # seconds that somebody stays signed in
+_MOST_FIELDS = 500  # of a form
+_UNIX = "unix:"
+_NOT_YOURS = "This form is not of your session. Open the page again, and send it from there."
+_LOCAL = ("127.0.0.1", "::1", "localhost", "testclient")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """Somebody who may use the page, or a program.
+
+    Args:
+        name: by which decisions are recorded, and which gates know.
+        role: "viewer" sees everything, "approver" also decides and answers, "operator" also starts, resumes, cancels.
+        token: what signs in and what programs send as a bearer token, or `token_digest` of it; None where a proxy says
+            who it is.
+
+    Raises:
+        DefinitionError: naming the field and the rule.
+    """
+
+    name: str
+    role: Role = "viewer"
+    token: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.name.isprintable():
+            raise DefinitionError(f"person.name must be text, got {self.name!r}")
+        check_choice(f"person {self.name}: role", self.role, ROLES)
+        if self.token is None:
+            return
+        if len(self.token) < SHORTEST_SECRET:
+            raise DefinitionError(f"person {self.name}: a token has at least {SHORTEST_SECRET} characters")
+        if self.token.startswith(_DIGEST) and not is_digest(self.token):
+            raise DefinitionError(f"person {self.name}: what follows {_DIGEST} must be 64 hexadecimal digits")
+
+    def may(self, role: Role) -> bool:
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+
+_DIGEST = "sha256:"
+
+
+def token_digest(token: str) -> str:
+    """Return what tells whether a token is the right one, and not what it is: that is what files and stores keep."""
+    return token if is_digest(token) else _DIGEST + hashlib.sha256(token.encode()).hexdigest()
+
+
+def is_digest(token: str) -> bool:
+    return re.fullmatch(_DIGEST + "[0-9a-f]{64}", token) is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """The rules of one page.
+
+    Args:
+        people: who may use it. Empty: only this machine, as `local`.
+        local: who it is who sits at this machine, where nobody has to sign in.
+        link_secret: of the workers that send signed links to approvers; None refuses all links.
+        secret: signs cookies; a new one at every start if None, and then everybody signs in again.
+        proxy_header: where a proxy says who it is, such as "X-Forwarded-User"; believed only from `proxies`. Somebody
+            of that name must be among the people.
+        proxies: addresses of that proxy, or "unix:" and the path of the socket at which the page listens for it.
+        https: people use https, which a proxy ends: cookies are sent by that alone.
+
+    Raises:
+        DefinitionError: the rules do not go together.
+    """
+
+    people: Sequence[Person] = ()
+    local: Person | None = None
+    secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    link_secret: str | None = field(default=None, repr=False)
+    proxy_header: str | None = None
+    proxies: Sequence[str] = ()
+    https: bool = False
+
+    def __post_init__(self) -> None:
+        names = [identity(person.name) for person in self.people]
+        if len(names) != len(set(names)):
+            raise DefinitionError("access.people: two have one name")
+        tokens = [token_digest(person.token) for person in self.people if person.token is not None]
+        if len(tokens) != len(set(tokens)):
+            raise DefinitionError("access.people: two have one token")
+        if self.people and self.local is not None:
+            raise DefinitionError("access.local: where there are people, everybody signs in")
+        if self.proxy_header is not None and not self.proxies:
+            raise DefinitionError("access.proxies: say from where the proxy asks, or anybody could send its header")
+        for proxy in self.proxies:
+            if not (proxy.startswith(_UNIX) or _is_address(proxy)):
+                raise DefinitionError(f"access.proxies must be addresses, or unix:PATH, got {proxy!r:.80}")
+        for name in ("secret", "link_secret"):
+            if len(getattr(self, name) or " " * SHORTEST_SECRET) < SHORTEST_SECRET:
+                raise DefinitionError(f"access.{name} must have at least {SHORTEST_SECRET} characters")
+
+    # --- who it is ---
+
+    def who(self, request: Request) -> tuple[Person | None, str]:
+        """Return who has sent a request, None for a stranger, and the session by which that is known, if by one."""
+        if (token := bearer(request)) is not None:
+            return self.by_token(token), ""
+        if (names := self._by_proxy(request)) is not None:  # a second one is of whom the proxy has let in
+            return self._named(names[0]) if len(names) == 1 else None, ""
+        if self.local is not None:
+            return self.local if _host(request) in _LOCAL and is_ours(request) else None, ""
+        session, person = self.read(request.cookies.get(COOKIE, ""))
+        return person, session
+
+    def stranger(self, request: Request) -> str | None:
+        """Return whom the proxy has let in, if that is nobody who may use the page."""
+        names = self._by_proxy(request)
+        return None if names is None or self.who(request)[0] is not None else ", ".join(names) or "nobody"
+
+    def address(self, request: Request) -> str:
+        """Return from where somebody asks: behind a proxy of ours, what that says."""
+        if self._is_proxy(request) and (passed := request.headers.getlist("X-Forwarded-For")):
+            return passed[-1].rpartition(",")[2].strip()  # what stands before it, anybody may have written
+        return _host(request) or "a socket"
+
+    def _by_proxy(self, request: Request) -> list[str] | None:
+        """Return what the proxy says who it is; None if the request is not from there."""
+        if self.proxy_header is None or not self._is_proxy(request):
+            return None
+        return request.headers.getlist(self.proxy_header)
+
+    def _is_proxy(self, request: Request) -> bool:
+        if request.client is not None:
+            return request.client.host in self.proxies
+        server = request.scope.get("server")
+        return server is not None and f"{_UNIX}{server[0]}" in self.proxies
+
+    def by_token(self, token: str) -> Person | None:
+        """Return whose token it is; takes as long for a wrong one as for a right one."""
+        given, found = hashlib.sha256(token.encode()).hexdigest(), None
+        for person in self.people:
+            known = token_digest(person.token or secrets.token_urlsafe()).removeprefix(_DIGEST)
+            if hmac.compare_digest(given, known) and person.token is not None:
+                found = person
+        return found
+
+    def by_link(self, token: str) -> tuple[Link, Person]:
+        """Return what a signed link lets somebody do, and who that is.
+
+        Raises:
+            HTTPException: 403; the link is not good, or its person is no approver here any more.
+        """
+        if self.link_secret is None:
+            raise HTTPException(403, "This page takes no links: sign in.")
+        try:
+            link = read_link(self.link_secret, token)
+        except InputError as error:
+            raise HTTPException(403, f"{error}.") from error
+        person = self._named(link.by)
+        if person is None or not person.may("approver"):
+            raise HTTPException(403, "Whoever this link was made for is no approver here.")
+        return link, person
+
+    def _named(self, name: str) -> Person | None:
+        return next((person for person in self.people if identity(person.name) == identity(name)), None)
+
+    # --- sessions ---
+
+    def read(self, cookie: str) -> tuple[str, Person | None]:
+        """Return which session a cookie is of, and whose that is."""
+        try:
+            session, name, token = self._signer.unsign(cookie, max_age=SESSION).decode().split(".")
+        except (BadSignature, ValueError):
+            return "", None
+        person = next((one for one in self.people if _ascii(one.name) == name), None)
+        is_good = person is not None and _digest(person) == token
+        return session, person if is_good else None
+
+    @property
+    def _signer(self) -> TimestampSigner:
+        return TimestampSigner(self.secret, salt="standfast.session", digest_method=hashlib.sha256)
+
+    def sign_in(self, response: Response, person: Person) -> None:
+        # With a digest of the token: who has another one now signs in again.
+        session = f"{secrets.token_urlsafe(16)}.{_ascii(person.name)}.{_digest(person)}"
+        value = self._signer.sign(session).decode()
+        # Lax: a link in a message opens the page for who has signed in; every act needs `csrf` besides.
+        response.set_cookie(COOKIE, value, max_age=SESSION, httponly=True, samesite="lax", secure=self.https)
+
+    def csrf(self, request: Request) -> str:
+        """Return the token that a form of this session carries."""
+        session = request.cookies.get(COOKIE) or getattr(self.who(request)[0], "name", "")
+        return hmac.new(self.secret.encode(), f"csrf {session}".encode(), hashlib.sha256).hexdigest()
+
+    # --- forged requests ---
+
+    async def form(self, request: Request, *, in_session: bool = True) -> dict[str, str]:
+        """Return what somebody has sent by a form of ours. A bearer token is no browser's, and needs no `csrf`.
+
+        Args:
+            in_session: False for a form that is opened by a link, which is itself the proof.
+
+        Raises:
+            HTTPException: 403, another site has sent it in somebody's name; 400 or 413, it is more than a form has.
+        """
+        is_bearer = bool(bearer(request))
+        site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
+        foreign = origin is not None and origin.partition("://")[2] != request.headers.get("Host")
+        if not is_bearer and (foreign or site not in (None, "same-origin", "none")):
+            raise HTTPException(403, _NOT_YOURS)
+        sent = await request.form(max_files=0, max_fields=_MOST_FIELDS)
+        form = {name: text for name, text in sent.items() if isinstance(text, str)}
+        given = form.get("csrf", "").encode()
+        if in_session and not is_bearer and not hmac.compare_digest(given, self.csrf(request).encode()):
+            raise HTTPException(403, _NOT_YOURS)
+        return form
+
+
+def _host(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+def bearer(request: Request) -> str | None:
+    """Return the token that a program has sent, which no browser does by itself."""
+    kind, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else None
+
+
+def _ascii(name: str) -> str:
+    return base64.urlsafe_b64encode(name.encode()).decode()
+
+
+def _digest(person: Person) -> str:
+    return token_digest(person.token or "").removeprefix(_DIGEST)[:16]
+
+
+def _is_address(text: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(ip_address(text))
+    return False
+
+
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+_TCP = ("/proc/net/tcp", "/proc/net/tcp6")
+_CONNECTED = "01"
+
+
+def is_ours(request: Request) -> bool:
+    """Whether a request from this machine is of who runs the page, and not passed on for somebody else.
+
+    On Linux the kernel says whose a connection is. Elsewhere anybody at this machine is taken for who sits at it.
+    """
+    known = request.scope.setdefault("state", {})  # of this request: the kernel is asked once, however often we are
+    if "is_ours" not in known:
+        known["is_ours"] = _is_ours(request)
+    return bool(known["is_ours"])
+
+
+def _is_ours(request: Request) -> bool:
+    if any(name in request.headers for name in _FORWARDED):
+        return False
+    client, server = request.scope.get("client"), request.scope.get("server")
+    return _user_of(client, server) in (os.getuid(), 0) if Path(_TCP[0]).exists() else True
+
+
+def _user_of(client: Any, server: Any) -> int | None:
+    """Return the user who has this end of a connection open, by the kernel's tables; None if nobody has."""
+    ends = [(ip_address(host), port) for host, port in (client, server)]
+    for table in _TCP:
+        with contextlib.suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                words = line.split()  # number, local address, remote address, state, ..., user
+                if words[3] == _CONNECTED and [_address(words[1]), _address(words[2])] == ends:
+                    return int(words[7])
+    return None
+
+
+def _address(shown: str) -> tuple[Any, int]:
+    """Read an address as the kernel shows it: words of four bytes in hexadecimal, each of them backwards."""
+    host, _, port = shown.partition(":")
+    words = [bytes.fromhex(host[at : at + 8])[::-1] for at in range(0, len(host), 8)]
+    found = ip_address(b"".join(words))
+    return getattr(found, "ipv4_mapped", None) or found, int(port, 16)
+
+
+def check_listening(host: str, access: Access, names: Iterable[str]) -> None:
+    """Refuse to listen where strangers are, without knowing who somebody is, or where they could read along.
+
+    Raises:
+        DefinitionError: it would not be for this machine alone, and nobody has to sign in, or not by https.
+    """
+    if (host not in _LOCAL or [*names]) and not access.people:
+        raise DefinitionError(
+            f"The page would listen at {', '.join([host, *names])}, where others are, and anybody could decide: say "
+            "who may (--people FILE), or leave it to this machine, at 127.0.0.1"
+        )
+    if host not in _LOCAL and not access.https:
+        raise DefinitionError(
+            f"The page speaks plain HTTP, and would listen at {host}: tokens and cookies would cross the network for "
+            "everybody on it to read. Put a proxy before it that ends TLS and say so (--https), or listen at 127.0.0.1"
+        )
+
+
+def hosts_of(host: str, names: Iterable[str]) -> list[str]:
+    """Return the names under which the page may be asked for: no others, which a stranger's site could have."""
+    return ["127.0.0.1", "localhost", "[::1]", *names] if host in _LOCAL else [*names] or ["*"]
+
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",  # with none at all a form of ours says that it comes from nowhere
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}

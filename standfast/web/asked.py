@@ -1,0 +1,56 @@
+"""What people are asked to approve that is too large for a card: read whole from the store, or not approved here."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from standfast.errors import StandfastError
+from standfast.stores.protocol import AgentStore, Ledger
+from standfast.temporal.asked import is_cut, load_arguments
+
+_PAGE = 20_000  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """All arguments of a call, as a file of JSON; or `why` they cannot be shown."""
+
+    file: str = ""
+    why: str | None = None
+
+    @property
+    def pages(self) -> int:
+        return max(1, -(-len(self.file) // _PAGE))
+
+    def page(self, number: int) -> str:
+        """Return a part of it, the first being 1."""
+        return self.file[(number - 1) * _PAGE : number * _PAGE]
+
+    @property
+    def size(self) -> int:
+        return len(self.file.encode())
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.file.encode()).hexdigest()
+
+
+async def load_whole(store: AgentStore | None, item: Mapping[str, Any]) -> Whole | None:
+    """Return all of what an item of `pending` asks about; None if the item has it."""
+    if not is_cut(item):
+        return None
+    if not isinstance(store, Ledger):
+        return Whole(why="This page has no store in which it could read them: start it with that of the workers.")
+    try:
+        arguments = await load_arguments(store, item)
+    except (StandfastError, ValueError) as error:
+        return Whole(why=f"{error}.".replace("..", "."))
+    return Whole(json.dumps(arguments, ensure_ascii=False, indent=2) + "\n")
+
+
+async def load_all(store: AgentStore | None, items: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Whole]:
+    """Return what items do not have themselves, by run and gate."""
+    found = {(item["workflow_id"], item["name"]): await load_whole(store, item) for item in items}
+    return {key: whole for key, whole in found.items() if whole is not None}

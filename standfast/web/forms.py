@@ -1,0 +1,200 @@
+"""Forms made from JSON schemas: what a person fills in, read as the data that the schema describes.
+
+A field is made for what HTML has a control for; all else is typed as JSON. The type itself checks what was typed, so a
+field only has to say no lies about it.
+"""
+
+import contextlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import quote
+
+from standfast.errors import InputError
+from standfast.messages import cut, read_json
+
+Control = Literal["group", "text", "input", "number", "checkbox", "select", "lines", "json"]
+_INPUTS = {"date": "date", "time": "time", "email": "email", "uri": "url", "password": "password"}
+_SCALARS = {"string", "integer", "number"}
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One control of a form, or a group of them.
+
+    Args:
+        name: of the control: the path to its value, with dots between keys, which are percent-encoded.
+        key: of its value in the object that it is in; None for the whole.
+        label, help: for people.
+        kind: of an "input" or "number": the value of the attribute `type`, or `step`.
+        options: of a "select": the JSON of each value, and its text.
+        value: what it has at first, as text; of a checkbox "on" or nothing.
+        required: must be filled in; else what is left empty is left out, or null if only that is allowed.
+        fields: of a group.
+    """
+
+    name: str
+    key: str | None
+    label: str
+    control: Control
+    help: str = ""
+    kind: str = ""
+    options: Sequence[tuple[str, str]] = ()
+    value: str = ""
+    least: float | None = None
+    most: float | None = None
+    required: bool = True
+    is_null: bool = False
+    fields: "tuple[Field, ...]" = ()
+
+    def read(self, form: Mapping[str, str]) -> Any:
+        """Return what was filled in.
+
+        Raises:
+            InputError: what should be a number or JSON is none.
+        """
+        found = self._read(form)
+        return None if found is _ABSENT else found
+
+    def _read(self, form: Mapping[str, str]) -> Any:
+        if self.control == "group":
+            values = {field.key: field._read(form) for field in self.fields}
+            found = {key: value for key, value in values.items() if value is not _ABSENT}
+            return found if found or self.required else _ABSENT
+        if self.control == "checkbox":
+            return self.name in form
+        text = form.get(self.name, "").replace("\r\n", "\n")
+        if self.control == "lines" and (text.strip() or self.required):
+            return [line for line in text.split("\n") if line.strip()]
+        if not (text if self.control == "text" else text.strip()):
+            return self._emptied() if self.name in form or not self.value else _ABSENT
+        try:
+            match self.control:
+                case "number":
+                    return _number(text)
+                case "select" | "json":
+                    return read_json(text)
+                case _:
+                    return text
+        except InputError as error:
+            raise InputError(f"{self.label}: {error}") from error
+
+    def _emptied(self) -> Any:
+        """Return what it means that a field was left empty, or was emptied of its first value."""
+        if self.is_null:
+            return None
+        return "" if self.control == "text" and self.value else _ABSENT
+
+
+def form_of(schema: Mapping[str, Any] | None, name: str = "input") -> Field:
+    """Return the form for a value; a schema of None takes any."""
+    if schema is None:
+        return Field(name, None, "Input", "json", help="As JSON; it may be left empty.", required=False)
+    return _field(schema, name, None, _Known(schema.get("$defs", {})), required=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What parts of a schema refer to.
+
+    Args:
+        definitions: by name.
+        within: those that the part is in; what contains itself is typed as JSON.
+    """
+
+    definitions: Mapping[str, Any]
+    within: tuple[str, ...] = ()
+
+    def resolve(self, schema: Mapping[str, Any]) -> "tuple[dict[str, Any], _Known]":
+        """Return what a schema refers to, with what it says besides."""
+        name = str(schema["$ref"]).rpartition("/")[2] if "$ref" in schema else None
+        rest = {key: value for key, value in schema.items() if key != "$ref"}
+        if name is None or name in self.within or name not in self.definitions:
+            return rest, self
+        inner = _Known(self.definitions, (*self.within, name))
+        return inner.resolve({**self.definitions[name], **rest})
+
+
+def _field(part: Mapping[str, Any], name: str, key: str | None, known: _Known, *, required: bool) -> Field:
+    """Return the field of a part of a schema."""
+    schema, is_null = _not_null(part)
+    schema, known = known.resolve(schema)
+    has: dict[str, Any] = {
+        "name": name,
+        "key": key,
+        "label": str(schema.get("title", "Input" if key is None else key)),
+        "help": str(schema.get("description", "")),
+        "required": required and not is_null,
+        "is_null": is_null and (required or schema.get("default") is not None),
+    }
+    # What may be left out is typed as JSON as a whole: the boxes of a group would always say something.
+    if schema.get("type") == "object" and not schema.get("additionalProperties") and required and not is_null:
+        has["fields"] = tuple(
+            _field(one, f"{name}.{_escaped(inner)}", inner, known, required=inner in schema.get("required", ()))
+            for inner, one in schema.get("properties", {}).items()
+        )
+        return Field(control="group", **has)
+    made = _control(schema, is_optional=is_null or (not required and schema.get("default") is None))
+    made["help"] = f"{has['help']} {made.get('help', '')}".strip()
+    return Field(**has | made)
+
+
+def _control(schema: Mapping[str, Any], *, is_optional: bool) -> dict[str, Any]:
+    """Return what is special of the control for a schema without properties."""
+    default, items = schema.get("default"), schema.get("items")
+    if options := [schema["const"]] if "const" in schema else schema.get("enum"):
+        first = "" if default is None else json.dumps(default)
+        texts = [_text(one) for one in options]
+        data = [json.dumps(one) for one in options]
+        shown = [(one, text if text and texts.count(text) == 1 else one) for one, text in zip(data, texts, strict=True)]
+        return {"control": "select", "options": shown, "value": first}
+    match schema.get("type"):
+        case "boolean" if is_optional:
+            first = "" if default is None else json.dumps(default)
+            return {"control": "select", "options": [("true", "yes"), ("false", "no")], "value": first}
+        case "boolean":
+            return {"control": "checkbox", "value": "on" if default else ""}
+        case "integer" | "number" as kind:
+            limits = {"least": schema.get("minimum"), "most": schema.get("maximum")}
+            return {"control": "number", "kind": "1" if kind == "integer" else "any", "value": _text(default), **limits}
+        case "string" if kind := _INPUTS.get(schema.get("format", "")):
+            # What stands for a secret in a schema is not the secret.
+            return {"control": "input", "kind": kind, "value": "" if kind == "password" else _text(default)}
+        case "array" if items == {"type": "string"} and not default:
+            return {"control": "lines", "help": "One per line."}
+        case "string":
+            return {"control": "text", "value": _text(default)}
+    if {"string"} <= {str(one.get("type")) for one in schema.get("anyOf", ())} <= _SCALARS:  # such as a Decimal
+        return {"control": "text", "value": _text(default)}
+    return {"control": "json", "help": "As JSON.", "value": "" if default is None else json.dumps(default, indent=2)}
+
+
+def _not_null(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+    """Return a schema without its null, and whether it had one."""
+    kinds = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
+    is_null = len(kinds) < len(schema.get("anyOf", ()))
+    if len(kinds) != 1:
+        return ({**schema, "anyOf": kinds} if is_null else schema), is_null
+    return {**kinds[0], **{key: value for key, value in schema.items() if key != "anyOf"}}, is_null
+
+
+def _escaped(key: str) -> str:
+    """Return a key as a part of a control's name and id, without dots and blanks."""
+    return quote(key, safe="").replace(".", "%2E")
+
+
+def _number(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        with contextlib.suppress(ValueError):
+            if math.isfinite(number := float(text)):
+                return number
+        raise InputError(f"{cut(text, 40)!r} is no number") from None
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,98 @@
+"""What open pages are told by server-sent events: that something has changed, and what a model is saying."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from temporalio.service import RPCError
+
+from standfast.errors import StandfastError, StoreError
+from standfast.messages import visible
+from standfast.stores.partial_answers import PartialAnswer, PartialAnswers
+from standfast.stores.protocol import AgentStore
+
+_EVERY, _AT_LEAST_EVERY = 2.0, 10.0  # seconds between two looks at what a page shows; more if looking takes long
+_SHARE = 0.1  # of the time is spent on looking at one thing
+_WORDS_EVERY = 0.25  # seconds between two looks at what a model says
+
+
+class Looks:
+    """Looks that pages share: however many have the same thing open, it is looked at once.
+
+    Args:
+        look: returns what is shown of a run, or of the inbox.
+    """
+
+    def __init__(self, look: Callable[[str], Awaitable[Any]], store: AgentStore | None) -> None:
+        self._look, self._store = look, store
+        self._closing = asyncio.Event()
+        self._last: dict[str, tuple[float, asyncio.Future[Any]]] = {}
+
+    def close(self) -> None:
+        """End what open pages are told: a server that is to stop would wait for them."""
+        self._closing.set()
+
+    async def events(self, of: str, shown: str, words: tuple[str, PartialAnswer | None] | None) -> AsyncIterator[str]:
+        """Yield events: "changed" when what is shown is no longer so, "words" with what was said since.
+
+        Args:
+            shown: `digest` of what the page shows.
+            words: key of the run whose model's words it shows, and which it has; None if none.
+        """
+        clock = asyncio.get_running_loop().time
+        looked, again = clock(), clock() + _EVERY
+        while not self._closing.is_set():
+            if clock() >= again:
+                before, looked = looked, clock()
+                with suppress(StandfastError, RPCError):
+                    if (now := digest(await self._shared(of, before))) != shown:
+                        shown = now
+                        yield "event: changed\ndata: \n\n"
+                again = looked + min(max(_EVERY, (clock() - looked) / _SHARE), _AT_LEAST_EVERY)
+                yield ": still here\n\n"
+            if words is not None and isinstance(self._store, PartialAnswers):
+                part = None
+                with suppress(StoreError):  # its words are told as soon as the store can be read
+                    part = await self._store.load_partial(words[0], after=words[1])
+                if part is not None and part.text:
+                    words = (words[0], part)
+                    data = {"offset": part.offset, "text": visible(part.text)}
+                    yield f"event: words\nid: {position(part)}\ndata: {json.dumps(data)}\n\n"
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), _EVERY if words is None else _WORDS_EVERY)
+
+    async def _shared(self, of: str, since: float) -> Any:
+        """Return what somebody has seen since then, or look."""
+        now = asyncio.get_running_loop().time()
+        self._last = {
+            known: (at, look) for known, (at, look) in self._last.items() if now - at < _EVERY or not look.done()
+        }
+        at, look = self._last.get(of, (since, None))
+        if look is None or at <= since:
+            look = asyncio.ensure_future(self._look(of))
+            look.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever asked may be gone
+            self._last[of] = (now, look)
+        return await asyncio.shield(look)
+
+
+def digest(shown: Any) -> str:
+    return hashlib.blake2b(json.dumps(shown, default=str).encode(), digest_size=8).hexdigest()
+
+
+def position(part: PartialAnswer | None) -> str:
+    """Return what an open page says it has of an answer."""
+    return "" if part is None else f"{part.turn}/{part.attempt}/{part.end}"
+
+
+def read_position(text: str) -> PartialAnswer | None:
+    """Return what `position` wrote; None for anything else, and then a page is told all."""
+    turn, _, rest = text.partition("/")
+    attempt, _, end = rest.rpartition("/")
+    if not (
+        turn.isascii() and turn.isdecimal() and end.isascii() and end.isdecimal() and max(len(turn), len(end)) <= 15
+    ):
+        return None
+    return PartialAnswer(turn=int(turn), attempt=attempt, offset=int(end), text="")

@@ -1,0 +1,351 @@
+"""The pages: what waits, which runs there are, one run; the forms by which people start, decide, answer and repair.
+
+Every form works without JavaScript. Whether what it does counts is said by the run itself; who has sent it is who has
+signed in, whatever the form says.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+from urllib.parse import quote, unquote, urlencode, urlsplit
+from uuid import uuid4
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from standfast.errors import InputError, NotConfirmedError, SessionConflictError, StandfastError
+from standfast.messages import visible
+from standfast.stores.partial_answers import PartialAnswer
+from standfast.stores.protocol import AgentStore
+from standfast.temporal import StandfastClient
+from standfast.temporal.audits import load_acts, record_act
+from standfast.temporal.items import read_result
+from standfast.temporal.seen import listed, outcome, runs_query
+from standfast.web.access import Person, Role
+from standfast.web.acts import ACTS, SAID, Doing, Done, Form, may_act
+from standfast.web.asked import load_all, load_whole
+from standfast.web.graphs import draw
+from standfast.web.looks import Looks, digest, position, read_position
+from standfast.web.rendering import run_path, step_link, templates
+from standfast.web.runs import Runs
+from standfast.web.starts import Start
+from standfast.web.visitors import Visitors, who
+
+_LOG = logging.getLogger("standfast.web")
+_RUNS = 50  # on a page
+_WAITING = 100  # runs in the inbox
+_LISTENING = 50  # open pages of one person that are told of changes; there are connections for others, too
+_TITLES = {403: "That is not for you", 404: "There is no such page", 500: "That did not work", 504: "Not confirmed"}
+_NO_RUN = ("There is no run", "is not known as a run")
+_TYPED = ("edit", "comment", "text", "result", "reason", "model")  # fields of forms
+
+
+class Pages:
+    """What the page shows and does, with one client and, for transcripts, the workers' store."""
+
+    def __init__(
+        self,
+        client: Client,
+        visitors: Visitors,
+        store: AgentStore | None,
+        temporal_ui: str | None,
+        starts: Mapping[str, Start],
+        task_queue: str,
+    ) -> None:
+        self.client, self.people = client, StandfastClient(client)
+        self._visitors, self._access, self._store = visitors, visitors.access, store
+        self._ui, self._runs = temporal_ui, Runs(self.people, store)
+        self._starts, self._task_queue = starts, task_queue
+        self.looks = Looks(self._look, store)
+        self._templates = templates()
+        self._listening: Counter[str] = Counter()
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/", self.inbox),
+            Route("/login", self.login, methods=["GET", "POST"]),
+            Route("/logout", self.logout, methods=["POST"]),
+            Route("/runs", self.runs),
+            Route("/changes", self.changes),
+            Route("/link/{token}", self.link, methods=["GET", "POST"]),
+            Route("/arguments/{run:path}", self.arguments),
+            Route("/start", self.starts),
+            Route("/start/{name}", self.start, methods=["GET", "POST"]),
+            *(
+                Route(f"/runs/{{run:path}}/{name}", self._acting(*rule), methods=["POST"])
+                for name, rule in ACTS.items()
+            ),
+            Route("/runs/{run:path}", self.run),
+        ]
+
+    # --- what everybody needs ---
+
+    def _person(self, request: Request, role: Role = "viewer") -> Person:
+        person = who(request)
+        if person is None:
+            raise HTTPException(401)
+        if not person.may(role):
+            raise HTTPException(403, f"This is for the role {role}; {person.name} has the role {person.role}.")
+        return person
+
+    def page(
+        self, request: Request, name: str, *, status: int = 200, decider: Person | None = None, **values: Any
+    ) -> Response:
+        """Return a page; `decider` is who acts on it, if that is not who has signed in."""
+        person = who(request)
+        html = self._templates.get_template(f"{name}.html").render(
+            person=person,
+            decider=decider or person,
+            csrf=self._access.csrf(request),
+            path=request.url.path,
+            is_local=self._access.local is not None,
+            has_starts=bool(self._starts),
+            said=SAID.get(request.query_params.get("said", "")),
+            acted_on=request.query_params.get("run"),
+            **values,
+        )
+        return HTMLResponse(html, status)
+
+    def refused(
+        self, request: Request, status: int, why: str, *, run: str | None = None, form: Form | None = None
+    ) -> Response:
+        """Say why something was not done, with what was typed, which is nowhere else."""
+        title = _TITLES.get(status, "That was not done")
+        typed = {name: form[name] for name in _TYPED if form is not None and name in form}
+        return self.page(request, "refused", status=status, title=title, run=run, why=why, typed=typed, changes=None)
+
+    # --- looking ---
+
+    async def inbox(self, request: Request) -> Response:
+        """Everything that waits, or what waits for a group, the nearest deadline first."""
+        person = self._person(request)
+        group = request.query_params.get("group", "").strip()
+        items = await self._waiting(group)
+        changes = _changes(f"/?group={quote(group)}", items)
+        mine = [item for item in items if may_act(person, item)]
+        others = [item for item in items if item not in mine]
+        shown: dict[str, Any] = {"mine": mine, "others": others, "whole": await load_all(self._store, items)}
+        return self.page(request, "inbox", group=group, most=_WAITING, changes=changes, **shown)
+
+    async def _waiting(self, group: str) -> list[dict[str, Any]]:
+        items = await self.people.waiting(group=group or None, limit=_WAITING)
+        return sorted(items, key=lambda item: (item.get("deadline") or "9999", item.get("since") or ""))
+
+    async def runs(self, request: Request) -> Response:
+        """Runs, the latest first, as filters say."""
+        self._person(request)
+        wanted = {name: request.query_params.get(name, "").strip() for name in ("status", "type", "session")}
+        query = runs_query(
+            status=wanted["status"] or None, kind=wanted["type"] or None, session=wanted["session"] or None
+        )
+        found = [listed(run) async for run in self.client.list_workflows(query, limit=_RUNS)]
+        return self.page(request, "runs", runs=found, wanted=wanted, most=_RUNS, changes=None)
+
+    async def run(self, request: Request) -> Response:
+        """One run: how far it is, what it waits for, what was said, who has decided what."""
+        self._person(request)
+        run = request.path_params["run"]
+        seen = await self._runs.seen(run)
+        state, result = seen.get("state", {}), read_result(seen.get("result"))
+        waiting = [{**item, "workflow_id": run} for item in state.get("waiting", ())]
+        waiting += [item for items in seen.get("steps", {}).values() for item in items]
+        run_key = state.get("run_key") or result.get("run_key") or seen["first_run_id"]
+        progress = await self._runs.progress(run_key, seen)
+        speaks = "session_id" in seen and "closed" not in seen
+        said = await self._runs.partial(run_key) if speaks else None
+        return self.page(
+            request,
+            "run",
+            seen=seen,
+            state=state,
+            result=result,
+            ended=outcome(seen) if "closed" in seen else None,
+            waiting=waiting,
+            whole=await load_all(self._store, waiting),
+            messages=await self._runs.messages(seen),
+            decisions=await load_acts(self._store, run_key, seen["first_run_id"]),
+            progress=progress,
+            graph=None if progress is None else draw(progress, ended="closed" in seen, link=partial(step_link, run)),
+            temporal=self._in_temporal(seen),
+            speaks=speaks,
+            partial=said,
+            changes=None if "closed" in seen else _changes(f"/runs/{run}", seen, run_key if speaks else None, said),
+        )
+
+    async def arguments(self, request: Request) -> Response:
+        """All arguments that somebody is asked to approve, a part at a time, or as a file."""
+        self._person(request)
+        run, gate = request.path_params["run"], request.query_params.get("gate", "")
+        items = [item for item in await self.people.pending(run) if item["name"] == gate]
+        whole = await load_whole(self._store, items[0]) if items else None
+        if whole is None or whole.why is not None:
+            raise HTTPException(404, (whole and whole.why) or "Nothing of this name waits, or its card has all of it.")
+        if "file" in request.query_params:
+            name = {"Content-Disposition": 'attachment; filename="arguments.json"'}
+            return Response(whole.file, media_type="application/json", headers=name)
+        asked = request.query_params.get("page", "1")
+        number = min(int(asked) if asked.isdecimal() and len(asked) < 9 else 1, whole.pages) or 1
+        shown = {"item": items[0], "run": run, "whole": whole, "number": number}
+        return self.page(request, "arguments", changes=None, **shown)
+
+    def _in_temporal(self, seen: dict[str, Any]) -> str | None:
+        if self._ui is None:
+            return None
+        space, run = quote(self.client.namespace, safe=""), quote(seen["workflow_id"], safe="")
+        return f"{self._ui}/namespaces/{space}/workflows/{run}/{seen['run_id']}"
+
+    # --- changes ---
+
+    async def changes(self, request: Request) -> Response:
+        """Tell a page that is open when what it shows is no longer so, and what a model says, by server-sent events."""
+        person = self._person(request)
+        if self._listening[person.name] >= _LISTENING:
+            raise HTTPException(429, f"{person.name} has {_LISTENING} pages open already that are told of changes.")
+        asked = request.query_params
+        # A browser that comes back says itself what it heard last.
+        has = read_position(request.headers.get("Last-Event-ID") or asked.get("has", ""))
+        words = (asked["words"], has) if "words" in asked else None
+        events = self.looks.events(asked.get("of", "/"), asked.get("shown", ""), words)
+
+        async def until_gone() -> AsyncIterator[str]:
+            self._listening[person.name] += 1
+            try:
+                async for event in events:
+                    if await request.is_disconnected() or await self._visitors.recognise(request) is None:
+                        return  # has gone, or signed out
+                    yield event
+            finally:
+                self._listening[person.name] -= 1
+
+        return StreamingResponse(until_gone(), media_type="text/event-stream")
+
+    async def _look(self, of: str) -> Any:
+        """Return what is shown by the page at a path."""
+        if of.startswith("/runs/"):
+            return await self._runs.seen(of.removeprefix("/runs/"))
+        return await self._waiting(unquote(of.removeprefix("/?group=")))
+
+    # --- starting ---
+
+    async def starts(self, request: Request) -> Response:
+        """What can be started."""
+        self._person(request, "operator")
+        return self.page(request, "starts", starts=self._starts.values(), changes=None)
+
+    async def start(self, request: Request) -> Response:
+        """Start an agent or a pipeline by a form; what was typed stays where it cannot be used."""
+        person = self._person(request, "operator")
+        start = self._starts.get(request.path_params["name"])
+        if start is None:
+            raise HTTPException(404, "There is no agent or pipeline of this name here.")
+        shown: dict[str, Any] = {"start": start, "changes": None}
+        if request.method == "GET":
+            return self.page(request, "start", typed=None, why=None, key=uuid4().hex, **shown)
+        form = await self._access.form(request)
+        key = form.get("key") or uuid4().hex
+        try:
+            run, is_new = await start.run(self.client, form, key=key, user=person.name, task_queue=self._task_queue)
+        except (InputError, SessionConflictError) as error:
+            return self.page(request, "start", status=422, typed=form, why=str(error), key=key, **shown)
+        if is_new:
+            await self._put_on_record(run, Done("start", "start"), person)
+        return RedirectResponse(f"/runs/{run_path(run)}?said={'start' if is_new else 'started'}", 303)
+
+    # --- acting ---
+
+    def _acting(self, role: Role, act: Doing) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            person = self._person(request, role)
+            form = await self._access.form(request)
+            run = request.path_params["run"]
+            try:
+                done = await act(self.people, run, form, person)
+            except (StandfastError, RPCError) as error:
+                return self.refused(request, status_of(error), str(error), run=run, form=form)
+            await self._put_on_record(run, done, person)
+            if form.get("back") == "inbox":
+                return RedirectResponse(f"/?{urlencode({'said': done.said, 'run': run})}", 303)
+            return RedirectResponse(f"/runs/{run_path(run)}?said={done.said}", 303)
+
+        return handle
+
+    async def _put_on_record(self, run: str, done: Done, person: Person) -> None:
+        """Put on the audit trail what was done, which cannot be undone if that fails."""
+        if done.act is None:
+            return
+        try:
+            await record_act(self.client, self._store, run, done.act, by=person.name, of=done.of, comment=done.comment)
+        except (StandfastError, RPCError) as error:
+            _LOG.error("%s did '%s' to %s, which is not on the audit trail: %s",
+                       *map(visible, (person.name, done.act, run, str(error))))  # fmt: skip
+
+    async def link(self, request: Request) -> Response:
+        """Show what a signed link is for, and decide on it by the form: who has the link needs no session."""
+        token = request.path_params["token"]
+        link, person = self._access.by_link(token)
+        found = await self.people.pending(link.workflow_id)
+        items = [{**item, "workflow_id": link.workflow_id} for item in found if link.is_for(item)]
+        if request.method == "GET" or not items:
+            status = 200 if request.method == "GET" else 409
+            whole = await load_all(self._store, items)
+            shown = {"items": items, "link": link, "token": token, "decider": person, "whole": whole}
+            return self.page(request, "link", status=status, changes=None, **shown)
+        form = await self._access.form(request, in_session=False)
+        form |= {"gate": link.gate, "digest": link.digest}  # as it was signed, whatever was sent
+        try:
+            done = await ACTS["decide"][1](self.people, link.workflow_id, form, person)
+        except (StandfastError, RPCError) as error:
+            return self.refused(request, status_of(error), str(error), form=form)
+        return RedirectResponse(f"/link/{token}?said={done.said}", 303)
+
+    # --- signing in ---
+
+    async def login(self, request: Request) -> Response:
+        """Sign in with a token; afterwards a cookie says who it is."""
+        to = _own_path(request.query_params.get("to", "/"))
+        if request.method == "GET":
+            return self.page(request, "login", to=to, wrong=False, changes=None)
+        form = await self._access.form(request)
+        person = self._visitors.sign_in(request, form.get("token", "").strip())
+        if person is None:
+            return self.page(request, "login", status=401, to=to, wrong=True, changes=None)
+        response = RedirectResponse(_own_path(form.get("to", "/")), 303)
+        self._access.sign_in(response, person)
+        return response
+
+    async def logout(self, request: Request) -> Response:
+        await self._access.form(request)
+        response = RedirectResponse("/login", 303)
+        await self._visitors.sign_out(request, response)
+        return response
+
+
+def status_of(error: StandfastError | RPCError) -> int:
+    """Return the HTTP status for what could not be done."""
+    if isinstance(error, RPCError):
+        return 502
+    if isinstance(error, NotConfirmedError):
+        return 504
+    return 404 if any(words in str(error) for words in _NO_RUN) else 409
+
+
+def _changes(of: str, shown: Any, words: str | None = None, has: PartialAnswer | None = None) -> str:
+    """Return where an open page hears that it is no longer true, and the words of a run's model that it has not yet."""
+    hears = {"words": words, "has": position(has)} if words is not None else {}
+    return f"/changes?{urlencode({'of': of, 'shown': digest(shown), **hears})}"
+
+
+def _own_path(to: str) -> str:
+    """Return where somebody goes after signing in: a page of this site, and no other."""
+    try:
+        parts = urlsplit(to)
+    except ValueError:
+        return "/"
+    own = to.startswith("/") and not to.startswith(("//", "/\\")) and not parts.scheme and not parts.netloc
+    return to if own and to.isprintable() else "/"

@@ -1,0 +1,89 @@
+"""How far a pipeline is: what is done by the store, what runs and waits by the run itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from standfast.local.pipeline_results import Kept
+from standfast.messages import read_json
+from standfast.pipeline_loop import Done, PipelineState, Planned, RunStep, Todo
+from standfast.stores.protocol import DurableStore
+from standfast.temporal.plans import read_plan
+
+# What counts for a step of several, first to last.
+STATES = ("failed", "waits", "runs", "not known", "done", "not run", "to come", "not looked up")
+_STEPS = ("agent", "tool", "approval")
+_MOST = 1_000  # steps that are looked up
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a pipeline is.
+
+    Args:
+        plan: its stages.
+        states: of its steps, by path, in the order in which they come; one of `STATES`.
+        counts: of maps, how many items they have, by path.
+        failed: the path of the stage that failed, if it is none of its steps that did.
+        is_cut: there are more steps than were looked up.
+        input: of the pipeline, as JSON data.
+    """
+
+    plan: tuple[Planned, ...]
+    states: Mapping[str, str]
+    counts: Mapping[str, int]
+    failed: str | None = None
+    is_cut: bool = False
+    input: Any = None
+
+    def is_agent(self, path: str) -> bool:
+        """Whether a step is an agent's, which has a run of its own."""
+        return PipelineState(self.plan).planned(path).kind == "agent"
+
+
+async def load_progress(store: DurableStore, run_key: str, seen: Mapping[str, Any]) -> Progress | None:
+    """Return how far a run is: what is done by the store, what runs and waits by the run itself.
+
+    Args:
+        seen: the run; see `looked_at`.
+
+    Returns None for what is no pipeline's run, or another store's.
+    """
+    opened = await store.load_reply(f"{run_key}/open", 0)
+    facts = None if opened is None else read_json(opened)
+    if not isinstance(facts, dict) or "plan" not in facts:
+        return None
+    plan = read_plan(facts["plan"])
+    kept = Kept(run_key, store)
+    given = kept["?input"] if await kept.find("?input") else None
+    done, next_ones, is_cut = await _load_done(kept, plan)
+    state, result = seen.get("state") or {}, seen.get("result")
+    states = dict.fromkeys((key for key in done if "?" not in key), "done")
+    if "closed" not in seen:
+        states |= dict.fromkeys(state.get("running", ()), "runs")
+        waiting = [item["name"] for item in state.get("waiting", ()) if item["name"] in states]
+        states |= dict.fromkeys([*waiting, *seen.get("steps", ())], "waits")
+    if not state and not isinstance(result, dict):  # nobody says what had begun
+        states |= dict.fromkeys(next_ones, "not known")
+    failed = result.get("failed_step") if isinstance(result, dict) else seen.get("failed_step")
+    if failed is not None and PipelineState(plan).planned(failed).kind in _STEPS:
+        states[failed], failed = "failed", None
+    counts = {key.removesuffix("?over"): came.value for key, came in done.items() if key.endswith("?over")}
+    return Progress(plan, states, counts, failed, is_cut, given)
+
+
+async def _load_done(kept: Kept, plan: tuple[Planned, ...]) -> tuple[Mapping[str, Done], list[str], bool]:
+    """Return what is done by key, the steps that may have begun, and whether that is not all that there is."""
+    state, tried = PipelineState(plan), set[str]()
+    while isinstance(todo := state.next_actions(), Todo):
+        new = [action for action in todo.actions if action.key not in tried]
+        if not new:
+            break
+        if len(tried) >= _MOST:
+            return state.done, [], True
+        for action in new:
+            tried.add(action.key)
+            if await kept.find(action.key):
+                state = state.ended(action.key, action.done(kept[action.key]))
+    begun = [action.path for action in todo.actions if isinstance(action, RunStep)] if isinstance(todo, Todo) else []
+    return state.done, begun, False

@@ -1,0 +1,74 @@
+"""How values become text on a page: nothing that is written hides, and nothing is too long."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup, escape
+
+from standfast.messages import visible, visible_json
+from standfast.temporal.names import child_id
+from standfast.web.acts import may_act
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_LONG = 20_000  # characters of a text
+
+
+def templates() -> Environment:
+    """Return the page's templates."""
+    found = Environment(
+        loader=FileSystemLoader(_TEMPLATES), autoescape=True, finalize=_finalized, trim_blocks=True, lstrip_blocks=True
+    )
+    found.filters |= {
+        "at": _at, "editable": _editable, "is_drawn_otherwise": _is_drawn_otherwise,
+        "json": _pretty, "long": _long, "path": run_path, "step_link": step_link, "typed": _typed
+    }  # fmt: skip
+    found.globals["may_act"] = may_act
+    return found
+
+
+def step_link(run: str, path: str) -> str:
+    return f"/runs/{run_path(child_id(run, path))}"
+
+
+def run_path(run: str) -> str:
+    return quote(run, safe="/:@+=~.-")
+
+
+def _finalized(value: Any) -> Any:
+    """Let nothing that is written hide, or read otherwise than it is."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _typed(text: str) -> Markup:
+    """Return what somebody has typed, as it was."""
+    return escape(text.replace("\r\n", "\n"))
+
+
+def _long(text: str) -> str:
+    """Return the beginning of a text that is long for a page."""
+    return text if len(text) <= _LONG else f"{text[:_LONG]}\n[{len(text) - _LONG:,} more characters]"
+
+
+def _pretty(value: Any) -> str:
+    return value if isinstance(value, str) else visible_json(value)
+
+
+def _editable(value: Any) -> Markup:
+    """Return JSON to be edited, or sent back: what is read from it is the value."""
+    return escape(visible_json(value))
+
+
+def _is_drawn_otherwise(value: Any) -> bool:
+    """Whether a field, which isolates nothing, draws JSON otherwise than it is read: it has words from the right."""
+    return visible(text := visible_json(value)) != text
+
+
+def _at(value: str | datetime | None) -> str:
+    """Return a time in UTC as people read it."""
+    if value is None:
+        return ""
+    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return f"{moment:%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,66 @@
+"""What is known of one run: from the server, from its worker, and from the store."""
+
+import asyncio
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, cast
+
+from temporalio.client import WorkflowQueryFailedError
+from temporalio.service import RPCError
+
+from standfast.errors import StandfastError
+from standfast.messages import Message
+from standfast.stores.partial_answers import PartialAnswer, PartialAnswers
+from standfast.stores.protocol import (
+    AgentStore,
+    DurableStore,
+    Ledger,
+    session_key_of,
+)
+from standfast.temporal import StandfastClient, names
+from standfast.temporal.items import read_items
+from standfast.temporal.names import child_id
+from standfast.temporal.seen import answer, looked_at
+from standfast.web.progress import Progress, load_progress
+
+_MESSAGES = 400  # of a transcript, the last
+_PATIENCE = timedelta(seconds=2)
+_STEPS = 100  # of a pipeline, that run, are asked what they wait for
+
+
+class Runs:
+    """Looks at runs; what only a store has is missing where there is none."""
+
+    def __init__(self, people: StandfastClient, store: AgentStore | None) -> None:
+        self._people, self._store = people, store
+
+    async def seen(self, run: str) -> dict[str, Any]:
+        """Return what is known of a run; of a pipeline's also what the agents wait for that its steps run."""
+        seen = await looked_at(self._people.client, run)
+        paths = [path for path in seen.get("state", {}).get("running", ()) if isinstance(path, str)][:_STEPS]
+        found = await asyncio.gather(*(self._pending(child_id(run, path)) for path in paths))
+        if steps := {path: items for path, items in zip(paths, found, strict=True) if items}:
+            seen["steps"] = steps
+        return seen
+
+    async def _pending(self, run: str) -> list[dict[str, Any]]:
+        with suppress(StandfastError, RPCError, WorkflowQueryFailedError):  # a tool's step has no run of its own
+            found = read_items(await answer(self._people.run(run), names.PENDING, _PATIENCE))
+            return [{**item, "workflow_id": run} for item in found]
+        return []
+
+    async def messages(self, seen: dict[str, Any]) -> list[Message]:
+        """Return the last messages of a run's session."""
+        if self._store is None or "session_id" not in seen:
+            return []
+        key = session_key_of(seen.get("tenant_id"), seen["session_id"])
+        session = await self._store.load_session(key)
+        after = 0 if session is None else max(0, session.last_seq - _MESSAGES)
+        return await self._store.load_messages(key, after=after)
+
+    async def partial(self, run_key: str) -> PartialAnswer | None:
+        return await self._store.load_partial(run_key) if isinstance(self._store, PartialAnswers) else None
+
+    async def progress(self, run_key: str, seen: dict[str, Any]) -> Progress | None:
+        store = self._store
+        return await load_progress(cast(DurableStore, store), run_key, seen) if isinstance(store, Ledger) else None

@@ -1,0 +1,87 @@
+"""What people may start from the page: an agent by a message, a pipeline by a form for its input."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from temporalio.client import Client
+from temporalio.common import WorkflowIDReusePolicy
+
+from standfast.agents import Agent
+from standfast.errors import DefinitionError, InputError, SessionConflictError
+from standfast.pipelines import Pipeline
+from standfast.stores.protocol import check_session_id
+from standfast.temporal import start_agent, start_pipeline
+from standfast.temporal.names import workflow_id
+from standfast.web.forms import Field, form_of
+
+_MESSAGE = Field("message", "message", "Message", "text")
+_SESSION = Field("session", "session", "Session", "input", "The conversation to go on with; a new one if left empty.",
+                 kind="text", required=False)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """An agent or a pipeline, and the form that starts it."""
+
+    item: Agent | Pipeline
+    fields: tuple[Field, ...]
+
+    @property
+    def name(self) -> str:
+        return self.item.name
+
+    @property
+    def description(self) -> str:
+        return (self.item.description if isinstance(self.item, Agent) else self.fields[0].help) or ""
+
+    async def run(
+        self, client: Client, form: Mapping[str, str], *, key: str, user: str, task_queue: str
+    ) -> tuple[str, bool]:
+        """Start it as the form says, and return the workflow id, and whether this has started it.
+
+        Args:
+            key: of the form that was shown: who sends it twice starts one run.
+
+        Raises:
+            InputError: what was typed cannot be used.
+            SessionConflictError: the session that was asked for has a run in flight.
+        """
+        session = None
+        try:
+            if isinstance(self.item, Pipeline):
+                given = self.fields[0].read(form)
+                run = await start_pipeline(
+                    client, self.item, input=given, run_key=key, user_id=user, task_queue=task_queue
+                )
+            else:
+                message, session = (field.read(form) for field in self.fields)
+                if message is None or not message.strip():
+                    raise InputError("Message: there is none")
+                if session is not None:
+                    check_session_id(session, "Session")
+                # A session that somebody has named may have had runs; that of the form has this one alone.
+                once: dict[str, Any] = {} if session else {"id_reuse_policy": WorkflowIDReusePolicy.REJECT_DUPLICATE}
+                run = await start_agent(
+                    client, self.item, message=message, session_id=session or key, user_id=user, task_queue=task_queue,
+                    **once,
+                )  # fmt: skip
+        except SessionConflictError:
+            if session is not None:
+                raise
+            return workflow_id(self.name, key), False
+        return run.id, True
+
+
+def starts_of(agents: Iterable[Agent], pipelines: Iterable[Pipeline]) -> dict[str, Start]:
+    """Return what can be started, by name."""
+    found = {agent.name: Start(agent, (_MESSAGE, _SESSION)) for agent in agents}
+    return found | {pipeline.name: Start(pipeline, (_input_of(pipeline),)) for pipeline in pipelines}
+
+
+def _input_of(pipeline: Pipeline) -> Field:
+    try:
+        schema = pipeline.input_schema
+    except DefinitionError:  # its type is read by code alone
+        schema = None
+    return form_of(schema)

@@ -1,0 +1,139 @@
+"""Who sends a request: by the rules of `Access`, less who has signed out, and less who guesses tokens.
+
+What has ended stands in the store, so that it has ended for every process of the page, and after a restart.
+"""
+
+import hashlib
+import logging
+import time
+from datetime import UTC, datetime
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from standfast.errors import StandfastError
+from standfast.messages import visible
+from standfast.stores.protocol import AgentStore, Ledger
+from standfast.web.access import COOKIE, SESSION, Access, Person, bearer
+from standfast.web.attempts import Attempts
+
+_LOG = logging.getLogger("standfast.web")
+
+
+class TooManyAttempts(StandfastError):  # noqa: N818  # as an answer of HTTP is called
+    """Somebody has to wait before the next attempt at signing in."""
+
+    def __init__(self, wait: float) -> None:
+        self.seconds = int(wait) + 1
+        super().__init__(f"Too many wrong tokens came from your address: try again in {self.seconds} s.")
+
+
+class Visitors:
+    """Tells who has sent a request; signs people in and out.
+
+    Args:
+        store: keeps who has signed out; without a durable one this process alone knows.
+    """
+
+    def __init__(self, access: Access, store: AgentStore | None) -> None:
+        self.access = access
+        self._store = store if isinstance(store, Ledger) else None
+        self._ended: dict[str, float] = {}  # sessions, and when they ended
+        self._attempts = Attempts()
+
+    async def recognise(self, request: Request) -> Person | None:
+        """Return who has sent a request, and keep it with the request for `who`.
+
+        Raises:
+            TooManyAttempts: it has a token, and its address has sent too many wrong ones.
+            StoreError: the store cannot say who has signed out.
+        """
+        state = request.scope.setdefault("state", {})
+        state["person"] = None
+        if bearer(request) is not None:
+            self._check_attempts(request)
+        person, session = self.access.who(request)
+        if person is None and bearer(request) is not None:
+            self._wrong(request)
+        if person is not None and session and await self._has_ended(session):
+            person = None
+        state["person"] = person
+        return person
+
+    def sign_in(self, request: Request, token: str) -> Person | None:
+        """Return whose token it is; None if it is nobody's.
+
+        Raises:
+            TooManyAttempts: too many wrong ones came from there.
+        """
+        self._check_attempts(request)
+        person = self.access.by_token(token)
+        if person is None:
+            self._wrong(request)
+        else:
+            _LOG.info("%s has signed in from %s", visible(person.name), visible(self.access.address(request)))
+        return person
+
+    async def sign_out(self, request: Request, response: Response) -> None:
+        """End a session: its cookie is good for nothing any more."""
+        session, person = self.access.read(request.cookies.get(COOKIE, ""))
+        if person is not None:
+            await self._end(session)
+            _LOG.info("%s has signed out", visible(person.name))
+        response.delete_cookie(COOKIE, path="/")
+
+    def _check_attempts(self, request: Request) -> None:
+        if wait := self._attempts.wait(self.access.address(request)):
+            raise TooManyAttempts(wait)
+
+    def _wrong(self, request: Request) -> None:
+        address = self.access.address(request)
+        wrong = self._attempts.failed(address)
+        wait = self._attempts.wait(address)
+        after = f"; nobody there is listened to for {wait:.0f} s" if wait else ""
+        _LOG.warning("A wrong token from %s, the %s in a row%s", visible(address), wrong, after)
+
+    async def _end(self, session: str) -> None:
+        if self._store is not None:
+            await self._store.save_reply(_place(session), 0, datetime.now(UTC).isoformat())
+            return
+        now = time.monotonic()
+        self._ended = {old: at for old, at in self._ended.items() if now - at < SESSION} | {session: now}
+
+    async def _has_ended(self, session: str) -> bool:
+        if self._store is not None:
+            return await self._store.load_reply(_place(session), 0) is not None
+        return session in self._ended
+
+
+def who(request: Request) -> Person | None:
+    """Return who has sent a request, once it was recognised."""
+    person: Person | None = request.scope.get("state", {}).get("person")
+    return person
+
+
+def _place(session: str) -> str:
+    return f"standfast.web/ended/{hashlib.sha256(session.encode()).hexdigest()}"
+
+
+class Recognised:
+    """Finds out who has sent a request before anything else is done with it."""
+
+    def __init__(self, app: ASGIApp, visitors: Visitors) -> None:
+        self._app, self._visitors = app, visitors
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = self._app
+        if scope["type"] == "http" and not scope["path"].startswith("/static/"):
+            try:
+                await self._visitors.recognise(Request(scope))
+            except TooManyAttempts as error:
+                answer = refusal(error)
+            except StandfastError as error:
+                answer = PlainTextResponse(f"Nobody can be recognised now: {visible(str(error))}", 503)
+        await answer(scope, receive, send)
+
+
+def refusal(error: TooManyAttempts) -> Response:
+    return PlainTextResponse(str(error), 429, {"Retry-After": str(error.seconds)})
