@@ -170,8 +170,13 @@ async def test_a_chain_of_runs_comes_to_the_same_as_a_run_in_process(temporal: T
     assert (ended["status"], ended["response"], ended["iterations"], ended["usage"]) == (
         expected.status, expected.response, expected.iterations, usage,
     )  # fmt: skip
-    assert await temporal.messages() == await temporal.messages("here")
-    assert [asked.messages for asked in there.calls] == [asked.messages for asked in here.calls]
+    assert without_ids(await temporal.messages()) == await temporal.messages("here")
+    assert [without_ids(asked.messages) for asked in there.calls] == [asked.messages for asked in here.calls]
+
+
+def without_ids(messages: Sequence[Message]) -> list[Message]:
+    """Return messages as a run in process has them, where nobody speaks to a run from elsewhere."""
+    return [message.model_copy(update={"id": None}) for message in messages]
 
 
 @pytest.mark.usefixtures("short_runs")
