@@ -17,7 +17,8 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
 from standfast.stores.sqlite import SQLiteStore
-from standfast.temporal import StandfastPlugin, agent_workflows
+from standfast.temporal import StandfastPlugin
+from standfast.temporal.workflows import agent_workflows
 
 
 async def history(world: World) -> list[Figure]:

@@ -33,7 +33,8 @@ from standfast import (
 from standfast.messages import Usage
 from standfast.stores.protocol import AgentStore, Append, Ledger, LedgerEntry, RunningCall
 from standfast.stores.sqlite import SQLiteStore
-from standfast.temporal import StandfastPlugin, agent_workflows, connect
+from standfast.temporal import StandfastPlugin, connect
+from standfast.temporal.workflows import agent_workflows
 
 # --- the agents ---------------------------------------------------------------------------------------------------
 

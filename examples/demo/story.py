@@ -13,8 +13,7 @@ from examples.demo.people import read_answer
 from examples.demo.screen import Screen
 from examples.demo.world import WEBHOOK_DELAY, World, shown
 from standfast import InputError, Message, StandfastError, sqlite_store
-from standfast.temporal import StandfastClient, start_agent
-from standfast.temporal.client import Run
+from standfast.temporal import Run, StandfastClient, start_agent
 
 SEVERE, UNCLEAR = "ISSUE-119", "ISSUE-121"  # one that is posted and mailed, one of which the text does not tell
 ANSWERS = {  # where there is no terminal to ask at

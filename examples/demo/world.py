@@ -16,9 +16,8 @@ from activities import load_feed
 from examples.sinks import Sinks
 from standfast import InputError, StandfastError
 from standfast.cli.processes import Process, child, local_environment
-from standfast.temporal import connect, dev_server
-from standfast.temporal.client import Run
-from standfast.temporal.servers import DevServer, temporal_binary
+from standfast.temporal import DevServer, Run, connect, dev_server
+from standfast.temporal.client.servers import temporal_binary
 
 ROOT = Path(__file__).parents[2]
 WEBHOOK_DELAY = 2.0  # seconds between taking a post and answering: in between, a worker can be killed

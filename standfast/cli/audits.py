@@ -34,7 +34,7 @@ async def put_on_record(
     """Put on the audit trail what was done, which cannot be undone if that fails."""
     from temporalio.service import RPCError
 
-    from standfast.temporal.audits import record_act
+    from standfast.temporal.client.audits import record_act
 
     path = path or ("standfast.db" if Path("standfast.db").is_file() else None)
     if path is None:

@@ -284,8 +284,8 @@ class _There:
 
     async def begin(self) -> dict[str, Any] | None:
         """Come back to the session's run, if there is one that is in flight."""
-        from standfast.temporal.owners import check_owner
-        from standfast.temporal.seen import described
+        from standfast.temporal.client.owners import check_owner
+        from standfast.temporal.client.seen import described
 
         with suppress(InputError):
             run = await described(self._client, self._run)
@@ -307,7 +307,7 @@ class _There:
         return await self._followed()
 
     async def _put_on_record(self, act: Act, *, of: str = "", comment: str | None = None) -> None:
-        from standfast.temporal.audits import record_act
+        from standfast.temporal.client.audits import record_act
 
         await record_act(self._client, self._store, self._run, act, by=self._by, of=of, comment=comment)
 
@@ -321,7 +321,7 @@ class _There:
 
     async def _followed(self) -> dict[str, Any] | None:
         """Follow the run until it ends, or asks something."""
-        from standfast.temporal.seen import watched
+        from standfast.temporal.client.seen import watched
 
         words = _Words(self._store)
         with words if self._store is not None else progress(self._output) as tell:

@@ -124,7 +124,7 @@ async def _namespace(client: "Client") -> tuple[bool, str]:
 async def _attributes(client: "Client") -> tuple[bool, str]:
     from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 
-    from standfast.temporal import names
+    from standfast.temporal.wire import names
 
     there = await client.operator_service.list_search_attributes(
         ListSearchAttributesRequest(namespace=client.namespace)
@@ -156,7 +156,7 @@ async def _workers(client: "Client", task_queue: str) -> tuple[bool, str]:
 
 async def _stuck(client: "Client", task_queue: str) -> tuple[bool, str]:
     """Look for runs that no worker takes further, since their workflow task fails whenever it is tried."""
-    from standfast.temporal.stuck import find_stuck
+    from standfast.temporal.client.stuck import find_stuck
 
     found = await find_stuck(client, task_queue, _RUNS)
     if not found:
@@ -167,8 +167,8 @@ async def _stuck(client: "Client", task_queue: str) -> tuple[bool, str]:
 
 async def _sessions(client: "Client", task_queue: str, path: str) -> tuple[bool, str]:
     """Look whether the sessions of runs are in the store: a worker with another one would not find them, either."""
-    from standfast.temporal import names
-    from standfast.temporal.seen import listed
+    from standfast.temporal.client.seen import listed
+    from standfast.temporal.wire import names
 
     query, lost, count = f"ExecutionStatus = 'Running' AND {names.SESSION_ATTRIBUTE} IS NOT NULL", [], 0
     async with sqlite_store(path) as store:
@@ -213,7 +213,7 @@ def replay(output: Output, what: tuple[str, ...], app: str | None, server: dict[
 
 async def _replayed(what: tuple[str, ...], app: str | None, server: dict[str, Any]) -> list[dict[str, Any]]:
     from standfast.temporal import StandfastPlugin
-    from standfast.temporal.replays import differences
+    from standfast.temporal.client.replays import differences
     from standfast.testing import ScriptedModel
 
     log_as_python_does()
@@ -274,7 +274,7 @@ def _definitions(history: "WorkflowHistory", app: str | None) -> tuple[list[Agen
     if app is not None:
         found = load_application(app, ":memory:")
         return list(found.agents.values()), list(found.pipelines.values())
-    from standfast.temporal import names
+    from standfast.temporal.wire import names
 
     started = history.events[0].workflow_execution_started_event_attributes
     name = started.workflow_type.name

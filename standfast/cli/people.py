@@ -145,7 +145,7 @@ async def _whole(item: dict[str, Any], path: str) -> dict[str, Any]:
     """Return what waits with all arguments, which the store has where they are large."""
     if not _is_cut(item):
         return item
-    from standfast.temporal.asked import load_arguments
+    from standfast.temporal.client.asked import load_arguments
 
     async with opened(path) as store:
         return {**item, "arguments": await load_arguments(store, item)}

@@ -49,7 +49,7 @@ class _OfTheSDK(logging.Filter):
     _told = 0.0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        from standfast.temporal.connections import reason_of
+        from standfast.temporal.client.connections import reason_of
 
         if record.name == _STOPS and record.levelno == logging.INFO:
             return False

@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from standfast.agent_loop import last_answer
 from standfast.agents import AgentContext
-from standfast.local.dispatches import call_key
 from standfast.messages import Message, ToolCall
 from standfast.tools import AgentInvoker, ToolContext
+from standfast.tools.attempts import call_key
 
 
 async def call_hook(hook: Callable[[AgentContext], object] | None, context: AgentContext) -> None:

@@ -11,14 +11,9 @@ from uuid import uuid4
 
 from standfast.errors import SessionConflictError
 from standfast.stores.protocol import AgentStore, Ledger, LedgerEntry
+from standfast.tools.attempts import call_key
 
 _BATCH = 8  # nearly all calls are dispatched once
-
-
-def call_key(position: int, call_id: str, dispatch: int = 1) -> str:
-    """Return the key of a call under its message: by its place, since providers' ids repeat."""
-    again = f"#{dispatch}" if dispatch > 1 else ""
-    return f"{position}/{call_id}{again}"
 
 
 async def last_dispatch(store: Ledger, scope: str, position: int, call_id: str) -> int:

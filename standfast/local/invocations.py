@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from standfast.agents import Agent
+from standfast.agents.limits import MAX_DEPTH
 from standfast.checkpoints import InterruptedResponse
 from standfast.errors import InterruptError, SessionNotFoundError, StandfastError
 from standfast.messages import Usage
@@ -12,8 +13,6 @@ from standfast.stores.protocol import SESSION_ID
 
 if TYPE_CHECKING:
     from standfast.local.runs import Run
-
-MAX_DEPTH = 16  # agents that invoke each other for ever end here
 
 
 def check_depth(agent: Agent, depth: int) -> None:

@@ -1,16 +1,19 @@
 """Agents on Temporal: a plugin for any worker, a client for any process, and a server to develop with."""
 
-from standfast.temporal.approvals import approval
-from standfast.temporal.client import StandfastClient, start_agent, start_pipeline
-from standfast.temporal.connections import connect
-from standfast.temporal.links import ApprovalLinks
+from standfast.temporal.activities.links import ApprovalLinks
+from standfast.temporal.activities.webhooks import Webhook
+from standfast.temporal.client.asked import load_arguments
+from standfast.temporal.client.clients import Run, StandfastClient, start_agent, start_pipeline
+from standfast.temporal.client.connections import connect
+from standfast.temporal.client.servers import DevServer, dev_server
+from standfast.temporal.client.user_clients import UserClient
 from standfast.temporal.plugin import StandfastPlugin
-from standfast.temporal.servers import dev_server
-from standfast.temporal.user_clients import UserClient
-from standfast.temporal.webhooks import Webhook
+from standfast.temporal.workflows.approvals import approval
 
 __all__ = [
     "ApprovalLinks",
+    "DevServer",
+    "Run",
     "StandfastClient",
     "StandfastPlugin",
     "UserClient",
@@ -18,6 +21,7 @@ __all__ = [
     "approval",
     "connect",
     "dev_server",
+    "load_arguments",
     "start_agent",
     "start_pipeline",
 ]

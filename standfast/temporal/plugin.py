@@ -25,23 +25,24 @@ from standfast.errors import DefinitionError
 from standfast.llm import LLM
 from standfast.pipelines import Pipeline
 from standfast.stores.partial_answers import PartialAnswers
-from standfast.temporal import names
-from standfast.temporal.agent_workflows import AgentRun
-from standfast.temporal.converters import DATA_CONVERTER
-from standfast.temporal.export_activities import ExportActivities
-from standfast.temporal.facts import GRACE, tool_facts
-from standfast.temporal.gate_activities import GateActivities
-from standfast.temporal.hosts import HEARTBEAT_EVERY, AgentHost
-from standfast.temporal.lost_calls import watch_for_lost_calls
-from standfast.temporal.model_activities import ModelActivities
-from standfast.temporal.pipeline_activities import PipelineActivities
-from standfast.temporal.pipeline_workflows import PipelineRun
-from standfast.temporal.runners import AgentWorkflowRunner
-from standfast.temporal.said_activities import SaidActivities
-from standfast.temporal.session_activities import SessionActivities
-from standfast.temporal.tool_activities import ToolActivities
-from standfast.temporal.webhooks import NoticeActivities, Webhook, check_webhooks
-from standfast.temporal.workflow_types import Unknown, workflow_type
+from standfast.temporal.activities.export_activities import ExportActivities
+from standfast.temporal.activities.gate_activities import GateActivities
+from standfast.temporal.activities.hosts import HEARTBEAT_EVERY, AgentHost
+from standfast.temporal.activities.lost_calls import watch_for_lost_calls
+from standfast.temporal.activities.model_activities import ModelActivities
+from standfast.temporal.activities.pipeline_activities import PipelineActivities
+from standfast.temporal.activities.said_activities import SaidActivities
+from standfast.temporal.activities.session_activities import SessionActivities
+from standfast.temporal.activities.tool_activities import ToolActivities
+from standfast.temporal.activities.webhooks import NoticeActivities, Webhook, check_webhooks
+from standfast.temporal.client.converters import DATA_CONVERTER
+from standfast.temporal.client.former_names import check_new
+from standfast.temporal.wire import names
+from standfast.temporal.wire.facts import GRACE, tool_facts
+from standfast.temporal.workflows.agent_workflows import AgentRun
+from standfast.temporal.workflows.pipeline_workflows import PipelineRun
+from standfast.temporal.workflows.runners import AgentWorkflowRunner
+from standfast.temporal.workflows.workflow_types import Unknown, workflow_type
 
 _LOG = logging.getLogger("standfast")
 DRAIN = 30.0  # seconds that a worker that is asked to stop gives to what runs
@@ -94,7 +95,7 @@ class StandfastPlugin(SimplePlugin):
             agents, pipelines, store, llm, dict(tools or {}), max_stored_messages, store_patience, key
         )
         parts = (ModelActivities, ToolActivities, SessionActivities, SaidActivities, ExportActivities,
-                 PipelineActivities, GateActivities)  # fmt: skip
+                 partial(PipelineActivities, check_new=check_new), GateActivities)  # fmt: skip
         activities = [activity for part in parts for activity in part(host).all()] + NoticeActivities(told).all()
         host.notices = bool(told)
         host.stream = _checked_stream(stream, store)

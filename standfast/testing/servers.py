@@ -8,8 +8,8 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
 from temporalio.testing import WorkflowEnvironment
 
-from standfast.temporal.connections import exit_cleanly
-from standfast.temporal.servers import SERVER_FLAGS, DevServer, dev_server, temporal_binary
+from standfast.temporal.client.connections import exit_cleanly
+from standfast.temporal.client.servers import SERVER_FLAGS, DevServer, dev_server, temporal_binary
 
 __all__ = ["DevServer", "dev_server", "time_skipping_server"]
 

@@ -168,3 +168,9 @@ class NotHappened:
 
 
 Verdict = Happened | NotHappened | None
+
+
+def call_key(position: int, call_id: str, dispatch: int = 1) -> str:
+    """Return the key of a call under its message: by its place, since providers' ids repeat."""
+    again = f"#{dispatch}" if dispatch > 1 else ""
+    return f"{position}/{call_id}{again}"

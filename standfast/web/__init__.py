@@ -21,7 +21,7 @@ from standfast.agents import Agent
 from standfast.errors import StandfastError
 from standfast.pipelines import Pipeline
 from standfast.stores.protocol import AgentStore
-from standfast.temporal.names import TASK_QUEUE
+from standfast.temporal.wire.names import TASK_QUEUE
 from standfast.web.access import HEADERS, Access, Person, check_listening, hosts_of
 from standfast.web.pages import Pages, status_of
 from standfast.web.starts import starts_of

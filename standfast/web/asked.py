@@ -8,7 +8,7 @@ from typing import Any
 
 from standfast.errors import StandfastError
 from standfast.stores.protocol import AgentStore, Ledger
-from standfast.temporal.asked import is_cut, load_arguments
+from standfast.temporal.client.asked import is_cut, load_arguments
 
 _PAGE = 20_000  # characters
 

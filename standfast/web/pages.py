@@ -24,9 +24,9 @@ from standfast.messages import visible
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import AgentStore
 from standfast.temporal import StandfastClient
-from standfast.temporal.audits import load_acts, record_act
-from standfast.temporal.items import read_result
-from standfast.temporal.seen import listed, outcome, runs_query
+from standfast.temporal.client.audits import load_acts, record_act
+from standfast.temporal.client.items import read_result
+from standfast.temporal.client.seen import listed, outcome, runs_query
 from standfast.web.access import Person, Role
 from standfast.web.acts import ACTS, SAID, Doing, Done, Form, may_act
 from standfast.web.asked import load_all, load_whole

@@ -8,7 +8,7 @@ from standfast.local.pipeline_results import Kept
 from standfast.messages import read_json
 from standfast.pipeline_loop import Done, PipelineState, Planned, RunStep, Todo
 from standfast.stores.protocol import DurableStore
-from standfast.temporal.plans import read_plan
+from standfast.temporal.wire.plans import read_plan
 
 # What counts for a step of several, first to last.
 STATES = ("failed", "waits", "runs", "not known", "done", "not run", "to come", "not looked up")

@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup, escape
 
 from standfast.messages import visible, visible_json
-from standfast.temporal.names import child_id
+from standfast.temporal.wire.names import child_id
 from standfast.web.acts import may_act
 
 _TEMPLATES = Path(__file__).parent / "templates"

@@ -17,10 +17,11 @@ from standfast.stores.protocol import (
     Ledger,
     session_key_of,
 )
-from standfast.temporal import StandfastClient, names
-from standfast.temporal.items import read_items
-from standfast.temporal.names import child_id
-from standfast.temporal.seen import answer, looked_at
+from standfast.temporal import StandfastClient
+from standfast.temporal.client.items import read_items
+from standfast.temporal.client.seen import answer, looked_at
+from standfast.temporal.wire import names
+from standfast.temporal.wire.names import child_id
 from standfast.web.progress import Progress, load_progress
 
 _MESSAGES = 400  # of a transcript, the last

@@ -12,7 +12,7 @@ from standfast.errors import DefinitionError, InputError, SessionConflictError
 from standfast.pipelines import Pipeline
 from standfast.stores.protocol import check_session_id
 from standfast.temporal import start_agent, start_pipeline
-from standfast.temporal.names import workflow_id
+from standfast.temporal.wire.names import workflow_id
 from standfast.web.forms import Field, form_of
 
 _MESSAGE = Field("message", "message", "Message", "text")

@@ -44,7 +44,8 @@ from standfast import (
 )
 from standfast.stores import Append, LedgerEntry, Session, SQLiteStore
 from standfast.stores.locks import SessionLocks
-from standfast.temporal import StandfastPlugin, agent_workflows, connect
+from standfast.temporal import StandfastPlugin, connect
+from standfast.temporal.workflows import agent_workflows
 from standfast.testing import ScriptedModel
 
 QUICK = RetryPolicy(initial_interval=0.05, maximum_attempts=3)

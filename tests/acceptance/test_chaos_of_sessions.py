@@ -9,7 +9,7 @@ import pytest
 from acceptance.chaos_of_sessions import Chaos, faults
 from acceptance.temporal_world import World
 from acceptance.test_one_ledger import three_runs
-from standfast.temporal import agent_workflows
+from standfast.temporal.workflows import agent_workflows
 
 SESSIONS = int(os.environ.get("CHAOS_SESSIONS", "6"))
 STEPS = 2  # of a run, after which it continues as new

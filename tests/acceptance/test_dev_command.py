@@ -18,7 +18,7 @@ import pytest
 
 from acceptance.programs import CTRL_C, ROOT, Terminal, left_running, listening, marked_environment, sinks
 from activities import load_feed
-from standfast.temporal.servers import temporal_binary
+from standfast.temporal.client.servers import temporal_binary
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from acceptance.temporal_world import until
-from standfast.temporal.servers import DevServer, dev_server, temporal_binary
+from standfast.temporal.client.servers import DevServer, dev_server, temporal_binary
 
 ROOT = Path(__file__).parents[2]
 SECRET = "# Guide\n\napi_key: hunter2\n"

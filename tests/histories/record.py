@@ -19,7 +19,8 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.worker import Worker
 
 from standfast import Agent, Approval, InterruptError, Loop, Message, ModelError, Step, pipeline, sqlite_store, tool
-from standfast.temporal import StandfastClient, StandfastPlugin, connect, start_agent, start_pipeline, waits
+from standfast.temporal import StandfastClient, StandfastPlugin, connect, start_agent, start_pipeline
+from standfast.temporal.workflows import waits
 from standfast.testing import ScriptedModel, dev_server
 
 FOLDER = Path(__file__).parent

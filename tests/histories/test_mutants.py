@@ -8,14 +8,15 @@ import pytest
 from temporalio import workflow
 from test_replays import FOLDER, differing
 
-from standfast.temporal import names, progress
-from standfast.temporal.agent_workflows import AgentRun
-from standfast.temporal.calls import Calls
-from standfast.temporal.facts import Facts
-from standfast.temporal.pipeline_workflows import PipelineRun
-from standfast.temporal.progress import Progress
-from standfast.temporal.waits import Waits
-from standfast.temporal.wire import AgentInput
+from standfast.temporal.wire import names
+from standfast.temporal.wire.facts import Facts
+from standfast.temporal.wire.inputs import AgentInput
+from standfast.temporal.workflows import progress
+from standfast.temporal.workflows.agent_workflows import AgentRun
+from standfast.temporal.workflows.calls import Calls
+from standfast.temporal.workflows.pipeline_workflows import PipelineRun
+from standfast.temporal.workflows.progress import Progress
+from standfast.temporal.workflows.waits import Waits
 
 Patch = pytest.MonkeyPatch
 MUTANTS: list[Any] = []

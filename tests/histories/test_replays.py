@@ -8,8 +8,9 @@ from recordings import RECORDINGS, Release
 from temporalio.client import WorkflowHistory
 
 from standfast import Agent, pipeline, sqlite_store
-from standfast.temporal import StandfastPlugin, names
-from standfast.temporal.replays import differences
+from standfast.temporal import StandfastPlugin
+from standfast.temporal.client.replays import differences
+from standfast.temporal.wire import names
 from standfast.testing import ScriptedModel
 
 FOLDER = Path(__file__).parent

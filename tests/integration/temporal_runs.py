@@ -22,7 +22,8 @@ from integration.questions import ask
 from integration.transcripts import asks_for, call
 from standfast import Agent, InputError, Message
 from standfast.stores import SQLiteStore
-from standfast.temporal import StandfastClient, StandfastPlugin, agent_workflows, connect, start_agent
+from standfast.temporal import StandfastClient, StandfastPlugin, connect, start_agent
+from standfast.temporal.workflows import agent_workflows
 from standfast.testing import ScriptedModel
 
 SECONDS = 60  # after which a test that waits has failed; several run at once, on few cores

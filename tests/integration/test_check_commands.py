@@ -14,7 +14,7 @@ from integration.questions import ask_user
 from integration.temporal_runs import Temporal, pending, result, until
 from integration.transcripts import asks_for, call
 from standfast import Agent, sqlite_store
-from standfast.temporal import agent_workflows
+from standfast.temporal.workflows import agent_workflows
 from standfast.testing import ScriptedModel
 
 

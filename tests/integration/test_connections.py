@@ -14,8 +14,8 @@ from temporalio.service import ConnectConfig, ServiceClient
 
 from integration.temporal_servers import start_program
 from standfast import InputError, LLMResponse, StandfastError
-from standfast.temporal.connections import connect
-from standfast.temporal.servers import DevServer, dev_server
+from standfast.temporal.client.connections import connect
+from standfast.temporal.client.servers import DevServer, dev_server
 
 Configure = Callable[[str], str]
 
@@ -189,7 +189,7 @@ async def test_an_option_that_does_not_exist_is_a_type_error() -> None:
 
 CLIENT_ONLY = """
 import asyncio, sys
-from standfast.temporal.connections import connect
+from standfast.temporal.client.connections import connect
 
 async def main():
     global client  # a client that is in use until the end makes a crash there likelier
@@ -210,7 +210,7 @@ async def test_a_process_that_made_a_client_ends_with_its_own_exit_code(server: 
 
 TWO_CLIENTS = """
 import asyncio, atexit
-from standfast.temporal.connections import connect
+from standfast.temporal.client.connections import connect
 
 before = atexit._ncallbacks()
 asyncio.run(connect(lazy=True))

@@ -23,7 +23,8 @@ from integration.temporal_runs import (
 from integration.test_tool_approvals import posts, world
 from integration.transcripts import asks_for, call, error_of, tool_results
 from standfast import Agent, Approval, Loop, pipeline
-from standfast.temporal import start_pipeline, waits
+from standfast.temporal import start_pipeline
+from standfast.temporal.workflows import waits
 from standfast.testing import ScriptedModel
 
 

@@ -13,7 +13,7 @@ from integration.temporal_runs import Temporal, check_healthy, events, pending, 
 from integration.transcripts import asks_for, call, error_of, tool_results
 from standfast import Agent, Approval, Tool, tool
 from standfast.stores import Append
-from standfast.temporal import agent_workflows
+from standfast.temporal.workflows import agent_workflows
 from standfast.testing import ScriptedModel
 
 

@@ -24,8 +24,8 @@ from temporalio.worker import Worker
 
 from integration.temporal_servers import is_alive, start_program, until
 from standfast import InputError, StandfastError
-from standfast.temporal.connections import connect
-from standfast.temporal.servers import DevServer, dev_server, temporal_binary
+from standfast.temporal.client.connections import connect
+from standfast.temporal.client.servers import DevServer, dev_server, temporal_binary
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a process with its parent")
 
@@ -166,7 +166,7 @@ async def test_an_error_in_the_block_stops_the_server_too() -> None:
 
 
 async def test_a_server_that_does_not_obey_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("standfast.temporal.servers._STOP_SECONDS", 0.1)
+    monkeypatch.setattr("standfast.temporal.client.servers._STOP_SECONDS", 0.1)
     async with dev_server(db_filename=tmp_path / "t.db") as server:
         os.kill(server.pid, signal.SIGSTOP)
     assert not is_alive(server.pid)
@@ -199,8 +199,8 @@ async def test_a_start_or_stop_that_is_cancelled_leaves_no_process(
 
 CHILD = """
 import asyncio
-from standfast.temporal.connections import connect
-from standfast.temporal.servers import dev_server
+from standfast.temporal.client.connections import connect
+from standfast.temporal.client.servers import dev_server
 
 async def main():
     async with dev_server() as server:
@@ -331,8 +331,8 @@ async def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.Monke
     silent = tmp_path / "temporal"
     silent.write_text("#!/bin/sh\necho thinking\nexec sleep 60\n")
     silent.chmod(0o755)
-    monkeypatch.setattr("standfast.temporal.servers.temporal_binary", lambda: str(silent))
-    monkeypatch.setattr("standfast.temporal.servers._START_SECONDS", 0.5)
+    monkeypatch.setattr("standfast.temporal.client.servers.temporal_binary", lambda: str(silent))
+    monkeypatch.setattr("standfast.temporal.client.servers._START_SECONDS", 0.5)
     with pytest.raises(StandfastError, match=r"was not ready after 0\.5 seconds\. It said:\nthinking"):
         async with dev_server():
             pass

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from standfast.local.dispatches import call_key, has_started, last_dispatch
+from standfast.local.dispatches import has_started, last_dispatch
 from standfast.stores import LedgerEntry, SQLiteStore
+from standfast.tools.attempts import call_key
 
 
 @pytest.mark.parametrize("given_up", [0, 1, 7, 8, 9])

@@ -12,7 +12,8 @@ from integration.deploys import parked as agent_parked
 from integration.questions import ask
 from integration.temporal_runs import Run, Temporal, check_healthy, events, failure, pending, result, until, waiting
 from standfast import Agent, Approval, InputError, Loop, Pipeline, Step, pipeline, run_pipeline, tool
-from standfast.temporal import pipeline_activities, start_pipeline
+from standfast.temporal import start_pipeline
+from standfast.temporal.activities import pipeline_activities
 from standfast.testing import ScriptedModel
 
 writer = Agent("writer", tools=[ask])

@@ -16,7 +16,8 @@ from integration.temporal_runs import Run, Temporal, chain, check_healthy, pendi
 from integration.test_completed_by_hand import complete
 from integration.transcripts import asks_for, call, error_of, result_of, tool_results
 from standfast import Agent, Approval, Message, ToolContext, pipeline, tool
-from standfast.temporal import start_pipeline, waits
+from standfast.temporal import start_pipeline
+from standfast.temporal.workflows import waits
 from standfast.testing import ScriptedModel
 
 

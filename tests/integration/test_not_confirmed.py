@@ -12,7 +12,7 @@ async def test_what_no_worker_takes_in_time_is_not_confirmed(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may count when there is one again: who hears nothing must look before doing it twice."""
-    monkeypatch.setattr("standfast.temporal.client._CONFIRMED", 0.5)
+    monkeypatch.setattr("standfast.temporal.client.clients._CONFIRMED", 0.5)
     run = await temporal.start("unattended")
     with pytest.raises(NotConfirmedError, match=r"no worker has taken `message` within 0.5 s"):
         await temporal.people.message(run.id, "hello")
@@ -23,7 +23,7 @@ async def test_who_was_cancelled_earlier_hears_that_nothing_is_confirmed(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clean-up code says its last word to a run when its own task has been cancelled already."""
-    monkeypatch.setattr("standfast.temporal.client._CONFIRMED", 0.5)
+    monkeypatch.setattr("standfast.temporal.client.clients._CONFIRMED", 0.5)
     run = await temporal.start("unattended")
     begun = asyncio.Event()
 

@@ -20,7 +20,7 @@ from integration.temporal_runs import (
 from integration.test_tool_approvals import posts, world
 from integration.transcripts import asks_for, call
 from standfast import Agent, Approval, InputError, StandfastError
-from standfast.temporal import mailboxes
+from standfast.temporal.wire import mailboxes
 from standfast.testing import ScriptedModel
 
 clerk = Agent("clerk", tools=[ask_user])
@@ -127,7 +127,7 @@ async def test_what_was_sent_without_a_worker_is_told_the_truth_when_it_is_sent_
 
 
 async def test_a_hundred_people_decide_at_once(temporal: Temporal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("standfast.temporal.client._CONFIRMED", 60.0)  # on few cores
+    monkeypatch.setattr("standfast.temporal.client.clients._CONFIRMED", 60.0)  # on few cores
     people = [f"p{n}" for n in range(100)]
     posted, post = world(Approval(approvers=people, quorum=50))
     agent = Agent("a", tools=[post])

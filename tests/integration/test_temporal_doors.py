@@ -21,8 +21,8 @@ from integration.temporal_runs import (
 from integration.test_tool_approvals import posts, world
 from standfast import Agent, Approval
 from standfast.errors import InputError, NotConfirmedError
-from standfast.temporal import waits
-from standfast.temporal.seen import cancel_run, looked_at
+from standfast.temporal.client.seen import cancel_run, looked_at
+from standfast.temporal.workflows import waits
 from standfast.testing import ScriptedModel
 
 ADA = Approval(approvers=["ada"])
@@ -43,10 +43,10 @@ async def test_who_hears_nothing_sends_the_same_again_and_it_counts_once(
         handle = await temporal.start("a")
         (item,) = await pending(handle)
     decide = partial(temporal.people.decide, handle.id, "c1", "approve", by="ada", digest=item["digest"])
-    monkeypatch.setattr("standfast.temporal.client._CONFIRMED", 0.5)
+    monkeypatch.setattr("standfast.temporal.client.clients._CONFIRMED", 0.5)
     with pytest.raises(NotConfirmedError, match="look at the run before") as unsure:
         await decide()
-    monkeypatch.setattr("standfast.temporal.client._CONFIRMED", 10.0)
+    monkeypatch.setattr("standfast.temporal.client.clients._CONFIRMED", 10.0)
     async with (await temporal.elsewhere()).worker(agent, llm=ScriptedModel(["done"])):
         await decide(id=unsure.value.id)
         assert (await result(handle))["status"] == "complete"

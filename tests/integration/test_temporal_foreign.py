@@ -10,7 +10,7 @@ from temporalio.worker import Worker
 from integration.commands import data, done, refused
 from integration.pages import browser
 from integration.temporal_runs import Run, Temporal, question, until
-from standfast.temporal import names
+from standfast.temporal.wire import names
 
 _WAITING = SearchAttributeKey.for_keyword_list(names.WAITING_ATTRIBUTE)
 _STATUS = SearchAttributeKey.for_keyword(names.STATUS_ATTRIBUTE)

@@ -10,7 +10,7 @@ from integration.questions import ask
 from integration.temporal_runs import Run, Temporal, chain, has_ended, last_words, pending, result, wedges
 from integration.transcripts import asks_for, call, result_of, tool_contents, tool_results
 from standfast import Agent, Happened, InputError, InterruptError, Loop, TerminalError, ToolDurabilityError, run, tool
-from standfast.temporal import agent_workflows
+from standfast.temporal.workflows import agent_workflows
 from standfast.testing import ScriptedModel, crash_after_tool_results
 
 MB = 1024 * 1024

@@ -31,7 +31,8 @@ from integration.temporal_runs import (
 )
 from integration.transcripts import asks_for, call
 from standfast import Agent, Approval, Loop, Message, tool
-from standfast.temporal import StandfastPlugin, agent_workflows
+from standfast.temporal import StandfastPlugin
+from standfast.temporal.workflows import agent_workflows
 from standfast.testing import ScriptedModel
 
 other, support = Agent("other"), Agent("support")

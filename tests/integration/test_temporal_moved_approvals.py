@@ -22,7 +22,7 @@ from integration.test_temporal_tool_approvals import TEAM, at_gate
 from integration.test_tool_approvals import approve, posts, reject, world
 from integration.transcripts import asks_for, call, error_of, kind_of, tool_results
 from standfast import Agent, Approval, InputError, SessionConflictError, assert_complete, is_interrupted, tool
-from standfast.temporal import waits
+from standfast.temporal.workflows import waits
 from standfast.testing import ScriptedModel
 
 

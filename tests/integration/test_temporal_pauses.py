@@ -27,7 +27,8 @@ from integration.temporal_runs import (
 )
 from integration.transcripts import asks_for, call, says, shape
 from standfast import Agent, AgentContext, InputError, Loop, Message, ModelError, RetryPolicy, StoreError, tool
-from standfast.temporal import agent_workflows, writes
+from standfast.temporal.activities import writes
+from standfast.temporal.workflows import agent_workflows
 from standfast.testing import ScriptedModel
 
 

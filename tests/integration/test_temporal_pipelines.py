@@ -34,7 +34,8 @@ from integration.test_gates import writer
 from integration.test_pipelines import echo
 from integration.test_temporal_gates import gated, run_key_of, so_many_refusals, start
 from standfast import Agent, Approval, InputError, Pipeline, SessionConflictError, Step, pipeline
-from standfast.temporal import start_pipeline, waits
+from standfast.temporal import start_pipeline
+from standfast.temporal.workflows import waits
 from standfast.testing import ScriptedModel
 
 # --- workers that come and go, and cancels ---

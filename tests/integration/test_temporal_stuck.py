@@ -16,8 +16,8 @@ from integration.temporal_runs import Run, Temporal, check_healthy, events, resu
 from integration.transcripts import asks_for, call
 from standfast import Agent, Message, ToolContext, tool
 from standfast.temporal import StandfastPlugin
-from standfast.temporal.servers import temporal_binary
-from standfast.temporal.stuck import find_stuck
+from standfast.temporal.client.servers import temporal_binary
+from standfast.temporal.client.stuck import find_stuck
 from standfast.testing import ScriptedModel
 
 _SOON = timedelta(seconds=20)

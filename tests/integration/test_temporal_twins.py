@@ -26,7 +26,7 @@ from standfast import (
     run,
     tool,
 )
-from standfast.temporal import agent_workflows
+from standfast.temporal.workflows import agent_workflows
 from standfast.testing import ScriptedModel
 
 

@@ -153,7 +153,7 @@ async def test_what_is_typed_stays_when_no_worker_answers(temporal: Temporal, mo
             run = await temporal.start(agent)
             await pending(run)
             form = fields((await client.get(f"/runs/{run.id}")).text, f"/runs/{run.id}/decide")
-        monkeypatch.setattr("standfast.temporal.client._CONFIRMED", 0.5)
+        monkeypatch.setattr("standfast.temporal.client.clients._CONFIRMED", 0.5)
         typed = {"decision": "approve", "comment": "as we said"}
         page = await client.post(f"/runs/{run.id}/decide", data=form | typed)
         assert (page.status_code, "as we said" in page.text, "may count" in page.text) == (504, True, True)

@@ -15,7 +15,7 @@ from integration.temporal_runs import Run, Temporal, ask_models_once, pending, r
 from integration.transcripts import asks_for, call
 from standfast import Agent, ModelError, sqlite_store
 from standfast.stores import DecisionRecord
-from standfast.temporal.audits import load_acts
+from standfast.temporal.client.audits import load_acts
 from standfast.testing import ScriptedModel
 
 ASKS = asks_for(call("ask_user", "c1", question="Which account?"))

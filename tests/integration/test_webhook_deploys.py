@@ -9,7 +9,7 @@ from integration.test_webhooks import OK, asked, clerk
 from integration.transcripts import asks_for, call
 from standfast import DefinitionError
 from standfast.temporal import Webhook
-from standfast.temporal.webhooks import check_webhooks
+from standfast.temporal.activities.webhooks import check_webhooks
 from standfast.testing import ModelServer, Reply, ScriptedModel
 
 CHARGE = asks_for(call("charge", "c1", amount=5))

@@ -16,7 +16,8 @@ from integration.temporal_runs import Temporal, ask_models_once, check_healthy, 
 from integration.test_temporal_approvals import Release
 from integration.transcripts import asks_for, call
 from standfast import Agent, Approval, DefinitionError, ModelError, pipeline, tool
-from standfast.temporal import StandfastPlugin, Webhook, agent_workflows, start_pipeline
+from standfast.temporal import StandfastPlugin, Webhook, start_pipeline
+from standfast.temporal.workflows import agent_workflows
 from standfast.testing import Fault, ModelServer, Reply, ScriptedModel
 
 OK = Reply(b"ok")

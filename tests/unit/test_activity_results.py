@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from standfast.temporal import names
-from standfast.temporal.arrivals import read_moment
-from standfast.temporal.results import fits
+from standfast.temporal.wire import names
+from standfast.temporal.wire.results import fits
+from standfast.temporal.workflows.arrivals import read_moment
 
 FACTS = {"timeout": 60.0}
 OPENING = {"run": "r", "input": {"message": "hi"}}

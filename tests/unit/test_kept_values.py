@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from standfast.errors import StoreError
 from standfast.messages import read_json
 from standfast.stores.kept_values import read_kept, read_kept_object
-from standfast.temporal.turn_records import KeptView, read_record
+from standfast.temporal.wire.turn_records import KeptView, read_record
 
 ODD = ["", "{", "null", "[]", "7", '"x"', "{}", '{"message": 7}', "[" * 100_000, '{"a":' * 50_000, "9" * 5_000, "\0",
        "\ud800", '{"seq": NaN, "messages": [1]}', '{"message": {"role": "x"}}']  # fmt: skip

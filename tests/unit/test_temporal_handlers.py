@@ -5,8 +5,8 @@ import pytest
 from standfast import Loop, Question
 from standfast.agent_loop import LoopState
 from standfast.errors import InputError
-from standfast.temporal.handlers import Handlers
-from standfast.temporal.wire import PARKED_BYTES
+from standfast.temporal.wire.limits import PARKED_BYTES
+from standfast.temporal.workflows.handlers import Handlers
 
 
 def full_of_messages() -> Handlers:

@@ -22,7 +22,7 @@ from standfast import (
     tool,
 )
 from standfast.agent_loop import AskHuman, CallModel, CallTools, Finish, LoopState, next_action
-from standfast.temporal.facts import (
+from standfast.temporal.wire.facts import (
     GRACE,
     TIMEOUT,
     Call,
@@ -34,7 +34,7 @@ from standfast.temporal.facts import (
     write_facts,
     write_state,
 )
-from standfast.temporal.progress import Progress, Turn
+from standfast.temporal.workflows.progress import Progress, Turn
 from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
 
 

@@ -1,0 +1,347 @@
+"""What the activities of a worker work with: its agents, their tools and models, its store, and who it is."""
+
+import asyncio
+import base64
+import contextlib
+import itertools
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from standfast.agents import Agent, Loop
+from standfast.errors import (
+    DefinitionError,
+    StoreError,
+)
+from standfast.llm import LLM, LLMAdapter, named
+from standfast.messages import error_text
+from standfast.pipelines import Pipeline
+from standfast.stores.kept_values import read_kept_object
+from standfast.stores.protocol import RunningCall
+from standfast.temporal.activities.handler_threads import HandlerThread
+from standfast.temporal.activities.store_checks import durable_store
+from standfast.temporal.activities.transcript_cache import TranscriptCache
+from standfast.temporal.activities.writes import surely
+from standfast.temporal.wire import names
+from standfast.temporal.wire.facts import Surroundings
+from standfast.temporal.wire.turn_records import TurnRecord, read_record, step_place
+from standfast.tools import Tool, check_count
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger("standfast")
+HEARTBEAT_EVERY = 3.0  # seconds; the server gives a worker up after 10 (tools) or 15 (models)
+
+TRIES = 4  # to come to a worker that has an activity's agent and tool
+
+
+class AgentHost:
+    """The agents of one worker.
+
+    Raises:
+        DefinitionError: naming the agent or tool that is missing, or there twice.
+    """
+
+    def __init__(
+        self,
+        agents: Iterable[Agent],
+        pipelines: Iterable[Pipeline],
+        store: Any,
+        llm: LLM | None,
+        handlers: Mapping[str, Callable[..., Any]],
+        max_stored_messages: int,
+        store_patience: float,
+        checkpoint_key: bytes | None = None,
+    ) -> None:
+        self.checkpoint_key = checkpoint_key
+        self.store = durable_store(store)
+        self.agents: dict[str, Agent] = {}
+        if isinstance(agents, Agent):
+            raise DefinitionError("agents must be a list of agents")
+        for agent in agents:
+            if not isinstance(agent, Agent):
+                raise DefinitionError(f"agents: {agent!r:.80} is no Agent")
+            for name in agent.names:  # runs go on under the name that their agent had
+                if name in self.agents:
+                    raise DefinitionError(f"agents: two are named '{name}'")
+                self.agents[name] = agent
+        self.tools: dict[str, Tool[..., Any]] = {}
+        for agent in self.agents.values():
+            self._add_tools(agent, handlers)
+        self.pipelines: dict[str, Pipeline] = {}
+        if isinstance(pipelines, Pipeline):
+            raise DefinitionError("pipelines must be a list of pipelines")
+        for pipeline in pipelines:
+            self._add_pipeline(pipeline, handlers)
+        if missing := sorted(handlers.keys() - self.tools.keys()):
+            raise DefinitionError(f"tools: no agent has a tool named '{missing[0]}'")
+        self._llm = llm
+        self._check_models(llm)
+        check_count("max_stored_messages", max_stored_messages, 1)
+        self.max_stored_messages = max_stored_messages
+        self.store_patience = store_patience  # seconds that an activity waits for the store, unseen
+        self._adapters: dict[tuple[str, str | None], LLMAdapter] = {}
+        self.cache = TranscriptCache()
+        self.thread: HandlerThread  # while a worker serves
+        self._workers = 0
+        self._start, self._attempts = uuid4().hex, itertools.count()
+        self.scope = ""  # of the store's holds
+        self.is_known = False  # the worker holds its name, so that others can tell whether it lives
+        self.search, self.build = False, ""  # of the code: what tells a deploy from a restart
+        self.stream = False  # models are asked to stream, for whoever looks on
+        self.notices = False  # the worker has webhooks
+
+    @property
+    def worker(self) -> str:
+        """A new name for every start of a process: who holds it is alive, and nobody takes it over."""
+        return f"worker_{socket.gethostname()[:64]}_{os.getpid()}_{self._start[:12]}_{self.scope}"
+
+    @property
+    def surroundings(self) -> Surroundings:
+        """What a run has to know of where it runs."""
+        return {"search": self.search, "notices": True} if self.notices else {"search": self.search}
+
+    def _check_models(self, llm: LLM | None) -> None:
+        for agent in self.agents.values():
+            for model in (None, *agent.fallback_models):
+                named(llm, agent, model)
+
+    async def check_store(self) -> None:
+        """Write to the store, so that a worker that cannot takes no runs.
+
+        Raises:
+            StoreError: it cannot be written to.
+        """
+        await surely(partial(self.store.end_call, self.worker), tries=3)  # there is none: nothing is changed
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Run users' code for as long as a worker needs it; several workers of one process share the thread."""
+        self._workers += 1
+        if self._workers == 1:
+            self.thread = HandlerThread()
+            self.thread.start()
+        try:
+            yield
+        finally:
+            self._workers -= 1
+            if not self._workers:
+                self.thread.stop()
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no other worker of this process serves the same agents."""
+        return self._workers <= 1
+
+    def _add_pipeline(self, pipeline: Pipeline, handlers: Mapping[str, Callable[..., Any]]) -> None:
+        if not isinstance(pipeline, Pipeline):
+            raise DefinitionError(f"pipelines: a {type(pipeline).__name__} is no Pipeline; end a builder with .build()")
+        for name in pipeline.names:
+            if name in self.pipelines or name in self.agents:
+                raise DefinitionError(f"pipelines: two workflows are named '{name}'")
+            self.pipelines[name] = pipeline
+        for step in pipeline.every_step():
+            if step.agent is not None and self.agents.get(step.agent.name) is not step.agent:
+                raise DefinitionError(
+                    f"Pipeline '{pipeline.name}' uses the agent '{step.agent.name}', which agents= does not give"
+                )
+            if step.run is not None:
+                self._add_tool(f"Pipeline '{pipeline.name}'", step.run, handlers)
+
+    def _add_tools(self, agent: Agent, handlers: Mapping[str, Callable[..., Any]]) -> None:
+        children = {item.name: item for item in agent.tools if isinstance(item, Agent)}
+        for name, child in children.items():
+            if self.agents.get(name) is not child:
+                raise DefinitionError(f"Agent '{agent.name}' uses the agent '{name}', which agents= does not give")
+        for name, tool in agent.tool_map.items():
+            if name not in children:
+                self._add_tool(f"Agent '{agent.name}'", tool, handlers)
+
+    def _add_tool(self, owner: str, tool: Tool[..., Any], handlers: Mapping[str, Callable[..., Any]]) -> None:
+        name = tool.name
+        if name == names.CALL_MODEL:
+            raise DefinitionError(f"{owner}: a tool cannot be named {name!r}, an activity of standfast")
+        given = tool.with_handler(handlers[name]) if name in handlers else tool
+        if given.handler is None:
+            raise DefinitionError(
+                f"{owner}: its tool '{name}' has no handler; declare it with one, or give "
+                f'tools={{"{name}": handler}} to the plugin'
+            )
+        known = self.tools.get(name)
+        if known is not None and known is not tool and known.handler is not given.handler:
+            raise DefinitionError(
+                f"{owner}: another tool of this worker is named '{name}', too; on Temporal a tool's "
+                "name is the name of its activity"
+            )
+        self.tools[name] = given
+
+    def agent(self) -> Agent:
+        """Return the agent of the workflow that runs this activity."""
+        return self.here("agent", activity.info().workflow_type or "", self.agents)
+
+    def caller(self) -> Agent:
+        """Return what a tool is called by: the agent, or the pipeline as an agent of its name."""
+        name = activity.info().workflow_type or ""
+        return Agent(name) if name in self.pipelines else self.agent()
+
+    def pipeline(self) -> Pipeline:
+        """Return the pipeline of the workflow that runs this activity."""
+        return self.here("pipeline", activity.info().workflow_type or "", self.pipelines)
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The agent's limit; the usual one if this worker has not the agent."""
+        agent = self.agents.get(activity.info().workflow_type or "")
+        return (Loop() if agent is None else agent.loop).max_message_bytes
+
+    def tool(self, name: str) -> Tool[..., Any]:
+        return self.here("tool", name, self.tools)
+
+    def here(self, kind: str, name: str, known: Mapping[str, T]) -> T:
+        if name in known:
+            return known[name]
+        raise self.not_here(name, f"This worker has no {kind} '{name}'; it has {', '.join(known) or 'none'}")
+
+    def not_here(self, name: str, text: str, *, step: str | None = None) -> ApplicationError:
+        """Return what an activity raises that needs what this worker has not: an agent, a tool, the step at a path.
+
+        Not for good: another worker of the queue may have it, or this one after the next deploy.
+        """
+        info = activity.info()
+        return ApplicationError(
+            text,
+            {"name": name, "step": step, **self.surroundings},
+            type=names.NOT_HERE,
+            category=ApplicationErrorCategory.BENIGN,  # not worth a traceback at every attempt
+            next_retry_delay=timedelta(seconds=min(0.25 * info.attempt, 5)),
+            # Then the run itself waits, so that people see it.
+            non_retryable=info.attempt >= TRIES and info.activity_type not in (names.OPEN, names.OPEN_PIPELINE),
+        )
+
+    def adapter(self, agent: Agent, model: str | None) -> LLMAdapter:
+        """Return the adapter for an agent, or for the model that a person chose in the place of its own."""
+        if self._llm is not None:
+            return named(self._llm, agent, None if hasattr(self._llm, "chat") else model)
+        key = (agent.name, model)
+        if key not in self._adapters:  # those of providers are made once
+            self._adapters[key] = named(None, agent, model)
+        return self._adapters[key]
+
+    def owner(self) -> str:
+        """Return a name for an attempt that no other of any process has."""
+        return f"{self._start}.{next(self._attempts)}"
+
+    def running(self, owner: str) -> RunningCall | None:
+        """Return what is kept of this activity while it runs; None if nobody could tell that this worker is dead."""
+        if not self.is_known or not self.scope:
+            return None
+        info = activity.info()
+        return RunningCall(
+            owner=owner,
+            worker=self.worker,
+            task_token=base64.b64encode(info.task_token).decode(),
+            workflow_id=info.workflow_id or "",
+            run_id=info.workflow_run_id or "",
+        )
+
+    # --- records that activities leave for each other ---
+
+    async def located(self, reference: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a reference with its session and run key, which histories have only where their ids do not tell.
+
+        A run that continues as new tells its first activity the run key; it is kept by the id of the workflow's run.
+        """
+        info, found = activity.info(), dict(reference)
+        here = info.workflow_run_id or ""
+        if "session" not in found:
+            found["session"] = names.session_of(info.workflow_type or "", info.workflow_id or "")
+        known = self.cache.run_key(here)
+        if known is None:
+            known = found.get("run")
+            if known is None:
+                known = await self._run_key(here)
+            elif known != here:
+                await self.store.save_reply(f"{here}/run", 0, known)
+            self.cache.keep_run_key(here, known)
+        return {"run": known, **found}
+
+    async def _run_key(self, here: str) -> str:
+        kept = await self.store.load_reply(f"{here}/run", 0)
+        if kept is None and await self.store.load_reply(f"{here}/open", 0) is None:
+            raise StoreError(f"Run {here} is not in the store {self.store!r}: is it the run's store?")
+        return kept or here
+
+    async def load_kept(self, run: str, turn: int) -> str:
+        """Return what is kept of a turn.
+
+        Raises:
+            StoreError: there is none.
+        """
+        kept = await self.store.load_reply(run, turn)
+        if kept is None:
+            raise StoreError(f"Turn {turn} of run {run} is not in the store {self.store!r}: is it the run's store?")
+        return kept
+
+    async def record_of(self, reference: Mapping[str, Any]) -> TurnRecord:
+        """Return the record of a turn, or of a pipeline's step that calls a tool."""
+        run = reference["run"]
+        if "path" in reference:
+            place = step_place(run, reference["path"])
+            return read_record(place, 0, await self.load_kept(place, 0))
+        return await self.load_record(run, reference["turn"])
+
+    async def load_record(self, run: str, turn: int) -> TurnRecord:
+        """Return the record of a turn."""
+        known = self.cache.record(run, turn)
+        if known is None:
+            known = read_record(run, turn, await self.load_kept(run, turn))
+        return known
+
+    async def load_opened(self, run: str) -> dict[str, Any]:
+        """Return what steers a run, as it was recorded when the run was opened."""
+        return read_kept_object("what steers this run", await self.load_kept(f"{run}/open", 0))
+
+
+class Heartbeats:
+    """Tell the server from the worker's loop that this activity is alive, whatever its handler does.
+
+    A local activity tells nobody: the server does not know of it.
+    """
+
+    __slots__ = ("_timer",)
+
+    def __enter__(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_EVERY, self._beat)
+
+    def _beat(self) -> None:
+        if not activity.info().is_local:
+            activity.heartbeat()
+        self.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+
+async def hooked(hook: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a hook, or whatever else of the user's a run cannot do without; on the handlers' loop.
+
+    Raises:
+        ApplicationError: of type `HookError`; the run pauses until somebody has mended it.
+    """
+    try:
+        result = hook(*arguments)
+        return await result if isinstance(result, Awaitable) else result
+    except Exception as error:
+        what = getattr(hook, "__name__", "hook")
+        _LOG.warning("%s raised", what, exc_info=error)  # the server keeps 4 KB of a failure, no tracebacks
+        raise ApplicationError(
+            f"{what} raised {type(error).__name__}: {error_text(error)}", type=names.HOOK_ERROR, non_retryable=True
+        ) from None

@@ -1,0 +1,128 @@
+"""Runs an agent for a tool's handler: as a workflow of its own, which the same call finds again."""
+
+import asyncio
+import hashlib
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from temporalio import activity
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+
+from standfast.agents import Agent
+from standfast.errors import InterruptError, StandfastError
+from standfast.local.invocations import check_depth, child_session
+from standfast.messages import Usage
+from standfast.stores.protocol import DurableStore, session_id_of, session_key_of
+from standfast.temporal.client.seen import cancelled_end, end_of
+from standfast.temporal.wire import names
+from standfast.temporal.wire.inputs import AgentInput
+from standfast.temporal.wire.outcomes import result_usage
+from standfast.temporal.wire.turn_records import TurnRecord
+
+T = TypeVar("T")
+
+
+class Invocations:
+    """The agents that one tool call runs; used from the handlers' loop, while the client belongs to the worker's."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        client: Client,
+        store: DurableStore,
+        call_id: str,
+        record: TurnRecord,
+        depth: int,
+    ) -> None:
+        info = activity.info()
+        self._loop = loop
+        self._client = client
+        self._store = store
+        self._parent = info.workflow_id or ""
+        self._task_queue = info.task_queue
+        self._call_id = call_id
+        self._record = record
+        self._depth = depth
+        self._counts: dict[str, int] = {}
+        self.spent: Usage | None = None
+
+    async def invoke(
+        self,
+        agent: Agent,
+        *,
+        message: str,
+        instance_id: str | None = None,
+        user_id: str | None = None,
+        tenant_id: str | None = None,
+    ) -> dict[str, str]:
+        """Run an agent to its end and return `{"response": text}`; see `AgentInvoker`."""
+        check_depth(agent, self._depth)
+        given = AgentInput(
+            message=message,
+            user_id=self._record.user_id if user_id is None else user_id,
+            tenant_id=self._record.tenant_id if tenant_id is None else tenant_id,
+            instance_id=instance_id,
+            depth=self._depth + 1,
+            asks_caller=True,
+        )
+        asked = hashlib.blake2b(
+            repr((self._record.key, self._call_id, agent.name, given)).encode(errors="replace"), digest_size=6
+        ).hexdigest()
+        self._counts[asked] = self._counts.get(asked, 0) + 1
+        # The first agent of a call has the call's own name; what was asked tells the others, and a retry, apart.
+        name = self._call_id if len(self._counts) == 1 and self._counts[asked] == 1 else (
+            f"{self._call_id}.{asked}.{self._counts[asked]}")  # fmt: skip
+        handle = await self._there(self._start(agent.name, name, asked, given))
+        try:
+            result = await self._there(_result(self._client, agent.name, handle))
+        except asyncio.CancelledError:
+            await self._there(cancelled_end(self._client, handle.id))  # goes down first
+            raise
+        spent = result_usage(result)
+        self.spent = self.spent if spent is None else spent + self.spent
+        match result:
+            case {"status": "complete", "response": response}:
+                return {"response": response}
+            case {"status": "interrupted", "question": question}:
+                raise InterruptError(question)
+            case _:
+                why = result.get("error") or result.get("response")
+                raise StandfastError(f"Agent '{agent.name}' ended with {result.get('status')}: {why}")
+
+    async def _there(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await on the worker's loop, to which the client belongs."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    async def _start(self, agent: str, name: str, asked: str, given: AgentInput) -> WorkflowHandle[Any, Any]:
+        session_id = child_session(session_id_of(self._record.session), f"{name}.{asked}")
+        plain = {**given.plain(), "session_id": session_id}
+        workflow_id = names.child_id(self._parent, name)
+        # A run of the session under another workflow id may have asked it before: its session tells.
+        there = await self._store.load_session(session_key_of(given.tenant_id, session_id))
+        if there is not None and there.workflow_id not in (None, workflow_id):
+            return self._client.get_workflow_handle(str(there.workflow_id))
+        try:
+            return await self._client.start_workflow(
+                agent,
+                plain,
+                id=workflow_id,
+                task_queue=self._task_queue,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                memo={names.AGENT_MEMO: agent, names.ASKED_MEMO: asked},
+            )
+        except WorkflowAlreadyStartedError:
+            handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(workflow_id)
+            if await (await handle.describe()).memo_value(names.ASKED_MEMO, default=None) == asked:
+                return handle
+            # An earlier attempt asked something else first: this is another agent, under a name of its own.
+            return await self._start(agent, f"{self._call_id}.{asked}.0", asked, given)
+
+
+async def _result(client: Client, agent: str, handle: WorkflowHandle[Any, Any]) -> dict[str, Any]:
+    try:
+        return await end_of(client, handle.id)
+    except WorkflowFailureError as error:
+        raise StandfastError(f"Agent '{agent}' failed: {error.cause}") from error

@@ -1,0 +1,123 @@
+"""Finds the activities of workers that died, and tells Temporal at once, instead of letting it wait for heartbeats.
+
+A worker holds its own name in the store as long as it lives. Whoever can take the name knows that the worker is dead:
+no clock, no process table.
+"""
+
+import asyncio
+import base64
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import ResetStickyTaskQueueRequest
+from temporalio.client import AsyncActivityCancelledError, Client
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from standfast.errors import StoreError
+from standfast.local.at_work import scope_of
+from standfast.stores.protocol import DurableStore, RunningCall
+from standfast.temporal.activities.at_work import drop_ended
+from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.wire import names
+
+_LOG = logging.getLogger("standfast")
+LOOK_EVERY = 1.0  # seconds; one read of a table that is nearly always small
+MARKS_EVERY = 3  # looks; each asks the server about every session that somebody is at work on
+
+
+@asynccontextmanager
+async def watch_for_lost_calls(client: Client, host: AgentHost) -> AsyncIterator[None]:
+    """Be known as alive, and report the calls of those who are not."""
+    with contextlib.suppress(StoreError):  # then as soon as the store is there
+        await become_known(host)
+    watching = asyncio.create_task(_watch(client, host))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.wait({watching})
+        if host.is_known and host.is_last:  # another worker of the same plugin goes on under the name
+            host.is_known = False
+            await host.store.drop_worker(host.worker)
+            await host.store.let_go(host.worker)
+
+
+async def become_known(host: AgentHost) -> None:
+    """Have others tell whether this worker lives, before it begins a call: else they take that for one of the dead."""
+    if host.is_known:
+        return
+    host.scope = await host.store.hold_scope()
+    await host.store.hold(host.worker)
+    await host.store.add_worker(host.worker)
+    host.is_known = True
+    if not host.scope:
+        _LOG.info("Calls of dead workers are noticed by their heartbeats: this store's holds do not tell")
+
+
+async def _watch(client: Client, host: AgentHost) -> None:
+    after, looks, told = "", 0, ""
+    while True:
+        try:
+            await become_known(host)
+            await report_lost_calls(client, host.store, host.worker)
+            if looks % MARKS_EVERY == 0:
+                after = await drop_ended(client, host.store, after)
+            looks += 1
+            told = ""
+        except (StoreError, RPCError) as error:
+            if str(error) != told:  # once, and not every second
+                _LOG.warning("Lost calls could not be looked for: %s", error)
+            told = str(error)
+        await asyncio.sleep(LOOK_EVERY)
+
+
+async def report_lost_calls(client: Client, store: DurableStore, worker: str) -> int:
+    """Fail the calls of dead workers once; returns how many."""
+    calls = [call for call in await store.running_calls() if call.worker != worker]
+    lost, scope = 0, scope_of(worker)
+    for name in sorted({call.worker for call in calls}):
+        if not scope or scope_of(name) != scope or not await store.hold(name):
+            continue  # alive, or another worker reports its calls just now; or nobody here can tell
+        try:
+            for call in calls:
+                if call.worker == name:
+                    await _report(client, store, call)
+                    lost += 1
+        finally:
+            await store.let_go(name)
+    return lost
+
+
+async def _report(client: Client, store: DurableStore, call: RunningCall) -> None:
+    handle = client.get_async_activity_handle(task_token=base64.b64decode(call.task_token))
+    error = ApplicationError(
+        f"The worker {call.worker} died while it ran this",
+        type=names.WORKER_DIED,
+        next_retry_delay=timedelta(milliseconds=1),
+    )
+    # First, or the next workflow task would be put into the dead worker's own queue and wait there (2 s, measured).
+    await _tell_server(
+        call,
+        client.workflow_service.reset_sticky_task_queue(
+            ResetStickyTaskQueueRequest(
+                namespace=client.namespace,
+                execution=WorkflowExecution(workflow_id=call.workflow_id, run_id=call.run_id),
+            )
+        ),
+    )
+    await _tell_server(call, handle.fail(error))
+    await store.end_call(call.owner)
+
+
+async def _tell_server(call: RunningCall, request: Awaitable[object]) -> None:
+    try:
+        await request
+    except (RPCError, AsyncActivityCancelledError) as error:
+        if isinstance(error, RPCError) and error.status != RPCStatusCode.NOT_FOUND:
+            raise  # the server is away; the call is reported when it is back
+        _LOG.debug("Call of %s was settled already: %s", call.workflow_id, error)

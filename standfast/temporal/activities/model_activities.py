@@ -1,0 +1,392 @@
+"""The activity that calls the model: once per turn, however often it is attempted."""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from pydantic_core import to_json
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from standfast.agent_loop import LoopState, answer_message, with_notices
+from standfast.agents import Agent, AgentContext
+from standfast.errors import ModelError, StandfastError
+from standfast.llm import LLMAdapter, settings_for, tools_to_descriptions
+from standfast.llm.refusals import asked_to_wait, may_pass, retry_delay
+from standfast.local.model_calls import chat, compressed, note_cost, note_failure, streamed
+from standfast.local.outputs import output_problem
+from standfast.messages import LLMResponse, Message, cut, error_text, read_json, size_over, unfenced
+from standfast.stores.kept_values import read_kept
+from standfast.stores.partial_answers import PartialAnswers
+from standfast.stores.protocol import Append
+from standfast.temporal.activities.at_work import begin_work, end_work
+from standfast.temporal.activities.failures import TypedErrors
+from standfast.temporal.activities.gate_activities import asked_of, find_gates, held_by
+from standfast.temporal.activities.hosts import AgentHost, Heartbeats, hooked
+from standfast.temporal.activities.partial_answers import PartialAnswerWriter
+from standfast.temporal.activities.transcripts import Transcript
+from standfast.temporal.activities.turn_facts import available, called_tools, news, started_facts
+from standfast.temporal.activities.writes import AfterAWhile, surely, write_in_sight
+from standfast.temporal.wire import names
+from standfast.temporal.wire.inputs import Said, user_message
+from standfast.temporal.wire.limits import INLINE_BYTES, PREVIEW
+from standfast.temporal.wire.outcomes import shown_arguments
+from standfast.temporal.wire.turn_records import KeptView, TurnRecord, read_record
+
+_LOG = logging.getLogger("standfast")
+
+
+class ModelActivities:
+    """Calls models for a worker's agents."""
+
+    def __init__(self, host: AgentHost) -> None:
+        self._host = host
+        self._unpriced: set[tuple[str, str]] = set()  # models that were warned of
+
+    def all(self) -> list[Any]:
+        return [self.call_model]
+
+    @activity.defn(name=names.CALL_MODEL)
+    async def call_model(self, reference: dict[str, Any]) -> dict[str, Any]:
+        """Write the results of the last turn, ask the model, write its answer, and return what the workflow needs."""
+        with TypedErrors(self._host), Heartbeats():
+            return await self._call(reference)
+
+    async def _call(self, reference: dict[str, Any]) -> dict[str, Any]:
+        is_moved = "run" in reference  # reset, or just continued as new
+        reference = await self._host.located(reference)
+        run, turn = reference["run"], reference["turn"]
+        view = await self._load_view(run, reference)
+        transcript = await Transcript.load(self._host, reference, after=0 if view is None else view.seq)
+        if is_moved or (turn > 1 and _has_ended(transcript.messages)):  # and the user has said something more
+            await begin_work(self._host.store, reference)
+        if not transcript.is_fresh or is_moved or activity.info().attempt > 1:
+            # Otherwise this worker wrote what came before, and nobody can have been here yet.
+            kept = await self._host.store.load_reply(run, turn)
+            if kept is not None:
+                return await self._write(reference, transcript, kept)
+        await self._check_named(transcript.agent, reference)
+        results = await transcript.take_results(turn=turn - 1)
+        try:
+            async with self._known_to_last(transcript, results), self._telling(run, turn) as tell:
+                record = await self._ask(reference, transcript, view, tell)
+                return await self._keep(reference, transcript, results, record)
+        except ModelRefusedError as error:
+            for append in results:
+                await surely(partial(transcript.write, append))
+            return {"error": str(error), "seq": transcript.seq}
+
+    async def _check_named(self, agent: Agent, reference: Mapping[str, Any]) -> None:
+        """Refuse to call another model than the one that this activity is shown with: a deploy has changed it."""
+        if "model" in reference:
+            return
+        today, known = agent.model or "", await started_facts(self._host, reference["run"])
+        if today != reference.get("named", known.get("model", "")):
+            raise ApplicationError(
+                f"The agent's model is {today or 'given by its worker'} now",
+                {"model": today},
+                type=names.MODEL_CHANGED,
+                non_retryable=True,
+                category=ApplicationErrorCategory.BENIGN,
+            )
+
+    @contextlib.asynccontextmanager
+    async def _known_to_last(self, transcript: Transcript, results: list[Append]) -> AsyncIterator[None]:
+        """While the answer is long in coming keep in the store that this activity runs, and write the results.
+
+        They are written with the answer anyway, once: so nothing depends on it here, and what fails it fails the other.
+        """
+        store, owner = self._host.store, self._host.owner()
+
+        async def write() -> None:
+            for append in results:
+                with contextlib.suppress(Exception):
+                    await transcript.write(append)
+
+        async def last() -> None:
+            with contextlib.suppress(Exception):
+                if (running := self._host.running(owner)) is not None:
+                    await store.begin_call(running)
+            await write()
+
+        with AfterAWhile(last) as begun:
+            try:
+                yield
+            except BaseException:
+                if not begun:
+                    await write()
+                raise
+            finally:
+                if begun:
+                    await asyncio.wait(begun)
+                    with contextlib.suppress(Exception):  # the answer is kept, or the error matters more
+                        await store.end_call(owner)
+
+    @contextlib.asynccontextmanager
+    async def _telling(self, run: str, turn: int) -> AsyncIterator[Callable[[str], None] | None]:
+        """Yield what takes the words of the answer as they come, if anybody may look on."""
+        store = self._host.store
+        if not self._host.stream or not isinstance(store, PartialAnswers):
+            yield None
+            return
+        async with PartialAnswerWriter(store, run, turn) as writer:
+            yield writer.tell
+
+    # --- asking ---
+
+    async def _load_view(self, run: str, reference: Mapping[str, Any]) -> KeptView | None:
+        if "view" not in reference:
+            return None
+        kept = await self._host.load_kept(f"{run}/view", reference["view"])
+        return read_kept(f"a compressed view of run {run}", kept, KeptView.model_validate_json)
+
+    async def _ask(
+        self,
+        reference: Mapping[str, Any],
+        transcript: Transcript,
+        view: KeptView | None,
+        tell: Callable[[str], None] | None,
+    ) -> TurnRecord:
+        """Ask the model, and return what is to be kept of the turn."""
+        agent, context, turn = transcript.agent, transcript.context(), reference["turn"]
+        said = [user_message(one) for one in reference.get("say", ())]
+        messages = [*(() if view is None else view.messages), *transcript.messages, *said]
+        messages = _noticed(agent, messages, transcript, reference, 0 if view is None else view.seq)
+        adapter = self._host.adapter(agent, reference.get("model"))
+        try:
+            response, shorter = await self._host.thread.run(_call_adapter(agent, adapter, context, messages, tell))
+        except Exception as error:
+            failure = _failure(error, agent, reference.get("model"))
+            if failure is error:
+                raise
+            # Its traceback goes to the log, not into the history: the server keeps 4 KB of a failure.
+            note_failure(agent, reference.get("model"), error)
+            raise failure from None
+        note_cost(agent, reference.get("model"), response, self._unpriced)
+        if shorter is not None:
+            # What was said now is in the view and will be in the transcript: the view ends before it.
+            kept = KeptView(seq=transcript.seq, messages=tuple(shorter[: -len(said)] if said else shorter))
+            await self._host.store.save_reply(f"{reference['run']}/view", turn, kept.model_dump_json())
+        number = transcript.seq + len(said)
+        message = answer_message(
+            response,
+            turn=number,
+            taken=transcript.call_ids,
+            tools=agent.tool_map.keys(),
+            limit=agent.loop.max_message_bytes,
+            model=reference.get("model"),
+        )
+        asks = LoopState(loop=agent.loop, tools=agent.tool_map).replied(message)
+        heard = [*transcript.messages, *said] if view is None or not asks.unasked else [
+            *await self._host.store.load_messages(transcript.session.id), *said]  # fmt: skip
+        spoke = [context.user_id, transcript.session.user_id, *(one.by for one in heard)]
+        gates, refused = await find_gates(self._host, agent, asks, reference["run"], spoke)
+        return TurnRecord(
+            message=message,
+            said=tuple(_digest(one) for one in reference.get("say", ())),
+            state=agent.write_state(context.state),
+            key=f"{transcript.session.key}/{number + 1}",
+            session=transcript.session.id,
+            agent_id=context.agent.id,
+            user_id=context.user_id,
+            tenant_id=context.tenant_id,
+            view=None if shorter is None else turn,
+            gates=tuple(gates),
+            refused=refused,
+            tools=called_tools(agent, message.tool_calls or ()),
+            available=available(agent, message.tool_calls or ()),
+        )
+
+    # --- keeping ---
+
+    async def _keep(
+        self, reference: Mapping[str, Any], transcript: Transcript, results: list[Append], record: TurnRecord
+    ) -> dict[str, Any]:
+        """Keep the answer, and write it and the results before it: all or nothing."""
+        run, turn, written = reference["run"], reference["turn"], record.model_dump_json()
+        said = [user_message(one) for one in reference.get("say", ())]
+        appends = [*results, _take_answer(reference, transcript, record, said)]
+        try:
+            append = partial(self._host.store.append_reply, appends, run_key=run, turn=turn, reply=written)
+            write = write_in_sight(append, names.holder(names.CALL_MODEL, reference), self._host.store_patience)
+            ends = not record.calls and transcript.agent.on_complete is None
+            if ends:  # with the answer, in one transaction
+                kept, _ = await asyncio.gather(write, end_work(self._host.store, reference))
+            else:
+                kept = await write
+        except BaseException:  # it was paid for: the next attempt finds it
+            await surely(partial(self._host.store.save_reply, run, turn, written), tries=3)
+            raise
+        if kept != written:  # another attempt was faster; its answer is the turn's
+            return await self._write(
+                reference, await Transcript.load(self._host, reference, after=transcript.after), kept
+            )
+        self._host.cache.keep_record(run, turn, record)
+        await transcript.heard(said)
+        return await self._reply(reference, transcript, record, said)
+
+    async def _write(self, reference: Mapping[str, Any], transcript: Transcript, kept: str) -> dict[str, Any]:
+        """Write an answer that is kept already; the transcript has it, or its writer died between the two."""
+        record = read_record(reference["run"], reference["turn"], kept)
+        await transcript.commit(turn=reference["turn"] - 1)
+        told = _told(reference, record)[0]
+        if len(told) < len(record.said):  # after a reset to before they were said, which has not been told of them
+            told = [one for one in await transcript.written_since() if one.role == "user"][: len(record.said)] or told
+        await transcript.write(_take_answer(reference, transcript, record, told))
+        return await self._reply(reference, transcript, record, told)
+
+    async def _reply(
+        self, reference: Mapping[str, Any], transcript: Transcript, record: TurnRecord, told: Sequence[Message]
+    ) -> dict[str, Any]:
+        """Return what the workflow needs of an answer."""
+        reply: dict[str, Any] = {"seq": transcript.seq}
+        message = record.message
+        if record.view is not None:
+            reply["view"] = record.view
+        if untold := _told(reference, record)[1]:
+            reply["untold"] = untold
+        if message.usage is not None:
+            reply["usage"] = message.usage.plain()
+        if message.stop_reason is not None:
+            reply["stop_reason"] = message.stop_reason
+        if message.tool_calls:
+            if record.view == reference["turn"]:  # what stands before the answer is in the view now
+                transcript.shorten(len(told) + 1)
+            transcript.keep()
+            known = await started_facts(self._host, reference["run"])
+            declared = news(record.tools, record.available, known["tools"])
+            return reply | _asked(record) | ({"declared": declared} if declared else {})
+        if len(transcript.messages) > self._host.max_stored_messages:
+            await self._host.store.prune_messages(transcript.session.id, self._host.max_stored_messages)
+        return reply | await _final(transcript.agent, message.content)
+
+
+def _has_ended(messages: Sequence[Message]) -> bool:
+    return bool(messages) and messages[-1].role == "assistant" and not messages[-1].tool_calls
+
+
+def _asked(record: TurnRecord) -> dict[str, Any]:
+    """Return what the workflow needs of an answer that asks for calls."""
+    calls, text = record.calls, record.message.content
+    asked: dict[str, Any] = {
+        "calls": [[call.id, call.name, place, shown_arguments(call.arguments)] for place, call in enumerate(calls)]
+    }
+    if text:
+        asked["text"] = text[:PREVIEW]
+    if record.refused:
+        asked["refused"] = dict(record.refused)
+    return asked | asked_of(record.gates) if record.gates else asked
+
+
+def _take_answer(
+    reference: Mapping[str, Any], transcript: Transcript, record: TurnRecord, told: Sequence[Message]
+) -> Append:
+    turn = reference["turn"]
+    messages = [*told, record.message]
+    held = held_by(activity.info().workflow_id or "", record.gates)
+    return transcript.take(messages, key=str(turn), turn=turn, state=record.state, questions=held)
+
+
+def _told(reference: Mapping[str, Any], record: TurnRecord) -> tuple[list[Message], list[int]]:
+    """Split what the user said now into what the answer has heard, and the places of what it has not.
+
+    They differ when an answer is asked for again after a reset, and the messages come at another turn than before.
+    """
+    told, untold, heard = [], [], list(record.said)
+    for index, said in enumerate(reference.get("say", ())):
+        if (digest := _digest(said)) in heard:
+            heard.remove(digest)
+            told.append(user_message(said))
+        else:
+            untold.append(index)
+    return told, untold
+
+
+class ModelRefusedError(Exception):
+    """The model cannot be called like this, and calling again would not help."""
+
+
+async def _call_adapter(
+    agent: Agent,
+    adapter: LLMAdapter,
+    context: AgentContext,
+    messages: list[Message],
+    tell: Callable[[str], None] | None,
+) -> tuple[LLMResponse, list[Message] | None]:
+    """Run what is the user's: instructions, compression, the adapter. Runs on the handlers' loop."""
+    prompt = await hooked(agent.system_prompt, context)
+    shorter = await compressed(agent.loop.context_compression, messages)
+    seen = [Message(role="system", content=prompt), *(messages if shorter is None else shorter)]
+    tools, settings = tools_to_descriptions(agent.tool_map), settings_for(adapter, agent)
+    if tell is None:
+        return await chat(adapter, seen, tools, settings), shorter
+    return await streamed(adapter, seen, tools, settings, tell), shorter
+
+
+def _failure(error: Exception, agent: Agent, model: str | None) -> Exception:
+    """Say whether calling again may help, and when; see `retry_delay`. How often is said by Temporal's policy."""
+    if isinstance(error, ModelRefusedError | ApplicationError) or (
+        isinstance(error, StandfastError) and not isinstance(error, ModelError)
+    ):
+        return error
+    text = cut(error_text(error), 8_192)
+    if not may_pass(error):
+        return ModelRefusedError(text)
+    policy, after = agent.loop.model_retry, asked_to_wait(error)
+    endless = replace(policy, maximum_attempts=2)
+    too_long = retry_delay(error, endless, 1, has_fallback=agent.model_after(model) is not None) is None
+    return ApplicationError(
+        text,
+        type=names.MODEL_UNAVAILABLE,
+        non_retryable=too_long,
+        next_retry_delay=None if after is None else timedelta(seconds=after),
+        category=ApplicationErrorCategory.BENIGN,  # it is logged already, on one line
+    )
+
+
+def _noticed(
+    agent: Agent, messages: list[Message], transcript: Transcript, reference: Mapping[str, Any], covered: int
+) -> list[Message]:
+    """Show the warnings and nudges of the run where they stood, those left out that a compressed view has taken in."""
+    result = messages
+    said = len(reference.get("say", ()))
+    budget = agent.loop.budget
+    for after, kind, what in reversed(reference.get("notices", ())):
+        if after <= covered and covered:
+            continue
+        # Everything behind the answer that it is about, and behind that answer's results, came later.
+        at = max(0, len(messages) - said - (transcript.seq - after))
+        while at < len(messages) and messages[at].role == "tool":
+            at += 1
+        warning = budget.warning(what) if kind == "warning" and budget is not None else None
+        shown = with_notices(result[:at], warning, what if kind == "nudge" else None)
+        result = [*shown, *result[at:]]
+    return result
+
+
+async def _final(agent: Agent, text: str) -> dict[str, Any]:
+    """Return what the workflow needs of a final answer: its text, and the output that is read from it."""
+    final: dict[str, Any] = {"text": text}
+    if size := size_over(text, INLINE_BYTES):
+        final = {"text": cut(text, INLINE_BYTES), "size": size}
+    if agent.output is None:
+        return final
+    if (problem := await output_problem(agent, text)) is not None:
+        return final | {"output_error": problem}
+    return final if "size" in final else final | {"output": read_json(unfenced(text))}
+
+
+def _digest(said: Said) -> str:
+    if isinstance(said, str):
+        written = said.encode()
+    else:
+        written = (
+            to_json({name: said[name] for name in ("text", "images")}) if "images" in said else said["text"].encode()
+        )
+    return hashlib.blake2b(written, digest_size=8).hexdigest()

@@ -1,0 +1,380 @@
+"""The activities of pipelines: what users declare is called here, and what steps came to is read and kept."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, cast
+
+from pydantic_core import to_json
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from standfast.agent_loop import access_problem, digest_of, last_answer
+from standfast.checkpoints import StepResult
+from standfast.errors import InputError, SessionAccessDeniedError
+from standfast.local.outputs import read_in_time
+from standfast.local.pipeline_results import Kept
+from standfast.local.pipeline_steps import read_result
+from standfast.messages import Message, ToolCall, cut, error_text
+from standfast.pipeline_loop import Action, Done, Evaluate, Evaluations, PipelineState, Todo, plan
+from standfast.pipelines import Pipeline, Step
+from standfast.pipelines.paths import find, stage_index
+from standfast.stores.kept_values import read_kept_object
+from standfast.temporal.activities.failures import TypedErrors
+from standfast.temporal.activities.hosts import AgentHost, Heartbeats
+from standfast.temporal.activities.transcripts import recorded
+from standfast.temporal.activities.turn_facts import called_tool
+from standfast.temporal.wire import names
+from standfast.temporal.wire.inputs import PipelineInput
+from standfast.temporal.wire.limits import INLINE_BYTES
+from standfast.temporal.wire.outcomes import read_outcome, shown_arguments
+from standfast.temporal.wire.plans import pipeline_facts, place_of, read_plan, version_of
+from standfast.temporal.wire.turn_records import TurnRecord, read_record, step_place
+from standfast.tools import Approval, Failed, Outcome, Returned, Terminated, Unknown
+from standfast.tools.attempts import call_key
+
+_LOG = logging.getLogger("standfast")
+LOOKS_EVERY = 60.0  # seconds in which a step that waits to be mended is offered to a worker
+
+
+class PipelineActivities:
+    """Opens the pipelines of a worker, and carries their steps' functions out."""
+
+    def __init__(self, host: AgentHost, check_new: Callable[..., Awaitable[None]]) -> None:
+        self._host, self._check_new = host, check_new
+
+    def all(self) -> list[Any]:
+        return [self.open, self.step]
+
+    # --- opening ---
+
+    @activity.defn(name=names.OPEN_PIPELINE)
+    async def open(self, reference: dict[str, Any]) -> dict[str, Any]:
+        """Record what steers the run: its plan, with its gates."""
+        with TypedErrors(self._host), Heartbeats():
+            pipeline = self._host.pipeline()
+            if "tool" in reference:
+                self._host.tool(reference["tool"])
+            if "path" in reference:
+                steered = await self._host.load_opened(reference["run"])
+                self.stage(pipeline, PipelineState(read_plan(steered["plan"])), reference["path"])
+            if "input" not in reference:  # the run is open, and looked for a worker
+                return {}
+            run, store = reference["run"], self._host.store
+            opened = await store.load_reply(f"{run}/open", 0)
+            again = {} if opened is None else {"again": True}  # what was acknowledged since is in the store
+            if opened is None:
+                given, info = PipelineInput.read(reference["input"]), activity.info()
+                whose = (given.user_id, given.tenant_id)
+                await self._check_new(
+                    activity.client(), pipeline, info.workflow_id or "", info.workflow_type or "", whose
+                )
+                may = pipeline.access.get("start")
+                if refused := await self._call("access", lambda: access_problem(may, given.user_id)):
+                    raise InputError(f"Pipeline '{pipeline.name}': {refused} start it")
+                facts, kept = pipeline_facts(pipeline), Kept(run, store)
+                who = {"user_id": given.user_id, "tenant_id": given.tenant_id}
+                value = given.input
+                if given.restart is not None:
+                    facts["done"], earlier = await self._restart(pipeline, kept, who, given.restart)
+                    value = earlier if value is None else value
+                value = await self._call("input", lambda: pipeline.write_input(pipeline.read_input(value)))
+                await kept.begin(value, who)
+                opened = await store.save_reply(f"{run}/open", 0, to_json(facts).decode())
+            return {**read_kept_object("what steers this run", opened), **again, **self._host.surroundings}
+
+    async def _restart(
+        self, pipeline: Pipeline, kept: Kept, who: dict[str, str | None], restart: Mapping[str, str]
+    ) -> tuple[dict[str, Any], Any]:
+        """Keep what an earlier run came to before a step as this run's; returns what is done so, and its input."""
+        earlier, first = Kept(restart["run"], self._host.store), restart["from"]
+        if not await earlier.find("?who") or earlier["?who"] != who:  # a stranger does not learn which
+            raise SessionAccessDeniedError(restart["run"])
+        if (await self._host.load_opened(restart["run"]))["pipeline"] not in pipeline.names:
+            raise InputError(f"restart: run {restart['run']} is one of another pipeline")
+        state, gates = PipelineState(plan(pipeline)[: stage_index(pipeline, first)]), pipeline_facts(pipeline)["gates"]
+        while isinstance(todo := state.next_actions(), Todo):
+            for action in todo.actions:
+                if not await earlier.find(action.key):
+                    raise InputError(f"restart from {first!r}: the earlier run has nothing of step {action.path!r}")
+                if place_of(action.key) not in gates:
+                    await self._copy(earlier, kept, action)
+                state = state.ended(action.key, action.done(earlier[action.key]))
+        await earlier.find("?input")
+        # A verdict counts once: its gates are asked again, before what stands behind them runs again.
+        done = {key: done.value for key, done in state.done.items() if place_of(key) not in gates}
+        return done, earlier["?input"]
+
+    async def _copy(self, earlier: Kept, kept: Kept, action: Action) -> None:
+        for key in (action.key, f"{action.path}?result"):
+            if await earlier.find(key):
+                await kept.keep(key, earlier[key])
+
+    # --- steps ---
+
+    @activity.defn(name=names.STEP)
+    async def step(self, reference: dict[str, Any]) -> dict[str, Any]:
+        """Keep what a step came to, and make what the next one needs; or the result of the run."""
+        try:
+            return await self._step(reference)
+        except ApplicationError as error:
+            if error.type != names.NOT_HERE or "raised" not in reference:
+                raise
+            raise _another_worker(error.message) from None
+
+    async def _step(self, reference: dict[str, Any]) -> dict[str, Any]:
+        with TypedErrors(self._host), Heartbeats():
+            pipeline, kept = self._host.pipeline(), Kept(reference["run"], self._host.store)
+            if self._version(pipeline) in reference.get("raised", ()):
+                raise _another_worker(f"what this worker has of pipeline '{pipeline.name}' has raised already")
+            await kept.find("?who")
+            opened = await self._host.load_opened(reference["run"])
+            known = {key: Done(value) for key, value in reference.get("known", {}).items()}
+            work = Work(self, pipeline, kept, PipelineState(read_plan(opened["plan"]), known), opened["tools"])
+            found: dict[str, Any] = {}
+            at = ""
+            try:
+                if "done" in reference:
+                    at = reference["done"]["path"]
+                    failed = await work.keep(**reference["done"])
+                    if failed is not None:
+                        return {"kept": at, "failed": failed}
+                    found["kept"] = at
+                if "make" in reference:
+                    at = reference["make"]["path"]
+                    found["made"] = await work.make(**reference["make"])
+                if "end" in reference:
+                    found["result"] = await work.result(**reference["end"])
+            except InputError as error:  # of what is declared now: the caller's input was read at the start
+                raise self._step_error(at, error, error_text(error)) from None
+            return found
+
+    def _version(self, pipeline: Pipeline) -> str:
+        return version_of(pipeline, self._host.build)
+
+    def _step_error(self, path: str, error: Exception, text: str) -> ApplicationError:
+        """Return what pauses a run at a step: the next version of what is declared may not raise it."""
+        version = self._version(self._host.pipeline())
+        detail = {"failed_step": path, "type": type(error).__name__, "version": version}
+        return ApplicationError(cut(text, 4_000), detail, type=names.STEP_ERROR, non_retryable=True)
+
+    # --- what users declare ---
+
+    async def _call(self, what: str, function: Callable[[], Any], *, step: str | None = None) -> Any:
+        """Call what a user declared, where users' code runs.
+
+        Raises:
+            ApplicationError: what it raised. At a step the run pauses then, until somebody has mended it.
+        """
+
+        async def work() -> Any:
+            try:
+                result = function()
+                return await result if isinstance(result, Awaitable) else result
+            except SystemExit as error:  # it would end the thread
+                raise RuntimeError(f"SystemExit: {error}") from error
+
+        try:
+            return await self._host.thread.run(work())
+        except InputError:
+            raise
+        except Exception as error:
+            _LOG.warning("%s raised", what, exc_info=error)  # the server keeps 4 KB of a failure, no tracebacks
+            text = f"{what} raised {type(error).__name__}: {cut(error_text(error), 2_000)}"
+            if step is not None:
+                raise self._step_error(step, error, text) from None
+            raise ApplicationError(text, type=type(error).__name__, non_retryable=True) from None
+
+    def stage(self, pipeline: Pipeline, state: PipelineState, path: str) -> Any:
+        """Return the step or stage at a path, if this worker has it, and it still is what was planned."""
+        try:
+            found = find(pipeline, path)
+        except InputError as error:
+            raise self._host.not_here(path, str(error), step=path) from None
+        if found.kind != (planned := state.planned(path).kind):
+            text = f'Step "{path}" of workflow "{pipeline.name}" is of the kind {found.kind} now, not {planned}.'
+            raise self._host.not_here(path, text, step=path)
+        return found
+
+
+class Work:
+    """One activity's part in a run."""
+
+    def __init__(
+        self,
+        activities: PipelineActivities,
+        pipeline: Pipeline,
+        kept: Kept,
+        state: PipelineState,
+        tools: Mapping[str, Any],
+    ) -> None:
+        self._activities, self._pipeline, self._kept, self._state = activities, pipeline, kept, state
+        self._tools = tools  # the facts of each, as they were at the start
+
+    def _stage(self, path: str) -> Any:
+        return self._activities.stage(self._pipeline, self._state, path)
+
+    @property
+    def _evaluations(self) -> Evaluations:
+        return Evaluations(self._pipeline, self._state, self._kept.__getitem__, **self._kept["?who"])
+
+    # --- what a step came to ---
+
+    async def keep(
+        self,
+        path: str,
+        status: str = "complete",
+        response: str = "",
+        iterations: int = 0,
+        session: str | None = None,
+        outcome: dict[str, Any] | None = None,
+        ran: int = 0,
+        output: Any = None,
+    ) -> list[str] | None:
+        """Keep a step's result and output; returns the reason and the words if that is none.
+
+        Args:
+            response: of an agent that did not complete.
+            session: of an agent, whose last answer it is.
+            outcome: of a tool, as the workflow knows it.
+            ran: or the number of its dispatch in the ledger, which has it in full.
+            output: of a gate.
+        """
+        step, store = self._stage(path), self._activities._host.store
+        if step.kind == "approval":
+            await self._kept.keep(path, output)
+            return None
+        if step.run is not None:
+            if ran:
+                key = call_key(0, path, ran)
+                outcome = recorded((await store.load_entries(self._kept.name, [key])).get(key))
+            result = _of_tool(read_outcome(outcome or {}))
+        else:
+            if session is not None:
+                messages = await store.load_messages(session)
+                at = last_answer(messages)
+                response = "" if at is None else messages[at].content
+            result = StepResult.model_validate({"status": status, "response": response, "iterations": iterations})
+        done, output = await self._call(path, "output", lambda: read_in_time(step, lambda: read_result(step, result)))
+        if done.reason is not None:
+            await self._kept.check_type(f"{path}?type", step, done)
+            await self._kept.keep(f"{path}?failure", result.model_dump())
+            return [done.reason, cut(done.error or "", 2_000)]
+        await self._kept.keep(f"{path}?result", result.model_dump())
+        await self._kept.keep(path, output)
+        return None
+
+    # --- what a step needs ---
+
+    async def make(self, path: str, what: str) -> Any:
+        """Make what is next; returns what the workflow needs to know of it."""
+        action = Evaluate(path, cast(Any, what))
+        step = self._stage(path)
+        for key in self._evaluations.needs(action):
+            await self._kept.find(key)
+        if what == "with":
+            return await self._with(path, step)
+        if what == "gate":
+            return await self._gate(path, cast(Approval, step.approval))
+        if not await self._kept.find(action.key):
+            done, value = await self._call(path, what, lambda: self._evaluations.evaluate(action))
+            if done.reason is not None:
+                await self._kept.check_type(f"{path}?type", step, done)
+                return {"failed": [done.reason, cut(done.error or "", 2_000)]}
+            await self._kept.keep(action.key, value)
+            if what == "input":
+                await self._kept.keep_type(f"{path}?type", step)
+        return action.done(self._kept[action.key]).value
+
+    async def _call(self, path: str, what: str, function: Callable[[], Any]) -> Any:
+        return await self._activities._call(f"Step '{path}': {what}", function, step=path)
+
+    async def _with(self, path: str, step: Step[Any]) -> Any:
+        key = f"{path}?with"
+        if step.agent is None and step.run is None:
+            raise InputError(f'Step "{step.name}" has no agent assigned.')
+        if not await self._kept.find(key):
+            given = await self._call(path, "input", lambda: step.make_input(self._evaluations.context(path)))
+            await asyncio.gather(self._kept.keep_type(f"{path}?type", step), self._kept.keep(key, given))
+        if step.run is None:
+            return None
+        call, who = ToolCall(id=path, name=step.run.name, arguments=self._kept[key]), self._kept["?who"]
+        record = TurnRecord(
+            message=Message(role="assistant", content="", tool_calls=(call,)),
+            key=self._kept.name,
+            session=self._kept.name,
+            agent_id=self._kept.name,
+            tools={step.run.name: called_tool(step.run)},
+            **who,
+        )
+        store, place = self._activities._host.store, step_place(self._kept.name, path)
+        kept = read_record(place, 0, await store.save_reply(place, 0, record.model_dump_json()))
+        (call,) = kept.calls
+        shown, facts = shown_arguments(call.arguments), dict(kept.tools[call.name].facts)
+        if call.name == self._state.planned(path).runs and facts == self._tools.get(call.name):
+            return shown
+        return {"shown": shown, "tool": call.name, "facts": facts}
+
+    async def _gate(self, path: str, approval: Approval) -> Any:
+        if await self._kept.find(path):
+            return {"decided": True}
+        key = f"{path}?gate"
+        if not await self._kept.find(key):
+            message, *later = await self._call(path, "message", lambda: self._messages(path, approval))
+            more = {"later": [{"message": text, "digest": digest_of(path, text)} for text in later]} if later else {}
+            await self._kept.keep(key, {"message": message, "digest": digest_of(path, message), **more})
+        editors = await self._kept.editors() if any(one.exclude_requester for one in approval.chain) else []
+        return {**self._kept[key], "editors": editors} if editors else self._kept[key]
+
+    def _messages(self, path: str, approval: Approval) -> list[str]:
+        """Return what people are asked, and those to whom that escalates."""
+        context = self._evaluations.context(path)
+        return [cut(one.shown(context), INLINE_BYTES // 4) for one in approval.chain]
+
+    # --- the end ---
+
+    async def result(self, done: Sequence[str], failed: Sequence[str] = ()) -> dict[str, Any]:
+        """Return the result of the run: what its steps came to, as far as they came.
+
+        Args:
+            done: keys of the plan.
+            failed: the path of the step at which it ended.
+        """
+        state = PipelineState(self._state.stages, {key: Done() for key in done} | dict(self._state.done))
+        results = {}
+        for key in [f"{path}?result" for path in done] + [f"{path}?failure" for path in failed]:
+            if await self._kept.find(key):
+                results[key.rpartition("?")[0]] = self._kept[key]
+        needed: list[str] = []
+        state.outputs(needed.append)
+        for key in needed:
+            await self._kept.find(key)
+        found = {"step_results": results, "outputs": state.outputs(self._kept.__getitem__)}
+        if (size := len(to_json(found))) > 4 * INLINE_BYTES:
+            text = f"the results are {size:,} bytes, more than {4 * INLINE_BYTES:,}; read them from the store"
+            return {"step_results": {}, "outputs": {}, "left_out": text}
+        return found
+
+
+def _another_worker(text: str) -> ApplicationError:
+    """Return what an activity raises that waits for another version than this worker's; the server offers it again."""
+    after = timedelta(seconds=min(0.25 * activity.info().attempt, LOOKS_EVERY))
+    return ApplicationError(
+        text, type=names.SAME_VERSION, next_retry_delay=after, category=ApplicationErrorCategory.BENIGN
+    )
+
+
+def _of_tool(outcome: Outcome) -> StepResult:
+    match outcome:
+        case Returned(content):
+            return StepResult(status="complete", response=content)
+        case Failed(error):
+            return StepResult(status="error", response=error)
+        case Terminated(error):
+            return StepResult(status="error", response=error_text(error))
+        case Unknown(reason):
+            text = f"it may or may not have run to its end{f': {reason}' if reason else ''}"
+            return StepResult(status="error", response=f"tool-durability-error: {text}")
+        case _:
+            return StepResult(status="error", response=str(outcome))

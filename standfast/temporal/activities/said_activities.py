@@ -1,0 +1,65 @@
+"""The activities that keep what a user said, and find what was said and answered before a workflow was reset."""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from temporalio import activity
+
+from standfast.errors import SessionConflictError
+from standfast.local.unheard import KeptMessage, Unheard
+from standfast.messages import Message
+from standfast.stores.protocol import DurableStore, Session
+from standfast.temporal.activities.failures import TypedErrors
+from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.transcripts import Transcript
+from standfast.temporal.wire import names
+from standfast.temporal.wire.inputs import Said, said_by_user, user_message, with_id
+
+_UNHEARD = 100  # messages of earlier runs that one hears; the others are heard by the next
+
+
+class SaidActivities:
+    """Keeps what is said to the runs of a worker."""
+
+    def __init__(self, host: AgentHost) -> None:
+        self._host = host
+
+    def all(self) -> list[Any]:
+        return [self.keep, self.answered]
+
+    @activity.defn(name=names.KEEP)
+    async def keep(self, reference: dict[str, Any]) -> list[Said] | None:
+        """Keep what the user said to the run until somebody has heard it, also if that is another run.
+
+        Returns what nobody has heard, if the workflow was reset and asks.
+        """
+        with TypedErrors(self._host):
+            transcript = await Transcript.load(self._host, await self._host.located(reference))
+            session, store = transcript.session, self._host.store
+            if reference["messages"] and not session.version:
+                # Nothing was answered yet, and what was said needs a session to stand in.
+                with contextlib.suppress(SessionConflictError):  # it was made meanwhile
+                    await store.append_messages_atomic(session.id, [], session, expected_version=0)
+            messages = [KeptMessage(id=one["id"], message=user_message(one)) for one in reference["messages"]]
+            written = await store.load_messages(session.id)
+            await Unheard(session, store).keep(messages, written)
+            return await unheard_by(store, session, written) if "again" in reference else None
+
+    @activity.defn(name=names.ANSWERED)
+    async def answered(self, reference: dict[str, Any]) -> dict[str, Any]:
+        """Return what the calls of a turn were answered with, as it was written before the workflow was reset."""
+        with TypedErrors(self._host):
+            transcript = await Transcript.load(self._host, await self._host.located(reference))
+            return await transcript.answered(reference["after"])
+
+
+async def unheard_by(store: DurableStore, session: Session, transcript: Sequence[Message]) -> list[Said]:
+    """Return what was said to the session, in earlier runs or before a reset, and nobody has heard."""
+    unheard = await Unheard(session, store).take(transcript)
+    return [_said(one) for one in unheard[:_UNHEARD]]
+
+
+def _said(kept: KeptMessage) -> Said:
+    message = kept.message
+    return with_id(said_by_user(message.content, message.images, message.by), kept.id)

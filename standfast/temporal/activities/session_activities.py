@@ -1,0 +1,393 @@
+"""The activities around a run: opening its session, its hooks, its last write."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from pydantic_core import to_json
+from temporalio import activity
+from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+
+from standfast.agent_loop import LoopState, last_answer, mended
+from standfast.agents import Agent
+from standfast.checkpoints import Checkpoint, Question
+from standfast.errors import InputError, SessionConflictError, StoreError
+from standfast.local.at_work import is_held
+from standfast.local.dispatches import claim_next
+from standfast.local.inputs import RunInput, check_may_start
+from standfast.local.pipeline_results import Kept
+from standfast.local.sessions import check_access
+from standfast.messages import Message, cut, usage_of
+from standfast.stores.kept_values import read_kept_object
+from standfast.stores.protocol import Session, session_id_of
+from standfast.temporal.activities.at_work import begin_work, check_writer, end_work
+from standfast.temporal.activities.failures import TypedErrors, is_given_up
+from standfast.temporal.activities.gate_activities import (
+    after_decisions,
+    asked_of,
+    called,
+    find_gates,
+    held_by,
+    let_through,
+    with_references,
+)
+from standfast.temporal.activities.hosts import AgentHost, Heartbeats, hooked
+from standfast.temporal.activities.lost_agents import lost_agent
+from standfast.temporal.activities.open_questions import still_asked
+from standfast.temporal.activities.said_activities import unheard_by
+from standfast.temporal.activities.transcripts import Transcript, with_last_answer
+from standfast.temporal.activities.turn_facts import called_before
+from standfast.temporal.client.seen import cancelled_end, end_of
+from standfast.temporal.wire import names
+from standfast.temporal.wire.facts import Call, write_facts, write_state
+from standfast.temporal.wire.inputs import AgentInput, said_by_user, user_message
+from standfast.temporal.wire.limits import INLINE_BYTES, check_json
+from standfast.temporal.wire.outcomes import shown_arguments
+from standfast.temporal.wire.turn_records import TurnRecord
+
+
+class SessionActivities:
+    """Opens and closes the sessions of a worker's agents."""
+
+    def __init__(self, host: AgentHost) -> None:
+        self._host = host
+
+    def all(self) -> list[Any]:
+        return [self.open, self.start, self.commit, self.finish, self.attach]
+
+    # --- opening ---
+
+    @activity.defn(name=names.OPEN)
+    async def open(self, reference: dict[str, Any]) -> dict[str, Any]:
+        """Record what steers the run, and where its session stands. Nothing is written but what orphans need."""
+        with TypedErrors(self._host), Heartbeats():
+            agent, reference = self._host.agent(), await self._host.located(reference)
+            if "tool" in reference:
+                self._host.tool(reference["tool"])
+            if "input" not in reference:  # the run is open, and looked for a worker
+                return {}
+            # A run that is reset to its start begins from where it once began, not from what it has written since.
+            place = f"{reference['run']}/open"
+            kept = await self._host.store.load_reply(place, 0)
+            if kept is None:
+                try:
+                    found = await self._open(agent, reference)
+                except Exception:  # nothing is done for this run
+                    await end_work(self._host.store, reference)
+                    raise
+                kept = await self._host.store.save_reply(place, 0, to_json(found).decode())
+                again = {}
+            else:
+                await begin_work(self._host.store, reference)
+                again = {"again": True}  # what was acknowledged since is in the store
+            opened = read_kept_object("what steers this run", kept) | again
+            self._host.cache.keep_facts(reference["run"], opened["facts"])
+            if (version := opened.pop("gates_of", None)) is not None:
+                await self._take_over_gates(reference, version)
+            return opened
+
+    async def _take_over_gates(self, reference: Mapping[str, Any], version: int) -> None:
+        """Mark the gates of a session: they are this run's now, and nobody else may decide on them."""
+        store, run = self._host.store, reference["run"]
+        session = cast(Session, await store.load_session(reference["session"]))
+        here = activity.info().workflow_id or ""
+        known = [await after_decisions(store, session, one) for one in session.questions or ()]
+        ours = {"questions": held_by(here, known) or None, "workflow_id": here, "run_key": f"{run}/0"}
+        await store.append_messages_atomic(
+            session.id, [], session.model_copy(update=ours), write_key=f"{run}/gates", expected_version=version
+        )
+
+    async def _open(self, agent: Agent, reference: Mapping[str, Any]) -> dict[str, Any]:
+        given = AgentInput.read(reference["input"])
+        opened: dict[str, Any] = {
+            "session": reference["session"],
+            "facts": write_facts(agent, agent.tool_map, **self._host.surroundings),
+            "seq": 0,
+        }
+        await called(self._host, lambda: check_may_start(agent, given.user_id))
+        said = await self._message(agent, given)
+        limit = agent.loop.max_message_bytes
+        brought = RunInput.read(said, None, None, None, images=given.images or (), limit=limit)
+        if (message := brought.message) is not None:
+            opened["message"] = said_by_user(message, brought.images, given.user_id)
+        session = await self._session(agent, given, reference)
+        if session is None:
+            created = datetime.now(UTC)
+            opened |= {
+                "created": created.isoformat(),
+                "key": Session(id=reference["session"], agent_name=agent.name, created_at=created).key,
+            }
+            if given.checkpoint is not None:
+                return await self._take_in(agent, given, reference, opened)
+            if message is None:
+                opened["empty"] = True
+            return opened
+        if given.checkpoint is not None and session.run_key == f"{reference['run']}/0":
+            opened["created"] = cast(datetime, session.created_at).isoformat()
+            return await self._take_in(agent, given, reference, opened)  # an earlier attempt began to
+        if given.checkpoint is not None:
+            raise InputError(
+                f"Session {session_id_of(session.id)} has messages of its own: give the checkpoint another session_id"
+            )
+        messages = mended(await self._host.store.load_messages(session.id))
+        if unheard := await unheard_by(self._host.store, session, messages):
+            opened["unheard"] = unheard
+        if not messages and message is None:
+            opened["empty"] = True
+        questions = tuple([await after_decisions(self._host.store, session, one) for one in session.questions or ()])
+        questions = await still_asked(self._host.store, session, messages, questions)
+        if any(question.gate is not None for question in questions):
+            opened["gates_of"] = session.version
+        state = await self._state(agent, reference, session, messages, questions, recovering=True)
+        opened = await self._found(agent, reference, opened, session, messages, state)
+        # An agent that was lost with an earlier run of its caller has heard what it says.
+        has_heard = messages and given.call is not None
+        return {name: value for name, value in opened.items() if not (has_heard and name == "message")}
+
+    async def _message(self, agent: Agent, given: AgentInput) -> str | None:
+        if given.step is not None:
+            kept = Kept(given.step["run"], self._host.store)
+            if not await kept.find(f"{given.step['path']}?with"):
+                raise StoreError(f"Step {given.step['path']} of run {given.step['run']} is not in this store")
+            return str(kept[f"{given.step['path']}?with"])
+        if given.call is None:
+            return given.message
+        record = await self._host.load_record(given.call["run"], given.call["turn"])
+        tool = Agent("caller", tools=[agent]).tool_map[agent.name]  # which an agent is for others
+        arguments = tool.read_arguments(record.calls[given.call["position"]].arguments)
+        return str(arguments["message"])
+
+    async def _session(self, agent: Agent, given: AgentInput, reference: Mapping[str, Any]) -> Session | None:
+        """Return the session, if there is one and the run may have it."""
+        store, session_id = self._host.store, reference["session"]
+        known = await store.load_session(session_id)
+        if known is not None:
+            check_access(known, agent, given.user_id, given.tenant_id)
+        # Marked before the hold is looked at, as a run in process looks at the mark when it holds: one of them sees it.
+        await begin_work(store, reference)
+        if await is_held(store, session_id):
+            raise SessionConflictError(
+                f"Session {session_id_of(session_id)} has a run in flight in a process; wait for it to end"
+            )
+        session = await store.load_session(session_id)
+        if session is not None:
+            check_access(session, agent, given.user_id, given.tenant_id)
+            await check_writer(session)
+        return session
+
+    async def _take_in(
+        self, agent: Agent, given: AgentInput, reference: Mapping[str, Any], opened: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Begin a session with the messages of a checkpoint."""
+        run = reference["run"]
+        brought = RunInput.read(
+            None, None, given.checkpoint, None, limit=agent.loop.max_message_bytes, agent=agent.name,
+            key=self._host.checkpoint_key,
+        )  # fmt: skip
+        brought.check_questions()
+        checkpoint, messages = cast(Checkpoint, brought.checkpoint), brought.messages or []
+        if checkpoint.session_id is not None:
+            raise InputError(
+                f"the checkpoint belongs to session {checkpoint.session_id}: start that session, or leave its "
+                "session_id out to go on in another one"
+            )
+        session = Session(
+            id=reference["session"],
+            agent_name=agent.name,
+            state=agent.write_state(agent.new_state()),
+            user_id=given.user_id,
+            tenant_id=given.tenant_id,
+            workflow_id=activity.info().workflow_id,
+            run_key=f"{run}/0",
+            created_at=datetime.fromisoformat(opened.pop("created")),
+            usage=usage_of(messages),
+        )
+        spoke = [person for gate in brought.claimed_gates for person in gate.requesters]
+        state = await self._state(
+            agent, reference, session, messages, brought.credible_questions, spoke, recovering=False
+        )
+        held = held_by(activity.info().workflow_id or "", state.kept_questions) or None
+        session = session.model_copy(update={"questions": held})
+        seq = await self._host.store.append_messages_atomic(
+            session.id, messages, session, write_key=f"{run}/0", expected_seq=0
+        )
+        session = session.model_copy(update={"last_seq": seq})
+        found = await self._found(agent, reference, opened, session, messages, state)
+        found["state"]["iterations"] = checkpoint.iterations
+        if checkpoint.usage.total_tokens:
+            found["state"]["usage"] = checkpoint.usage.plain()
+        return found
+
+    async def _state(
+        self,
+        agent: Agent,
+        reference: Mapping[str, Any],
+        session: Session,
+        messages: list[Message],
+        questions: tuple[Question, ...],
+        spoke: Sequence[str | None] = (),
+        *,
+        recovering: bool,
+    ) -> LoopState:
+        """Return the state that a session leaves, its gates open."""
+        used = usage_of(messages) if session.usage is None else session.usage
+        state = LoopState(
+            loop=agent.loop, tools=agent.tool_map, session_usage=used if agent.loop.has_session_budget else None
+        ).fold(messages, recovering=recovering, questions=questions)
+        if not state.unasked:
+            return state
+        people = [reference["input"].get("user_id"), session.user_id, *(message.by for message in messages), *spoke]
+        return state.gated(*await find_gates(self._host, agent, state, reference["run"], people, at=session.created_at))
+
+    async def _found(
+        self,
+        agent: Agent,
+        reference: Mapping[str, Any],
+        opened: dict[str, Any],
+        session: Session,
+        messages: list[Message],
+        state: LoopState,
+    ) -> dict[str, Any]:
+        last = last_answer(messages)
+        answer = None if last is None else messages[last]
+        calls = () if answer is None else answer.tool_calls or ()
+        opened |= {"seq": session.last_seq, "key": session.key}
+        if state.open_calls or state.questions:
+            number = session.last_seq - (len(messages) - 1 - cast(int, last))
+            record = TurnRecord(
+                message=cast(Message, answer),
+                key=f"{session.key}/{number}",
+                session=session.id,
+                agent_id=reference["input"].get("instance_id") or reference["run"],
+                user_id=session.user_id,
+                tenant_id=session.tenant_id,
+                gates=tuple(question for question in state.kept_questions if question.gate is not None),
+                tools=await called_before(self._host, agent, session.run_key, calls, opened["facts"]["tools"]),
+            )
+            await self._host.store.save_reply(reference["run"], 0, record.model_dump_json())
+            if session.run_key is None and state.recovering:
+                await self._claim_for_process(record, state)
+            opened["number"] = number
+            opened["calls"] = [[call.id, call.name, place, shown_arguments(call.arguments)]
+                               for place, call in enumerate(calls)]  # fmt: skip
+        if state.verdicts:
+            opened["approved"] = let_through(state, calls)
+        if state.gates or state.verdicts:
+            asked = asked_of(state.gates)
+            opened |= {name: asked[name] for name in ("arguments", "sizes") if name in asked}
+            state = await with_references(self._host, reference["run"], state)
+        plain = {item[0]: Call(*item) for item in opened.get("calls", ())}
+        light = LoopState(
+            **{
+                **{name: getattr(state, name) for name in state.__dataclass_fields__},
+                "open_calls": tuple(plain[call.id] for call in state.open_calls),
+                "response": cut(state.response, INLINE_BYTES),
+            }
+        )
+        opened["state"] = write_state(light)
+        return opened
+
+    async def _claim_for_process(self, record: TurnRecord, state: LoopState) -> None:
+        """Claim the calls that a run in process may have run, which keeps no ledger: every later run then knows.
+
+        Now, since the session tells who wrote to it last only until this run does.
+        """
+        safe = {name for name, tool in state.tools.items() if tool.safe_to_retry}
+        lost = {call.id for call in state.open_calls if call.name not in safe}
+        for position, call in enumerate(record.calls):
+            if call.id in lost:
+                await claim_next(self._host.store, record.key, position, call.id, owner="a run in process")
+
+    # --- hooks and the end ---
+
+    async def _transcript(self, reference: Mapping[str, Any]) -> Transcript:
+        return await Transcript.load(self._host, await self._host.located(reference))
+
+    @activity.defn(name=names.START)
+    async def start(self, reference: dict[str, Any]) -> str | None:
+        """Call `on_start`; returns the agent's state if that changed it."""
+        with TypedErrors(self._host), Heartbeats():
+            transcript = await self._transcript(reference)
+            context = transcript.context()
+            before = transcript.agent.write_state(context.state)
+            if transcript.agent.on_start is not None:
+                await self._host.thread.run(hooked(transcript.agent.on_start, context))
+            after = transcript.agent.write_state(context.state)
+            check_json(after, "the agent's state after on_start")
+            return None if after == before and transcript.session.version else after
+
+    @activity.defn(name=names.COMMIT)
+    async def commit(self, reference: dict[str, Any]) -> int:
+        """Write the results and the questions of a turn; returns the number of the session's last message."""
+        with TypedErrors(self._host):
+            transcript = await self._transcript(reference)
+            await transcript.commit(turn=reference["turn"], questions=reference["questions"])
+            if not reference["questions"]:
+                await transcript.ask_nothing(turn=reference["turn"])
+            return transcript.seq
+
+    @activity.defn(name=names.FINISH)
+    async def finish(self, reference: dict[str, Any]) -> dict[str, Any]:
+        """Write what is still unwritten, call the hook of the end, and return the text of the last answer."""
+        with TypedErrors(self._host), Heartbeats():
+            return await self._finish(reference)
+
+    async def _finish(self, reference: dict[str, Any]) -> dict[str, Any]:
+        if reference["status"] == "cancelled":
+            reference = await with_last_answer(self._host, await self._host.located(reference))
+            if not reference["seq"]:  # nothing was written
+                await end_work(self._host.store, reference)
+                return {"seq": 0, "response": ""}
+        turn, transcript = reference["turn"], await self._transcript(reference)
+        questions = reference.get("questions", ())
+        await transcript.commit(turn=turn, questions=questions)
+        state = None
+        if (name := reference.get("hook")) and (hook := getattr(transcript.agent, name)) is not None:
+            context = transcript.context()
+            await self._host.thread.run(hooked(hook, context))
+            state = transcript.agent.write_state(context.state)
+        say = [] if reference["status"] == "cancelled" else reference.get("say", [])
+        messages = [user_message(one) for one in say]
+        if messages or (state is not None and state != transcript.session.state):
+            end = transcript.take(
+                messages,
+                key=f"{turn}.{reference.get('part', 0)}/end",
+                turn=turn,
+                state=state,
+                questions=tuple(Question(**question) for question in questions),
+            )
+            await transcript.write(end)
+        if reference["status"] != "cancelled" and len(transcript.messages) > self._host.max_stored_messages:
+            await self._host.store.prune_messages(transcript.session.id, self._host.max_stored_messages)
+        # The last answer, whatever has been said since.
+        await end_work(self._host.store, transcript.reference)
+        answers = (message.content for message in reversed(transcript.messages) if message.role == "assistant")
+        response = next(answers, "")
+        return {"seq": transcript.seq, "response": cut(response, INLINE_BYTES)}
+
+    # --- agents that agents run ---
+
+    @activity.defn(name=names.ATTACH)
+    async def attach(self, reference: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the result of an agent that an earlier attempt at the same call has started; None if another has.
+
+        Of a call that an earlier run has left, whether its agent can go on, once nobody is at work on it.
+        """
+        with Heartbeats():
+            if "child" in reference:
+                with TypedErrors(self._host):
+                    return await lost_agent(self._host, await self._host.located(reference))
+            client, child = activity.client(), reference["workflow_id"]
+            handle = client.get_workflow_handle(child)
+            if await (await handle.describe()).memo_value(names.ASKED_MEMO, default=None) != reference["asked"]:
+                return None
+            try:
+                return await end_of(client, child)
+            except asyncio.CancelledError:
+                if is_given_up():
+                    await cancelled_end(client, child)  # goes down first
+                raise
+            except WorkflowFailureError as error:
+                raise ApplicationError(str(error.cause), type="WorkflowFailureError", non_retryable=True) from error

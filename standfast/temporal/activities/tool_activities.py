@@ -1,0 +1,387 @@
+"""The activity of a tool: claim, run the handler, record, report. And the one that settles a lost call."""
+
+import asyncio
+import contextvars
+import hashlib
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from pydantic_core import to_json
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from standfast.agent_loop import cancelled, with_edit
+from standfast.agents import Agent
+from standfast.errors import InputError
+from standfast.local.at_work import may_run
+from standfast.local.dispatches import last_dispatch
+from standfast.local.threads import bounded
+from standfast.messages import ToolCall, Usage, error_text, read_json
+from standfast.stores.protocol import LedgerEntry, session_id_of
+from standfast.temporal.activities.failures import TypedErrors, is_given_up
+from standfast.temporal.activities.gate_activities import arguments_of, load_edit
+from standfast.temporal.activities.hosts import AgentHost, Heartbeats
+from standfast.temporal.activities.invocations import Invocations
+from standfast.temporal.activities.lost_calls import become_known
+from standfast.temporal.activities.transcripts import read_entry
+from standfast.temporal.activities.turn_facts import strictest
+from standfast.temporal.activities.writes import surely, write_in_sight
+from standfast.temporal.wire import names
+from standfast.temporal.wire.facts import GRACE, TIMEOUT, ToolFacts, tool_facts
+from standfast.temporal.wire.outcomes import previewed, read_outcome, reported, write_outcome
+from standfast.temporal.wire.references import gate_of
+from standfast.temporal.wire.turn_records import TurnRecord
+from standfast.tools import Failed, Outcome, Tool, ToolContext, Unknown
+from standfast.tools.attempts import call_key
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a call stands in the ledger, and what its turn's record says of it."""
+
+    reference: Mapping[str, Any]
+    record: TurnRecord
+    call: ToolCall
+
+    @property
+    def scope(self) -> str:
+        return self.record.key
+
+    @property
+    def position(self) -> int:
+        return int(self.reference.get("position", 0))
+
+    @property
+    def dispatch(self) -> int:
+        """The last one that the run knows of."""
+        return int(self.reference.get("dispatch", 1))
+
+    def key(self, dispatch: int) -> str:
+        return call_key(self.position, self.call.id, dispatch)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt at a call.
+
+    Args:
+        approved: who has let it through, as `Turn.approved` says; None if nobody was asked.
+        facts: what it is run by; see `strictest`.
+        is_swapped: the tool takes another input now than when it was called.
+    """
+
+    agent: Agent
+    tool: Tool[..., Any]
+    call: ToolCall
+    context: ToolContext
+    place: Place
+    invocations: Invocations
+    approved: Mapping[str, Any] | None
+    facts: ToolFacts
+    is_swapped: bool
+
+    async def problem(self) -> str | None:
+        """Say why arguments that were made for an earlier version of the tool are not for this one."""
+        if not self.is_swapped:
+            return None
+        try:
+            normal = self.tool.normal_arguments(self.call.arguments)
+        except InputError as error:
+            return error_text(error)
+        given = self.call.arguments if isinstance(self.call.arguments, dict) else read_json(self.call.arguments)
+        if unknown := sorted(given.keys() - normal.keys()):
+            return f'Invalid input for tool "{self.tool.name}", which has changed: it has no argument {unknown[0]!r}'
+        if self.approved is not None and normal != given:
+            return self.tool.not_as_approved().error
+        return None
+
+    @property
+    def approved_as(self) -> str | None:
+        """The fingerprint of the tool that people have let through, as `Tool.attempt` wants it."""
+        gate = gate_of(self.place.record, self.call.id) or {}
+        return None if self.approved is None else gate.get("fingerprint", "")
+
+    def bounded(self, ask: Callable[..., Awaitable[Outcome | None]]) -> Coroutine[Any, Any, Outcome | None]:
+        """Return what runs the tool's `attempt`, or asks its `verify`, for as long as that may take."""
+        return bounded(
+            ask,
+            self.facts,
+            self.tool.name,
+            self.call.arguments,
+            self.context,
+            limit=self.agent.loop.max_message_bytes,
+            seconds=self.facts.timeout - GRACE,
+        )
+
+    def told(self, outcome: Outcome) -> Outcome:
+        """Return an outcome with a word to the model if people have changed what it asked for."""
+        if self.approved is None or "edit" not in self.approved or isinstance(self.call.arguments, str):
+            return outcome
+        return with_edit(outcome, self.approved["by"], self.call.arguments, self.agent.loop.max_message_bytes)
+
+
+class ToolActivities:
+    """Runs the tools of a worker's agents."""
+
+    def __init__(self, host: AgentHost) -> None:
+        self._host = host
+
+    def all(self) -> list[Any]:
+        return [self.settle, *(self._activity(name) for name in self._host.tools)]
+
+    def _activity(self, name: str) -> Any:
+        async def run_tool(reference: dict[str, Any]) -> dict[str, Any]:
+            with TypedErrors(self._host), Heartbeats():
+                return await self._run(reference)
+
+        return activity.defn(name=name)(run_tool)
+
+    async def _place(self, reference: Mapping[str, Any]) -> Place:
+        reference = await self._host.located(reference)
+        run = reference["run"]
+        record = await self._host.record_of(reference)
+        call = record.calls[reference.get("position", 0)]
+        approved = reference.get("approved")
+        if approved is not None:
+            arguments = arguments_of(record, call.id)
+            if "edit" in approved:
+                arguments = await load_edit(self._host, run, approved["edit"])
+            if arguments is not None:
+                call = ToolCall(id=call.id, name=call.name, arguments=arguments)
+        return Place(reference, record, call)
+
+    def _attempt(self, place: Place) -> Attempt:
+        """Return what runs a call, or asks whether it has happened: where the agent and the tool are."""
+        agent, tool = self._host.caller(), self._host.tool(place.call.name)
+        record, call, reference = place.record, place.call, place.reference
+        loop, info = asyncio.get_running_loop(), activity.info()
+        invocations = Invocations(loop, activity.client(), self._host.store, call.id, record, reference.get("depth", 0))
+        context = ToolContext(
+            agent_name=agent.name,
+            agent_id=record.agent_id,
+            session_id=session_id_of(record.session),
+            tool_call_id=call.id,
+            idempotency_key=f"{place.scope}.{call_key(place.position, call.id)}",
+            user_id=record.user_id,
+            tenant_id=record.tenant_id,
+            attempt=info.attempt,
+            agents=invocations,
+            heartbeat=_heartbeat(loop),
+        )
+        then = record.tools.get(call.name)
+        is_swapped = then is not None and then.schema_digest != tool.schema_digest
+        facts = strictest(then, tool_facts(tool))
+        return Attempt(agent, tool, call, context, place, invocations, reference.get("approved"), facts, is_swapped)
+
+    # --- running ---
+
+    async def _run(self, reference: Mapping[str, Any]) -> dict[str, Any]:
+        place = await self._place(reference)
+        attempt, store, owner = self._attempt(place), self._host.store, self._host.owner()
+        key = place.key(place.dispatch)
+        await become_known(self._host)
+        claim = partial(
+            store.claim,
+            place.scope,
+            key,
+            owner=owner,
+            arguments_hash=_hash(attempt.call),
+            running=self._host.running(owner),
+        )
+        entry = await surely(claim, tries=1)
+        if entry.owner != owner:
+            known = await self._known(attempt, entry, owner)
+            if known is not None:
+                return reported(known, key)
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            # Whoever asks finds that it has not started: the run that is cancelled, or one that dispatches it again.
+            await surely(partial(store.abandon, place.scope, key, owner=owner), tries=3)
+            raise _not_ours(place, "was given up before it started")
+        problem = await self._host.thread.run(attempt.problem())
+        outcome = await self._handle(attempt) if problem is None else Failed(problem)
+        if isinstance(outcome, Failed) and activity.info().attempt < attempt.facts.attempts:
+            delay = attempt.tool.next_delay(outcome, activity.info().attempt)
+            if delay is not None:
+                await store.end_call(owner)
+                raise ApplicationError(outcome.error, type="RetryableError", next_retry_delay=timedelta(seconds=delay))
+        holder = names.holder(attempt.tool.name, reference)
+        write = partial(write_in_sight, holder=holder, patience=self._host.store_patience)
+        written = await self._finish(place, key, owner, outcome, attempt.invocations.spent, write=write)
+        if written is None:
+            raise _not_ours(place, "was settled while it ran")
+        return reported(written, key)
+
+    async def _known(self, attempt: Attempt, entry: LedgerEntry, owner: str) -> dict[str, Any] | None:
+        """Return what another attempt came to; None if this one may run, which then is its owner."""
+        store, place = self._host.store, attempt.place
+        if entry.result is not None:
+            await store.end_call(owner)
+            return read_entry(entry)
+        if entry.state == "claimed" and attempt.facts.safe_to_retry:
+            entry = await store.take_over(place.scope, place.key(place.dispatch), owner=owner)
+            if entry.owner == owner:
+                return None
+        await store.end_call(owner)
+        if entry.result is not None:
+            return read_entry(entry)
+        raise _not_ours(place, f"is {entry.state} by another attempt; it is not run")
+
+    async def _handle(self, attempt: Attempt) -> Outcome:
+        try:
+            outcome = await self._host.thread.run(
+                attempt.bounded(partial(attempt.tool.attempt, approved=attempt.approved_as))
+            )
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                return Failed("The tool was cancelled from within")
+            if is_given_up():
+                return cancelled(attempt.facts)
+            if attempt.facts.safe_to_retry:
+                raise
+            return Unknown("its worker was cut off while it ran")
+        assert outcome is not None
+        return attempt.told(outcome)
+
+    async def _finish(
+        self,
+        place: Place,
+        key: str,
+        owner: str,
+        outcome: Outcome,
+        spent: Usage | None = None,
+        *,
+        write: Callable[[Callable[[], Awaitable[bool]]], Awaitable[bool]],
+    ) -> dict[str, Any] | None:
+        """Record what a call came to, and return it; None if it is not the owner's any more."""
+        written = write_outcome(outcome)
+        if spent is not None:
+            written["spent"] = spent.plain()
+        text = to_json(written).decode()
+        state: Any = "failed" if isinstance(outcome, Failed | Unknown) else "done"
+        finish = partial(self._host.store.finish, place.scope, key, owner=owner, state=state, result=text)
+        if not await write(finish):
+            return None
+        self._host.cache.keep_result(place.scope, key, written, len(text))
+        return written
+
+    # --- settling ---
+
+    @activity.defn(name=names.SETTLE)
+    async def settle(self, reference: dict[str, Any]) -> dict[str, Any]:
+        """Return what became of a call: its outcome, `{"claimed": true}`, or nothing of both if it is to be run.
+
+        With it goes the number of its last dispatch, which may be another run's; the next one has the next number. The
+        ledger tells on any worker; only a `verify` needs one that has the tool.
+        """
+        with TypedErrors(self._host), Heartbeats():
+            place = await self._place(reference)
+            while (found := await self._settled(place)) is None:
+                pass
+            return found
+
+    async def _settled(self, place: Place) -> dict[str, Any] | None:
+        """Return the verdict; None if somebody else has changed the entry meanwhile."""
+        store, reference = self._host.store, place.reference
+        last = await last_dispatch(store, place.scope, place.position, place.call.id)
+        dispatch = max(last, place.dispatch)
+        entry = await store.settle(place.scope, place.key(dispatch))
+        if "given" in reference:
+            return await self._take(place, dispatch, entry, read_outcome(reference["given"]))
+        if "not_happened" in reference:
+            return await self._give_up(place, dispatch, entry)
+        if any(reference.get(name) for name in ("wait", "recovering", "verify")):
+            entry = await self._wait(place, dispatch, entry)
+        if entry.state == "abandoned":
+            return {"dispatch": dispatch}
+        if entry.result is not None:
+            return {**previewed(read_entry(entry)), "dispatch": dispatch}
+        return await self._verified(place, dispatch, entry)
+
+    async def _give_up(self, place: Place, dispatch: int, entry: LedgerEntry) -> dict[str, Any] | None:
+        """Enter that a call has not happened, as a person says: every later run may dispatch it. A result is more."""
+        if entry.result is not None:
+            known = read_entry(entry)
+            if not isinstance(read_outcome(known), Unknown):
+                return {**previewed(known), "dispatch": dispatch}
+            dispatch += 1
+            entry = await self._host.store.settle(place.scope, place.key(dispatch))
+        elif entry.state == "claimed":
+            entry = await self._host.store.abandon(place.scope, place.key(dispatch), owner=str(entry.owner))
+        return {"dispatch": dispatch} if entry.state == "abandoned" else None
+
+    async def _wait(self, place: Place, dispatch: int, entry: LedgerEntry) -> LedgerEntry:
+        """Wait for an attempt that may still run: until its worker is known to be dead, or its time has passed."""
+        store, tool = self._host.store, self._host.tools.get(place.call.name)
+        longest = TIMEOUT if tool is None else tool_facts(tool).timeout
+        begun = datetime.now(UTC)
+        while entry.state == "claimed":
+            age = (datetime.now(UTC) - (entry.claimed_at or begun)).total_seconds()
+            if age > longest or not await may_run(store, entry.owner, self._host.scope):
+                break
+            await asyncio.sleep(0.2)
+            entry = await store.settle(place.scope, place.key(dispatch))
+        return entry
+
+    async def _verified(self, place: Place, dispatch: int, entry: LedgerEntry) -> dict[str, Any] | None:
+        today = self._host.tools.get(place.call.name)
+        unknown: dict[str, Any] = {"claimed": True, "dispatch": dispatch}
+        if today is not None and not today.safe_to_retry:
+            unknown["at_most_once"] = True
+        has_caller = activity.info().workflow_type in (*self._host.agents, *self._host.pipelines)
+        if not place.reference.get("verify") and (today is None or today.verify is None or not has_caller):
+            return unknown
+        attempt = self._attempt(place)
+        if attempt.tool.verify is None or attempt.facts.safe_to_retry:
+            return unknown
+        outcome = await self._host.thread.run(attempt.bounded(attempt.tool.ask_whether_it_happened))
+        if isinstance(outcome, Unknown):
+            return {**unknown, "reason": outcome.reason}
+        if outcome is not None:
+            return await self._enter(place, dispatch, attempt.told(outcome))
+        # Given up before it runs again: who still has it records nothing, and of two who found this one runs it.
+        key = place.key(dispatch)
+        now = await self._host.store.abandon(place.scope, key, owner=str(entry.owner))
+        return {"dispatch": dispatch} if now.state == "abandoned" else None
+
+    async def _take(self, place: Place, dispatch: int, entry: LedgerEntry, outcome: Outcome) -> dict[str, Any] | None:
+        """Enter what an operator has put in as the result of a call. If its handler still runs, that comes too late."""
+        if entry.result is not None:
+            return {**previewed(read_entry(entry)), "dispatch": dispatch}
+        if entry.state == "abandoned":
+            dispatch += 1
+            owner, arguments = self._host.owner(), _hash(place.call)
+            await self._host.store.claim(place.scope, place.key(dispatch), owner=owner, arguments_hash=arguments)
+        return await self._enter(place, dispatch, outcome)
+
+    async def _enter(self, place: Place, dispatch: int, outcome: Outcome) -> dict[str, Any] | None:
+        """Enter what a claimed call came to, as others than its handler know it; None if its entry has changed."""
+        key, owner = place.key(dispatch), self._host.owner()
+        entry = await self._host.store.take_over(place.scope, key, owner=owner)
+        if entry.owner != owner or entry.state != "claimed":
+            return None
+        write = partial(surely, tries=3)  # nothing is lost: it is found out again
+        written = await self._finish(place, key, owner, outcome, write=write)
+        return None if written is None else {**previewed(written), "dispatch": dispatch}
+
+
+def _not_ours(place: Place, why: str) -> ApplicationError:
+    text = f"Call {place.key(place.dispatch)} of {place.scope} {why}"
+    return ApplicationError(text, type=names.CALL_NOT_OURS, non_retryable=True)
+
+
+def _hash(call: ToolCall) -> str:
+    return hashlib.blake2b(to_json(call.arguments), digest_size=16).hexdigest()
+
+
+def _heartbeat(loop: asyncio.AbstractEventLoop) -> Any:
+    context = contextvars.copy_context()
+
+    def heartbeat(*details: Any) -> None:
+        loop.call_soon_threadsafe(lambda: context.run(activity.heartbeat, *details))
+
+    return heartbeat

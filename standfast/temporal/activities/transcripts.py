@@ -1,0 +1,305 @@
+"""What activities read and write of a session: its transcript as far as the run knows it, and the results of a turn."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from temporalio import activity
+
+from standfast.agent_loop import last_answer, mended, result_message, unanswered
+from standfast.agents import Agent, AgentContext, AgentIdentity
+from standfast.checkpoints import Question
+from standfast.errors import SessionConflictError, ToolDurabilityError
+from standfast.local.unheard import Unheard
+from standfast.messages import Message, ToolCall
+from standfast.stores.kept_values import read_kept_object
+from standfast.stores.protocol import Append, LedgerEntry, Session
+from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.transcript_cache import KeptTranscript, size_of
+from standfast.temporal.wire.facts import read_usage
+from standfast.temporal.wire.outcomes import read_outcome, write_outcome
+from standfast.tools import Cancelled, Failed, Unknown
+from standfast.tools.attempts import call_key
+
+
+@dataclass(slots=True)
+class Transcript:
+    """A session as one activity sees it.
+
+    Args:
+        session: as it is now, or as it will be when it is first written.
+        messages: up to `seq`, the last that the run knows of, fit to be shown to a model.
+        call_ids: of all tool calls in them.
+        size: of the messages, in characters.
+        is_fresh: it comes from this worker's memory, which knows of nothing later.
+        after: messages up to here were not loaded: a compressed view stands for them.
+    """
+
+    host: AgentHost
+    reference: Mapping[str, Any]
+    session: Session
+    seq: int
+    messages: list[Message] = field(default_factory=list)
+    call_ids: set[str] = field(default_factory=set)
+    size: int = 0
+    after: int = 0
+    is_fresh: bool = False
+
+    @classmethod
+    async def load(cls, host: AgentHost, reference: Mapping[str, Any], *, after: int = 0) -> "Transcript":
+        """Load what a reference names. Messages that the run does not know of were written by an earlier attempt."""
+        store, seq = host.store, reference["seq"]
+        known = host.cache.take(reference["session"])
+        if known is not None and (known.after, known.seq) == (after, seq):
+            # Nobody is asked whether it still is so: the next write would be refused.
+            return cls(host, reference, known.session, seq, known.messages, known.call_ids, known.size, after, True)
+        session = await store.load_session(reference["session"])
+        if session is None and seq:
+            raise SessionConflictError(f"Session {reference['session']} was deleted while its run was in flight")
+        if session is None:
+            agent = host.agent()
+            session = Session(
+                id=reference["session"],
+                agent_name=agent.name,
+                state=agent.write_state(agent.new_state()),
+                user_id=reference.get("user_id"),
+                tenant_id=reference.get("tenant_id"),
+                created_at=_time(reference.get("created")),
+            )
+            return cls(host, reference, session, seq)
+        result = cls(host, reference, session, seq, after=after)
+        if after:  # an id that a compressed view has swallowed must not be given again
+            for message in await store.load_messages(session.id):
+                result.call_ids.update(call.id for call in message.tool_calls or ())
+        messages = await store.load_messages(session.id, after=after)
+        result._add(messages[: max(0, len(messages) - max(0, session.last_seq - seq))])
+        return result
+
+    @property
+    def agent(self) -> Agent:
+        """The agent; what only writes results goes without it, on any worker."""
+        return self.host.agent()
+
+    def _add(self, messages: Sequence[Message]) -> None:
+        """Take in what comes after; a turn that it belongs to is put in order again, those before are."""
+        last = last_answer(self.messages)
+        at = len(self.messages) if last is None else last
+        self.messages = [*self.messages[:at], *mended([*self.messages[at:], *messages])]
+        self.call_ids.update(call.id for message in messages for call in message.tool_calls or ())
+        self.size += sum(map(size_of, messages))
+
+    def shorten(self, count: int) -> None:
+        """Leave only the last messages: a compressed view stands for those before."""
+        self.messages = self.messages[-count:]
+        self.after = self.seq - count
+        self.size = sum(map(size_of, self.messages))
+
+    def keep(self) -> None:
+        """Keep it for the next turn's activity, if that comes to this worker."""
+        self.host.cache.keep(
+            KeptTranscript(self.session, self.after, self.seq, self.messages, self.call_ids, self.size)
+        )
+
+    def context(self) -> AgentContext:
+        """Return what hooks and instructions get, with the agent's state as it was written last."""
+        reference = self.reference
+        state = reference.get("agent_state")
+        return AgentContext(
+            AgentIdentity(reference.get("agent_id") or reference["run"], self.agent.name),
+            self.agent.read_state(self.session.state if state is None else state),
+            self.session.user_id if reference.get("user_id") is None else reference["user_id"],
+            self.session.tenant_id if reference.get("tenant_id") is None else reference["tenant_id"],
+        )
+
+    # --- writing ---
+
+    async def commit(self, *, turn: int, questions: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Write the results of a turn that are there and not yet written, and what is asked."""
+        for append in await self.take_results(turn=turn, questions=questions):
+            await self.write(append)
+
+    async def ask_nothing(self, *, turn: int) -> None:
+        """Write that no question is open any more, if that is not written yet."""
+        if self.session.questions:
+            await self.write(self.take([], key=f"{turn}.{self.reference.get('part', 0)}", turn=turn))
+
+    async def take_results(self, *, turn: int, questions: Sequence[Mapping[str, Any]] = ()) -> list[Append]:
+        """Take the results of a turn that are there into the transcript; returns what is to be written then."""
+        waiting = {question.get("tool_call_id") for question in questions}
+        calls = [call for call in unanswered(self.messages) if call.id not in waiting]
+        if not calls and not questions:
+            return []
+        sources = dict(self.reference.get("sources", ()))
+        positions = {call.id: place for place, call in enumerate(self._last_calls())}
+        in_ledger = await self._in_ledger(calls, turn, positions, sources)
+        results = []
+        for call in calls:
+            written = in_ledger.get(call.id) or await self._elsewhere(sources[positions[call.id]])
+            spent = read_usage(written.get("spent"))
+            message = result_message(call, read_outcome(written), self.host.max_message_bytes, spent)
+            if message is not None:
+                results.append(message.model_copy(update={"by": written["by"]}) if "by" in written else message)
+        append = self.take(
+            results,
+            key=f"{turn}.{self.reference.get('part', 0)}",
+            turn=turn,
+            questions=tuple(Question.model_validate(dict(question)) for question in questions),
+        )
+        return [append]
+
+    def _last_calls(self) -> tuple[ToolCall, ...]:
+        last = next((message for message in reversed(self.messages) if message.role == "assistant"), None)
+        return () if last is None or last.tool_calls is None else last.tool_calls
+
+    async def _in_ledger(
+        self, calls: Sequence[ToolCall], turn: int, positions: Mapping[str, int], sources: Mapping[int, Any]
+    ) -> dict[str, dict[str, Any]]:
+        """Return what the ledger has of outcomes, by call id; where no source is named they are there."""
+        keys = {}
+        for call in calls:
+            place = positions[call.id]
+            source = sources.get(place, {"dispatch": 1})
+            if "dispatch" in source:
+                keys[call.id] = call_key(place, call.id, source["dispatch"])
+        if not keys:
+            return {}
+        scope, cache = (await self.host.load_record(self.reference["run"], turn)).key, self.host.cache
+        result = {
+            call_id: written for call_id, key in keys.items() if (written := cache.result(scope, key)) is not None
+        }
+        if there := {call_id: key for call_id, key in keys.items() if call_id not in result}:
+            entries = await self.host.store.load_entries(scope, list(there.values()))
+            result |= {call_id: recorded(entries.get(key)) for call_id, key in there.items()}
+        return result
+
+    async def _elsewhere(self, source: Mapping[str, Any]) -> Mapping[str, Any]:
+        match source:
+            case {"answer_of": session}:
+                messages = await self.host.store.load_messages(session)
+                if not messages or messages[-1].role != "assistant" or messages[-1].tool_calls:
+                    return write_outcome(Failed("It is said to have ended, and its answer is not in the store"))
+                return {"returned": messages[-1].content, "spent": source.get("spent")}
+        return source
+
+    def take(
+        self,
+        messages: Sequence[Message],
+        *,
+        key: str,
+        turn: int,
+        state: str | None = None,
+        questions: tuple[Question, ...] = (),
+    ) -> Append:
+        """Take messages into the transcript; returns what is to be written then."""
+        run = self.reference["run"]
+        changes: dict[str, Any] = {
+            "questions": questions or None,
+            "workflow_id": activity.info().workflow_id,
+            "run_key": f"{run}/{turn}",
+            "usage": self.session.used_by(messages),
+        }
+        state = self.reference.get("agent_state") if state is None else state
+        if state is not None:
+            changes["state"] = state
+        append = Append(self.session.model_copy(update=changes), messages, f"{run}/{key}", self.seq)
+        self.session = append.session
+        self.seq += len(messages)
+        self._add(messages)
+        return append
+
+    async def write(self, append: Append) -> None:
+        """Write messages, once however often it is asked for.
+
+        Raises:
+            SessionConflictError: somebody else has written since.
+        """
+        try:
+            await self.host.store.append_messages_atomic(
+                append.session.id,
+                append.messages,
+                append.session,
+                write_key=append.write_key,
+                expected_seq=append.expected_seq,
+            )
+        except SessionConflictError:
+            # A store knows such a write again only until the next. After a reset of the workflow that is its own.
+            if append.messages or not await self._was_written(append):
+                raise
+        await self.heard(append.messages)
+
+    async def heard(self, messages: Sequence[Message]) -> None:
+        """Take note that the transcript has messages that the store keeps until then."""
+        await Unheard(self.session, self.host.store).hear(messages)
+
+    async def written_since(self) -> list[Message]:
+        """Return what stands in the store behind what the run knows of: it was reset, and has written it before."""
+        return await self.host.store.load_messages(self.session.id, after=self.seq)
+
+    async def _was_written(self, append: Append) -> bool:
+        """Return whether this run itself has written later things than this."""
+        session = await self.host.store.load_session(append.session.id)
+        run = str(append.session.run_key).rpartition("/")[0]
+        return session is not None and str(session.run_key).rpartition("/")[0] == run
+
+    async def answered(self, after: int) -> dict[str, dict[str, Any]]:
+        """Return by call id what calls of the answer with that number came to, whoever of this run has written it.
+
+        What the user said to a question of the loop itself stands under "".
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for message in await self.host.store.load_messages(self.session.id, after=after):
+            if message.role == "assistant":
+                break
+            if message.role == "user":
+                found.setdefault("", {"returned": message.content})
+            else:
+                found[str(message.tool_call_id)] = _outcome_of(message)
+        return found
+
+
+def _outcome_of(message: Message) -> dict[str, Any]:
+    """Return the written outcome that a result was made of."""
+    if message.status == "completed":
+        return {"returned": message.content}
+    try:
+        error = json.loads(message.content)
+    except ValueError:
+        return {"failed": message.content}
+    if error.get("kind") == ToolDurabilityError.kind:
+        return write_outcome(Unknown(error.get("reason", "")))
+    return {"failed": str(error.get("error"))}
+
+
+def recorded(entry: LedgerEntry | None) -> dict[str, Any]:
+    """Return the written outcome that the ledger has of a call."""
+    if entry is None or entry.result is None:
+        return write_outcome(Unknown("the record of its result is gone"))
+    return read_entry(entry)
+
+
+def read_entry(entry: LedgerEntry) -> dict[str, Any]:
+    """Return the written outcome of a call that has one."""
+    return read_kept_object("the result of a call in its ledger", entry.result or "{}")
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
+
+
+async def with_last_answer(host: AgentHost, reference: dict[str, Any]) -> dict[str, Any]:
+    """Return what a cancelled run knows, and the answer that it has not heard of, whose calls are not run.
+
+    The model's activity has written it and was cut off, or its result came together with the cancel: Temporal keeps
+    that from the run.
+    """
+    run, turn = reference["run"], reference["turn"] + 1
+    session = await host.store.load_session(reference["session"])
+    if session is None or session.run_key != f"{run}/{turn}":
+        return reference
+    record = await host.load_record(run, turn)
+    outcome = write_outcome(Cancelled("Not run: the run was cancelled before this call started"))
+    sources = [[position, outcome] for position in range(len(record.calls))]
+    known = {name: value for name, value in reference.items() if name not in ("part", "questions", "agent_state")}
+    return known | {"turn": turn, "seq": session.last_seq, "sources": sources}

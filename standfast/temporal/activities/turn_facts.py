@@ -1,0 +1,87 @@
+"""What the calls of a turn need, recorded with the turn that asks for them, from the agent as that worker has it.
+
+A deploy shows the model other tools than those that the run began with, and it may call what it is shown. What is as it
+was at the start is not said again: histories are long.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from standfast.agents import Agent
+from standfast.messages import ToolCall
+from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.wire.facts import ToolFacts, read_tool_facts, tool_facts, write_tool_facts
+from standfast.temporal.wire.turn_records import CalledTool, read_record
+from standfast.tools import Tool
+
+
+async def started_facts(host: AgentHost, run: str) -> Mapping[str, Any]:
+    """Return what steers a run, as it recorded that at its start."""
+    known = host.cache.facts(run)
+    if known is None:
+        known = json.loads(await host.load_kept(f"{run}/open", 0))["facts"]
+        host.cache.keep_facts(run, known)
+    return known
+
+
+def called_tool(tool: Tool[..., Any], *, agent: bool = False) -> CalledTool:
+    """Return what is recorded of a tool with the turn that calls it."""
+    return CalledTool(facts=write_tool_facts(tool_facts(tool, agent)), schema_digest=tool.schema_digest)
+
+
+def called_tools(agent: Agent, calls: Iterable[ToolCall]) -> dict[str, CalledTool]:
+    """Return what is recorded of the tools that these calls name, of those that the agent has."""
+    agents, known = {item.name for item in agent.tools if isinstance(item, Agent)}, agent.tool_map
+    return {name: called_tool(known[name], agent=name in agents) for name in _named(calls) if name in known}
+
+
+async def called_before(
+    host: AgentHost, agent: Agent, before: str | None, calls: Sequence[ToolCall], known: dict[str, Any]
+) -> dict[str, CalledTool]:
+    """Return what is recorded of tools that an earlier run has called: what that run recorded, or stricter."""
+    called = called_tools(agent, calls)
+    run, _, turn = (before or "").rpartition("/")
+    kept = await host.store.load_reply(run, int(turn)) if run else None
+    then = {} if kept is None else read_record(run, int(turn), kept).tools
+    for name in called.keys() & then.keys():
+        if "safe_to_retry" not in then[name].facts:
+            called[name] = at_most_once(called[name])
+            known[name] = dict(called[name].facts)
+    return called
+
+
+def available(agent: Agent, calls: Iterable[ToolCall]) -> tuple[str, ...] | None:
+    """Return the tools of the agent if one of the calls names another; whoever asks for that reads these names."""
+    known = agent.tool_map
+    return None if all(name in known for name in _named(calls)) else tuple(known)
+
+
+def _named(calls: Iterable[ToolCall]) -> dict[str, None]:
+    return dict.fromkeys(call.name for call in calls)
+
+
+def news(called: Mapping[str, CalledTool], names: Iterable[str] | None, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a workflow has to be told of a turn's tools, which knows what they were at its start."""
+    changed = {name: dict(tool.facts) for name, tool in called.items() if known.get(name) != tool.facts}
+    told: dict[str, Any] = {} if names is None or list(names) == list(known) else {"available": list(names)}
+    return told | {"tools": changed} if changed else told
+
+
+def strictest(recorded: CalledTool | None, today: ToolFacts) -> ToolFacts:
+    """Return what a call is run by: what was recorded with it, where its tool of today is not stricter."""
+    if recorded is None:
+        return today
+    then = read_tool_facts(recorded.facts)
+    return replace(
+        then,
+        safe_to_retry=then.safe_to_retry and today.safe_to_retry,
+        timeout=min(then.timeout, today.timeout),
+    )
+
+
+def at_most_once(called: CalledTool) -> CalledTool:
+    """Return what is recorded of a tool as if running it twice did harm."""
+    facts = {name: value for name, value in called.facts.items() if name not in ("safe_to_retry", "attempts")}
+    return called.model_copy(update={"facts": facts})

@@ -1,0 +1,239 @@
+"""Webhooks: people are told of what waits for them, wherever they are; signed by the Standard Webhooks specification.
+
+A workflow asks for a notice when something begins to wait; this delivers it, and Temporal tries again.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+from urllib.parse import quote, urlsplit
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from standfast.errors import DefinitionError
+from standfast.extras import install
+from standfast.llm.refusals import seconds_to_wait, status_may_pass
+from standfast.messages import visible
+from standfast.temporal.activities.links import ApprovalLinks
+from standfast.temporal.wire import names
+from standfast.tools import check_choice
+
+KINDS = ("approval", "question", "unknown", "pause", "worker", "store")
+_TIMEOUT = 10.0  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """Where people are told of what waits: one POST each, tried again for a day until it is taken (status 2xx).
+
+    Those are told that a worker has when something begins to wait, and of the kinds that they want then.
+
+    Args:
+        name: tells it from the others; the host of `url`, if it is the only one there.
+        url: of https, or of http on this machine.
+        format: "json" is `{"type": "run.waiting", "timestamp", "data"}`, and data `{"workflow_id", "run_id", "kind",
+            "name", "message", "since", "deadline"?, "approvers"?, "tool"?, "arguments"?, "digest"?, "reminder"?,
+            "url"?, "decide_url"?}`, where "reminder" is for how many seconds it waits already. "slack" is what Slack
+            shows, and many others.
+        secret: signs it as the Standard Webhooks specification has it, by the headers `webhook-id`, `webhook-timestamp`
+            and `webhook-signature`. With the prefix `whsec_` what follows is base64.
+        kinds: which to tell of; see `pending`.
+        link: of a page where it can be decided, with `{workflow_id}` and `{run_id}`.
+        approval_links: for a webhook that reaches one person alone: notices of approvals have a "decide_url" then, by
+            which that person decides without signing in.
+
+    Raises:
+        DefinitionError: nothing could be sent there.
+        ImportError: httpx is not installed.
+    """
+
+    url: str = field(repr=False)  # in which there may be a secret, too
+    name: str = ""
+    format: Literal["json", "slack"] = "json"
+    secret: str | None = field(default=None, repr=False)
+    kinds: Sequence[str] = KINDS
+    link: str | None = None
+    approval_links: ApprovalLinks | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            import httpx  # noqa: F401  # now, and not when somebody should be told
+        except ImportError as error:
+            raise ImportError(f"Webhooks need httpx: {install('httpx')}") from error
+        parts = urlsplit(self.url)
+        local = parts.hostname in ("localhost", "127.0.0.1", "::1")
+        if not parts.hostname or parts.scheme not in (("http", "https") if local else ("https",)):
+            # Not the address, which may be a secret: who has it can post.
+            raise DefinitionError("webhook.url must be like 'https://example.com/hook'")
+        if not isinstance(self.name, str):
+            raise DefinitionError(f"webhook.name must be a text, got {type(self.name).__name__}")
+        object.__setattr__(self, "name", self.name or parts.hostname)
+        check_choice("webhook.format", self.format, ("json", "slack"))
+        for kind in self.kinds:
+            check_choice("webhook.kinds", kind, KINDS)
+        if self.secret is not None:
+            _key(self.secret)
+
+
+def _key(secret: str) -> bytes:
+    if not secret.startswith("whsec_"):
+        return secret.encode()
+    try:
+        return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+    except ValueError as error:
+        raise DefinitionError("webhook.secret: what follows whsec_ must be base64") from error
+
+
+def check_webhooks(given: Iterable[Webhook]) -> tuple[Webhook, ...]:
+    """Return the webhooks of a worker.
+
+    Raises:
+        DefinitionError: something among them is not one, or two have the same name.
+    """
+    webhooks = tuple(given)
+    for one in webhooks:
+        if not isinstance(one, Webhook):
+            raise DefinitionError(f"webhooks must be Webhooks, got {type(one).__name__}")
+        if sum(one.name == other.name for other in webhooks) > 1:
+            raise DefinitionError(f"webhooks: two are named '{one.name}'; give each a name=")
+    return webhooks
+
+
+class NoticeActivities:
+    """Tells people of what waits, for a worker with these webhooks."""
+
+    def __init__(self, webhooks: Sequence[Webhook]) -> None:
+        self._webhooks = webhooks
+
+    def all(self) -> list[Any]:
+        return [self.notify]
+
+    @activity.defn(name=names.NOTIFY)
+    async def notify(self, reference: dict[str, Any]) -> None:
+        """Deliver a notice to all webhooks of this worker that want its kind, to each once.
+
+        Who has been told is kept with the activity, by name, so that an attempt tells the others alone.
+        """
+        info = activity.info()
+        data = {"workflow_id": info.workflow_id, "run_id": info.workflow_run_id, **reference["item"]}
+        if "reminder" in reference:
+            data["reminder"] = reference["reminder"]
+        notice, failures = notice_id(info.workflow_id or "", reference), list[ApplicationError]()
+        settled = list(info.heartbeat_details[0]) if info.heartbeat_details else []
+        for webhook in self._webhooks:
+            if webhook.name in settled or data["kind"] not in webhook.kinds:
+                continue
+            try:
+                await _deliver(webhook, data, notice)
+            except ApplicationError as error:
+                failures.append(error)
+                if not error.non_retryable:
+                    continue
+            settled.append(webhook.name)
+            activity.heartbeat(settled)
+        if failures:
+            raise min(failures, key=_delay)
+
+
+def notice_id(workflow_id: str, reference: Mapping[str, Any]) -> str:
+    """Return what tells a notice from all others, however often it is sent."""
+    item = reference["item"]
+    what = [workflow_id, item["kind"], item["name"], item["since"], item.get("digest"), reference.get("reminder")]
+    return "msg_" + hashlib.blake2b(json.dumps(what).encode(), digest_size=16).hexdigest()
+
+
+def signature(secret: str, notice: str, timestamp: int, body: bytes) -> str:
+    """Return the header `webhook-signature`, by the Standard Webhooks specification."""
+    signed = f"{notice}.{timestamp}.".encode() + body
+    return "v1," + base64.b64encode(hmac.new(_key(secret), signed, hashlib.sha256).digest()).decode()
+
+
+async def _deliver(webhook: Webhook, data: Mapping[str, Any], notice: str) -> None:
+    import httpx
+
+    at = int(time.time())
+    body = json.dumps(_written(webhook, data, at), ensure_ascii=False).encode()
+    headers = {"Content-Type": "application/json", "webhook-id": notice, "webhook-timestamp": str(at)}
+    if webhook.secret is not None:
+        headers["webhook-signature"] = signature(webhook.secret, notice, at, body)
+    host = urlsplit(webhook.url).hostname  # the rest of the address may be a secret
+    try:
+        async with httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False) as client:
+            answer = await client.post(webhook.url, content=body, headers=headers)
+    except httpx.HTTPError as error:
+        raise _failure(f"The webhook at {host} gave no answer: {type(error).__name__}") from None
+    if not answer.is_success:
+        after = seconds_to_wait(answer.headers.get("Retry-After"), datetime.now(UTC))
+        raise _failure(
+            f"The webhook at {host} answered with status {answer.status_code}",
+            status_may_pass(answer.status_code),
+            after,
+        )
+
+
+def _delay(error: ApplicationError) -> tuple[bool, timedelta]:
+    """Sort failures by how soon another attempt may help."""
+    return error.non_retryable, error.next_retry_delay or timedelta()
+
+
+def _failure(text: str, passes: bool = True, after: float | None = None) -> ApplicationError:
+    return ApplicationError(
+        text,
+        type="WebhookError",
+        non_retryable=not passes,
+        next_retry_delay=None if after is None else timedelta(seconds=min(after, 3_600)),
+        category=ApplicationErrorCategory.BENIGN,
+    )
+
+
+def _written(webhook: Webhook, data: Mapping[str, Any], at: int) -> dict[str, Any]:
+    link = None
+    if webhook.link is not None:
+        link = webhook.link.replace("{workflow_id}", quote(data["workflow_id"], safe="")).replace(
+            "{run_id}", quote(data["run_id"], safe="")
+        )
+    links = webhook.approval_links
+    decide = None if links is None or data["kind"] != "approval" else links.to(data["workflow_id"], data)
+    if webhook.format == "slack":
+        return _for_slack(data, link, decide)
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+    urls = {name: url for name, url in (("url", link), ("decide_url", decide)) if url is not None}
+    return {"type": "run.waiting", "timestamp": stamp, "data": {**data, **urls}}
+
+
+def _for_slack(data: Mapping[str, Any], link: str | None, decide: str | None) -> dict[str, Any]:
+    """Return a message in Slack's form: a text for notifications, and blocks for the channel."""
+    run = _mrkdwn(data["workflow_id"])
+    head = f"{'Still waiting' if data.get('reminder') else 'Waiting'} for {data['kind']}: {_mrkdwn(data['message'])}"
+    fields = {
+        "Run": f"<{link}|{run}>" if link else run,
+        "Name": _mrkdwn(data["name"]),
+        "Tool": _mrkdwn(data.get("tool") or ""),
+        "Arguments": _mrkdwn(json.dumps(data["arguments"], ensure_ascii=False)) if "arguments" in data else "",
+        "Approvers": _mrkdwn(", ".join(data.get("approvers") or ())),
+        "Until": _mrkdwn(data.get("deadline") or ""),
+        "Decide": f"<{decide}|approve or reject>" if decide else "",
+    }
+    lines = [f"*{name}:* {value}" for name, value in fields.items() if value]
+    return {
+        "text": head[:_SLACK],
+        "blocks": [
+            {"type": "section", "text": {"type": "mrkdwn", "text": f"*{head[:_SLACK]}*"}},
+            {"type": "section", "text": {"type": "mrkdwn", "text": "\n".join(lines)[:_SLACK]}},
+        ],
+    }
+
+
+_SLACK = 2_900  # characters; Slack takes 3,000 in a block
+
+
+def _mrkdwn(text: str) -> str:
+    """Escape what Slack would take for its own: a link, or a call of everybody in the channel."""
+    return visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,99 @@
+"""Makes writes until the store takes them, and has people see those that take long."""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from temporalio import activity
+from temporalio.service import RPCError
+
+from standfast.errors import StoreError
+from standfast.messages import cut, error_text
+from standfast.temporal.wire import names
+
+T = TypeVar("T")
+
+_DELAYS = (0.05, 0.2, 0.5, 1.0)  # seconds between attempts at a write; the last goes on
+_LAST_TRIES = 5  # that a write still has when its activity has been cancelled
+_SAID = 2_000  # characters of why a store takes nothing
+
+
+async def surely(write: Callable[[], Awaitable[T]], *, tries: int | None = None) -> T:
+    """Await a write that does no harm when it is made twice, such as the result of an effect that is done.
+
+    A store that refuses is asked again, so often or for as long as the activity may take. If a cancel breaks the write
+    off, it is made again, to know.
+    """
+    left = tries
+    for attempt in itertools.count():
+        try:
+            return await write()
+        except asyncio.CancelledError:
+            left = _LAST_TRIES if left is None else left
+        except StoreError:
+            left = None if left is None else left - 1
+            if left is not None and left <= 0:
+                raise
+            try:
+                await asyncio.sleep(_DELAYS[min(attempt, len(_DELAYS) - 1)])
+            except asyncio.CancelledError:
+                left = _LAST_TRIES if left is None else left
+    raise AssertionError
+
+
+async def write_in_sight(write: Callable[[], Awaitable[T]], holder: str, patience: float) -> T:
+    """Await a write, by `surely`, of what would be lost if the activity gave it up; its run tells people after a while.
+
+    Args:
+        holder: by what the run knows the activity; see `names.holder`.
+        patience: seconds until the run is told, which then shows that until the activity ends.
+    """
+    since, why = datetime.now(UTC), "the store does not answer"
+
+    async def noted() -> T:
+        nonlocal why
+        try:
+            return await write()
+        except StoreError as error:
+            why = error_text(error)
+            raise
+
+    async def tell() -> None:
+        info = activity.info()
+        run = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
+        told = {"holder": holder, "message": cut(why, _SAID), "since": since.isoformat()}
+        with suppress(RPCError):  # the write goes on, shown or not
+            await run.signal(names.STORE_WAITS, told)
+
+    with AfterAWhile(tell, patience) as begun:
+        try:
+            return await surely(noted)
+        finally:
+            for telling in begun:
+                telling.cancel()
+
+
+A_WHILE = 0.5  # seconds; under load what is quick takes 0.1, and would pay for being slow
+
+
+class AfterAWhile:
+    """Begin something when a block has lasted for a while; yields its task once there is one."""
+
+    __slots__ = ("_begun", "_seconds", "_timer", "_work")
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]], seconds: float | None = None) -> None:
+        self._work, self._seconds = work, A_WHILE if seconds is None else seconds
+        self._begun: list[asyncio.Task[None]] = []
+
+    def __enter__(self) -> list[asyncio.Task[None]]:
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._begin)
+        return self._begun
+
+    def _begin(self) -> None:
+        self._begun.append(asyncio.ensure_future(self._work()))
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()

@@ -1,0 +1,1 @@
+"""What any process does with runs: starts them, looks at them, speaks to them."""

@@ -1,0 +1,55 @@
+"""Loads what people are asked to approve: the whole of it, where a history has only its beginning."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from standfast.agent_loop import GateRule
+from standfast.errors import InputError, StoreError
+from standfast.stores.protocol import Ledger
+from standfast.temporal.wire.references import gate_of
+from standfast.temporal.wire.turn_records import read_record
+
+
+def is_cut(item: Mapping[str, Any]) -> bool:
+    """Return whether an item of `pending` has only the beginning of the arguments that it asks about."""
+    return "reference" in item
+
+
+async def load_arguments(store: Ledger, item: Mapping[str, Any]) -> Any:
+    """Return all arguments of a call that waits for approval, which its `digest` covers.
+
+    An item of `pending` (or of a run's `status`) with arguments over 16 KB has 40 characters of them as a text in
+    `arguments`, and besides `size`, the bytes of all of them as JSON, and `reference`, `{"run_key", "turn",
+    "position"}`: where the store has them. Of every other item its `arguments` are returned, None if it has none.
+
+    Args:
+        store: of the worker that runs it.
+        item: one of `StandfastClient.pending`.
+
+    Raises:
+        InputError: the reference is none.
+        StoreError: the store does not have them, or has others than the digest of the item is of.
+    """
+    if not is_cut(item):
+        return item.get("arguments")
+    run, turn, position = _read(item["reference"])
+    kept = await store.load_reply(run, turn)
+    if kept is None:
+        raise StoreError(f"The arguments of call {item.get('name')} are not in this store: is it the worker's?")
+    record = read_record(run, turn, kept)
+    if position < len(record.calls):
+        gate = gate_of(record, record.calls[position].id)
+        if gate is not None and item.get("digest") in _digests(gate):
+            return gate["arguments"]
+    raise StoreError(f"What the store has of call {item.get('name')} is not what its digest is of: look at it again")
+
+
+def _read(reference: object) -> tuple[str, int, int]:
+    match reference:
+        case {"run_key": str(run), "turn": int(turn), "position": int(position)} if turn >= 0 <= position:
+            return run, turn, position
+    raise InputError(f"reference must have run_key, turn and position, got {reference!r:.200}")
+
+
+def _digests(gate: Mapping[str, Any]) -> list[str]:
+    return [gate["digest"], *(rule.digest for rule in GateRule.read(gate["rule"]).chain if rule.digest)]

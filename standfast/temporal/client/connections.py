@@ -1,0 +1,110 @@
+"""The way to a Temporal server, and what to do when none answers.
+
+Address, namespace, key and TLS are read by `temporalio.envconfig` alone, from TEMPORAL_* and TOML profiles, so that
+standfast, the `temporal` command and every other SDK mean the same server.
+"""
+
+import atexit
+import functools
+import gc
+import os
+import re
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from temporalio.client import Client, Plugin
+from temporalio.converter import DataConverter, PayloadCodec
+from temporalio.envconfig import ClientConfig, ClientConnectConfig
+
+from standfast.errors import InputError, StandfastError
+from standfast.temporal.client.converters import DATA_CONVERTER, with_codec
+
+DEFAULT_TARGET = "localhost:7233"  # as of the `temporal` command; envconfig has none
+_TCP_SECONDS = 10  # by default as long as the operating system tries, which is minutes
+
+
+async def connect(
+    target: str | None = None,
+    *,
+    namespace: str | None = None,
+    profile: str | None = None,
+    plugins: Sequence[Plugin] = (),
+    data_converter: DataConverter | None = None,
+    codec: PayloadCodec | str | None = None,
+    **options: Any,
+) -> Client:
+    """Connect to the Temporal server that the arguments, the environment or a profile name, in this order.
+
+    Args:
+        target: `host:port`; if nothing names one, `localhost:7233`.
+        profile: of the TOML file at TEMPORAL_CONFIG_FILE, or at Temporal's own place.
+        data_converter: reads and writes pydantic models if None.
+        codec: encodes what a history has, as by encryption, the messages of failures, too: a codec, or where it is, as
+            `module:attribute`; if None, that of STANDFAST_CODEC. Workers, the page and commands need the same.
+        options: further arguments of `Client.connect`.
+
+    Raises:
+        InputError: the profile, its file, the address or the codec cannot be used.
+        StandfastError: no server answers.
+    """
+    configured = _configured(profile)
+    found: dict[str, Any] = {"target_host": DEFAULT_TARGET, "connect_timeout": timedelta(seconds=_TCP_SECONDS)}
+    found |= configured
+    found |= {key: value for key, value in (("target_host", target), ("namespace", namespace)) if value is not None}
+    found |= {"plugins": plugins, "data_converter": with_codec(data_converter or DATA_CONVERTER, codec)} | options
+    where = f"{found['target_host']} ({_origin(target, configured)})"
+    exit_cleanly()
+    try:
+        return await Client.connect(**found)
+    except ValueError as error:
+        raise InputError(f"Cannot connect to {where}: {error}") from error
+    except RuntimeError as error:
+        raise StandfastError(
+            f"No Temporal server could be reached at {where}: {reason_of(str(error))}. "
+            "Start one with `standfast dev`, or set TEMPORAL_ADDRESS to the address of yours."
+        ) from error
+
+
+@functools.cache  # once a process
+def exit_cleanly() -> None:
+    """Let this process end with its own exit code, though it made a Temporal client.
+
+    Threads of the SDK's Rust core may still ask for the interpreter while it is torn down, and abort the process
+    with code 134 or 139 when all work is done (sdk-python#300). What they hold is collected first, and they are
+    given a moment. `os._exit` would cut off the exit handlers and buffers of everybody else.
+    """
+    atexit.register(_let_go)
+
+
+def _let_go() -> None:
+    with suppress(KeyboardInterrupt):  # it ends anyway
+        gc.collect()
+        time.sleep(0.05)
+
+
+def _configured(profile: str | None) -> ClientConnectConfig:
+    try:
+        return ClientConfig.load_client_connect_config(profile)
+    except (RuntimeError, OSError) as error:  # ConfigError is a RuntimeError, and a missing certificate an OSError
+        file = os.environ.get("TEMPORAL_CONFIG_FILE") or "temporalio/temporal.toml in your configuration folder"
+        lines = str(error).splitlines() or [""]
+        # A TOML error quotes the line between these two, which may be an API key.
+        reason = lines[0] if len(lines) == 1 else f"{lines[0]}: {lines[-1]}"
+        raise InputError(f"Temporal's configuration cannot be used ({file}, TEMPORAL_*): {reason}") from error
+
+
+def _origin(target: str | None, configured: ClientConnectConfig) -> str:
+    if target is not None:
+        return "as given"
+    if os.environ.get("TEMPORAL_ADDRESS"):
+        return "from TEMPORAL_ADDRESS"
+    return "from the profile" if "target_host" in configured else "the default"
+
+
+def reason_of(error: str) -> str:
+    """Return the innermost message of an error that Rust wrote as nested structures, or all of it."""
+    found: list[str] = re.findall(r'(?:message|error): "([^"]+)"', error)
+    return found[-1] if found else error

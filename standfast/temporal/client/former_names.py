@@ -1,0 +1,53 @@
+"""Finds the run of a key that was begun under another name of its pipeline: a key has one run."""
+
+from datetime import datetime
+
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from standfast.errors import SessionConflictError
+from standfast.pipelines import Pipeline
+from standfast.temporal.client.owners import check_owner
+from standfast.temporal.wire import names
+from standfast.temporal.wire.inputs import Owner
+
+
+async def check_new(client: Client, pipeline: Pipeline, workflow_id: str, name: str, who: Owner) -> None:
+    """Refuse a run whose key has one already that was begun, earlier, under another name of the pipeline.
+
+    Args:
+        workflow_id, name: of the run, which need not be there yet, and the name that it has in it.
+        who: starts it.
+
+    Raises:
+        SessionAccessDeniedError: the other is somebody else's.
+        SessionConflictError: naming the other.
+    """
+    key = names.session_of(name, workflow_id)
+    others = [other for other in pipeline.names if other != name]
+    if key is None or not others:
+        return
+    began = await _beginning(client, workflow_id)
+    for other in others:
+        run = names.workflow_id(other, key)
+        before = await _beginning(client, run)
+        if before is not None and (began is None or before < began):
+            await check_owner(client, run, None, key, who)
+            raise has_run(pipeline.name, key, run)
+
+
+def has_run(pipeline: str, key: str, workflow_id: str) -> SessionConflictError:
+    """Return what somebody is told who starts a run of a key once more."""
+    text = f"Pipeline {pipeline} has a run {key} already, in flight or ended: workflow {workflow_id}"
+    return SessionConflictError(f"{text}. To run it again give another run_key, and restart_of= to use what it did")
+
+
+async def _beginning(client: Client, workflow_id: str) -> datetime | None:
+    """Return when the first run of a workflow began, as far as the server knows; None if there is none."""
+    try:
+        described = await client.get_workflow_handle(workflow_id).describe()
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
+        return None
+    return described.start_time

@@ -1,0 +1,160 @@
+"""Reads what runs say of themselves: what waits for people, and how far they are.
+
+Any workflow may answer our queries with anything, and what is read here is shown to people, who decide on it. So it is
+read strictly, whoever asks for it; what cannot be read becomes one card that says so.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from standfast.errors import InputError
+from standfast.messages import explain
+from standfast.temporal.wire.limits import CHECKPOINT_BYTES, INLINE_BYTES, check_json
+
+_ITEMS = 1_000  # of a run
+_BYTES = 2 * CHECKPOINT_BYTES  # of all that a run says; Temporal lets no more through
+
+
+def _moment(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("must have a time zone")
+    return text
+
+
+_Name = Annotated[str, Field(max_length=2_000)]
+_Names = Annotated[list[_Name], Field(max_length=1_000)]
+_Text = Annotated[str, Field(max_length=INLINE_BYTES)]
+_Time = Annotated[str, Field(max_length=50), AfterValidator(_moment)]
+
+
+_STRICT = ConfigDict(frozen=True, strict=True, extra="forbid")
+_OPEN = ConfigDict(frozen=True, strict=True, extra="allow")  # with more that nobody is shown
+
+
+class Item(BaseModel):
+    """Something that waits, as `Waiting.plain` writes it."""
+
+    model_config = _STRICT
+
+    kind: Literal["question", "unknown", "approval", "pause", "worker", "store"]
+    name: _Name
+    message: _Text
+    since: _Time
+    deadline: _Time | None = None
+    digest: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    approvers: _Names | None = None
+    tool: _Name | None = None
+    arguments: Any = None
+    quorum: Annotated[int, Field(ge=1, le=1_000)] | None = None
+    approved_by: _Names | None = None
+    size: Annotated[int, Field(ge=0)] | None = None
+    reference: dict[str, Any] | None = None
+    can_skip: bool | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> "Item":
+        if self.kind == "approval" and self.digest is None:
+            raise ValueError("an approval needs its digest")
+        if (self.tool is None) != (self.arguments is None) or (self.quorum is None) != (self.approved_by is None):
+            raise ValueError("tool and arguments go together, and quorum and approved_by")
+        return self
+
+
+class _Usage(BaseModel):
+    model_config = _OPEN
+
+    input_tokens: int
+    output_tokens: int
+    cost: float | None = None
+
+
+class _Running(BaseModel):
+    model_config = _OPEN
+
+    tool: _Name
+
+
+class _State(BaseModel):
+    """How far a run is, as `status` says."""
+
+    model_config = _OPEN
+
+    status: _Name
+    run_key: _Name | None = None
+    turn: int | None = None
+    iterations: int | None = None
+    max_iterations: int | None = None
+    usage: _Usage | None = None
+    running: Annotated[list[_Name | _Running], Field(max_length=10_000)] = []
+    done: Annotated[list[_Name], Field(max_length=100_000)] = []
+    unheard: Annotated[list[_Text], Field(max_length=2_000)] = []
+    error: _Text | None = None
+
+
+class _Result(BaseModel):
+    """What a run came to; a pipeline's has outputs."""
+
+    model_config = _OPEN
+
+    status: _Name
+    run_key: _Name | None = None
+    iterations: int | None = None
+    usage: _Usage | None = None
+    response: str | None = None
+    outputs: dict[str, Any] | None = None
+    error: str | None = None
+    failed_step: _Name | None = None
+
+
+def read_items(found: object) -> list[dict[str, Any]]:
+    """Return what a run says that waits; what of it cannot be read is one item, of the kind "unreadable"."""
+    if not isinstance(found, list):
+        return [unreadable(f"it is a {type(found).__name__}, not a list")]
+    items, odd = [], []
+    for item in found[:_ITEMS]:
+        try:
+            check_json(item, "an item", INLINE_BYTES)
+            Item.model_validate(item)
+        except (InputError, ValidationError) as error:
+            odd.append(_why(error))
+        else:
+            items.append({name: value for name, value in item.items() if value is not None})
+    if len(found) > _ITEMS:
+        odd.append(f"{len(found):,} items, more than {_ITEMS:,}")
+    return [*items, *([unreadable(odd[0])] if odd else [])]
+
+
+def unreadable(why: str) -> dict[str, Any]:
+    """Return the item that stands for what a run says and nobody can read."""
+    return {"kind": "unreadable", "name": "", "message": f"what waits in this run cannot be read: {why[:500]}"}
+
+
+def read_state(found: object) -> dict[str, Any]:
+    """Return what a run says of itself, what waits in it as `read_items` has it.
+
+    Raises:
+        InputError: it is not what runs of ours say.
+    """
+    try:
+        check_json(found, "status", _BYTES)
+        _State.model_validate(found)
+    except (InputError, ValidationError) as error:
+        raise InputError(f"its status cannot be read: {_why(error)}") from error
+    state = cast("dict[str, Any]", found)
+    return {**state, "waiting": read_items(state.get("waiting", []))}
+
+
+def read_result(found: object) -> dict[str, Any]:
+    """Return what a run came to, if it is what runs of ours come to, else nothing: others' end with what they like."""
+    try:
+        check_json(found, "result", _BYTES)
+        _Result.model_validate(found)
+    except (InputError, ValidationError):
+        return {}
+    return cast("dict[str, Any]", found)
+
+
+def _why(error: InputError | ValidationError) -> str:
+    return explain(error) if isinstance(error, ValidationError) else str(error)

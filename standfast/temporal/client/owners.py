@@ -1,0 +1,87 @@
+"""Finds out whose a run is, by what it was started with, and keeps strangers from it.
+
+A history is read for that, since nobody changes it and no worker has to be alive. It protects an application that
+passes on who has signed in to it; whoever may write to the namespace itself can be anybody.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from temporalio.client import Client, WorkflowHandle
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from standfast.errors import InputError, SessionAccessDeniedError
+from standfast.messages import error_text
+from standfast.temporal.wire import names
+from standfast.temporal.wire.inputs import Owner, is_stranger
+
+Run = WorkflowHandle[Any, dict[str, Any]]
+_TRIES = 5  # to meet a run of the session that does not end just then
+
+
+async def start_or_say(
+    start: Callable[[], Awaitable[Run]],
+    client: Client,
+    workflow_id: str,
+    session: str,
+    said: dict[str, Any],
+    who: Owner,
+) -> Run:
+    """Start a run of a session, or say the message to the one that is in flight.
+
+    Raises:
+        SessionAccessDeniedError: that one is somebody else's.
+        WorkflowAlreadyStartedError: there is none in flight, and none may be started.
+    """
+    for _ in range(_TRIES):
+        with suppress(WorkflowAlreadyStartedError):
+            return await start()
+        if (run := await _said(client, workflow_id, session, said, who)) is not None:
+            return run
+    return await start()
+
+
+async def check_owner(client: Client, workflow_id: str, run_id: str | None, session: str, who: Owner) -> None:
+    """Refuse to tell a stranger more of the run of a session, or of a run key."""
+    if is_stranger(await owner_of(client, workflow_id, run_id), who):
+        raise SessionAccessDeniedError(session)
+
+
+async def owner_of(client: Client, workflow_id: str, run_id: str | None) -> Owner:
+    """Return whose a run is; nobody's if it was started for nobody.
+
+    Raises:
+        InputError: what it was started with cannot be read, so that nobody can tell.
+    """
+    handle = client.get_workflow_handle(workflow_id, run_id=run_id)
+    async for event in handle.fetch_history_events(page_size=1):
+        payloads = event.workflow_execution_started_event_attributes.input.payloads
+        try:
+            given: Sequence[Any] = await client.data_converter.decode(payloads)
+        except Exception as error:  # what another program has written, in the hands of whatever converter there is
+            raise InputError(f"Run {workflow_id}: its input cannot be decoded: {error_text(error)}") from error
+        data = given[0] if given and isinstance(given[0], dict) else {}
+        return data.get("user_id"), data.get("tenant_id")
+    return None, None
+
+
+async def _said(client: Client, workflow_id: str, session: str, said: dict[str, Any], who: Owner) -> Run | None:
+    """Say a message to the run of a session, and return its handle; None if it ends just now."""
+    try:
+        run = await client.get_workflow_handle(workflow_id).describe()
+        if run.close_time is not None:
+            return None
+        await check_owner(client, workflow_id, run.run_id, session, who)
+        # To this very run: the next one of the session may be another's. The run looks for itself, too.
+        speaker = {"from": {name: value for name, value in zip(("user_id", "tenant_id"), who, strict=True) if value}}
+        await client.get_workflow_handle(workflow_id, run_id=run.run_id).signal(
+            names.MESSAGE, {**said, **speaker}, rpc_timeout=timedelta(seconds=10)
+        )
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
+        return None
+    return WorkflowHandle(client, workflow_id, result_run_id=run.run_id, result_type=dict[str, Any])

@@ -1,0 +1,200 @@
+"""Replays a history and compares what it says with what this version would say: commands, and what they carry.
+
+A replay by the SDK alone compares the kinds of commands. Of what activities, children and the next run of a chain are
+told it sees nothing, though they are what a renamed key breaks.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from temporalio import workflow
+from temporalio.api.common.v1 import Payloads
+from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import WorkflowHistory
+from temporalio.converter import PayloadConverter
+from temporalio.plugin import SimplePlugin
+from temporalio.worker import (
+    ContinueAsNewInput,
+    ExecuteWorkflowInput,
+    Interceptor,
+    Replayer,
+    StartActivityInput,
+    StartChildWorkflowInput,
+    StartLocalActivityInput,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+    WorkflowOutboundInterceptor,
+)
+
+from standfast.temporal.client.connections import reason_of
+from standfast.temporal.client.converters import DATA_CONVERTER
+
+_SHOWN = 200  # characters of a value
+_LOCAL = "core_local_activity"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Something that a workflow said: an activity or child that it started, how it went on, what it returned.
+
+    Args:
+        told: what it gave along, as JSON; None where a history does not have it.
+    """
+
+    kind: str
+    name: str
+    told: Any
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.kind, self.name)))
+
+
+async def differences(history: WorkflowHistory, plugin: SimplePlugin, *, workflows: Sequence[type] = ()) -> list[str]:
+    """Return how a replay of a history differs from it: nothing if the run goes on as it began.
+
+    Args:
+        plugin: a `StandfastPlugin` with what the history's type stands for.
+        workflows: of the user's.
+    """
+    recorder = _Recorder()
+    replayer = Replayer(workflows=workflows, plugins=[plugin], interceptors=[recorder])
+    replayed = await replayer.replay_workflow(history, raise_on_replay_failure=False)
+    found = [] if replayed.replay_failure is None else [reason_of(str(replayed.replay_failure))]
+    return [*found, *_compared(list(_recorded(history)), recorder.said, is_whole=not found)]
+
+
+def _compared(before: list[Said], now: list[Said], *, is_whole: bool) -> Iterator[str]:
+    for kind in dict.fromkeys(said.kind for said in (*before, *now)):
+        then, today = ([said for said in given if said.kind == kind] for given in (before, now))
+        for number, (old, new) in enumerate(zip(then, today, strict=False), 1):
+            if old.name != new.name:
+                yield f"{kind} {number} was {old.name}, and now is {new.name}"
+                break  # those behind it are others, too
+            if old.told is not None and old.told != new.told:
+                yield f"{old} ({number}): {_difference(old.told, new.told, '')}"
+        else:
+            if is_whole and len(today) < len(then):
+                yield f"{then[len(today)]} ({len(today) + 1}) is missing now"
+
+
+def _difference(old: Any, new: Any, path: str) -> str:
+    """Say where two values differ first."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in (*old, *(key for key in new if key not in old)):
+            here = f"{path}.{key}" if path else str(key)
+            if key not in new:
+                return f"{here} was {_shown(old[key])}, and is not there now"
+            if key not in old:
+                return f"{here} was not there, and now is {_shown(new[key])}"
+            if old[key] != new[key]:
+                return _difference(old[key], new[key], here)
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, (one, other) in enumerate(zip(old, new, strict=True)):
+            if one != other:
+                return _difference(one, other, f"{path}[{index}]")
+    return f"{path or 'it'} was {_shown(old)}, and now is {_shown(new)}"
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+# --- what a history has ---
+
+
+def _recorded(history: WorkflowHistory) -> Iterator[Said]:
+    # A replay gives a run that was reset the id of the run before, by which activities find what they need: told the
+    # run key only where it is another one, they are told more in the history.
+    untold = {"run": history.run_id} if any(map(_is_reset, history.events)) else {}
+    for event in history.events:
+        match event.event_type:
+            case EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+                activity = event.activity_task_scheduled_event_attributes
+                told = [_without(untold, one) for one in _read(activity.input)]
+                yield Said("activity", activity.activity_type.name, told)
+            case EventType.EVENT_TYPE_MARKER_RECORDED:
+                marker = event.marker_recorded_event_attributes
+                if marker.marker_name == _LOCAL:
+                    data = json.loads(marker.details["data"].payloads[0].data)
+                    yield Said("local activity", data["activity_type"], None)
+            case EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED:
+                child = event.start_child_workflow_execution_initiated_event_attributes
+                yield Said("child", child.workflow_type.name, [child.workflow_id, *_read(child.input)])
+            case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW:
+                new = event.workflow_execution_continued_as_new_event_attributes
+                yield Said("next run", "", _read(new.input))
+            case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
+                yield Said("result", "", _read(event.workflow_execution_completed_event_attributes.result))
+
+
+def _is_reset(event: HistoryEvent) -> bool:
+    cause = event.workflow_task_failed_event_attributes.cause
+    return cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW
+
+
+def _without(items: Mapping[str, Any], value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {key: one for key, one in value.items() if key not in items or items[key] != one}
+
+
+def _read(payloads: Payloads) -> list[Any]:
+    return [_plain(value) for value in DATA_CONVERTER.payload_converter.from_payloads(payloads.payloads)]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as it is read from a history."""
+    converter: PayloadConverter = DATA_CONVERTER.payload_converter
+    (payload,) = converter.to_payloads([value])
+    return converter.from_payloads([payload])[0]
+
+
+# --- what a replay says ---
+
+
+class _Recorder(Interceptor):
+    """Notes what a workflow says while it is replayed."""
+
+    def __init__(self) -> None:
+        self.said: list[Said] = []
+
+    def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:  # noqa: A002
+        said = self.said
+
+        class Inbound(WorkflowInboundInterceptor):
+            def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+                super().init(_Noting(outbound, said))
+
+            async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:  # noqa: A002
+                result = await super().execute_workflow(input)
+                said.append(Said("result", "", [_plain(result)]))
+                return result
+
+        return Inbound
+
+
+class _Noting(WorkflowOutboundInterceptor):
+    def __init__(self, outbound: WorkflowOutboundInterceptor, said: list[Said]) -> None:
+        super().__init__(outbound)
+        self._said = said
+
+    def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:  # noqa: A002
+        self._said.append(Said("activity", input.activity, [_plain(one) for one in input.args]))
+        return super().start_activity(input)
+
+    def start_local_activity(self, input: StartLocalActivityInput) -> workflow.ActivityHandle[Any]:  # noqa: A002
+        self._said.append(Said("local activity", input.activity, None))
+        return super().start_local_activity(input)
+
+    async def start_child_workflow(self, input: StartChildWorkflowInput) -> workflow.ChildWorkflowHandle[Any, Any]:  # noqa: A002
+        told = [input.id, *(_plain(one) for one in input.args)]
+        self._said.append(Said("child", input.workflow, told))
+        return await super().start_child_workflow(input)
+
+    def continue_as_new(self, input: ContinueAsNewInput) -> NoReturn:  # noqa: A002
+        self._said.append(Said("next run", "", [_plain(one) for one in input.args]))
+        super().continue_as_new(input)

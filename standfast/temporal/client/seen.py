@@ -1,0 +1,323 @@
+"""How runs look from outside: what the server lists of one, how far it says it is, what it came to."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.failure.v1 import Failure
+from temporalio.client import (
+    Client,
+    WorkflowExecution,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowHistoryEventFilterType,
+    WorkflowQueryFailedError,
+)
+from temporalio.exceptions import FailureError, TerminatedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from standfast.errors import InputError, StandfastError
+from standfast.messages import error_text
+from standfast.temporal.client.items import read_items, read_state
+from standfast.temporal.wire import names
+
+_PATIENCE = timedelta(seconds=5)  # for an answer of a worker; there may be none
+_KNOWN = 2.0  # seconds, for one that says whether a run is ours
+_BEGINS = 1.0  # seconds that a worker has to begin a run, where somebody waits to see it begin
+_EVERY = 0.3  # seconds between two looks at a run
+_MEMOS = {names.AGENT_MEMO, names.PIPELINE_MEMO}
+_ATTRIBUTES = {names.STATUS_ATTRIBUTE, names.WAITING_ATTRIBUTE, names.SESSION_ATTRIBUTE}
+_BY_TEMPORAL = {"failed": "Failed", "terminated": "Terminated", "timed-out": "TimedOut"}  # ends that no run can tell
+DONE = ("complete",)  # what a run ends with that went well
+
+
+def runs_query(
+    *,
+    status: str | None = None,
+    waiting: bool = False,
+    kind: str | None = None,
+    session: str | None = None,
+    tenant: str | None = None,
+    group: str | None = None,
+    query: str | None = None,
+) -> str:
+    """Return what finds runs, in Temporal's list filter language.
+
+    Args:
+        status: "running", "waiting", "paused", or how runs ended.
+        waiting: for a person or a worker.
+        kind: name of an agent or a pipeline.
+        group: of approvers, whom they ask now.
+        query: further conditions in that language.
+
+    Raises:
+        InputError: a name or id has characters that none has, such as NUL, for which some servers try again and again.
+    """
+    by = "ExecutionStatus" if status in _BY_TEMPORAL else names.STATUS_ATTRIBUTE
+    wanted = {
+        by: _BY_TEMPORAL.get(status or "", status),
+        "WorkflowType": kind,
+        names.SESSION_ATTRIBUTE: session,
+        names.TENANT_ATTRIBUTE: tenant,
+        names.GROUP_ATTRIBUTE: group,
+    }
+    parts = [f"{name} = {quoted(value)}" for name, value in wanted.items() if value is not None]
+    if waiting:
+        parts.append(f"{names.WAITING_ATTRIBUTE} IS NOT NULL AND ExecutionStatus = 'Running'")
+    if status is None and kind is None and query is None:  # else it is said which, also such as failed at their input
+        parts.insert(0, f"{names.STATUS_ATTRIBUTE} IS NOT NULL")
+    return " AND ".join([*parts, *([f"({query})"] if query else [])])
+
+
+def quoted(value: str) -> str:
+    """Return a text as it stands in a filter.
+
+    Raises:
+        InputError: no filter can have it.
+    """
+    if not value.isprintable():
+        raise InputError(f"A filter is a line of text, got {value!r:.80}")
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def listed(run: WorkflowExecution) -> dict[str, Any]:
+    """Return what the server lists of a run, as JSON data."""
+    attributes = {pair.key.name: pair.value for pair in run.typed_search_attributes}
+    ended = run.status is not None and run.status.name != "RUNNING"
+    status = str(attributes.get(names.STATUS_ATTRIBUTE) or "running")
+    if ended and status in ("running", "waiting", "paused"):  # it did not get to say how
+        status = str(run.status and run.status.name.lower())
+    deadline = attributes.get(names.DEADLINE_ATTRIBUTE)
+    found = {
+        "workflow_id": run.id,
+        "run_id": run.run_id,
+        "first_run_id": run.raw_info.first_run_id or run.run_id,
+        "type": run.workflow_type,
+        "status": status,
+        "waiting": [] if ended else list(attributes.get(names.WAITING_ATTRIBUTE) or ()),
+        "session_id": attributes.get(names.SESSION_ATTRIBUTE),
+        "parent": run.parent_id,
+        "tenant_id": attributes.get(names.TENANT_ATTRIBUTE),
+        "deadline": _time(deadline if isinstance(deadline, datetime) else None),
+        "started": _time(run.start_time),
+        "closed": _time(run.close_time),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _time(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat(timespec="seconds")
+
+
+async def looked_at(client: Client, workflow_id: str) -> dict[str, Any]:
+    """Return all that is known of a run: what is listed, its `state`, and its `result` or `error` if it has ended;
+    the `failed_step` of a pipeline that failed with an error.
+
+    What is tried again stands in `retries`, with why it failed before.
+
+    Raises:
+        InputError: there is none, or it is another program's.
+    """
+    run = await our_run(client, workflow_id)
+    seen = listed(run)
+    if "closed" in seen:
+        return seen | await _end(client, workflow_id, run.run_id)
+    tried = [item for item in run.raw_description.pending_activities if item.attempt > 1]
+    if retries := [await _retry(client, item) for item in tried]:
+        seen["retries"] = retries
+    try:
+        return seen | {"state": await _state(client, workflow_id, seen["status"])}
+    except StandfastError as error:
+        return seen | {"unreachable": str(error)}
+
+
+async def _retry(client: Client, pending: Any) -> dict[str, Any]:
+    failure = Failure()
+    failure.CopyFrom(pending.last_failure)
+    try:
+        decoded = await client.data_converter.decode_failure(failure)
+        error = decoded.message if isinstance(decoded, FailureError) else str(decoded)
+    except StandfastError as wrong:  # with the codec
+        error = str(wrong)
+    return {"activity": pending.activity_type.name, "attempt": pending.attempt, "error": error}
+
+
+async def described(client: Client, workflow_id: str) -> WorkflowExecutionDescription:
+    """Return what the server knows of a run.
+
+    Raises:
+        InputError: there is none.
+    """
+    try:
+        return await client.get_workflow_handle(workflow_id).describe()
+    except (RPCError, UnicodeEncodeError) as error:  # no run has an id of lone surrogates
+        if isinstance(error, RPCError) and error.status not in (
+            RPCStatusCode.NOT_FOUND,
+            RPCStatusCode.INVALID_ARGUMENT,
+        ):
+            raise
+        raise InputError(
+            f"There is no run {workflow_id!r} in namespace {client.namespace}; `standfast ls` lists those that are"
+        ) from error
+
+
+def looks_ours(run: WorkflowExecutionDescription) -> bool:
+    """Whether standfast has started a run, or found a place for it in the list of runs."""
+    info = run.raw_info
+    return bool(info.memo.fields.keys() & _MEMOS or info.search_attributes.indexed_fields.keys() & _ATTRIBUTES)
+
+
+async def our_run(client: Client, workflow_id: str) -> WorkflowExecutionDescription:
+    """Return what the server knows of a run of ours.
+
+    Ours is what standfast has started or found a place for in the list of runs, and what answers as only runs of ours
+    and workflows with an `approval` do.
+
+    Raises:
+        InputError: there is none, or it is another program's.
+    """
+    run = await described(client, workflow_id)
+    if looks_ours(run):
+        return run
+    handle = client.get_workflow_handle(workflow_id, run_id=run.run_id)
+    try:
+        async with asyncio.timeout(_KNOWN):  # of an RPC, the SDK tries again when its own time is over
+            await handle.query(names.OUTCOME, "")
+    except (RPCError, WorkflowQueryFailedError, TimeoutError) as error:
+        why = "no worker answers for it" if isinstance(error, TimeoutError) else str(error)
+        what = f"Workflow {workflow_id}, of type {run.workflow_type}, is not known as a run of standfast"
+        raise InputError(f"{what} ({why}); the `temporal` command looks after others") from error
+    return run
+
+
+async def next_run(client: Client, workflow_id: str, run_id: str) -> str | None:
+    """Return the run that goes on from one that has continued as new, or was reset; itself if it is not over."""
+    run, last = client.get_workflow_handle(workflow_id, run_id=run_id), client.get_workflow_handle(workflow_id)
+    over, latest = await run.describe(), await last.describe()
+    if over.status == WorkflowExecutionStatus.RUNNING:
+        return run_id
+    if over.status == WorkflowExecutionStatus.CONTINUED_AS_NEW:
+        closing = run.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT)
+        async for event in closing:
+            return event.workflow_execution_continued_as_new_event_attributes.new_execution_run_id
+    is_reset = over.status == WorkflowExecutionStatus.TERMINATED and latest.run_id != run_id
+    return latest.run_id if is_reset and latest.raw_info.first_run_id == over.raw_info.first_run_id else None
+
+
+async def end_of(client: Client, workflow_id: str) -> dict[str, Any]:
+    """Wait for a run's result. A reset ends a run for Temporal, and another goes on from it: then for that one's.
+
+    Raises:
+        WorkflowFailureError: it failed, or was cancelled or terminated.
+    """
+    run_id: str | None = (await client.get_workflow_handle(workflow_id).describe()).run_id
+    while True:
+        try:
+            result: dict[str, Any] = await client.get_workflow_handle(workflow_id, run_id=run_id).result()
+        except WorkflowFailureError as error:
+            if not isinstance(error.cause, TerminatedError):
+                raise
+            if (run_id := await next_run(client, workflow_id, str(run_id))) is None:
+                raise
+        else:
+            return result
+
+
+async def cancelled_end(client: Client, workflow_id: str) -> None:
+    """Cancel a run that is not over, and wait for its end."""
+    with suppress(RPCError):  # it has ended
+        await client.get_workflow_handle(workflow_id).cancel()
+    with suppress(WorkflowFailureError):
+        await end_of(client, workflow_id)
+
+
+async def failed_at_once(client: Client, workflow_id: str) -> dict[str, Any] | None:
+    """Return a new run, as `looked_at` does, if its first workflow task failed it; None if it goes on.
+
+    That task reads the input, so that a wrong one fails there, some 10 ms after the start. What a task comes to stands
+    in the history at once.
+
+    Raises:
+        TimeoutError: no worker has begun the run within a second.
+    """
+    events = client.get_workflow_handle(workflow_id).fetch_history_events(wait_new_event=True)
+    async with asyncio.timeout(_BEGINS):
+        while True:
+            await events.fetch_next_page()
+            kinds = {event.event_type for event in events.current_page or ()}
+            if EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED in kinds or events.next_page_token is None:
+                break
+    failed = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED in kinds
+    return await looked_at(client, workflow_id) if failed else None
+
+
+async def cancel_run(client: Client, workflow_id: str, *, by: str | None = None) -> None:
+    """Cancel a run; its history says by whom.
+
+    Raises:
+        InputError: there is none, it is another program's, or it has ended.
+    """
+    if (await our_run(client, workflow_id)).close_time is not None:
+        raise InputError(f"Run {workflow_id} has ended already")
+    await client.get_workflow_handle(workflow_id).cancel(reason="" if by is None else f"cancelled by {by}")
+
+
+async def _state(client: Client, workflow_id: str, listed_as: str) -> dict[str, Any]:
+    handle = client.get_workflow_handle(workflow_id)
+    try:
+        try:
+            return read_state(await answer(handle, names.STATUS, _PATIENCE))
+        except InputError:  # a user's own workflow with a status of its own, beside a gate of ours
+            return {"status": listed_as, "waiting": read_items(await answer(handle, names.PENDING, _PATIENCE))}
+    except (RPCError, WorkflowQueryFailedError) as error:
+        raise StandfastError(f"No worker answers for run {workflow_id}: {error}") from error
+
+
+async def answer(handle: WorkflowHandle[Any, Any], query: str, patience: timedelta) -> Any:
+    """Return what a workflow answers, whatever it is.
+
+    Raises:
+        InputError: it cannot be decoded.
+    """
+    try:
+        return await handle.query(query, rpc_timeout=patience)
+    except (RPCError, WorkflowQueryFailedError):
+        raise
+    except Exception as error:  # what another program has written, in the hands of whatever converter there is
+        raise InputError(f"its answer to {query} cannot be decoded: {error_text(error)}") from error
+
+
+async def _end(client: Client, workflow_id: str, run_id: str) -> dict[str, Any]:
+    try:
+        return {"result": await client.get_workflow_handle(workflow_id, run_id=run_id).result()}
+    except WorkflowFailureError as error:
+        details = getattr(error.cause, "details", ())
+        step = details[0].get("failed_step") if details and isinstance(details[0], dict) else None
+        return {"error": str(error.cause)} | ({} if step is None else {"failed_step": step})
+    except StandfastError as error:  # what it ended with cannot be read
+        return {"error": str(error)}
+
+
+async def watched(client: Client, workflow_id: str) -> AsyncIterator[dict[str, Any]]:
+    """Yield a run whenever it looks otherwise than before, the last time when it has ended."""
+    before: Mapping[str, Any] | None = None
+    while True:
+        now = await looked_at(client, workflow_id)
+        if now != before:
+            yield now
+            before = now
+        if "closed" in now:
+            return
+        await asyncio.sleep(_EVERY)
+
+
+def outcome(seen: Mapping[str, Any]) -> str:
+    """Return how a run ended: its own word for it, or Temporal's."""
+    result = seen.get("result")
+    return str(result["status"]) if isinstance(result, dict) and "status" in result else str(seen["status"])

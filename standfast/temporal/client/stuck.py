@@ -1,0 +1,93 @@
+"""Finds runs whose workflow task fails again and again, and says how they are rescued."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from standfast.temporal.wire import names
+
+_REPORTED = "TemporalReportedProblems IS NOT NULL AND ExecutionStatus = 'Running'"
+# A server sets the attribute after five failed tasks, some 50 s; until then the last events say it.
+_RECENT = f"{names.STATUS_ATTRIBUTE} IS NOT NULL AND ExecutionStatus = 'Running'"
+_UPDATE = "Update machine does not handle this event"
+_AT = re.compile(r"HistoryEvent\(id: (\d+)")
+_LEFT_OUT = (
+    WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND,
+    WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_FORCE_CLOSE_COMMAND,
+    WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A run that does not go on by itself.
+
+    Args:
+        why: its workflow task fails.
+        reset_to: the event before an update that was written where no replay expects it; None if it is something else.
+    """
+
+    workflow_id: str
+    run_id: str
+    why: str
+    reset_to: int | None = None
+
+    @property
+    def rescue(self) -> str:
+        """What to do about it."""
+        if self.reset_to is None:
+            return "a worker with the code that began it takes it further; see docs/temporal.md, Runs that are stuck"
+        run = f"--workflow-id {shlex.quote(self.workflow_id)} --run-id {self.run_id}"
+        return f"temporal workflow reset {run} --event-id {self.reset_to} --reason 'an update beside a query'"
+
+
+async def find_stuck(client: Client, task_queue: str, limit: int) -> list[Stuck]:
+    """Return runs of a task queue that are stuck: of those that the server reports, and of the last in flight."""
+    found: dict[str, Stuck] = {}
+    for query in (_REPORTED, _RECENT):
+        try:
+            runs = [run async for run in client.list_workflows(query, limit=limit)]
+        except RPCError as error:
+            if query is _REPORTED and error.status == RPCStatusCode.INVALID_ARGUMENT:
+                continue  # an older server, which has no such attribute
+            raise
+        for run in runs:
+            if run.task_queue != task_queue or run.run_id in found:
+                continue
+            if (stuck := await _look(client, run.id, run.run_id)) is not None:
+                found[run.run_id] = stuck
+    return list(found.values())
+
+
+async def _look(client: Client, workflow_id: str, run_id: str) -> Stuck | None:
+    handle = client.get_workflow_handle(workflow_id, run_id=run_id)
+    try:
+        if (await handle.describe()).raw_description.pending_workflow_task.attempt < 2:
+            return None
+        return stuck_of(workflow_id, run_id, [event async for event in handle.fetch_history_events()])
+    except RPCError:  # it has ended meanwhile
+        return None
+
+
+def stuck_of(workflow_id: str, run_id: str, history: Sequence[HistoryEvent]) -> Stuck | None:
+    """Return why a run is stuck, by its history, or None if its last workflow task has not failed."""
+    tasks = (EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED, EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED)
+    last = next((event for event in reversed(history) if event.event_type in tasks), None)
+    if last is None or last.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+        return None
+    failed = last.workflow_task_failed_event_attributes
+    if failed.cause in _LEFT_OUT:
+        return None
+    why, at = failed.failure.message, _AT.search(failed.failure.message)
+    if _UPDATE not in why or at is None:
+        return Stuck(workflow_id, run_id, why)
+    before = takewhile(lambda event: event.event_id < int(at[1]), history)
+    done = [event.event_id for event in before if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED]
+    return Stuck(workflow_id, run_id, why, done[-1] if done else None)

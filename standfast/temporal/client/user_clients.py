@@ -1,0 +1,86 @@
+"""Speaks to the runs of one user: what an application gives those who have signed in to it."""
+
+from typing import Any, Literal
+
+from temporalio.client import Client
+
+from standfast.checkpoints import Checkpoint
+from standfast.errors import InputError, SessionAccessDeniedError
+from standfast.local.inputs import Images
+from standfast.stores.protocol import check_tenant_id
+from standfast.temporal.client.clients import StandfastClient
+from standfast.temporal.client.owners import owner_of
+from standfast.temporal.client.seen import cancel_run, described, looks_ours
+from standfast.temporal.wire.inputs import Owner
+
+
+class UserClient:
+    """Speaks to the runs of one user, for an application that lets its users do so; `StandfastClient` speaks to all.
+
+    A run of somebody else raises `SessionAccessDeniedError`, as one does that is not there. Everything else is as in
+    `StandfastClient`; who decides, answers and speaks is the user.
+
+    Args:
+        user_id, tenant_id: who has signed in to the application.
+    """
+
+    def __init__(self, client: Client, *, user_id: str | None, tenant_id: str | None = None) -> None:
+        if user_id is None and tenant_id is None:
+            raise InputError("UserClient needs a user_id or a tenant_id: StandfastClient speaks to the runs of all")
+        self._client, self._people = client, StandfastClient(client)
+        self._who: Owner = (user_id, check_tenant_id(tenant_id))
+
+    async def result(self, workflow_id: str) -> dict[str, Any]:
+        """Wait for a run's end and return its result."""
+        await self._check(workflow_id)
+        return await self._people.result(workflow_id)
+
+    async def status(self, workflow_id: str) -> dict[str, Any]:
+        """Return how far a run is, what it waits for, and what messages it could not use."""
+        await self._check(workflow_id)
+        return await self._people.status(workflow_id)
+
+    async def pending(self, workflow_id: str) -> list[dict[str, Any]]:
+        """Return what of a run waits for a person."""
+        await self._check(workflow_id)
+        return await self._people.pending(workflow_id)
+
+    async def message(self, workflow_id: str, text: str, *, images: Images = ()) -> None:
+        """Say something to a run."""
+        await self._check(workflow_id)
+        await self._people.message(workflow_id, text, images=images, by=self._who[0])
+
+    async def answer(self, workflow_id: str, text: str, *, tool_call_id: str | None = None) -> None:
+        """Answer a question."""
+        await self._check(workflow_id)
+        await self._people.answer(workflow_id, text, tool_call_id=tool_call_id, by=self._who[0])
+
+    async def export(self, workflow_id: str) -> Checkpoint:
+        """Return a run as a checkpoint."""
+        await self._check(workflow_id)
+        return await self._people.export(workflow_id)
+
+    async def cancel(self, workflow_id: str) -> None:
+        """Cancel a run."""
+        await self._check(workflow_id)
+        await cancel_run(self._client, workflow_id)
+
+    async def decide(
+        self, workflow_id: str, gate: str, decision: Literal["approve", "reject"], *, comment: str | None = None,
+        digest: str | None = None, edit: Any = None,
+    ) -> None:  # fmt: skip
+        """Approve or reject at a gate of a run of one's own tenant: whose it is does not say who may decide."""
+        await self._check(workflow_id, any_user=True)
+        await self._people.decide(
+            workflow_id, gate, decision, by=self._who[0], comment=comment, digest=digest, edit=edit
+        )
+
+    async def _check(self, workflow_id: str, *, any_user: bool = False) -> None:
+        """Refuse a run that is somebody else's, or none of ours."""
+        try:
+            run = await described(self._client, workflow_id)
+            user, tenant = await owner_of(self._client, workflow_id, run.run_id)
+        except InputError:
+            raise SessionAccessDeniedError(workflow_id) from None
+        if not looks_ours(run) or tenant != self._who[1] or (not any_user and user != self._who[0]):
+            raise SessionAccessDeniedError(workflow_id)

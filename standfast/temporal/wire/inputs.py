@@ -1,0 +1,193 @@
+"""Inputs of workflows, and what users say to them, as JSON. Whatever is read here may be junk."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from standfast.errors import DefinitionError, InputError
+from standfast.messages import Image, Message, read_images
+from standfast.stores.protocol import check_session_id, check_tenant_id, session_id_of, session_key_of
+from standfast.temporal.wire.limits import CHECKPOINT_BYTES, check_json, read_fields
+from standfast.tools import check_count
+
+Owner = tuple[str | None, str | None]
+"""A user's id and a tenant's."""
+
+
+def is_stranger(owner: Owner, who: Owner) -> bool:
+    """Whether a run is somebody else's; one that is nobody's is anybody's."""
+    return any(has not in (None, given) for has, given in zip(owner, who, strict=True))
+
+
+Said = str | dict[str, Any]
+"""What a user said: text, or `{"text", "images"?, "by"?, "id"?}`; by the id the store keeps it until it was heard."""
+
+
+def said_by_user(text: str, images: tuple[Image, ...] | None = None, by: str | None = None) -> Said:
+    """Return what a history has of a user's message."""
+    if images is None and by is None:
+        return text
+    plain = None if images is None else [image.model_dump() for image in images]
+    return {"text": text} | {name: value for name, value in (("images", plain), ("by", by)) if value is not None}
+
+
+def with_id(said: Said, message_id: str) -> Said:
+    """Return a message with what the store keeps it by."""
+    return {"text": said, "id": message_id} if isinstance(said, str) else {**said, "id": message_id}
+
+
+def said_id(said: Said) -> str | None:
+    """Return by what the store keeps a message, or None if it does not."""
+    return None if isinstance(said, str) else said.get("id")
+
+
+def user_message(said: Said) -> Message:
+    """Read what `said_by_user` returned."""
+    if isinstance(said, str):
+        return Message(role="user", content=said)
+    return Message(role="user", content=said["text"], images=said.get("images"), by=said.get("by"), id=said.get("id"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentInput:
+    """The input of an agent's workflow, one JSON object.
+
+    Args:
+        message: what the user says.
+        images: beside it, each `{"url"}` or `{"data", "media_type"}`.
+        session_id: the conversation; that of the workflow id `<agent>/<session_id>`, or of a tenant's
+            `<agent>/@<tenant_id>/<session_id>`, by default.
+        user_id, tenant_id: who says it; must be the session's owner.
+        max_iterations: instead of the agent's own.
+        instance_id: what `ctx.agent.id` is.
+        checkpoint: a run to go on with, instead of a message.
+        call: the call that an agent was started for, as `{"run", "turn", "position"}`: its arguments are the input.
+        step: the step of a pipeline that it was started for, as `{"run", "path"}`: its message is the input.
+        depth: how many agents stand above.
+        max_tokens: what is left of their budget.
+        asks_caller: end with status "interrupted" where the agent would ask a person; its caller asks instead.
+        carried: the state of the run that continues as new.
+    """
+
+    message: str | None = None
+    images: list[Any] | None = None
+    session_id: str | None = None
+    user_id: str | None = None
+    tenant_id: str | None = None
+    max_iterations: int | None = None
+    instance_id: str | None = None
+    checkpoint: dict[str, Any] | None = None
+    call: dict[str, Any] | None = None
+    step: dict[str, Any] | None = None
+    depth: int | None = None
+    max_tokens: int | None = None
+    asks_caller: bool | None = None
+    carried: dict[str, Any] | None = None
+
+    @classmethod
+    def read(cls, data: object) -> "AgentInput":
+        """Read what a workflow was started with.
+
+        Raises:
+            InputError: saying what cannot be used.
+        """
+        given = read_fields({} if data is None else data, "The input", _INPUT, own=_OWN)
+        if "images" in given and "message" not in given:
+            raise InputError("The input: images go with a message")
+        read_images(given.get("images", ()), CHECKPOINT_BYTES)
+        if "session_id" in given:
+            check_session_id(given["session_id"])
+        check_tenant_id(given.get("tenant_id"))
+        for name in ("user_id", "instance_id"):
+            if given.get(name) == "":
+                raise InputError(f"The input: {name} must not be empty; leave it out")
+        if "call" in given:
+            call = read_fields(given["call"], "The input: call", {"run": str, "turn": int, "position": int})
+            if len(call) < 3:
+                raise InputError("The input: call must have run, turn and position")
+        if "step" in given and len(read_fields(given["step"], "The input: step", {"run": str, "path": str})) < 2:
+            raise InputError("The input: step must have run and path")
+        for name in ("max_iterations", "max_tokens"):
+            try:
+                check_count(name, given.get(name, 1), 1)
+            except DefinitionError as error:
+                raise InputError(f"The input: {error}") from error
+        return cls(**given)
+
+    def session_key(self, named: str | None) -> str | None:
+        """Return the key of the session: the given one, or the one that the workflow's id names, or None.
+
+        Raises:
+            InputError: that one is another tenant's.
+        """
+        if self.session_id is not None or named is None:
+            return None if self.session_id is None else session_key_of(self.tenant_id, self.session_id)
+        if not named.startswith("@"):
+            return session_key_of(self.tenant_id, named)
+        if named != session_key_of(self.tenant_id, session_id_of(named)):
+            raise InputError(f"The input: the workflow's id names a session of another tenant than {self.tenant_id}")
+        return named
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON, without what is absent."""
+        return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineInput:
+    """The input of a pipeline's workflow, one JSON object.
+
+    Args:
+        input: of the pipeline, read by its type.
+        user_id, tenant_id: who starts it.
+        restart: an earlier run of the same user's, as `{"run": <its run key>, "from": <step>}`: what its steps before
+            that one came to is used again, and its input if none is given.
+        carried: the state of the run that continues as new.
+    """
+
+    input: Any = None
+    user_id: str | None = None
+    tenant_id: str | None = None
+    restart: dict[str, Any] | None = None
+    carried: dict[str, Any] | None = None
+
+    @classmethod
+    def read(cls, data: object) -> "PipelineInput":
+        """Read what a workflow was started with.
+
+        Raises:
+            InputError: saying what cannot be used.
+        """
+        known = {"input": object, "user_id": str, "tenant_id": str, "restart": dict, "carried": dict}
+        given = read_fields({} if data is None else data, "The input", known, own=("carried",))
+        check_json(given.get("input"), "The input: input")
+        if "restart" in given:
+            restart = given["restart"] = read_fields(given["restart"], "The input: restart", {"run": str, "from": str})
+            if len(restart) < 2:
+                raise InputError("The input: restart must have run and from")
+        check_tenant_id(given.get("tenant_id"))
+        if given.get("user_id") == "":
+            raise InputError("The input: user_id must not be empty; leave it out")
+        return cls(**given)
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON, without what is absent."""
+        return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
+
+
+_INPUT: dict[str, Any] = {
+    "message": str,
+    "images": list,
+    "session_id": str,
+    "user_id": str,
+    "tenant_id": str,
+    "max_iterations": int,
+    "instance_id": str,
+    "checkpoint": dict,
+    "call": dict,
+    "step": dict,
+    "depth": int,
+    "max_tokens": int,
+    "asks_caller": bool,
+    "carried": dict,
+}
+_OWN = ("call", "step", "depth", "max_tokens", "asks_caller", "carried")

@@ -1,0 +1,66 @@
+"""Limits of what crosses Temporal, and reading what anybody sent within them."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from pydantic_core import to_json
+
+from standfast.errors import InputError
+from standfast.messages import clean_text, json_problem
+
+INLINE_BYTES = 256 * 1024  # of one value in a history; Temporal refuses 2 MiB, and looks slow long before
+CHECKPOINT_BYTES = 1024 * 1024
+PREVIEW = 40  # characters of a result that people see in a history; its whole is in the store
+PARKED_MESSAGES = 1_000  # that a run keeps until it can take them in; Temporal ends a run at 10,000 signals
+PARKED_BYTES = 768 * 1024  # of all of them as JSON: they cross a history together when the run continues as new
+AWAITED_BYTES = 1_792 * 1024  # of all of them with the answer that the run waits for
+QUESTION_BYTES = 4 * 1024  # of a question; a turn may have 64
+SHOWN_BYTES = 16 * 1024  # of the arguments of a call that people are asked about
+GATES_BYTES = 512 * 1024  # of all that is asked about the calls of a turn
+EARLY_BYTES = 64 * 1024  # of decisions at gates that are not open
+
+
+def check_json(value: object, what: str, limit: int = INLINE_BYTES) -> None:
+    """Refuse what another process could not read, or what is too large for a history.
+
+    Raises:
+        InputError: naming `what` and the limit.
+    """
+    if problem := json_problem(value):
+        raise InputError(f"{what}: {problem}")
+    size = len(to_json(value))
+    if size > limit:
+        raise InputError(f"{what}: {size:,} bytes, more than {limit:,}; keep large data elsewhere and send where it is")
+
+
+def read_fields(data: object, what: str, known: Mapping[str, type], *, own: Collection[str] = ()) -> dict[str, Any]:
+    """Read a JSON object of known keys; None stands for an absent one.
+
+    Args:
+        own: keys that standfast alone uses, which are not offered to people.
+
+    Raises:
+        InputError: naming the key and what it must be.
+    """
+    offered = ", ".join(name for name in known if name not in own)
+    if not isinstance(data, dict):
+        raise InputError(f"{what} must be a JSON object with {offered}, got {shortened(data)}")
+    check_json(data, what, CHECKPOINT_BYTES if own else INLINE_BYTES)
+    if unknown := sorted(data.keys() - known.keys()):
+        raise InputError(f"{what}: unknown key {unknown[0]!r}; it takes {offered}")
+    given = {name: value for name, value in data.items() if value is not None}
+    for name, value in given.items():
+        if not isinstance(value, known[name]) or (isinstance(value, bool) and known[name] is int):
+            raise InputError(f"{what}: {name} must be {_NAMES[known[name]]}, got {shortened(value)}")
+        if isinstance(value, str):
+            given[name] = clean_text(value)
+    return given
+
+
+_NAMES: dict[Any, str] = {str: "text", int: "a whole number", dict: "an object", bool: "true or false", list: "a list"}
+
+
+def shortened(value: object) -> str:
+    """Return a value as it is told to people."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:80] + "…"

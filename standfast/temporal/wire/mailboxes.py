@@ -1,0 +1,323 @@
+"""What people and programs send to a run: read, checked against what the run waits for, and kept until it is taken.
+
+Nothing here acts. Signals that cannot be used are noted with the reason; updates are refused with it.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from pydantic_core import to_json
+
+from standfast.checkpoints import Question
+from standfast.errors import InputError
+from standfast.messages import cut, json_problem, read_images, size_over
+from standfast.temporal.wire.inputs import Owner, Said, is_stranger, said_by_user
+from standfast.temporal.wire.limits import PARKED_MESSAGES, check_json, read_fields
+
+_REASON_BYTES = 4 * 1024  # of why something is skipped, which the model reads
+LONGEST_NAME = 256
+NOTED = 10  # refusals that `status` shows
+TOLD = 200  # notices that a run remembers, so that going on as new it does not send them again
+OUTCOMES = 500  # of signals with an id, which a run remembers
+_ID = 100  # characters of such an id
+
+
+class LaterError(InputError):
+    """It cannot be taken in now: the same signal, sent again later, may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Which signal of a run something came by: of those with this name and these data the n-th, from 1.
+
+    Args:
+        id: what its sender has given it, to look up what it came to.
+    """
+
+    name: str = ""
+    digest: str = ""
+    number: int = 0
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer to a question; `tool_call_id` None means the first that is open.
+
+    Args:
+        sent: what brought it, whose sender is told of it once the store has it.
+        is_late: the time for it was over when a worker took it; a signal may have been sent before.
+    """
+
+    text: str
+    tool_call_id: str | None = None
+    by: str | None = None
+    sent: Sent = field(default_factory=Sent)
+    is_late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """What to do with a paused run, or with a call or step that no worker has.
+
+    Args:
+        late: the signal that brought it, if the time for it was over when a worker took it.
+        name: of what waits; all that is paused if None.
+        model: takes the place of the agent's from now on.
+    """
+
+    action: Literal["retry", "abort", "skip"]
+    name: str | None = None
+    model: str | None = None
+    by: str | None = None
+    reason: str | None = None
+    late: Sent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """What an operator found out about a call whose outcome nobody knew; `sent` as of an `Answer`."""
+
+    tool_call_id: str
+    decision: Literal["happened", "not-happened", "leave"]
+    result: str = ""
+    by: str | None = None
+    reason: str | None = None
+    sent: Sent = field(default_factory=Sent)
+
+
+@dataclass(slots=True)
+class Mailbox:
+    """What has arrived and was not taken in yet.
+
+    Args:
+        answers: by call id; "" for the question of the loop itself.
+        answered: call ids that have had their answer.
+        unwritten: senders of answers that the run has taken in and the store has not, and the calls these are for.
+        refused: the last messages that changed nothing, and why.
+        told: the last notices that were sent.
+        outcomes: of the last signals with an id, by it: `{"accepted": True, …}` or `{"refused": why}`, with `"again"`
+            if that holds for now.
+        used: what each of these was, and its digest; see `use_of`.
+    """
+
+    messages: list[Said] = field(default_factory=list)
+    answers: dict[str, Answer] = field(default_factory=dict)
+    answered: list[str] = field(default_factory=list)
+    resolves: dict[str, Resolve] = field(default_factory=dict)
+    unwritten: list[tuple[str, str]] = field(default_factory=list)
+    refused: list[dict[str, str]] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    used: dict[str, list[str]] = field(default_factory=dict)
+
+    def note(self, name: str, reason: str, at: str) -> None:
+        """Keep why a message was not used."""
+        self.refused = [*self.refused[1 - NOTED :], {"name": name, "reason": reason[:500], "at": at}]
+
+    def came_of(self, sent: str | None, **outcome: Any) -> None:
+        """Keep what a signal with an id came to, for its sender."""
+        if sent is not None:
+            self.outcomes[sent] = outcome
+        if len(self.outcomes) > OUTCOMES:
+            del self.outcomes[next(iter(self.outcomes))]
+
+    def reused(self, sent: str, digest: str) -> str | None:
+        """Say why an id cannot stand for what has this digest: it was used for something else; None if it can."""
+        what, known = self.used.get(sent, ("", digest))
+        return None if known == digest else f"id {sent} was already used for {what}: give each thing an id of its own"
+
+    def use(self, sent: str, use: list[str]) -> None:
+        """Remember what an id was used for."""
+        self.used[sent] = use
+        if len(self.used) > OUTCOMES:
+            del self.used[next(iter(self.used))]
+
+    # --- reading; each raises InputError ---
+
+    def read_message(self, data: object, limit: int, owner: Owner) -> Said:
+        known: dict[str, type] = {"text": str, "images": list, "by": str, "from": dict}
+        fields = read_fields(data, "message", known, own=("from",))
+        text: str = _required(fields, "message", "text")
+        by = fields.get("by")
+        if "from" in fields:  # whoever says so on whose behalf they speak is held to it
+            who = read_fields(fields["from"], "message: from", {"user_id": str, "tenant_id": str})
+            if is_stranger(owner, (who.get("user_id"), who.get("tenant_id"))):
+                raise InputError("message: the run is somebody else's")
+            by = by or who.get("user_id")
+        _check_name(by, "message")
+        _check_size(text, limit)
+        images = read_images(fields.get("images", ()), limit)
+        if len(self.messages) >= PARKED_MESSAGES:
+            raise LaterError(f"message: {len(self.messages)} messages wait to be taken in already; try again later")
+        return said_by_user(text, images, by)
+
+    def read_answer(self, data: object, questions: tuple[Question, ...], limit: int) -> Answer:
+        known = {"tool_call_id": str, "text": str, "by": str}
+        fields = read_fields(data, "answer", known)
+        _check_name(fields.get("by"), "answer")
+        answer = Answer(**{"text": _required(fields, "answer", "text"), **fields})
+        _check_size(answer.text, limit)
+        open_ids = [question.tool_call_id or "" for question in questions]
+        waiting = [call_id for call_id in open_ids if call_id not in self.answers]
+        call_id = answer.tool_call_id
+        if call_id is None:
+            if not waiting:
+                raise InputError("answer: the run waits for no answer" + _already(self.answered))
+            return replace(answer, tool_call_id=waiting[0])
+        if call_id in self.answered or (call_id in open_ids and call_id in self.answers):
+            raise InputError(f"answer: call {call_id} has its answer already")
+        if call_id not in waiting:
+            shown = ", ".join(waiting) or "nothing"
+            raise InputError(f"answer: call {call_id} asks nothing; the run waits for the answer to {shown}")
+        return answer
+
+    def read_resume(self, data: object, paused: Sequence[str], lacking: Sequence[str]) -> Resume:
+        known = {"action": str, "name": str, "model": str, "by": str, "reason": str}
+        fields = read_fields(data, "resume", known)
+        action, name = fields.setdefault("action", "retry"), fields.get("name")
+        if action not in ("retry", "abort", "skip"):
+            raise InputError(f'resume: action must be "retry", "abort" or "skip", got {action!r}')
+        waiting = list(dict.fromkeys(lacking if action == "skip" else paused))
+        if not waiting and action == "skip":
+            raise InputError("resume: the run waits for no worker with a call or step that could be skipped")
+        if not waiting:
+            raise InputError("resume: the run is not paused")
+        if name is not None and name not in waiting:
+            raise InputError(f"resume: {name} does not wait for that; waiting: {', '.join(waiting)}")
+        if action == "skip" and not fields.get("reason", "").strip():
+            raise InputError("resume: to skip takes a reason, which the model reads")
+        if action == "skip" and name is None and len(waiting) > 1:
+            raise InputError(f"resume: name what is skipped, one of {', '.join(waiting)}")
+        if action == "skip":
+            fields |= {"name": waiting[0] if name is None else name, "reason": cut(fields["reason"], _REASON_BYTES)}
+        return Resume(**fields)
+
+    def read_resolve(self, data: object, unknown: Mapping[str, object]) -> Resolve:
+        fields = read_fields(
+            data,
+            "resolve",
+            {"tool_call_id": str, "decision": str, "result": object, "by": str, "reason": str},
+        )
+        call_id = _required(fields, "resolve", "tool_call_id")
+        decision = _required(fields, "resolve", "decision")
+        if decision not in ("happened", "not-happened", "leave"):
+            raise InputError(f'resolve: decision must be "happened", "not-happened" or "leave", got {decision!r}')
+        if "result" in fields and decision != "happened":
+            raise InputError('resolve: a result goes with the decision "happened"')
+        if decision == "happened" and (not isinstance(data, dict) or "result" not in data):
+            raise InputError('resolve: "happened" needs the result of the call; null if it has none')
+        if call_id not in unknown or call_id in self.resolves or call_id in self.answers:
+            waiting = ", ".join(key for key in unknown if key not in self.resolves) or "no call"
+            raise InputError(f"resolve: call {call_id} does not wait for it; waiting: {waiting}")
+        result = fields.pop("result", None)
+        check_json(result, "resolve: result")
+        return Resolve(**fields, result=result if isinstance(result, str) else to_json(result).decode())
+
+    # --- keeping ---
+
+    def keep_answer(self, answer: Answer) -> None:
+        self.answers[answer.tool_call_id or ""] = answer
+
+    def take_answer(self, call_id: str | None) -> Answer:
+        self.answered = [*self.answered[-PARKED_MESSAGES:], *([call_id] if call_id else [])]
+        return self.answers.pop(call_id or "")
+
+    def take_resolve(self, call_id: str) -> Resolve:
+        self.note_taken(resolve := self.resolves.pop(call_id))
+        return resolve
+
+    def note_taken(self, taken: Answer | Resolve) -> None:
+        """Note whom to tell of an answer that the run has taken in, once the store has it."""
+        if taken.sent.id is not None:
+            self.unwritten.append((taken.sent.id, taken.tool_call_id or ""))
+
+    def written(self) -> None:
+        """The store has what the run has taken in: its senders are told."""
+        for sent_id, call_id in self.unwritten:
+            self.came_of(sent_id, accepted=True, tool_call_id=call_id)
+        self.unwritten = []
+
+    def take_messages(self) -> list[Said]:
+        taken, self.messages = self.messages, []
+        return taken
+
+    def carried(self) -> dict[str, Any]:
+        """Return as JSON what a run that continues as new must not lose."""
+        data: dict[str, Any] = {
+            "messages": self.messages,
+            "answers": [
+                [answer.tool_call_id, answer.text, answer.by, *([answer.sent.id] if answer.sent.id else [])]
+                for answer in self.answers.values()
+            ],
+            "answered": self.answered,
+            "resolves": [
+                {"tool_call_id": item.tool_call_id, "decision": item.decision, "result": item.result, "by": item.by,
+                 "reason": item.reason, **({"sent": item.sent.id} if item.sent.id else {})}
+                for item in self.resolves.values()
+            ],
+            "refused": self.refused,
+            "told": self.told,
+            "outcomes": self.outcomes,
+            "used": self.used,
+        }  # fmt: skip
+        return {name: value for name, value in data.items() if value}
+
+    def take_over(self, data: Mapping[str, Any]) -> None:
+        """Take in what the run before carried over; what arrived meanwhile stands behind it."""
+        self.messages = [*data.get("messages", ()), *self.messages]
+        for call_id, text, by, *sent in data.get("answers", ()):
+            self.answers.setdefault(call_id or "", Answer(text, call_id, by, Sent(id=sent[0] if sent else None)))
+        for item in data.get("resolves", ()):
+            sent_by = Sent(id=item.get("sent"))
+            self.resolves.setdefault(item["tool_call_id"], Resolve(**{**item, "sent": sent_by}))
+        self.answered = [*data.get("answered", ()), *self.answered]
+        self.refused = [*data.get("refused", ()), *self.refused][-NOTED:]
+        self.told = [*data.get("told", ()), *self.told][-TOLD:]
+        self.outcomes = {**data.get("outcomes", {}), **self.outcomes}
+        self.used = {**data.get("used", {}), **self.used}
+
+
+def use_of(name: str, data: Mapping[str, Any]) -> list[str]:
+    """Return what a signal is in words, and the digest of its name and all that it brings but its id."""
+    given = {key: value for key, value in data.items() if key != "id"}
+    what = " of ".join([name, *(str(given[key]) for key in ("gate", "tool_call_id", "name") if key in given)][:2])
+    written = "" if json_problem(given) else json.dumps([name, given], sort_keys=True)  # the same in any order
+    return [cut(what, LONGEST_NAME), hashlib.blake2b(written.encode(), digest_size=16).hexdigest()]
+
+
+def split_id(data: object) -> tuple[str | None, object]:
+    """Return the id that the sender of a signal has given it, or None, and the rest of what was sent.
+
+    Raises:
+        InputError: it is no id.
+    """
+    if not isinstance(data, dict) or data.get("id") is None:
+        return None, data
+    sent = data["id"]
+    if not isinstance(sent, str) or not 0 < len(sent) <= _ID or not sent.isprintable():
+        raise InputError(f"id must be text of 1 to {_ID} characters, got {sent!r:.80}")
+    return sent, {name: value for name, value in data.items() if name != "id"}
+
+
+def _required(fields: Mapping[str, Any], what: str, name: str) -> Any:
+    if name not in fields:
+        raise InputError(f"{what}: {name!r} is missing")
+    return fields[name]
+
+
+def _check_name(by: str | None, what: str) -> None:
+    if len(by or "") > LONGEST_NAME:
+        raise InputError(f"{what}: by is longer than {LONGEST_NAME} characters")
+
+
+def _check_size(text: str, limit: int) -> None:
+    if size := size_over(text, limit):
+        raise InputError(f"text: {size:,} bytes, more than max_message_bytes={limit:,}; shorten it")
+
+
+def _already(answered: list[str]) -> str:
+    return f"; call {answered[-1]} has had its answer" if answered else ""

@@ -1,0 +1,127 @@
+"""Outcomes of tool calls as JSON: whatever is read may be junk, whatever is written fits."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+from standfast.errors import InputError, TerminalError
+from standfast.messages import Usage, clean_text, cut, json_problem, size_over
+from standfast.temporal.wire.limits import INLINE_BYTES, PREVIEW, QUESTION_BYTES, check_json, shortened
+from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
+
+
+def write_outcome(outcome: Outcome) -> dict[str, Any]:
+    """Return an outcome as JSON: one key that says which, and what belongs to it."""
+    match outcome:
+        case Returned(content):
+            return {"returned": content}
+        case Failed(error):
+            return {"failed": error}
+        case Asked(question):
+            return {"asked": question}
+        case Terminated(error):
+            return {"terminated": clean_text(str(error)), "status_code": error.status_code,
+                    "metadata": _plain_metadata(error)}  # fmt: skip
+        case Unknown(reason):
+            return {"unknown": reason}
+        case Cancelled(reason):
+            return {"cancelled": reason}
+
+
+def _plain_metadata(error: TerminalError) -> dict[str, Any]:
+    try:
+        check_json(error.metadata, "metadata", 16 * 1024)
+    except InputError as fault:
+        return {"left_out": str(fault)}
+    return error.metadata
+
+
+def read_outcome(data: Mapping[str, Any]) -> Outcome:
+    """Read what `write_outcome` wrote."""
+    match data:
+        case {"returned": content}:
+            return Returned(content)
+        case {"failed": error}:
+            return Failed(error)
+        case {"asked": question}:
+            return Asked(question)
+        case {"terminated": text}:
+            return Terminated(TerminalError(text, data.get("status_code", 500), data.get("metadata")))
+        case {"unknown": reason}:
+            return Unknown(reason)
+        case {"cancelled": reason}:
+            return Cancelled(reason)
+    raise InputError(f"No outcome: {shortened(data)}")
+
+
+def previewed(outcome: dict[str, Any]) -> dict[str, Any]:
+    """Return a written outcome with its text cut for a history, and the size of the whole if it was."""
+    kind = next(iter(outcome))
+    text = outcome[kind]
+    if kind in ("asked", "terminated"):
+        # A question is asked and a terminal error raised with its own words, in a history's measure.
+        return {**outcome, kind: cut(text, QUESTION_BYTES)}
+    if len(text) <= PREVIEW:
+        return outcome
+    return {**outcome, kind: text[:PREVIEW] + "…", "size": len(text.encode())}
+
+
+def reported(outcome: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return what a tool's activity reports: the outcome as a history has it, and of which call.
+
+    That tells it from what an operator puts in as the result, who may well copy what another call reported.
+    """
+    return {**previewed(outcome), "call": key}
+
+
+def is_reported(found: object, key: str) -> bool:
+    """Whether a value is what a tool's activity reports of a call."""
+    return isinstance(found, dict) and found.get("call") == key and is_outcome(found)
+
+
+_OUTCOMES = ("returned", "failed", "asked", "terminated", "unknown", "cancelled")
+
+
+def is_outcome(found: Mapping[str, Any]) -> bool:
+    """Whether `read_outcome` can read it, and what else it says is of its kind."""
+    kinds = [kind for kind in _OUTCOMES if kind in found]
+    status, spent = found.get("status_code", 500), found.get("spent")
+    return (
+        len(kinds) == 1
+        and isinstance(found[kinds[0]], str)
+        and isinstance(status, int)
+        and isinstance(found.get("metadata"), dict | None)
+        and (spent is None or is_usage(spent))
+    )
+
+
+def is_usage(found: object) -> bool:
+    """Whether `Usage.of` can read it."""
+    try:
+        Usage.of(cast(Any, found))
+    except (TypeError, ValueError, AttributeError):
+        return False
+    return True
+
+
+def put_in(found: object) -> dict[str, Any]:
+    """Return, as a written outcome, what an operator has put in as the result of a call: a text, or why it is none."""
+    if problem := json_problem(found):
+        return {"failed": f"An operator put in a result that cannot be used: {problem}"}
+    text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+    if size := size_over(text, INLINE_BYTES):
+        return {"failed": f"An operator put in a result of {size:,} bytes, more than {INLINE_BYTES:,}"}
+    return {"returned": text}
+
+
+def shown_arguments(arguments: dict[str, Any] | str) -> str:
+    """Return a call's arguments on one line, cut for a history."""
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    text = " ".join(text.split())
+    return text if len(text) <= PREVIEW else text[:PREVIEW] + "…"
+
+
+def result_usage(result: dict[str, Any]) -> Usage | None:
+    """Return what a run used, by its result."""
+    usage = result.get("usage")
+    return None if usage is None else Usage(**usage)

@@ -1,0 +1,118 @@
+"""How long each kind of activity may take, and how often it is tried: one table."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, cast
+
+from temporalio.common import RetryPolicy
+from temporalio.workflow import ActivityCancellationType
+
+from standfast.temporal.wire import names
+from standfast.temporal.wire.facts import ToolFacts
+from standfast.tools import RetryPolicy as LoopRetryPolicy
+
+HEARTBEAT = timedelta(seconds=10)
+MODEL_HEARTBEAT = timedelta(seconds=15)
+MODEL_TIMEOUT = timedelta(seconds=900)  # a long thought is paid for, also if nobody waits; heartbeats tell of deaths
+HOOK_TIMEOUT = timedelta(seconds=120)
+
+# Of what only reads and writes the store: it waits for as long as that takes, and after a while in sight of people.
+_STORE_RETRIES = RetryPolicy(
+    initial_interval=timedelta(seconds=0.2),
+    maximum_interval=timedelta(seconds=10),
+    non_retryable_error_types=[names.STORE_AWAY],
+)
+_WAIT = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
+
+STORE_OPTIONS: dict[str, Any] = {
+    "start_to_close_timeout": HOOK_TIMEOUT,  # the hook at a run's end is the user's, and may ask a model, too
+    "heartbeat_timeout": MODEL_HEARTBEAT,
+    "retry_policy": _STORE_RETRIES,
+}
+OPEN_OPTIONS: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(seconds=10),  # meanwhile nobody can ask the run anything
+    # Longer waits are timers of the workflow's: a worker cannot stop while one of its own retries goes on (measured).
+    "local_retry_threshold": timedelta(seconds=1),
+    # Another worker may have what this one has not, also a store: nothing is tried again here.
+    "retry_policy": replace(
+        _STORE_RETRIES,
+        maximum_attempts=1,
+        non_retryable_error_types=[names.NOT_HERE, names.STORE_ERROR, names.STORE_AWAY],
+    ),
+}
+# Of the same on whichever worker has what is missing, as soon as there is one.
+OPEN_ELSEWHERE_OPTIONS: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(seconds=30),
+    "heartbeat_timeout": HEARTBEAT,  # a worker that stops may take it along unheard (measured: one time in ten)
+    "retry_policy": _STORE_RETRIES,
+}
+ATTACH_OPTIONS: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(days=365),
+    "heartbeat_timeout": HEARTBEAT,
+    "retry_policy": _STORE_RETRIES,
+    "cancellation_type": _WAIT,
+}
+
+
+def model_options(retry: LoopRetryPolicy) -> dict[str, Any]:
+    """Return the options of a model call."""
+    return {
+        "start_to_close_timeout": MODEL_TIMEOUT,
+        "heartbeat_timeout": MODEL_HEARTBEAT,
+        "retry_policy": RetryPolicy(
+            initial_interval=timedelta(seconds=cast(float, retry.initial_interval)),
+            backoff_coefficient=retry.backoff_coefficient,
+            maximum_interval=timedelta(seconds=cast(float, retry.maximum_interval)),
+            maximum_attempts=retry.maximum_attempts,
+            non_retryable_error_types=[names.STORE_AWAY],
+        ),
+        "cancellation_type": _WAIT,
+    }
+
+
+def until_the_store_is_back(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of what failed for want of its store, so that it is tried until the store is back."""
+    policy = replace(
+        options["retry_policy"],
+        maximum_interval=timedelta(seconds=10),
+        maximum_attempts=0,
+        non_retryable_error_types=[names.MODEL_UNAVAILABLE],  # whose attempts are counted by the model's own policy
+    )
+    return {**options, "retry_policy": policy}
+
+
+def tool_options(tool: ToolFacts) -> dict[str, Any]:
+    """Return the options of one dispatch of a call: attempts by whether it is safe to retry, and never without end."""
+    return {
+        "start_to_close_timeout": timedelta(seconds=tool.timeout),
+        "heartbeat_timeout": HEARTBEAT,
+        "retry_policy": RetryPolicy(
+            initial_interval=timedelta(seconds=tool.initial),
+            backoff_coefficient=tool.factor,
+            maximum_interval=timedelta(seconds=tool.longest),
+            maximum_attempts=tool.attempts,
+        ),
+        "cancellation_type": _WAIT,
+    }
+
+
+NOTIFY_OPTIONS: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(seconds=30),
+    "schedule_to_close_timeout": timedelta(days=1),  # then whoever has not been told looks by themselves
+    "retry_policy": RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=10)),
+    "cancellation_type": ActivityCancellationType.ABANDON,
+}
+
+
+def settle_options(tool: ToolFacts) -> dict[str, Any]:
+    """Return the options of settling a call, in which its `verify` may run: again until it is settled."""
+    return {
+        "start_to_close_timeout": timedelta(seconds=max(tool.timeout, 30.0)),
+        "heartbeat_timeout": HEARTBEAT,
+        "retry_policy": _STORE_RETRIES,
+    }
+
+
+def summary(text: str) -> str:
+    """Return a summary that any server takes: one line of at most 200 bytes."""
+    return " ".join(text.split()).encode()[:200].decode(errors="ignore")

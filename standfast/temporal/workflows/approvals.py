@@ -1,0 +1,103 @@
+"""Gates in workflows of users' own: `await approval(…)`."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+
+from standfast.agent_loop import Gate, GateRule, digest_of
+from standfast.errors import DefinitionError
+from standfast.messages import distinct_people
+from standfast.temporal.wire import names
+from standfast.temporal.wire.facts import Surroundings
+from standfast.temporal.workflows.activity_options import OPEN_OPTIONS
+from standfast.temporal.workflows.descriptions import pipeline_details
+from standfast.temporal.workflows.gates import Gates
+from standfast.tools import Approval
+
+_ATTRIBUTE = "_standfast_gates"  # of the user's workflow
+
+
+class _WorkflowGates(Gates):
+    """The gates of one run of a user's workflow."""
+
+    _asks_groups = False  # until it does
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._looking: asyncio.Future[Surroundings] | None = None
+
+    async def look(self) -> None:
+        """Find out, once, where the run is. A worker without our activities is asked in vain."""
+        if self._looking is None:
+            self._looking = asyncio.ensure_future(_look())
+        found = await asyncio.shield(self._looking)
+        self._search, self._notices = found["search"], found.get("notices", False)
+
+    def _learn_from(self, error: FailureError) -> None:
+        """`look` has."""
+
+    def _run_key(self) -> str:
+        return workflow.info().original_execution_run_id
+
+    def status(self, *ignored: Any) -> dict[str, Any]:
+        return {"status": self._status()} | self._seen()
+
+    def _details(self) -> str:
+        return pipeline_details(self._status(), {}, (), self._waiting, self._mailbox.refused)
+
+
+async def approval(name: str, *, requester: str | None = None, **options: Any) -> dict[str, Any]:
+    """Wait in a workflow of your own until people have decided, or their time is over.
+
+    The workflow takes the signals `approve` and `reject`, the update `decide` and the query `pending`, as a pipeline
+    does; signals that come before are kept. Each decision is recorded by a worker with a `StandfastPlugin`.
+
+    Args:
+        name: of the gate; each of a run has its own.
+        requester: who asked for it, for `exclude_requester`.
+        options: those of `Approval`; the message is a text.
+
+    Returns `{"status": "approved" | "rejected" | "timed-out", "decision", "by", "comment", "edit"}`.
+
+    Raises:
+        ApplicationError: of type `DefinitionError`; an option cannot be used.
+    """
+    try:
+        asked = Approval(**options)
+    except (DefinitionError, TypeError) as error:  # anything else would fail the workflow's task again and again
+        raise ApplicationError(f"approval({name!r}): {error}", type="DefinitionError", non_retryable=True) from None
+    message = str(asked.message)
+    digest = digest_of(name, message)
+    gate = Gate(name=name, rule=GateRule.of(asked), digest=digest, since=workflow.now(),
+                requesters=distinct_people([requester]))  # fmt: skip
+    gates = _gates()
+    await gates.look()
+    decided = await gates._at_gate(gate, message)
+    return {"status": decided.status, **decided.output}
+
+
+async def _look() -> Surroundings:
+    with contextlib.suppress(ActivityError, ValueError):
+        found: Surroundings | bool = await workflow.execute_local_activity(names.SEARCHABLE, **OPEN_OPTIONS)
+        return {"search": found} if isinstance(found, bool) else found  # as it once was
+    return {"search": False}
+
+
+def _gates() -> _WorkflowGates:
+    """Return the gates of the run; the first time the workflow is made to take decisions."""
+    instance = workflow.instance()
+    gates: _WorkflowGates | None = getattr(instance, _ATTRIBUTE, None)
+    if gates is None:
+        gates = _WorkflowGates()
+        setattr(instance, _ATTRIBUTE, gates)
+        workflow.set_query_handler(names.PENDING, gates.pending)
+        workflow.set_query_handler(names.OUTCOME, gates.outcome)
+        if workflow.get_query_handler(names.STATUS) is None:  # the user's own stays
+            workflow.set_query_handler(names.STATUS, gates.status)
+        workflow.set_update_handler(names.DECIDE_UPDATE, gates.decide_update, validator=gates._check_decide)
+        workflow.set_signal_handler(names.APPROVE, gates.approve_signal)
+        workflow.set_signal_handler(names.REJECT, gates.reject_signal)
+    return gates

@@ -1,0 +1,172 @@
+"""What arrives at a run: read, refused or kept, and what became of it, which its sender can look up.
+
+A signal of the wrong shape would wedge a workflow for good, and so would an update without a validator (both
+measured). So handlers take whatever comes, read it themselves, and note or refuse what they cannot use. They only
+check and enqueue; the run itself decides.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+from pydantic_core import to_json
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+from standfast.errors import InputError
+from standfast.messages import json_problem
+from standfast.temporal.wire import names
+from standfast.temporal.wire.limits import INLINE_BYTES, PARKED_BYTES
+from standfast.temporal.wire.mailboxes import LaterError, Mailbox, Sent, split_id, use_of
+from standfast.temporal.wire.references import edit_digest
+from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
+from standfast.temporal.workflows.waiting import Waiting
+
+_REFUSED = 2_000  # characters of why a message is refused, which its sender reads
+_SEEN = (names.APPROVE, names.REJECT)  # whose refusals people see, whoever was told
+T = TypeVar("T")
+
+
+class Arrivals:
+    """What has come to a run that waits for things; `Waits` says what it does with it."""
+
+    def __init__(self) -> None:
+        self._mailbox = Mailbox()
+        self._waiting: tuple[Waiting, ...] = ()
+        self._ended = ""  # or how
+        self._signals: dict[tuple[str, str], int] = {}  # that came, by name and digest
+
+    def _parked(self) -> list[Any]:
+        """Return what waits to be taken in, as JSON."""
+        return [self._mailbox.carried()]
+
+    def _details(self) -> str:
+        """Return the Markdown that stands on the run's page."""
+        raise NotImplementedError
+
+    def _tell(self) -> None:
+        workflow.set_current_details(self._details())
+
+    # --- reading what came ---
+
+    def _one(self, name: str, data: Any, extra: tuple[Any, ...], *, most: int = PARKED_BYTES) -> Any:
+        if extra:
+            raise InputError(f"{name}: takes one JSON object, got {1 + len(extra)} arguments")
+        if self._ended:
+            raise InputError(f"{name}: the run has ended")
+        if isinstance(data, dict) and json_problem(data) is None:
+            self._check_room(name, data, most)
+        return data
+
+    def _check_room(self, name: str, data: Any, most: int) -> None:
+        """Refuse what would make all that waits to be taken in outgrow a history."""
+        if len(to_json(data)) > INLINE_BYTES:
+            return  # refused by itself, by those who read it
+        if (size := len(to_json([*self._parked(), data]))) > most:
+            raise LaterError(f"{name}: {size:,} bytes wait to be taken in, more than {most:,}; try again later")
+
+    def _overdue(self, *kinds: str) -> datetime | None:
+        """Return until when it was to come that ends what waits, if that has passed."""
+        deadlines = [item.deadline for item in self._waiting if item.kind in kinds and item.deadline is not None]
+        return min((deadline for deadline in deadlines if deadline <= workflow.now()), default=None)
+
+    def _refuse_overdue(self, name: str, *kinds: str) -> None:
+        if (deadline := self._overdue(*kinds)) is not None:
+            raise InputError(too_late(name, deadline))
+
+    async def _is_late(self, sent: Sent, deadline: datetime | None) -> bool:
+        """Whether what a signal brought was sent after a deadline; its sender learns now that it does not count."""
+        if deadline is None or await self._when_sent(sent, workflow.now()) < deadline:
+            return False
+        self._came_of(sent.name, sent.id, too_late(sent.name, deadline))
+        return True
+
+    def _take(
+        self, name: str, data: Any, read: Callable[[Any, str | None], T], keep: Callable[[T, Sent], object]
+    ) -> None:
+        """Take in a signal. The sender of one with an id looks up what it came to; sent again it changes nothing.
+
+        Args:
+            read: what was sent, without its id, which it gets, too: one with an id is read as strictly as an update.
+            keep: what was read, and the signal; returns what its sender is told, `{}` or None if that is not known yet.
+        """
+        sent = self._count(name, data)
+        try:
+            sent_id, data = split_id(data)
+            sent = replace(sent, id=sent_id)
+            if sent_id is not None and self._knows(name, sent_id, data):
+                return
+            kept = keep(read(data, sent_id), sent)
+        except LaterError as error:
+            self._came_of(name, sent.id, str(error), again=True)
+        except InputError as error:
+            self._came_of(name, sent.id, str(error))
+        else:
+            if isinstance(kept, dict):
+                self._mailbox.came_of(sent.id, **kept)
+        self._leave_if_long()
+
+    def _knows(self, name: str, sent_id: str, data: Any) -> bool:
+        """Whether a signal with this id has had its outcome; people see it if that was another signal's."""
+        use = use_of(name, data)
+        if problem := self._mailbox.reused(sent_id, use[1]):
+            self._refuse(name, f"{name}: {problem}")
+            return True
+        self._mailbox.use(sent_id, use)
+        known = self._outcome(sent_id)
+        return known is not None and "again" not in known
+
+    def _came_of(self, name: str, sent_id: str | None, refused: str, **more: bool) -> None:
+        """Tell why a signal changes nothing: its sender, and people, who see it where no sender looks it up."""
+        self._mailbox.came_of(sent_id, refused=refused[:_REFUSED], **more)
+        if sent_id is None or name in _SEEN:
+            self._refuse(name, refused)
+
+    def _leave_if_long(self) -> None:
+        """Prepare to continue as new, if the history has grown so long."""
+
+    def _outcome(self, sent_id: str) -> dict[str, Any] | None:
+        """Return what a signal with an id came to, `{}` if that is not known yet; None if there was no such signal."""
+        return self._mailbox.outcomes.get(sent_id)
+
+    def _count(self, name: str, data: Any) -> Sent:
+        """Count a signal, by which its event is found in the history."""
+        if json_problem(data) is not None:  # it cannot be used
+            return Sent(name)
+        digest = edit_digest(data)
+        number = self._signals[name, digest] = self._signals.get((name, digest), 0) + 1
+        return Sent(name, digest, number)
+
+    async def _when_sent(self, sent: Sent, otherwise: datetime) -> datetime:
+        """Return the time of a signal's event, where it matters: a handler only sees when a worker took it."""
+        reference = {"name": sent.name, "digest": sent.digest, "number": sent.number}
+        asks = summary(f"when {sent.name} was sent")
+        found = await workflow.execute_activity(names.SENT, reference, **STORE_OPTIONS, summary=asks)
+        return otherwise if (moment := read_moment(found)) is None else moment
+
+    def _refuse(self, name: str, reason: str) -> None:
+        """Note why something changes nothing: the sender of a signal can only look it up."""
+        self._mailbox.note(name, reason, workflow.now().isoformat())
+        self._tell()
+
+
+def read_moment(found: object) -> datetime | None:
+    """Return a time with its zone, or None for anything else: an operator may put in what they like."""
+    try:
+        moment = datetime.fromisoformat(str(found))
+    except ValueError:
+        return None
+    return None if moment.tzinfo is None else moment
+
+
+def too_late(name: str, deadline: datetime) -> str:
+    return f"{name}: it came too late, after {deadline:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def refuse_by(read: Callable[[], object]) -> None:
+    """Refuse an update with what reading it raises."""
+    try:
+        read()
+    except InputError as error:
+        raise ApplicationError(str(error), type="InputError", non_retryable=True) from None

@@ -1,0 +1,305 @@
+"""Carries out the tool calls of a turn: dispatches each, and finds out what became of it when its worker is lost.
+
+What a lost call came to is never read from Temporal's error, but from the ledger: no claim proves that the handler
+never ran, a result that it did, and a claim without a result that nobody can tell.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, cast
+
+from temporalio import exceptions, workflow
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, RetryState
+
+from standfast.agent_loop import CallTools, LoopState, Settled, cancelled, not_found
+from standfast.errors import TerminalError
+from standfast.local.invocations import session_of_call
+from standfast.messages import cut
+from standfast.temporal.wire import names
+from standfast.temporal.wire.facts import Call, ToolFacts, read_usage
+from standfast.temporal.wire.inputs import AgentInput
+from standfast.temporal.wire.outcomes import is_reported, put_in, read_outcome, write_outcome
+from standfast.temporal.workflows.activity_options import settle_options, summary, tool_options
+from standfast.temporal.workflows.children import run_agent
+from standfast.temporal.workflows.elsewhere import SkippedError, Waiter, anywhere, is_missing, is_store_away
+from standfast.temporal.workflows.progress import Progress, Turn
+from standfast.temporal.workflows.running import Running
+from standfast.tools import Cancelled, Failed, Outcome, Terminated, Unknown
+from standfast.tools.attempts import call_key
+
+REDISPATCHES = 8  # of a call that never started, before a person is asked to look at the workers
+
+# After an operator's pause, unpause or reset, or the reset of a workflow, the first attempt may still be at work.
+_STILL_RUNNING = (names.CALL_NOT_OURS, "ActivityReset", "ActivityPaused")
+
+
+class Calls:
+    """Carries out the calls of a run.
+
+    Args:
+        running: where a cancel finds what runs.
+        waiter: waits for what workers have not, and for people.
+    """
+
+    def __init__(
+        self,
+        given: AgentInput,
+        progress: Progress,
+        running: Running,
+        waiter: Waiter,
+    ) -> None:
+        self.terminal: TerminalError | None = None  # the last that a tool raised
+        self._given = given
+        self._progress = progress
+        self._running = running
+        self._waiter = waiter
+
+    async def run_all(self, action: CallTools, state: LoopState) -> list[Settled]:
+        """Carry the action out, and return what became of every open call, in call order."""
+        turn = self._progress.turn
+        outcomes: dict[str, Outcome] = {}
+        lost: list[tuple[Call, ...]] = []
+        for settled, outcome in cast("tuple[tuple[Call, Outcome], ...]", action.settled):
+            tool = cast("ToolFacts | None", state.tools.get(settled.name))
+            if action.recovering and isinstance(outcome, Unknown) and tool is not None and not tool.agent:
+                lost.append((settled,))  # unknown to the transcript, but not to the ledger of the run that left it
+            else:
+                outcomes[settled.id] = self._inline(settled, turn, outcome)
+        why_not = ""
+        slots = asyncio.Semaphore(state.loop.max_tool_concurrency)
+
+        async def run(call: Call) -> None:
+            nonlocal why_not
+            async with slots:
+                if why_not or self._running.cancelled:
+                    return
+                outcome = outcomes[call.id] = await self.run(call, state, recovering=action.recovering)
+                if state.stops_at(outcome):
+                    why_not = f"call {call.id} of tool {call.name} failed for good"
+
+        for batch in (*lost, *cast("tuple[tuple[Call, ...], ...]", action.batches)):
+            await asyncio.gather(*(run(call) for call in batch))
+        reason = f"Not run: {why_not or 'the run was cancelled before this call started'}"
+        for call in cast("tuple[Call, ...]", state.open_calls):
+            if call.id not in outcomes:
+                tool = cast("ToolFacts | None", state.tools.get(call.name))
+                unknown = action.recovering and (
+                    tool is None or not tool.safe_to_retry
+                )  # an earlier run may have run it
+                outcomes[call.id] = self._inline(call, turn, Unknown() if unknown else Cancelled(reason))
+        return [(call, outcomes[call.id]) for call in state.open_calls]
+
+    async def run_again(self, call: Call, state: LoopState, recorded: Callable[[], None]) -> Outcome:
+        """Run a call of which a person says that it has not happened; return what it came to.
+
+        Args:
+            recorded: is called when the ledger knows what the person says, which may be long before the call has ended.
+        """
+        tool = cast("ToolFacts | None", state.tools.get(call.name))
+        if tool is not None and not tool.agent:
+            known = await self._settle(call, self._progress.turn, tool, said={"not_happened": True})
+            recorded()
+            if known is not None:
+                return known
+        return await self.run(call, state)
+
+    async def run(self, call: Call, state: LoopState, *, recovering: bool = False) -> Outcome:
+        """Return what a call came to, and note in the turn where its result is."""
+        turn, tool = self._progress.turn, cast("ToolFacts | None", state.tools.get(call.name))
+        if tool is None:
+            return self._inline(call, turn, not_found(call.name, state.tools))
+        if tool.agent:
+            given = self._child_input(call, state)
+            lost, asked = self._reference(call, turn) if recovering else None, self._asked(call)
+            return await run_agent(call, turn, given, self._running, self._waiter, asked=asked, lost=lost)
+        if recovering and not tool.safe_to_retry:
+            verdict = await self._settle(call, turn, tool, recovering=True)
+            if verdict is not None:
+                return verdict
+        outcome = await self._dispatch(call, turn, tool)
+        if isinstance(outcome, Terminated):
+            self.terminal = outcome.error
+        return outcome
+
+    def _inline(self, call: Call, turn: Turn, outcome: Outcome) -> Outcome:
+        turn.sources[call.position] = write_outcome(outcome)
+        return outcome
+
+    def _child_input(self, call: Call, state: LoopState) -> AgentInput:
+        budget, usage = state.loop.budget, state.usage
+        used = 0 if usage is None else usage.total_tokens
+        asked = {"run": self._progress.run, "turn": self._progress.turn.number, "position": call.position}
+        return AgentInput(
+            call=asked,
+            session_id=session_of_call(self._progress.session_id, call.id, self._asked(call)),
+            user_id=self._given.user_id,
+            tenant_id=self._given.tenant_id,
+            depth=(self._given.depth or 0) + 1,
+            max_tokens=None if budget is None else max(1, budget.max - used),
+            asks_caller=True,
+        )
+
+    def _asked(self, call: Call) -> str:
+        """Return what tells a call from all others of any session, also for a later run of this one."""
+        return f"{self._progress.opened.get('key')}/{self._progress.turn.seq}.{call.position}"
+
+    # --- one tool ---
+
+    async def _dispatch(self, call: Call, turn: Turn, tool: ToolFacts) -> Outcome:
+        tries = lacking = 0
+        while True:
+            holder = names.holder(call.name, self._reference(call, turn))
+            outcome, error = await self._waiter.store_waits.holding(holder, self._try(call, turn, tool))
+            if outcome is not None:
+                return outcome
+            # It never started, and the fence proves it: it is dispatched again, and nobody needs to be asked.
+            if self._running.cancelled:
+                return self._inline(call, turn, Cancelled("Not run: the run was cancelled before this call started"))
+            if error is not None and is_missing(error):
+                lacking += 1
+                if lacking > 1:  # once may be chance: some of the workers have it
+                    try:
+                        await self._waiter.await_worker(error, call.name)
+                    except SkippedError as skipped:
+                        return self._inline(call, turn, Failed(f"Not run: {skipped}"))
+            elif error is None or not is_store_away(error):  # a worker that has lost its store does not count
+                tries += 1
+            if tries == REDISPATCHES:
+                tries = 0
+                why = f"no worker could start it {REDISPATCHES} times: {_reason(error)}"
+                if not await self._waiter.pause(call.name, why):
+                    return self._inline(call, turn, Failed("Not run: no worker could start it"))
+            await workflow.sleep(timedelta(seconds=0.1 * 2**tries), summary=f"until {call.name} is dispatched again")
+
+    async def _try(self, call: Call, turn: Turn, tool: ToolFacts) -> tuple[Outcome | None, ActivityError | None]:
+        """Dispatch a call once; returns what it came to, or None and why it never started."""
+        dispatch = turn.dispatches[call.position] = turn.dispatches.get(call.position, 0) + 1
+        if dispatch > 1:
+            turn.sources[call.position] = {"dispatch": dispatch}
+        handle = workflow.start_activity(
+            call.name,
+            self._reference(call, turn),
+            **tool_options(tool),
+            summary=summary(" · ".join([call.shown, *_conditions(tool, turn.approved.get(call.position))])),
+        )
+        try:
+            found = await self._running.wait(handle)
+            if not is_reported(found, call_key(call.position, call.id, dispatch)):
+                # Somebody has completed the activity by hand: its result is the call's once the ledger has it.
+                return await self._settle(call, turn, tool, said={"given": put_in(found)}), None
+            return self._outcome(call, turn, found), None
+        except ActivityError as error:
+            return await self._settle(call, turn, tool, cause=error), error
+        except asyncio.CancelledError:
+            if not self._running.cancelled:
+                raise
+            # It had ended when the cancel came: the SDK keeps its result to itself then, and the ledger has it.
+            return await self._settle(call, turn, tool), None
+
+    def _outcome(self, call: Call, turn: Turn, written: dict[str, Any]) -> Outcome:
+        turn.spend(call.id, read_usage(written.get("spent")))
+        return read_outcome(written)
+
+    def _reference(self, call: Call, turn: Turn, **more: Any) -> dict[str, Any]:
+        where: dict[str, Any] = {"path": turn.path} if turn.path else {"turn": turn.number}
+        reference = where | self._progress.run_reference(workflow.info().run_id)
+        if call.position:
+            reference["position"] = call.position
+        if (dispatch := turn.dispatches.get(call.position, 1)) > 1:
+            reference["dispatch"] = dispatch
+        if self._given.depth:
+            reference["depth"] = self._given.depth
+        if call.position in turn.approved:
+            reference["approved"] = turn.approved[call.position]
+        return reference | more
+
+    async def _settle(
+        self,
+        call: Call,
+        turn: Turn,
+        tool: ToolFacts,
+        *,
+        cause: ActivityError | None = None,
+        recovering: bool = False,
+        said: dict[str, Any] | None = None,
+    ) -> Outcome | None:
+        """Ask the ledger, and where that cannot tell the tool's `verify`; None means that the call is to be run.
+
+        Args:
+            said: what somebody says that it came to, which the ledger is to have: `{"given": …}`, or
+                `{"not_happened": True}`.
+        """
+        more: dict[str, Any] = {"recovering": True} if recovering else {}
+        if said is not None:
+            more |= said
+        elif tool.verify:
+            more["verify"] = True
+        if cause is not None and isinstance(cause.cause, ApplicationError) and cause.cause.type in _STILL_RUNNING:
+            more["wait"] = True
+        try:
+            found: dict[str, Any] = await anywhere(
+                self._waiter,
+                names.SETTLE,
+                self._reference(call, turn, **more),
+                {**settle_options(tool), "summary": summary(f"what became of {call.name}")},
+                tool=call.name,
+                otherwise={"claimed": True},  # the run is cancelled, and nobody has looked whether it happened
+            )
+        except SkippedError as skipped:  # it may have run: a person can spare the look, but not make that known
+            found = {"claimed": True, "reason": f"whether it happened was not looked up, {skipped}"}
+        # Another run of the session may have gone further: the next dispatch is the one after the last of all.
+        dispatch = turn.dispatches[call.position] = found.pop("dispatch", turn.dispatches.get(call.position, 1))
+        if not found:
+            return None
+        if "claimed" not in found:
+            turn.sources.pop(call.position, None)
+            if dispatch > 1:
+                turn.sources[call.position] = {"dispatch": dispatch}
+            return self._outcome(call, turn, found)
+        is_safe = tool.safe_to_retry and "at_most_once" not in found  # then, and as it is now
+        if (cause is None and self._running.cancelled) or (
+            cause is not None and isinstance(cause.cause, CancelledError)
+        ):
+            return self._inline(call, turn, cancelled(replace(tool, safe_to_retry=is_safe)))
+        if is_safe:
+            text = f'Tool "{call.name}": it was cut off{_times(cause, tool)}: {found.get("reason") or _reason(cause)}'
+            return self._inline(call, turn, Failed(text))
+        return self._inline(call, turn, Unknown(found.get("reason") or _reason(cause)))
+
+
+def _conditions(tool: ToolFacts, approved: dict[str, Any] | None) -> list[str]:
+    """Say in words for people under what conditions a call runs."""
+    how = "safe to retry" if tool.safe_to_retry else "at most once"
+    if approved is None:
+        return [how]
+    who = f" by {', '.join(approved['by'])}" if approved["by"] else ""
+    return [how, ("approved with an edit" if "edit" in approved else "approved") + who]
+
+
+def _times(error: ActivityError | None, tool: ToolFacts) -> str:
+    """Say how often a call was tried, where Temporal's error tells."""
+    has_tried_all = error is not None and error.retry_state is RetryState.MAXIMUM_ATTEMPTS_REACHED
+    return f" {tool.attempts} times" if has_tried_all else ""
+
+
+def _reason(error: ActivityError | None) -> str:
+    """Say in words for the model what Temporal's error means for a call."""
+    cause = None if error is None else error.cause
+    match cause:
+        case None:
+            return ""
+        case exceptions.TimeoutError():
+            lost = cause.type is exceptions.TimeoutType.HEARTBEAT
+            return f"{'its worker was lost' if lost else 'its timeout passed'} while it ran"
+        case ApplicationError(type=names.CALL_NOT_OURS):
+            return "an earlier attempt at it was lost"
+        case ApplicationError(type=names.WORKER_DIED):
+            return "its worker died while it ran"
+        case ApplicationError(type="WorkerShutdown"):
+            return "its worker was shut down while it ran"
+        case CancelledError():
+            return "it was cancelled while it ran"
+        case _:
+            return cut(str(cause), 500)

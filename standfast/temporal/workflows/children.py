@@ -1,0 +1,148 @@
+"""Runs an agent that is a tool: as a child workflow, whose failure is an error for its caller, never its text."""
+
+from typing import Any, cast
+
+from temporalio import workflow
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    CancelledError,
+    ChildWorkflowError,
+    FailureError,
+    TerminatedError,
+    WorkflowAlreadyStartedError,
+)
+
+from standfast.agents.limits import MAX_DEPTH
+from standfast.local.invocations import call_digest
+from standfast.messages import cut
+from standfast.stores.protocol import session_key_of
+from standfast.temporal.wire import names
+from standfast.temporal.wire.facts import Call
+from standfast.temporal.wire.inputs import AgentInput
+from standfast.temporal.wire.outcomes import result_usage, write_outcome
+from standfast.temporal.wire.results import fits, is_result
+from standfast.temporal.workflows.activity_options import ATTACH_OPTIONS, summary
+from standfast.temporal.workflows.elsewhere import Waiter, put_in_by_hand
+from standfast.temporal.workflows.progress import Turn
+from standfast.temporal.workflows.running import Running
+from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Unknown
+
+
+async def run_agent(
+    call: Call,
+    turn: Turn,
+    given: AgentInput,
+    running: Running,
+    waiter: Waiter,
+    *,
+    asked: str,
+    lost: dict[str, Any] | None = None,
+) -> Outcome:
+    """Return what an agent came to that the model called, and note in `turn` where its answer is.
+
+    Args:
+        given: the child's input; its arguments are found by reference.
+        asked: see `agent_result`.
+        lost: of a call that an earlier run may have started, what an activity needs to find it. Its agent goes on in
+            its session, under a name of its own: one that was cancelled with its run keeps the first.
+    """
+    name, spent = call.id, None
+    if (given.depth or 0) > MAX_DEPTH:
+        outcome: Outcome = Failed(f"Agent '{call.name}' is not run: agents call each other {MAX_DEPTH} deep already")
+    elif lost is not None and not await _can_go_on(call, given, running, asked, lost):
+        outcome = Unknown()
+    else:
+        if lost is not None:
+            name = f"{call.id}.{call_digest(f'{asked} {workflow.info().original_execution_run_id}')}"
+        try:
+            result = await agent_result(call.name, given, running, waiter, name=name, asked=asked, shown=call.shown)
+            outcome, spent = _outcome(call.name, result), result_usage(result)
+        except FailureError as error:
+            outcome = _failure(call.name, error)
+    source = (
+        {"answer_of": session_key_of(given.tenant_id, str(given.session_id))}
+        if isinstance(outcome, Returned)
+        else write_outcome(outcome)
+    )
+    turn.sources[call.position] = source if spent is None else source | {"spent": spent.plain()}
+    turn.spend(call.id, spent)
+    return outcome
+
+
+async def _can_go_on(call: Call, given: AgentInput, running: Running, asked: str, lost: dict[str, Any]) -> bool:
+    """Whether an agent that was lost with its run goes on where it was: all that it did is in its session."""
+    reference = {**lost, "child": session_key_of(given.tenant_id, str(given.session_id)), "asked": call_digest(asked)}
+    look = workflow.start_activity(names.ATTACH, reference, **ATTACH_OPTIONS, summary=summary(f"lost: {call.shown}"))
+    try:
+        return await running.wait(look) is not None
+    except FailureError:  # also of a cancel
+        return False
+
+
+async def agent_result(
+    agent: str, given: AgentInput, running: Running, waiter: Waiter, *, name: str, asked: str, shown: str = ""
+) -> dict[str, Any]:
+    """Run an agent as the child workflow `<parent>/<name>`, or find the one that an earlier attempt has started.
+
+    Args:
+        asked: tells what it is run for from all else of any run, as names of calls do not.
+    """
+    child, digest = names.child_id(workflow.info().workflow_id, name), call_digest(asked)
+    try:
+        handle = await workflow.start_child_workflow(
+            agent,
+            given.plain(),
+            id=child,
+            # After a reset the same call must find what its agent did, not do it again.
+            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            cancellation_type=workflow.ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
+            parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
+            static_summary=summary(shown),
+            memo={names.AGENT_MEMO: agent, names.ASKED_MEMO: digest},
+        )
+    except WorkflowAlreadyStartedError:
+        result = await _attached(child, digest, running, waiter)
+        if result is not None:
+            return result
+        # Providers' ids repeat: that one is the agent of another call.
+        return await agent_result(agent, given, running, waiter, name=f"{name}.{digest}", asked=asked, shown=shown)
+    result = await running.wait(handle)
+    if not is_result(result):  # it is a workflow of somebody else's that has the agent's name
+        raise ApplicationError(f"workflow {child} ended as no agent does", type="StandfastError", non_retryable=True)
+    return cast("dict[str, Any]", result)
+
+
+async def _attached(child: str, digest: str, running: Running, waiter: Waiter) -> dict[str, Any] | None:
+    """Return the result of an agent that runs already; None if it was asked something else."""
+    reference = {"workflow_id": child, "asked": digest}
+    while True:
+        handle = workflow.start_activity(names.ATTACH, reference, **ATTACH_OPTIONS, summary=summary(child))
+        found = await running.wait(handle)
+        if fits(names.ATTACH, reference, found):
+            return cast("dict[str, Any] | None", found)
+        if not await waiter.pause(names.ATTACH, put_in_by_hand(names.ATTACH)):
+            raise ApplicationError(put_in_by_hand(names.ATTACH), type="StandfastError", non_retryable=True)
+
+
+def _outcome(name: str, result: dict[str, Any]) -> Outcome:
+    match result:
+        case {"status": "complete", "response": response}:
+            return Returned(response)
+        case {"status": "interrupted", "question": question}:
+            return Asked(question)
+        case _:
+            why = result.get("error") or result.get("response")
+            return Failed(cut(f"Agent '{name}' ended with {result.get('status')}: {why}", 8_192))
+
+
+def _failure(name: str, error: FailureError) -> Outcome:
+    cause = error.cause if isinstance(error, ChildWorkflowError | ActivityError) else error
+    if isinstance(cause, CancelledError):
+        return Cancelled(f"Agent '{name}' was cancelled")
+    if isinstance(cause, TerminatedError):
+        return Failed(f"Agent '{name}' was terminated")
+    if isinstance(cause, ApplicationError) and cause.type == "InputError":
+        return Failed(cut(cause.message, 8_192))  # what the model asked for cannot be read
+    return Failed(cut(f"Agent '{name}' failed: {cause or error}", 8_192))

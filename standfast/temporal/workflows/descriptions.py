@@ -1,0 +1,226 @@
+"""How a run shows itself to people: search attributes, and the details that Temporal Web renders as Markdown."""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from temporalio import workflow
+from temporalio.common import SearchAttributeKey
+
+from standfast.agent_loop import LoopState
+from standfast.messages import Usage, cut, visible, visible_json
+from standfast.temporal.wire import names
+
+if TYPE_CHECKING:
+    from standfast.pipeline_loop import Done
+    from standfast.temporal.workflows.waiting import Waiting
+
+_GROUP_BYTES = 1_800  # a server takes 2,048
+# Temporal Web sends what it shows through an address, which may not be too long.
+_ROWS = 40  # of a pipeline's steps, the last
+_ITEMS = 10  # of what waits, the first
+_MESSAGE_BYTES = 2_000
+_ARGUMENTS_BYTES = 4_000
+_WHAT = {
+    "approval": "the approval of",
+    "question": "an answer to",
+    "unknown": "what became of",
+    "pause": "somebody who resumes it:",
+    "worker": "a worker that has",
+    "store": "the",
+}
+_MARKUP = re.compile(r"[\\`*_~<>&|:.#!\[\]]")  # these can be escaped in Web's Markdown, other marks can not
+Refused = Sequence[Mapping[str, str]]  # messages that changed nothing, and why
+STATUS = SearchAttributeKey.for_keyword(names.STATUS_ATTRIBUTE)
+WAITING = SearchAttributeKey.for_keyword_list(names.WAITING_ATTRIBUTE)
+DEADLINE = SearchAttributeKey.for_datetime(names.DEADLINE_ATTRIBUTE)
+SESSION = SearchAttributeKey.for_keyword(names.SESSION_ATTRIBUTE)
+GROUP = SearchAttributeKey.for_keyword_list(names.GROUP_ATTRIBUTE)
+TENANT = SearchAttributeKey.for_keyword(names.TENANT_ATTRIBUTE)
+
+
+def show_started(session: str | None, tenant: str | None) -> None:
+    """Make the run findable by its session and tenant."""
+    updates: list[Any] = [STATUS.value_set("running")]
+    if session is not None:
+        updates.append(SESSION.value_set(session))
+    if tenant is not None:
+        updates.append(TENANT.value_set(tenant))
+    workflow.upsert_search_attributes(updates)
+
+
+def show_waiting(status: str, waiting: "Sequence[Waiting]", *, groups: bool) -> None:
+    """Make the run findable by what it waits for, or no longer; and by the `groups` that it asks, if it ever does."""
+    asked = _fitting(sorted({group for item in waiting for group in item.groups}))
+    group: list[Any] = [GROUP.value_set(asked) if asked else GROUP.value_unset()] if groups else []
+    if not waiting:
+        updates: list[Any] = [STATUS.value_set(status), WAITING.value_unset(), DEADLINE.value_unset()]
+        workflow.upsert_search_attributes([*updates, *group])
+        return
+    deadline = min((item.deadline for item in waiting if item.deadline is not None), default=None)
+    workflow.upsert_search_attributes(
+        [
+            STATUS.value_set(status),
+            WAITING.value_set(sorted({item.kind for item in waiting})),
+            DEADLINE.value_unset() if deadline is None else DEADLINE.value_set(deadline),
+            *group,
+        ]
+    )
+
+
+def _fitting(groups: list[str]) -> list[str]:
+    """Return as many groups as the value of a search attribute may have."""
+    size, fitting = 0, []
+    for group in groups:
+        size += len(group.encode()) + 8
+        if size <= _GROUP_BYTES:
+            fitting.append(group)
+    return fitting
+
+
+def show_ended(status: str) -> None:
+    workflow.upsert_search_attributes([STATUS.value_set(status)])
+
+
+def details(
+    *, status: str, session: str, state: LoopState | None, waiting: "Sequence[Waiting]", refused: Refused
+) -> str:
+    """Return the Markdown that stands on a run's page."""
+    first = " · ".join([f"**{status}**", *_turns(state), f"session {_code(session)}"])
+    return "\n".join([first, *_waits(waiting), *_last(refused)])
+
+
+def pipeline_details(
+    status: str, done: "Mapping[str, Done]", running: Sequence[str], waiting: "Sequence[Waiting]", refused: Refused
+) -> str:
+    """Return the Markdown that stands on the page of a pipeline's run."""
+    steps = {key: "failed" if came.reason else "done" for key, came in done.items()} | dict.fromkeys(running, "runs")
+    steps |= {item.name: "waits" for item in waiting if item.name in steps}
+    rows = [f"- {_code(key)} {state}" for key, state in steps.items() if "?" not in key]
+    return "\n".join([f"**{status}**", "", *rows[-_ROWS:], *_waits(waiting), *_last(refused)])
+
+
+def _turns(state: LoopState | None) -> list[str]:
+    if state is None:
+        return []
+    turns, usage = f"turn {state.iterations} of at most {state.loop.max_iterations}", state.usage
+    return [turns] if usage is None else [turns, f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"]
+
+
+def _waits(waiting: "Sequence[Waiting]") -> list[str]:
+    lines = [line for item in waiting[:_ITEMS] for line in ("", *_shown(item))]
+    more = len(waiting) - _ITEMS
+    return lines if more <= 0 else [*lines, "", f"{more:,} more wait; the query `pending` has all."]
+
+
+def _shown(item: "Waiting") -> list[str]:
+    """Return what waits, all that a person should see who ends it, and how it is ended."""
+    lines = [f"#### Waits for {_WHAT[item.kind]}{f' {_code(item.name)}' if item.name else ''}", *_quote(item.message)]
+    if item.tool is not None:
+        lines += [f"The tool {_code(item.tool)} with", *_block(cut(_arguments(item), _ARGUMENTS_BYTES))]
+    until = "no deadline" if item.deadline is None else f"until {_time(item.deadline)}"
+    lines += [" · ".join([f"since {_time(item.since)}", until, *_who(item)]), ""]
+    return [*lines, *_how(item)]
+
+
+def _who(item: "Waiting") -> list[str]:
+    asked, given = (_plain(", ".join(users)) for users in (item.approvers, item.approved_by))
+    said = {f"asks {asked}": asked, f"{item.quorum} must approve": item.quorum > 1, f"approved by {given}": given}
+    return [text for text, holds in said.items() if holds]
+
+
+def _how(item: "Waiting") -> list[str]:
+    match item.kind:
+        case "question":
+            named = {"tool_call_id": item.name} if item.name else {}
+            return ["Send the signal or update `answer` with", *_json({"text": "your answer", **named})]
+        case "unknown":
+            happened = {"tool_call_id": item.name, "decision": "happened", "result": "what it returned"}
+            return [
+                "Send the update `resolve` with",
+                *_json(happened),
+                'or with `"not-happened"`: it is run; or `"leave"`: the model is told.',
+            ]
+        case "worker" if item.can_skip:
+            skip = {"action": "skip", "name": item.name, "reason": "why; the model reads it"}
+            return ["Start a worker that has it; or send the signal or update `resume` with", *_json(skip)]
+        case "approval":
+            left = [user for user in item.approvers if user not in item.approved_by]
+            by = {"by": left[0] if len(left) == 1 else "your name"}
+            if item.tool is not None and _is_cut(item):
+                return [_ELSEWHERE]
+            if item.tool is not None and item.digest is not None:
+                by["digest"] = item.digest
+            return [
+                "Send the update `decide`, which says whether it counts, with",
+                *_json({"gate": item.name, "decision": "approve", **by}),
+                'or `"reject"`; or the signal `approve` or `reject` with',
+                *_json({"gate": item.name, **by}),
+            ]
+        case "worker":
+            return ["Start a worker that has it, and the run goes on; or cancel the run."]
+        case "store":
+            return ["It goes on by itself when its workers can use the store again."]
+        case _:
+            return ["Send the signal or update `resume` with", *_json({"action": "retry"}), 'or `"abort"`.']
+
+
+_ELSEWHERE = (
+    "This is the beginning: `standfast pending --full` and the page show all that would run, and beside it the digest, "
+    "without which nobody decides on a call."
+)
+
+
+def _is_cut(item: "Waiting") -> bool:
+    return item.size is not None or len(_arguments(item).encode()) > _ARGUMENTS_BYTES
+
+
+def _arguments(item: "Waiting") -> str:
+    return visible(item.arguments) if isinstance(item.arguments, str) else visible_json(item.arguments)
+
+
+def _last(refused: Refused) -> list[str]:
+    """Return why the last message changed nothing: whoever sent a signal is not told otherwise."""
+    if not refused:
+        return []
+    last = refused[-1]
+    at = _time(datetime.fromisoformat(last["at"]))
+    return ["", f"Last refused, {at}: {_plain(last['reason'])}"]
+
+
+# --- words of people and models: what Temporal Web shows of them is what they are, and no markup ---
+
+
+def _plain(text: str) -> str:
+    return _MARKUP.sub(r"\\\g<0>", visible(" ".join(text.split())))
+
+
+def _quote(text: str) -> list[str]:
+    lines = [_plain(line) for line in cut(text, _MESSAGE_BYTES).splitlines() if line.strip()]
+    return ["", "> " + "\n>\n> ".join(lines), ""]
+
+
+def _code(text: str) -> str:
+    return f"`{visible(' '.join(text.split())).replace('`', chr(39))[:200]}`"
+
+
+def _json(value: object) -> list[str]:
+    # As Web's own editor lays it out: what grows when it is left moves the button away that is being clicked.
+    return _block(visible_json(value))
+
+
+def _block(text: str) -> list[str]:
+    # Indented: out of a fence of backticks a text could break.
+    return ["", *(f"    {line}" for line in text.split("\n")), ""]
+
+
+def _time(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M} UTC"
+
+
+def shown_usage(whose: str, usage: Usage | None) -> str:
+    """Return in words what somebody has used."""
+    used = usage or Usage()
+    cost = "" if used.cost is None else f" and {used.cost:.4f} US dollars"
+    return f"{used.total_tokens:,} tokens{cost} by {whose}"

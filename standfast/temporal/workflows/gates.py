@@ -1,0 +1,338 @@
+"""Gates of a run: decisions that arrive, each judged and recorded before it counts, and the time that passes.
+
+One consumer per gate takes decisions in the order in which they came. Time ends a gate only when its timer has fired
+and no decision waits. Whether one came in time the history tells, however long no worker ran: the time at which an
+update was accepted, or that of a signal's event. What was recorded before a workflow was reset is not asked again.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+from standfast.agent_loop import Decision, Gate
+from standfast.errors import InputError
+from standfast.messages import explain
+from standfast.temporal.wire import names
+from standfast.temporal.wire.limits import AWAITED_BYTES, EARLY_BYTES, PARKED_MESSAGES, check_json, read_fields
+from standfast.temporal.wire.mailboxes import LaterError, Sent
+from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
+from standfast.temporal.workflows.arrivals import refuse_by
+from standfast.temporal.workflows.elsewhere import anywhere
+from standfast.temporal.workflows.waiting import Waiting
+from standfast.temporal.workflows.waits import Waits, began_again
+
+_DECISION = {"gate": str, "decision": str, "by": str, "comment": str, "digest": str, "edit": object}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrived:
+    """A decision that waits to be judged.
+
+    Args:
+        at: when a worker took it; a signal may have been `sent` before.
+        verdict: of an update, becomes why it does not count, or None.
+    """
+
+    decision: Decision
+    at: datetime
+    verdict: "asyncio.Future[str | None] | None" = None
+    sent: Sent | None = None
+
+
+class Gates(Waits):
+    """The part of a run that waits for decisions."""
+
+    _asks_groups = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._arrived: dict[str, deque[Arrived]] = {}
+        self._closed: dict[str, str] = {}  # gates that were decided, and how
+        self._gates: dict[str, dict[str, Any]] = {}  # those that were open when the run continued as new
+        self._gates_leave = False  # the run is about to, and nothing but gates is left of it
+        self._looked: dict[str, int] = {}  # gates that somebody waits at, and behind how many resets each has looked
+
+    def _run_key(self) -> str:
+        raise NotImplementedError
+
+    def _leaves_gate(self, gate: Gate) -> None:
+        """Take note of a gate that nobody waits at now; it may be open."""
+
+    def _as_kept(self, decision: Decision) -> Decision:
+        """Return what the run keeps of a decision that counts."""
+        return decision
+
+    def _recorded_with(self, decision: Decision) -> dict[str, Any]:
+        """Return what else the activity that records a decision needs to know."""
+        return {}
+
+    def _recalled_with(self, gate: str) -> dict[str, Any]:
+        """Return what else the activity needs to know that finds what was decided before a reset."""
+        return {}
+
+    def _parked(self) -> list[Any]:
+        arrived = [item.decision.model_dump() for items in self._arrived.values() for item in items]
+        return [*super()._parked(), *arrived]
+
+    def _may_come_to(self, gate: str) -> bool:
+        """Whether a gate may open later."""
+        return True
+
+    def _elsewhere(self, gate: str) -> str:
+        """Say where a gate may be that is not here."""
+        return ""
+
+    def _outcome(self, sent_id: str) -> dict[str, Any] | None:
+        waiting = (item.sent for items in self._arrived.values() for item in items if item.sent is not None)
+        return {} if any(one.id == sent_id for one in waiting) else super()._outcome(sent_id)
+
+    def _has_senders(self) -> bool:
+        """Whether somebody waits for what becomes of a decision."""
+        return any(item.verdict is not None for items in self._arrived.values() for item in items)
+
+    def _carried_decisions(self) -> dict[str, Any]:
+        """Return as JSON what a run that continues as new must not lose; of decisions those that nobody waits for."""
+        arrived = {
+            gate: [[item.decision.model_dump(), item.at.isoformat(), item.sent and item.sent.id] for item in items]
+            for gate, items in self._arrived.items()
+            if items
+        }
+        data = {"arrived": arrived, "closed": self._closed, "mailbox": self._mailbox.carried(), "resets": self._resets}
+        return {name: value for name, value in data.items() if value}
+
+    def _take_over(self, data: Mapping[str, Any]) -> None:
+        """Take in what the run before carried over; what arrived meanwhile stands behind it."""
+        for gate, items in data.get("arrived", {}).items():
+            before = [
+                Arrived(Decision(**decision), datetime.fromisoformat(at), sent=Sent(id=sent_id) if sent_id else None)
+                for decision, at, sent_id in items
+            ]
+            self._arrived[gate] = deque([*before, *self._arrived.get(gate, ())])
+        self._closed = {**data.get("closed", {}), **self._closed}
+        self._resets += data.get("resets", 0) + began_again()
+        self._mailbox.take_over(data.get("mailbox", {}))
+
+    # --- what arrives ---
+
+    def _read_decision(self, name: str, data: Any, extra: tuple[Any, ...], *, may_be_early: bool) -> Decision:
+        known = {key: kind for key, kind in _DECISION.items() if name == names.DECIDE_UPDATE or key != "decision"}
+        fields = read_fields(self._one(name, data, extra, most=AWAITED_BYTES), name, known)
+        if name != names.DECIDE_UPDATE:
+            fields["decision"] = name
+        open_gates = [*self._gates, *(waiting.name for waiting in self._waiting if waiting.kind == "approval")]
+        if "gate" not in fields:
+            raise InputError(f"{name}: 'gate' is missing; open: {_listed(open_gates)}")
+        gate = fields["gate"]
+        if self._running.cancelled:
+            raise InputError(f"{name}: the run is cancelled")
+        if fields.get("decision") not in ("approve", "reject"):
+            raise InputError(f'{name}: decision must be "approve" or "reject", got {fields.get("decision")!r}')
+        check_json(fields.get("edit"), f"{name}: edit")
+        if gate in self._closed:
+            raise InputError(f"{name}: gate {gate} was {self._closed[gate]} already")
+        is_open = gate in open_gates
+        if not is_open and not (may_be_early and self._may_come_to(gate)):
+            raise InputError(f"{name}: no gate {gate} is open; open: {_listed(open_gates)}{self._elsewhere(gate)}")
+        waiting = len(self._arrived.get(gate, ())) if is_open else sum(map(len, self._arrived.values()))
+        if waiting >= PARKED_MESSAGES:
+            raise LaterError(f"{name}: {waiting:,} decisions wait to be judged already; try again later")
+        try:
+            decision = Decision(**fields)
+        except ValidationError as error:
+            raise InputError(f"{name}: {explain(error)}") from error
+        if not is_open and len(to_json([*self._early(), decision])) > EARLY_BYTES:
+            raise InputError(f"{name}: too much waits already for gates that are not open; open: {_listed(open_gates)}")
+        return decision
+
+    def _early(self) -> list[Decision]:
+        """Return the decisions at gates that are not open yet."""
+        open_gates = {waiting.name for waiting in self._waiting if waiting.kind == "approval"} | self._gates.keys()
+        return [item.decision for gate, items in self._arrived.items() if gate not in open_gates for item in items]
+
+    def _keep(
+        self,
+        decision: Decision,
+        sent: Sent | None = None,
+        verdict: "asyncio.Future[str | None] | None" = None,
+    ) -> None:
+        self._arrived.setdefault(decision.gate, deque()).append(Arrived(decision, workflow.now(), verdict, sent))
+
+    def _take_decision(self, name: str, data: Any, extra: tuple[Any, ...]) -> None:
+        self._take(
+            name,
+            data,
+            lambda given, sent_id: self._read_decision(name, given, extra, may_be_early=sent_id is None),
+            self._keep,
+        )
+
+    @workflow.signal(name=names.APPROVE, description='Approve a gate: {"gate", "by"?, "comment"?, "digest"?, "edit"?}')
+    def approve_signal(self, data: Any = None, *extra: Any) -> None:
+        self._take_decision(names.APPROVE, data, extra)
+
+    @workflow.signal(name=names.REJECT, description='Reject at a gate: {"gate", "by"?, "comment"?, "digest"?}')
+    def reject_signal(self, data: Any = None, *extra: Any) -> None:
+        self._take_decision(names.REJECT, data, extra)
+
+    @workflow.update(
+        name=names.DECIDE_UPDATE,
+        description='Decide at a gate: {"gate", "decision": "approve" | "reject", "by"?, "comment"?, "digest"?, '
+        '"edit"?}',
+    )
+    async def decide_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
+        decision = self._read_decision(names.DECIDE_UPDATE, data, extra, may_be_early=False)
+        verdict: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._keep(decision, verdict=verdict)
+        refused = await verdict
+        if refused is not None:
+            raise ApplicationError(refused, type="InputError", non_retryable=True)
+        return {"accepted": True, "gate": decision.gate}
+
+    @decide_update.validator
+    def _check_decide(self, data: Any = None, *extra: Any) -> None:
+        refuse_by(lambda: self._read_decision(names.DECIDE_UPDATE, data, extra, may_be_early=False))
+
+    # --- a gate ---
+
+    async def _at_gate(self, gate: Gate, message: str, **shown: Any) -> Gate:
+        """Wait until a gate is decided, or its time is over; still open if the run is cancelled or continues as new.
+
+        Args:
+            shown: what else people see of it; see `Waiting`.
+        """
+        arrived = self._arrived.setdefault(gate.name, deque())
+        self._looked.setdefault(gate.name, 0)
+        self._closed.pop(gate.name, None)  # of another call of the same id
+        while gate.status == "open" and not self._running.cancelled and (arrived or not self._gates_leave):
+            rule = gate.rule
+            waiting = Waiting("approval", gate.name, rule.message or message, gate.since, gate.deadline, gate.digest,
+                              rule.users, rule.groups, rule.quorum, gate.approved_by, **shown)  # fmt: skip
+            self._asks_groups = self._asks_groups or bool(gate.rule.groups)
+            self._wait_for(waiting)
+            gate = await self._asked(gate, arrived)
+            self._leaves_gate(gate)
+            self._end_waiting(*(item for item in self._waiting if _is_of(item, gate)))
+        if gate.status == "open" and not self._running.cancelled:
+            return gate
+        if gate.status != "open":
+            self._closed[gate.name] = gate.status.replace("-", " ")
+            if len(self._closed) > PARKED_MESSAGES:
+                del self._closed[next(iter(self._closed))]
+        while arrived:
+            await self._judge(gate, arrived[0], "the run is cancelled" if gate.status == "open" else None)
+            arrived.popleft()
+        del self._arrived[gate.name], self._looked[gate.name]
+        return gate
+
+    def _show_progress(self, gate: Gate) -> None:
+        """Show who has approved; people find the run by what it waits for, which is the same."""
+        self._waiting = tuple(
+            replace(item, approved_by=gate.approved_by) if _is_of(item, gate) else item for item in self._waiting
+        )
+        self._tell()
+
+    async def _asked(self, gate: Gate, arrived: "deque[Arrived]") -> Gate:
+        """Return the gate when it asks others than now, or nobody any more."""
+        rule = gate.rule
+        while gate.status == "open" and gate.rule is rule and not self._running.cancelled:
+            if self._looked[gate.name] < self._resets:
+                gate = await self._recall(gate)
+                self._show_progress(gate)
+                continue
+            if arrived:
+                gate = await self._judge(gate, arrived[0])
+                arrived.popleft()
+                self._show_progress(gate)
+                continue
+            self._leave_if_long()
+            if self._gates_leave:
+                return gate
+            reminder = gate.next_reminder(workflow.now())
+            is_over = await self._until(
+                lambda: bool(arrived) or self._gates_leave or self._looked[gate.name] < self._resets,  # noqa: B023
+                reminder or gate.deadline,
+                f"decision at {gate.name}",
+            )
+            if not is_over or arrived or self._looked[gate.name] < self._resets:
+                continue
+            if reminder is None:
+                gate = gate.expired()
+            else:
+                workflow.logger.warning("Gate %s still waits for %s", gate.name, ", ".join(rule.users) or "anybody")
+                for item in [item for item in self._waiting if _is_of(item, gate)]:
+                    self._notify(item, int((workflow.now() - gate.since).total_seconds()))
+        return gate
+
+    async def _judge(self, gate: Gate, arrived: Arrived, problem: str | None = None) -> Gate:
+        """Return the gate after a decision, which is recorded whether it counts or not."""
+        decision, at = arrived.decision, arrived.at
+        if gate.at(at) != gate and arrived.sent is not None and arrived.sent.number:
+            at = await self._when_sent(arrived.sent, at)
+        gate = gate.at(at)
+        problem = problem or ("the run has ended" if self._ended else gate.problem(self._as_kept(decision)))
+        reference = {"run": self._run_key(), "at": at.isoformat(), "refused": problem, "digest": gate.digest,
+                     **{name: value for name, value in decision.model_dump().items() if value is not None}}  # fmt: skip
+        what = summary(f"{decision.decision} of {decision.by or 'somebody'} at {gate.name}")
+        refused: str | None = await anywhere(
+            self,
+            names.DECIDE,
+            {**reference, **self._recorded_with(decision)},
+            {**STORE_OPTIONS, "summary": what},
+            otherwise="the run is cancelled",
+        )
+        sent_id = None if arrived.sent is None else arrived.sent.id
+        if arrived.verdict is not None:
+            arrived.verdict.set_result(refused)
+        elif refused is not None:
+            self._came_of(decision.decision, sent_id, refused)
+        else:
+            self._mailbox.came_of(sent_id, accepted=True, gate=gate.name)
+        return gate if refused is not None else gate.decided(self._as_kept(decision))
+
+    async def _recall(self, gate: Gate) -> Gate:
+        """Return the gate after what was decided before the run was reset; approved, if what it is for has run."""
+        self._looked[gate.name] = self._resets
+        found: dict[str, Any] = await anywhere(
+            self,
+            names.RECALL,
+            {"run": self._run_key(), "gate": gate.name, **self._recalled_with(gate.name)},
+            {**STORE_OPTIONS, "summary": summary(f"what was decided at {gate.name} before the reset")},
+            otherwise={},
+        )
+        recorded = [(Decision(**decision), datetime.fromisoformat(at)) for decision, at in found.get("decisions", ())]
+        gate = gate.after(recorded)
+        return replace(gate, status="approved") if found.get("has_run") and gate.status == "open" else gate
+
+    # --- the end ---
+
+    async def _handlers_ended(self) -> None:
+        """Wait until every sender knows what became of a decision; at gates that nobody waits at, nothing did."""
+        for gate, items in self._arrived.items():
+            for item in items if gate not in self._looked else ():
+                if item.verdict is not None and not item.verdict.done():
+                    item.verdict.set_result("the run has ended")
+                elif item.sent is not None:
+                    self._mailbox.came_of(item.sent.id, refused="the run has ended")
+        if self._is_judging() and workflow.patched(names.SENDERS_HEAR):
+            await workflow.wait_condition(lambda: not self._is_judging())
+        await super()._handlers_ended()
+
+    def _is_judging(self) -> bool:
+        """Whether signals whose senders look up what becomes of them are being judged."""
+        waiting = (item.sent for gate in self._looked for item in self._arrived.get(gate, ()))
+        return any(sent is not None and sent.id is not None for sent in waiting)
+
+
+def _listed(gates: Sequence[str]) -> str:
+    return ", ".join(gates) or "none"
+
+
+def _is_of(waiting: Waiting, gate: Gate) -> bool:
+    return waiting.kind == "approval" and waiting.name == gate.name

@@ -1,0 +1,376 @@
+"""The workflow of a pipeline: asks the plan what may run, carries it out with activities and child workflows.
+
+It sees names, numbers and references. Inputs and outputs are in the store, the plan was recorded at its start, and
+nothing of the user's runs in it.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, cast
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+
+from standfast.agent_loop import Decision, Gate, GateRule, LoopState
+from standfast.agents import Loop
+from standfast.errors import InputError
+from standfast.local.invocations import child_session
+from standfast.messages import cut, distinct_people
+from standfast.pipeline_loop import Action, Done, Ended, Evaluate, PipelineState, RunStep, Todo
+from standfast.stores.protocol import session_key_of
+from standfast.temporal.wire import names
+from standfast.temporal.wire.facts import Call, Surroundings, ToolFacts, read_tool_facts
+from standfast.temporal.wire.inputs import AgentInput, PipelineInput
+from standfast.temporal.wire.outcomes import write_outcome
+from standfast.temporal.wire.plans import place_of, read_gates, read_plan
+from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
+from standfast.temporal.workflows.calls import Calls
+from standfast.temporal.workflows.children import agent_result
+from standfast.temporal.workflows.descriptions import pipeline_details, show_started
+from standfast.temporal.workflows.elsewhere import SkippedError, until_mended
+from standfast.temporal.workflows.gates import Gates
+from standfast.temporal.workflows.progress import Progress, Turn
+from standfast.temporal.workflows.run_failures import failed, why
+from standfast.temporal.workflows.waits import is_long
+from standfast.tools import Outcome
+
+NOTHING = object()  # was made, since what was to come before failed
+CANCELLED = Done(reason="cancelled", error="the run was cancelled")
+
+
+class PipelineRun(Gates):
+    """One run of a pipeline; its workflow type is in `workflow_types`."""
+
+    _patience = None
+
+    def __init__(self, data: Any, extra: tuple[Any, ...]) -> None:
+        super().__init__()
+        self._data, self._extra = data, extra
+        self._given = PipelineInput()
+        self._run = ""
+        self._state: PipelineState | None = None
+        self._rules: dict[str, GateRule] | None = None  # of its gates, once it is open
+        self._tools: dict[str, ToolFacts] = {}
+        self._tasks: dict[str, asyncio.Task[Done]] = {}
+        self._is_leaving = False  # nothing more is started, since the run is about to continue as new
+        self._made: dict[str, asyncio.Future[Any]] = {}  # what is made for the next steps, by key
+        self._result: dict[str, Any] | None = None
+        if workflow.info().continued_run_id is not None and isinstance(data, dict) and "carried" in data:
+            # Before anybody can ask: what was open in the run before is open.
+            self._gates = dict(data["carried"]["gates"])
+            self._take_over(data["carried"])
+
+    async def drive(self) -> dict[str, Any]:
+        """Run to the end; see `Waits`."""
+        return await self._drive(self._main())
+
+    async def _main(self) -> dict[str, Any]:
+        try:
+            if self._extra:
+                raise InputError(f"The input is one JSON object, got {1 + len(self._extra)} arguments")
+            self._given = PipelineInput.read(self._data)
+            if self._given.carried is not None and workflow.info().continued_run_id is None:
+                raise InputError("The input: 'carried' is for runs that standfast itself starts")
+        except InputError as error:
+            raise ApplicationError(str(error), type="InputError", non_retryable=True) from None
+        state = await self._open()
+        self._state = state
+        self._tell()
+        while True:
+            found = self._state.next_actions(self._tasks)
+            if isinstance(found, Ended):
+                return await self._end(found)
+            self._leave_if_long()
+            if self._is_leaving and not self._tasks and not self._running.cancelled:
+                await self._continue_as_new()
+            if not self._running.cancelled and not self._is_leaving:
+                self._start(found)
+            if not self._tasks:
+                raise asyncio.CancelledError
+            await workflow.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
+            self._state = self._collect(self._state)
+            self._tell()
+
+    def _start(self, todo: Todo) -> None:
+        for action in todo.actions:
+            if action.key not in self._tasks:
+                self._tasks[action.key] = asyncio.create_task(self._do_unless_cancelled(action))
+
+    def _collect(self, state: PipelineState) -> PipelineState:
+        """Take in what has ended; what was cancelled is not done."""
+        for key in [key for key, task in self._tasks.items() if task.done()]:
+            done = self._tasks.pop(key).result()
+            if done is not CANCELLED:
+                state = state.ended(key, done)
+        return state
+
+    # --- beginning ---
+
+    def _opening(self) -> tuple[str, dict[str, Any]]:
+        reference: dict[str, Any] = {"run": self._run}
+        if self._state is None:
+            reference["input"] = {name: value for name, value in self._given.plain().items() if name != "carried"}
+        return names.OPEN_PIPELINE, reference
+
+    async def _open(self) -> PipelineState:
+        carried = self._given.carried or {}
+        self._run = carried.get("run") or workflow.info().original_execution_run_id
+        try:
+            opened = await self._open_anywhere()
+        except FailureError as error:
+            raise failed(error) from None
+        if opened is None:
+            raise asyncio.CancelledError
+        self._learn(cast(Surroundings, opened))
+        self._resets += opened.pop("again", False)
+        self._rules = read_gates(opened["gates"])
+        for gate in [gate for gate in self._arrived if not self._may_come_to(gate)]:
+            for item in self._arrived.pop(gate):
+                self._refuse(item.decision.decision, f"there is no gate {gate}")
+        self._tools = {name: read_tool_facts(facts) for name, facts in opened["tools"].items()}
+        done = {key: Done(value) for key, value in opened.get("done", {}).items()}
+        if carried:
+            done = {key: Done(*came_to) for key, came_to in carried["done"].items()}
+        return PipelineState(read_plan(opened["plan"]), done)
+
+    def _learn(self, found: Surroundings) -> None:
+        if found["search"] and not self._search:
+            show_started(None, self._given.tenant_id)
+        self._search, self._notices = found["search"], found.get("notices", False)
+
+    # --- what may run ---
+
+    async def _do_unless_cancelled(self, action: Action) -> Done:
+        try:
+            return await self._do(action)
+        except SkippedError as skipped:
+            return _skipped(action.path, skipped)
+        except asyncio.CancelledError:
+            if not self._running.cancelled:
+                raise
+            return CANCELLED
+
+    async def _do(self, action: Action) -> Done:
+        match action:
+            case Evaluate(path, what):
+                return await self._evaluate(path, what)
+            case RunStep(path, step) if step.kind == "approval":
+                return await self._decide(path)
+            case RunStep(path, step) if step.runs in self._tools and step.kind == "tool":
+                return await self._call_tool(path, step.runs)
+            case RunStep(path, step):
+                return await self._run_agent(path, step.runs)
+
+    async def _evaluate(self, path: str, what: str) -> Done:
+        made = await self._make(path, what)
+        if isinstance(made, dict) and "failed" in made:
+            return Done(None, *made["failed"])
+        return Done(made)
+
+    async def _run_agent(self, path: str, agent: str | None) -> Done:
+        await self._make(path, "with")
+        if self._running.cancelled:
+            return CANCELLED
+        session = child_session(self._run, path.replace("/", "."))
+        given = AgentInput(step={"run": self._run, "path": path}, session_id=session,
+                           user_id=self._given.user_id, tenant_id=self._given.tenant_id)  # fmt: skip
+        try:
+            result = await agent_result(str(agent), given, self._running, self, name=path, asked=f"{self._run}/{path}")
+        except FailureError as error:
+            if self._running.cancelled:
+                return CANCELLED
+            return await self._came_to(
+                path, status="error", response=cut(f"Agent '{agent}' failed: {why(error)}", 8_192)
+            )
+        more = {"session": session_key_of(given.tenant_id, session)} if result["status"] == "complete" else {
+            "response": cut(str(result.get("error") or result.get("response") or ""), 65_536)}  # fmt: skip
+        if result["status"] == "cancelled" and self._running.cancelled:
+            return CANCELLED
+        return await self._came_to(path, status=result["status"], iterations=result["iterations"], **more)
+
+    async def _call_tool(self, path: str, name: str | None) -> Done:
+        turn, tools = Turn(path=path), self._tools
+        shown = await self._make(path, "with")
+        if isinstance(shown, dict):  # a deploy has changed its tool since the start, or put another in its place
+            name, tools = shown["tool"], {**tools, shown["tool"]: read_tool_facts(shown["facts"])}
+            shown = shown["shown"]
+        call = Call(path, str(name), 0, shown)
+        turn.calls[call.id] = call
+        progress = Progress(run=self._run, turn=turn)
+        calls = Calls(AgentInput(), progress, self._running, self)
+        state = LoopState(loop=Loop(), tools=cast(Any, tools))
+        outcome: Outcome = await calls.run(call, state)
+        if self._running.cancelled:
+            return CANCELLED
+        source = turn.sources.get(0, {"dispatch": 1})
+        if "dispatch" in source:
+            return await self._came_to(path, ran=source["dispatch"])
+        return await self._came_to(path, outcome=write_outcome(outcome))
+
+    async def _decide(self, path: str) -> Done:
+        if (before := self._gates.get(path)) is not None:
+            gate, message = Gate.read(before), before["message"]
+        else:
+            shown = await self._make(path, "gate")
+            if shown.get("decided"):  # before the run was reset: what was decided was used
+                return Done()
+            rule = cast("dict[str, GateRule]", self._rules)[place_of(path)].asking(shown.get("later", ()))
+            gate = Gate(name=path, rule=rule, digest=shown["digest"], since=workflow.now(),
+                        requesters=distinct_people([self._given.user_id, *shown.get("editors", ())]))  # fmt: skip
+            message = shown["message"]
+        self._gates.pop(path, None)
+        gate = await self._at_gate(gate, message)
+        if gate.status == "open" and not self._running.cancelled:
+            self._gates[path] = {**gate.plain(), "message": message}
+        if gate.status == "open":
+            return CANCELLED
+        if gate.failure is not None:
+            return Done(None, *gate.failure)
+        return await self._came_to(path, output=gate.output)
+
+    # --- activities: what a step came to, and what the next one needs, in one ---
+
+    async def _came_to(self, path: str, **came_to: Any) -> Done:
+        """Keep what a step came to, and make what is next if that is the one thing that follows."""
+        assert self._state is not None
+        reference: dict[str, Any] = {"done": {"path": path, **came_to}}
+        follows = self._state.ended(path, Done()).next_actions([key for key in self._tasks if key != path])
+        making: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        match follows:
+            case Todo(actions=actions):
+                new = [action for action in actions if action.key not in self._tasks and action.key not in self._made]
+                if new and not self._running.cancelled:
+                    self._made[new[0].key] = making
+                    reference["make"] = self._making(new[0])
+            case Ended(reason=None):
+                reference["end"] = {"done": [*self._done_keys(), path]}
+        try:
+            found = await self._step(reference, f"what {path} came to")
+        except SkippedError as skipped:
+            # The next step does not fail this one, which is kept, and is told of it instead.
+            making.set_result(NOTHING if skipped.name == path else skipped)
+            if skipped.name == path:
+                raise
+            del reference["make"]
+            found = await self._step(reference, f"what {path} came to")
+            return Done(None, *found["failed"]) if "failed" in found else Done()
+        except (Exception, asyncio.CancelledError):
+            making.set_result(NOTHING)
+            raise
+        making.set_result(found.get("made", NOTHING))
+        if "failed" in found:
+            return Done(None, *found["failed"])
+        self._result = found.get("result")
+        return Done()
+
+    def _making(self, action: Action) -> dict[str, Any]:
+        match action:
+            case Evaluate(path, what):
+                return {"path": path, "what": what}
+            case RunStep(path, step) if step.kind == "approval":
+                return {"path": path, "what": "gate"}
+            case RunStep(path, _):
+                return {"path": path, "what": "with"}
+
+    async def _make(self, path: str, what: str) -> Any:
+        key = path if what in ("with", "gate") else f"{path}?{what}"
+        if key in self._made:
+            made = await self._made[key]
+            del self._made[key]
+            if isinstance(made, SkippedError):
+                raise made
+            if made is not NOTHING:
+                return made
+        found = await self._step({"make": {"path": path, "what": what}}, f"what {path} needs")
+        return found.get("made")
+
+    async def _step(self, reference: dict[str, Any], asks: str) -> dict[str, Any]:
+        known = {key: done.value for key, done in self._done().items() if "?" in key and done.value is not None}
+        whole = {"run": self._run, **reference, **({"known": known} if known else {})}
+        options = {**STORE_OPTIONS, "summary": summary(asks)}
+        try:
+            found: dict[str, Any] | None = await until_mended(self, names.STEP, whole, options)
+        except ActivityError as error:
+            if self._running.cancelled:
+                raise asyncio.CancelledError from None
+            raise failed(error) from None
+        if found is None:
+            raise asyncio.CancelledError
+        return found
+
+    def _done(self) -> Mapping[str, Done]:
+        return {} if self._state is None else self._state.done
+
+    def _done_keys(self) -> list[str]:
+        return [key for key, done in self._done().items() if done.reason is None]
+
+    # --- going on as new ---
+
+    def _leave_if_long(self) -> None:
+        self._is_leaving = self._is_leaving or is_long()
+        gates = {waiting.name for waiting in self._waiting if waiting.kind == "approval"}
+        self._gates_leave = self._is_leaving and self._tasks.keys() <= gates
+
+    async def _continue_as_new(self) -> None:
+        """Go on as new, gates that are open with it; or here, if somebody has decided at one meanwhile."""
+        await workflow.wait_condition(lambda: workflow.all_handlers_finished() or self._has_senders())
+        if self._has_senders():
+            self._is_leaving = self._gates_leave = False
+            return
+        given = {name: value for name, value in self._given.plain().items() if name not in ("carried", "restart")}
+        done = {key: [came_to.value, came_to.reason, came_to.error] for key, came_to in self._done().items()}
+        state = {"run": self._run, "done": done, "gates": self._gates}
+        workflow.continue_as_new({**given, "carried": {**state, **self._carried_decisions()}})
+
+    # --- the end ---
+
+    async def _end(self, ended: Ended) -> dict[str, Any]:
+        result = self._result
+        if result is None:
+            failed = [] if ended.failed_step is None else [ended.failed_step]
+            found = await self._step({"end": {"done": self._done_keys(), "failed": failed}}, "the result")
+            result = found["result"]
+        status = "complete" if ended.reason is None else "error"
+        why_not = {"failed_step": ended.failed_step, "error_reason": ended.reason, "error": ended.error}
+        self._ending(status)
+        await self._handlers_ended()
+        return {"status": status, **result, **({} if ended.reason is None else why_not), "run_key": self._run}
+
+    # --- what is told ---
+
+    def _run_key(self) -> str:
+        return self._run
+
+    def _recorded_with(self, decision: Decision) -> dict[str, Any]:
+        return {"access": True}
+
+    def _elsewhere(self, gate: str) -> str:
+        path = gate.rpartition("/")[0]
+        if path not in self._tasks:
+            return ""
+        return f"; calls of step {path} wait in workflow {names.child_id(workflow.info().workflow_id, path)}"
+
+    def _may_come_to(self, gate: str) -> bool:
+        return self._rules is None or place_of(gate) in self._rules
+
+    def _details(self) -> str:
+        return pipeline_details(
+            self._ended or self._status(), self._done(), list(self._tasks), self._waiting, self._mailbox.refused
+        )
+
+    @workflow.query(name=names.STATUS, description="How far the run is, what it waits for, what it refused")
+    def status(self, *ignored: Any) -> dict[str, Any]:
+        if self._state is None:
+            return {"status": self._ended or (self._status() if self._waiting else "starting")} | self._seen()
+        done = self._done()
+        return {
+            "status": self._ended or self._status(),
+            "done": [key for key in done if "?" not in key],
+            "running": [key for key in self._tasks if "?" not in key],
+            "run_key": self._run,
+        } | self._seen()
+
+
+def _skipped(path: str, skipped: SkippedError) -> Done:
+    """Return what a skipped step came to: it fails, since later steps were written to read its output."""
+    return Done(None, "skipped", f"Step '{path}': {skipped}")

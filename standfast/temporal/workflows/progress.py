@@ -1,0 +1,223 @@
+"""How far a run is: all that it must not lose when it continues as new, as plain data."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, cast
+
+from temporalio import workflow
+
+from standfast.agent_loop import LoopState, Settled
+from standfast.messages import Usage
+from standfast.stores.protocol import session_id_of
+from standfast.temporal.wire import names
+from standfast.temporal.wire.facts import Call, write_call, write_state
+from standfast.temporal.wire.inputs import AgentInput, Said
+from standfast.temporal.wire.outcomes import write_outcome
+from standfast.tools import Outcome, Unknown
+
+
+@dataclass(slots=True)
+class Turn:
+    """The calls of one answer of the model.
+
+    Args:
+        number: of the answer in its run; 0 for calls that an earlier run left.
+        seq: the answer's number in its session.
+        calls: by id.
+        part: how often results of it were written already.
+        sources: by position, where a call's result is, if not in the ledger under its first dispatch.
+        dispatches: by position, how often a call was dispatched.
+        spent: by agents that were called, and by id what each call's have.
+        arguments: by id, of calls that people are asked about, as far as they are shown.
+        sizes: by id, of arguments that are cut, the bytes of all of them.
+        approved: by position, who has let a call through, and the digest of the arguments that it is to run with, if
+            those are not the model's.
+        path: of a pipeline's step that calls a tool, in the place of a number.
+        declared: what is to be known of the tools that are called, where that is not as at the start; see `tools_of`.
+    """
+
+    number: int = 0
+    seq: int = 0
+    calls: dict[str, Call] = field(default_factory=dict)
+    part: int = 0
+    sources: dict[int, dict[str, Any]] = field(default_factory=dict)
+    dispatches: dict[int, int] = field(default_factory=dict)
+    spent: Usage | None = None
+    spent_by: dict[str, Usage] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    approved: dict[int, dict[str, Any]] = field(default_factory=dict)
+    path: str = ""
+    declared: dict[str, Any] = field(default_factory=dict)
+
+    def spend(self, call_id: str, usage: Usage | None) -> None:
+        if usage is not None:
+            self.spent = usage + self.spent
+            self.spent_by[call_id] = usage + self.spent_by.get(call_id)
+
+    def written(self) -> None:
+        """The results so far are in the transcript."""
+        self.part += 1
+        self.sources = {}
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a run stands.
+
+    Args:
+        run: the run key.
+        opened: what was found when the run began: its session, its facts.
+        seq: the number of the last message in the session that the run knows of.
+        say: what the user said that is not in the transcript yet.
+        notices: what the model was shown beside the transcript: `[after message, kind, what]` each.
+        view: the turn at which the context was compressed last.
+        last: the model's last answer, as its activity returned it.
+        model: what a person chose in the place of the agent's.
+        named: the agent's, if a deploy has changed it since the start.
+        since: when the open questions were asked.
+        resolved: what operators decided, for `status`.
+        unknown: calls that wait for somebody who knows what became of them.
+        kept_by: the run id of the workflow by which activities find the run key, once one of them has kept it.
+    """
+
+    run: str = ""
+    opened: dict[str, Any] = field(default_factory=dict)
+    seq: int = 0
+    turn: Turn = field(default_factory=Turn)
+    say: list[Said] = field(default_factory=list)
+    notices: list[list[Any]] = field(default_factory=list)
+    view: int | None = None
+    last: dict[str, Any] = field(default_factory=dict)
+    model: str | None = None
+    named: str | None = None
+    since: datetime | None = None
+    resolved: list[dict[str, Any]] = field(default_factory=list)
+    unknown: dict[str, Call] = field(default_factory=dict)
+    kept_by: str | None = None
+
+    @property
+    def session(self) -> str:
+        """The key of the session in the store."""
+        return str(self.opened.get("session", ""))
+
+    @property
+    def session_id(self) -> str:
+        """As its users know it."""
+        return session_id_of(self.session)
+
+    @classmethod
+    def begun(cls, run: str, opened: dict[str, Any]) -> "Progress":
+        """Take what belongs to a run that begins out of what was found when it was opened."""
+        calls = {call.id: call for call in read_calls(opened.pop("calls", ()))}
+        seq, approved = opened.pop("seq"), dict(opened.pop("approved", ()))
+        turn = Turn(seq=opened.pop("number", seq), calls=calls, arguments=opened.pop("arguments", {}),
+                    approved=approved, sizes=opened.pop("sizes", {}))  # fmt: skip
+        return cls(run=run, opened=opened, seq=seq, turn=turn)
+
+    def replied(self, reply: dict[str, Any]) -> tuple[Call, ...]:
+        """Begin the turn of an answer of the model; returns its calls."""
+        shown = {"arguments": reply.pop("arguments", {}), "sizes": reply.pop("sizes", {})}
+        self.seq, self.last = reply["seq"], reply
+        calls = tuple(read_calls(reply.get("calls", ())))
+        self.turn = Turn(self.turn.number + 1, self.seq, {call.id: call for call in calls}, **shown,
+                             declared=reply.pop("declared", {}))  # fmt: skip
+        self.view = reply.get("view", self.view)
+        self.say = [self.say[index] for index in reply.get("untold", ())]
+        return calls
+
+    def note_sources(self, settled: list[Settled], state: LoopState) -> None:
+        """Note what a commit cannot read from the ledger: what the loop makes of a question."""
+        recorded = {call.id: outcome for call, outcome in state.recorded(settled)}
+        for call, outcome in cast("list[tuple[Call, Outcome]]", settled):
+            if call.id not in recorded:
+                self.turn.sources.pop(call.position, None)
+                if isinstance(outcome, Unknown):
+                    self.unknown[call.id] = call
+            elif recorded[call.id] is not outcome:
+                self.turn.sources[call.position] = write_outcome(recorded[call.id])
+
+    def wrote(self, seq: int) -> None:
+        """The results of the turn so far were written, up to this message."""
+        self.seq = seq
+        self.turn.written()
+
+    def run_reference(self, here: str) -> dict[str, str]:
+        """Return the run key, unless activities find it by the run id of the workflow.
+
+        Args:
+            here: that run id: the run key itself, or one by which it is kept, but not after a reset.
+        """
+        return {} if here in (self.run, self.kept_by) else {"run": self.run}
+
+    def reference(self, given: AgentInput, info: workflow.Info, **more: Any) -> dict[str, Any]:
+        """Return what an activity needs to find the run's data. What is usual is left out: histories are long."""
+        turn = self.turn
+        reference: dict[str, Any] = {"turn": turn.number, "seq": self.seq} | self.run_reference(info.run_id)
+        is_named = names.session_of(info.workflow_type, info.workflow_id) == self.session
+        optional = {
+            "session": None if is_named else self.session,
+            "user_id": given.user_id,
+            "tenant_id": given.tenant_id,
+            "agent_id": given.instance_id,
+            "model": self.model,
+            "part": turn.part or None,
+            "sources": [[position, source] for position, source in sorted(turn.sources.items())] or None,
+            "created": self.opened.get("created") if self.seq == 0 else None,
+            "agent_state": self.opened.get("agent_state"),
+            **more,
+        }
+        return reference | {name: value for name, value in optional.items() if value is not None}
+
+    def carried(self, state: LoopState) -> dict[str, Any]:
+        """Return it as JSON, without what is absent."""
+        turn = self.turn
+        data = {
+            "run": self.run,
+            "opened": self.opened,
+            "state": write_state(state),
+            "seq": self.seq,
+            "turn": [turn.number, turn.seq, turn.part],
+            "calls": [write_call(call) for call in turn.calls.values()],
+            "sources": [list(item) for item in turn.sources.items()],
+            "dispatches": [list(item) for item in turn.dispatches.items()],
+            "arguments": turn.arguments,
+            "sizes": turn.sizes,
+            "approved": [list(item) for item in turn.approved.items()],
+            "declared": turn.declared,
+            "say": self.say,
+            "notices": self.notices,
+            "view": self.view,
+            "last": self.last,
+            "model": self.model,
+            "named": self.named,
+            "since": None if self.since is None else self.since.isoformat(),
+            "resolved": self.resolved,
+            "unknown": list(self.unknown),
+        }
+        return {name: value for name, value in data.items() if value not in (None, [], {})}
+
+    @classmethod
+    def read(cls, data: dict[str, Any]) -> "Progress":
+        """Read what `carried` returned, the loop's state left aside."""
+        number, seq, part = data["turn"]
+        calls = {call.id: call for call in read_calls(data.get("calls", ()))}
+        turn = Turn(
+            number, seq, calls, part, dict(data.get("sources", ())), dict(data.get("dispatches", ())),
+            arguments=data.get("arguments", {}), sizes=data.get("sizes", {}), approved=dict(data.get("approved", ())),
+            declared=data.get("declared", {}),
+        )  # fmt: skip
+        since = data.get("since")
+        return cls(
+            turn=turn,
+            since=None if since is None else datetime.fromisoformat(since),
+            unknown={call_id: calls[call_id] for call_id in data.get("unknown", ())},
+            **{name: data[name] for name in _PLAIN if name in data},
+        )
+
+
+_PLAIN = ("run", "opened", "seq", "say", "notices", "view", "last", "model", "named", "resolved")
+
+
+def read_calls(data: Any) -> list[Call]:
+    return [Call(*call) for call in data]

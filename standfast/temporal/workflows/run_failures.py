@@ -1,0 +1,33 @@
+"""What a run fails with, and why an activity or child of it failed, in words."""
+
+from typing import NoReturn
+
+from temporalio.exceptions import ApplicationError, FailureError
+
+from standfast.messages import error_text
+from standfast.temporal.wire import names
+
+
+def failed(error: FailureError) -> ApplicationError:
+    """Return what fails the run with what its activity said: nobody can repair it, or the caller's input was wrong."""
+    cause = error.cause or error
+    if isinstance(cause, ApplicationError) and cause.type == names.STEP_ERROR:
+        kind, path = cause.details[0]["type"], cause.details[0]["failed_step"]
+        return ApplicationError(cause.message, {"failed_step": path}, type=kind, non_retryable=True)
+    if isinstance(cause, ApplicationError):
+        return ApplicationError(cause.message, *cause.details, type=cause.type, non_retryable=True)
+    return ApplicationError(str(cause), type="StandfastError", non_retryable=True)
+
+
+def why(error: FailureError) -> str:
+    """Return in words why an activity or child failed."""
+    cause = error.cause or error
+    return cause.message if isinstance(cause, ApplicationError) else error_text(cause)
+
+
+def refuse(why: str) -> NoReturn:
+    raise ApplicationError(why, type="InputError", non_retryable=True) from None
+
+
+def fail(error: FailureError) -> NoReturn:
+    raise failed(error) from None

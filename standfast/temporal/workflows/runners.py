@@ -1,0 +1,101 @@
+"""Runs our workflows so that nothing that anybody sends can wedge one: what does not decode becomes a value.
+
+Otherwise an input of malformed JSON fails the workflow task again and again, and a signal of it is dropped silently
+(both measured).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from temporalio import workflow
+from temporalio.api.common.v1 import Payload
+from temporalio.converter import PayloadConverter
+from temporalio.worker import (
+    StartActivityInput,
+    UnsandboxedWorkflowRunner,
+    WorkflowInboundInterceptor,
+    WorkflowInstance,
+    WorkflowInstanceDetails,
+    WorkflowOutboundInterceptor,
+    WorkflowRunner,
+)
+
+from standfast.messages import cut, error_text
+from standfast.temporal.wire import names
+from standfast.temporal.workflows.agent_workflows import AgentRun
+from standfast.temporal.workflows.waits import Waits
+from standfast.temporal.workflows.workflow_types import Unknown, base_of, workflow_type
+
+
+@dataclass(frozen=True, slots=True)
+class Undecodable:
+    """A payload that could not be read; whoever checks values refuses it and shows why."""
+
+    reason: str
+
+    def __repr__(self) -> str:
+        return f"a payload that cannot be read ({self.reason})"
+
+
+class AgentWorkflowRunner(WorkflowRunner):
+    """A runner like the one it is given, with a converter that never fails for workflows of agents."""
+
+    def __init__(self, runner: WorkflowRunner | None, workflows: Sequence[type]) -> None:
+        self._runner = runner or UnsandboxedWorkflowRunner()
+        self._has_agents_alone = all(issubclass(known, AgentRun | Unknown) for known in workflows)
+
+    def prepare_workflow(self, defn: Any) -> None:
+        self._runner.prepare_workflow(defn)
+
+    def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
+        if det.defn.cls is Unknown:
+            base = base_of(det.info, self._has_agents_alone)
+            if base is None:
+                # Fails the task alone, so that Temporal goes on to offer it to workers.
+                raise RuntimeError(f"This worker has no agent and no workflow type '{det.info.workflow_type}'")
+            known = workflow._Definition.must_from_class(workflow_type(cast(Any, base), det.info.workflow_type))
+            det = replace(det, defn=known, disable_eager_activity_execution=True)  # what it starts is for others
+        if issubclass(det.defn.cls, Waits):
+            factory = det.payload_converter_factory
+            det = replace(
+                det,
+                payload_converter_factory=lambda: _TolerantConverter(factory()),
+                interceptor_classes=[*det.interceptor_classes, _Elsewhere],
+            )
+        return self._runner.create_instance(det)
+
+
+class _Elsewhere(WorkflowInboundInterceptor):
+    def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+        super().init(_NotHereFirst(outbound))
+
+
+class _NotHereFirst(WorkflowOutboundInterceptor):
+    """Have what looks for another worker, or goes to one, not handed to this one first, as the server would."""
+
+    def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:  # noqa: A002
+        reference = input.args[0] if input.args else None
+        again = isinstance(reference, dict) and reference.get("dispatch", 1) > 1
+        elsewhere = again or input.activity in (names.OPEN, names.OPEN_PIPELINE)
+        return super().start_activity(replace(input, disable_eager_execution=True) if elsewhere else input)
+
+
+class _TolerantConverter(PayloadConverter):
+    def __init__(self, converter: PayloadConverter) -> None:
+        self._converter = converter
+
+    def to_payloads(self, values: Sequence[Any]) -> list[Payload]:
+        return self._converter.to_payloads(values)
+
+    def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
+        try:
+            return self._converter.from_payloads(payloads, type_hints)
+        except Exception:
+            return [self._read(payload) for payload in payloads]
+
+    def _read(self, payload: Payload) -> Any:
+        try:
+            return self._converter.from_payloads([payload])[0]
+        except Exception as error:
+            return Undecodable(" ".join(cut(error_text(error), 200).split()))

@@ -1,0 +1,70 @@
+"""The workflow types of a worker: one for each of its agents and pipelines, and those that it has not.
+
+A worker that refused the runs of what it has not would fail their workflow tasks again and again, and nobody could ask
+them why. Nothing of the user's is in our workflows, so any worker can carry them, and only their activities wait.
+"""
+
+import functools
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RawValue
+
+from standfast.agents import NAME
+from standfast.temporal.wire import names
+from standfast.temporal.workflows.agent_workflows import AgentRun
+from standfast.temporal.workflows.pipeline_workflows import PipelineRun
+
+
+@functools.lru_cache(maxsize=256)
+def workflow_type(base: "type[AgentRun] | type[PipelineRun]", name: str) -> type:
+    """Return the workflow type of an agent or pipeline: a class of its own, since a type has one name."""
+
+    def body(namespace: dict[str, Any]) -> None:
+        def __init__(self: Any, data: Any = None, *extra: Any) -> None:  # noqa: N807
+            base.__init__(self, data, extra)
+
+        async def run(self: Any, data: Any = None, *extra: Any) -> dict[str, Any]:
+            found: dict[str, Any] = await self.drive()
+            return found
+
+        run.__qualname__ = f"{name}.run"
+        namespace |= {"__module__": __name__, "__init__": workflow.init(__init__), "run": workflow.run(run)}
+
+    # Without the sandbox: nothing of the user's is in it, and it would cost 0.1 to 9 ms a workflow.
+    return workflow.defn(name=name, sandboxed=False)(types.new_class(name, (base,), {}, body))
+
+
+@workflow.defn(dynamic=True, sandboxed=False)
+class Unknown:
+    """Stands for every type that a worker does not know; the runner puts what it is in its place."""
+
+    @workflow.run
+    async def run(self, values: Sequence[RawValue]) -> None:
+        raise NotImplementedError
+
+
+class AgentAtFirstSight(AgentRun):
+    """A run that nobody marked, of a type that this worker does not know, which looks like an agent's."""
+
+    async def drive(self) -> dict[str, Any]:
+        """Run to the end; but leave it to other workers if it is given what a pipeline takes."""
+        if isinstance(self._data, dict) and "input" in self._data:
+            raise RuntimeError(f"This worker has no pipeline '{workflow.info().workflow_type}'")
+        return await super().drive()
+
+
+def base_of(info: workflow.Info, has_agents_alone: bool) -> "type[AgentRun] | type[PipelineRun] | None":
+    """Return what a workflow of an unknown type is: an agent's, a pipeline's, or None for one of the user's.
+
+    What standfast started says so. What others started is an agent's if it looks like one: a name and an id as agents
+    have them, on a worker that has nothing but agents.
+    """
+    if names.PIPELINE_MEMO in info.raw_memo:
+        return PipelineRun
+    looks_like = NAME.fullmatch(info.workflow_type) and info.workflow_id.startswith(f"{info.workflow_type}/")
+    if names.AGENT_MEMO in info.raw_memo:
+        return AgentRun
+    return AgentAtFirstSight if has_agents_alone and looks_like else None
