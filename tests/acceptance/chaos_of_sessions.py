@@ -16,7 +16,7 @@ from datetime import timedelta
 from itertools import count
 from typing import Any
 
-from integration.temporal_runs import last_words
+from support.temporal_runs import last_words
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import CancelledError
 from temporalio.service import RPCError

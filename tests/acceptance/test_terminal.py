@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from integration.test_local_commands import APP
+from integration.cli.test_local_commands import APP
 
 from acceptance.programs import CTRL_C, Terminal, marked_environment
 from standfast.testing import DevServer, dev_server

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 from integration.conftest import folder, temporal, temporal_server
-from integration.pages import served
-from integration.temporal_runs import Temporal
 from playwright.async_api import Browser, Page, async_playwright
+from support.pages import served
+from support.temporal_runs import Temporal
 
 from standfast.web import create_app
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
-from integration.pages import served
 from playwright.async_api import Browser, async_playwright
+from support.pages import served
 from temporalio.worker import Worker
 
 from browser.conftest import ARGUMENTS, CHROMIUM

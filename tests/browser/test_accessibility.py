@@ -4,11 +4,11 @@ from typing import Any, Literal
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from integration.questions import ask_user
-from integration.temporal_runs import Temporal, pending, result, until
-from integration.transcripts import asks_for, call
 from playwright.async_api import Browser, Page
 from pydantic import BaseModel
+from support.questions import ask_user
+from support.temporal_runs import Temporal, pending, result, until
+from support.transcripts import asks_for, call
 
 from browser.test_page import CHARGES, LOCAL, PEOPLE, charge
 from standfast import Agent, Approval, Step, pipeline

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from integration.temporal_runs import Temporal, pending
-from integration.transcripts import asks_for, call
 from playwright.async_api import Browser
+from support.temporal_runs import Temporal, pending
+from support.transcripts import asks_for, call
 
 from standfast import Agent, Approval, tool
 from standfast.testing import ScriptedModel

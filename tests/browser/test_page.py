@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from integration.questions import ask_user
-from integration.temporal_runs import Temporal, ask_models_once, pending, result
-from integration.transcripts import asks_for, call
 from playwright.async_api import Browser, Page, expect
+from support.questions import ask_user
+from support.temporal_runs import Temporal, ask_models_once, pending, result
+from support.transcripts import asks_for, call
 
 from browser.conftest import LOOK_AWAY, faults_of
 from standfast import Agent, Approval, ModelError, tool

@@ -3,10 +3,10 @@
 from typing import Any, Literal
 
 import pytest
-from integration.temporal_runs import Temporal, pending, result
-from integration.test_partial_answers import Speaker, talker
+from integration.temporal.test_partial_answers import Speaker, talker
 from playwright.async_api import Browser, expect
 from pydantic import BaseModel, Field
+from support.temporal_runs import Temporal, pending, result
 
 from browser.conftest import LOOK_AWAY, faults_of
 from standfast import Approval, pipeline, tool

@@ -7,10 +7,10 @@ from urllib.parse import quote
 
 import pytest
 import pytest_asyncio
-from integration.questions import ask_user
-from integration.temporal_runs import Run, Temporal, check_healthy, pending, refusals, result, until
-from integration.transcripts import asks_for, call
 from playwright.async_api import Browser, FrameLocator, Page, expect
+from support.questions import ask_user
+from support.temporal_runs import Run, Temporal, check_healthy, pending, refusals, result, until
+from support.transcripts import asks_for, call
 
 from standfast import Agent, Approval, pipeline, tool
 from standfast.temporal import start_pipeline

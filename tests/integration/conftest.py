@@ -9,10 +9,10 @@ from uuid import uuid4
 
 import pytest
 import pytest_asyncio
+from support import pipeline_drivers
+from support.drivers import Driver, InProcess, OnTemporal
+from support.temporal_runs import Temporal
 
-from integration import pipeline_drivers
-from integration.drivers import Driver, InProcess, OnTemporal
-from integration.temporal_runs import Temporal
 from standfast import sqlite_store
 from standfast.stores import SQLiteStore
 from standfast.temporal import connect

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.loops import BAD, OK, TOOLS, after_turn, batches, call, calls, started, text
 
 from standfast import Question, TerminalError, ToolCall
 from standfast.agent_loop import Action, AskHuman, CallModel, CallTools, Finish, next_action
 from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
-from unit.loops import BAD, OK, TOOLS, after_turn, batches, call, calls, started, text
 
 # --- model, tools, end ---
 

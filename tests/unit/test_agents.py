@@ -4,11 +4,11 @@ import dataclasses
 from typing import Any
 
 import pytest
+from support.tools import Counter
 
 from standfast import Agent, AgentContext, DefinitionError, Loop, Tool, ToolContext, run, tool
 from standfast.agents import AgentIdentity
 from standfast.testing import ScriptedModel
-from unit.tools import Counter
 
 
 @tool

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from support.loops import BAD, OK, after_turn, call, calls, started, text
 
 from standfast import DiminishingReturns, Question, TerminalError, TokenBudget, Usage
 from standfast.agent_loop import Action, AskHuman, CallModel, CallTools, Finish, LoopState, next_action
 from standfast.tools import Cancelled, Failed, Outcome, Terminated, Unknown
-from unit.loops import BAD, OK, after_turn, call, calls, started, text
 
 
 def after_turns(state: LoopState, outcomes: Iterable[Outcome]) -> LoopState:

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from support.loops import OK, TOOLS, Facts, batches, call, calls, started, text, user
 
 from standfast import Loop, Message, Question, ToolCall
 from standfast.agent_loop import (
@@ -18,7 +19,6 @@ from standfast.agent_loop import (
     next_action,
 )
 from standfast.tools import Cancelled, Failed, Outcome, Unknown
-from unit.loops import OK, TOOLS, Facts, batches, call, calls, started, text, user
 
 
 def result(call_id: str) -> Message:

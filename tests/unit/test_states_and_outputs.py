@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from support.tools import Counter, Opaque
 
 from standfast import Agent, DefinitionError
-from unit.tools import Counter, Opaque
 
 
 class Required(BaseModel):

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import pytest
 from pydantic import BaseModel, Field
+from support.tools import attempt
 
 from standfast import DefinitionError, Tool, ToolContext, tool
 from standfast.tools import Returned
-from unit.tools import attempt
 
 if TYPE_CHECKING:
     from decimal import Decimal

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Optional
 
 import pytest
 from pydantic import AfterValidator, PlainSerializer
+from support.tools import LIMIT, Color, Opaque, Point, Size, attempt, here, returning
 
 from standfast import (
     Approval,
@@ -21,7 +22,6 @@ from standfast import (
     tool,
 )
 from standfast.tools import Asked, Failed, Outcome, Returned, Terminated, Unknown
-from unit.tools import LIMIT, Color, Opaque, Point, Size, attempt, here, returning
 
 
 async def verified(subject: Tool[..., Any], arguments: Any = None) -> Outcome | None:

@@ -4,10 +4,10 @@ import dataclasses
 from typing import Any
 
 import pytest
+from support.tools import attempt
 
 from standfast import DefinitionError, InputError, RetryPolicy, Tool, tool
 from standfast.tools import Returned
-from unit.tools import attempt
 
 
 def test_a_function_becomes_a_tool() -> None:

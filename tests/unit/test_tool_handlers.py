@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 from pydantic import BaseModel, ConfigDict
+from support.tools import Color, Keys, Node, Point, Size, attempt, properties, returning
 
 from standfast import DefinitionError, Tool, ToolContext, tool
 from standfast.tools import Failed, Returned
-from unit.tools import Color, Keys, Node, Point, Size, attempt, properties, returning
 
 
 class Strict(BaseModel):

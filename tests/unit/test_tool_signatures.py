@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, RootModel
+from support.tools import Color, Keys, Node, Opaque, Point, Size, attempt, properties
 
 from standfast import DefinitionError, InputError, Tool, ToolContext, tool
 from standfast.tools import Failed, Returned
-from unit.tools import Color, Keys, Node, Opaque, Point, Size, attempt, properties
 
 
 class Incomplete(BaseModel):

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.loops import user
 
 from standfast import InputError, Message, ToolCall
 from standfast.agent_loop import (
@@ -17,7 +18,6 @@ from standfast.agent_loop import (
     with_notices,
 )
 from standfast.tools import Unknown
-from unit.loops import user
 
 
 def calls(*ids: str, text: str = "") -> Message:

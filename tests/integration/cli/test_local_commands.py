@@ -1,0 +1,142 @@
+"""Commands of `standfast` that need no server: conversations, and the sessions that they leave in a store."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.commands import data, done, refused, standfast
+from support.transcripts import says
+
+from standfast import Agent, Message, Usage, run, sqlite_store
+from standfast.testing import ScriptedModel
+
+APP = '''
+from standfast import Agent, Approval, InterruptError, tool
+from standfast.testing import ScriptedModel
+
+
+@tool(approval=Approval(message="Charge?"))
+async def charge(amount: int) -> str:
+    """Charge."""
+    return f"charged {amount}"
+
+
+@tool
+async def ask(question: str) -> str:
+    """Ask."""
+    raise InterruptError(question)
+
+
+def answer(messages, tools):
+    last = messages[-1]
+    if last.role == "tool":
+        return f"so: {last.content}"
+    name, _, rest = last.content.partition(" ")
+    arguments = {"charge": {"amount": 5}, "ask": {"question": rest}}.get(name)
+    if arguments is None:
+        return f"you said {last.content}"
+    return {"tool_calls": [{"id": f"c{len(messages)}", "name": name, "arguments": arguments}]}
+
+
+llm = ScriptedModel(answer)
+AGENTS = [Agent("clerk", tools=[charge, ask])]
+'''
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop.py").write_text(APP)
+    return str(tmp_path / "shop.py")
+
+
+async def test_a_conversation_in_the_terminal(app: str) -> None:
+    """Questions are answered and calls approved in place; the session is kept, and goes on."""
+    lines = ["hello", "ask which?", "savings", "charge", "edit {oops", 'edit {"amount": 7}', "charge", "reject no"]
+    said = await done(None, "chat", "clerk", "--app", app, "--session", "s", stdin="\n".join(lines))
+    assert [line for line in said.splitlines() if line.startswith(("you", "so", "which"))] == [
+        "you said hello",
+        "which?",
+        "so: savings",
+        'so: {"note":"ada changed the arguments before it ran","arguments":{"amount":7},"result":"charged 7"}',
+        'so: {"error": "Not run: it was rejected by ada: no"}',
+    ]
+    again = await done(None, "chat", "clerk", "--app", app, "--session", "s", stdin="bye\n/quit\nnot said\n")
+    assert again == "you said bye\n"
+    async with sqlite_store("standfast.db") as store:
+        messages = await store.load_messages("s")
+    assert [message.content for message in messages if message.role == "user"] == [
+        "hello", "ask which?", "charge", "charge", "bye"
+    ]  # fmt: skip
+
+
+async def test_a_conversation_that_is_left_at_a_gate_goes_on_there(app: str) -> None:
+    await done(None, "chat", "clerk", "--app", app, "--session", "s", stdin="charge\n")
+    said = await done(None, "chat", "clerk", "--app", app, "--session", "s", stdin="what?\ny\nhello\n")
+    assert said.splitlines()[-3:] == ["<- charge: charged 5", "so: charged 5", "you said hello"]
+
+
+async def test_an_edit_in_a_conversation_may_be_bare_json_and_what_is_wrong_with_it_is_said(app: str) -> None:
+    lines = ["charge", "edit {oops", "perhaps", '{"amount": 8}']
+    result = await standfast(None, "chat", "clerk", "--app", app, stdin="\n".join(lines))
+    assert "That is no JSON" in result.stderr
+    assert "Say approve (y), or reject (n) and why" in result.stderr
+    assert "charged 8" in result.stdout
+
+
+async def test_a_file_that_raises_is_told_by_its_own_lines(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("from standfast import Agent\n\nclerk = Agent('no such name')\n")
+    told = await refused(None, "chat", "clerk", "--app", str(tmp_path / "shop.py"))
+    lines = [line.strip() for line in told.splitlines()]
+    assert "clerk = Agent('no such name')" in lines
+    assert lines[-1].startswith("standfast.errors.DefinitionError: Agent name must match")
+    assert told.count("File ") == 1
+
+
+async def test_an_agent_or_application_that_is_not_there_is_named(app: str, tmp_path: Path) -> None:
+    assert "No agent 'clark' here; there is clerk" in await refused(None, "chat", "clark", "--app", app)
+    assert "There is neither a file nor a module 'nowhere'" in await refused(None, "chat", "a", "--app", "nowhere")
+    assert "There is no file" in await refused(None, "chat", "a", "--app", "nowhere.py")
+    (tmp_path / "app.good").write_text(APP)
+    assert "its name must end with .py" in await refused(None, "chat", "a", "--app", "app.good")
+    (tmp_path / "empty.py").write_text("x = 1")
+    assert "neither an Agent nor a Pipeline" in await refused(None, "chat", "a", "--app", "empty.py")
+
+
+async def test_sessions_of_a_store_are_listed_and_shown(tmp_path: Path) -> None:
+    path = str(tmp_path / "standfast.db")
+    async with sqlite_store(path) as store:
+        for session, text in (("one", "hello"), ("two", "good \x1b[2Jday")):
+            model = ScriptedModel([says(text, 1_500)])
+            await run(Agent("greeter"), message="Hi", llm=model, store=store, session_id=session, user_id="ada")
+    listed = await data(None, "sessions", "--store", path)
+    assert [(row["id"], row["usage"]) for row in listed] == [
+        ("two", {"input_tokens": 1_500, "output_tokens": 0}), ("one", {"input_tokens": 1_500, "output_tokens": 0})
+    ]  # fmt: skip
+    table = await done(None, "sessions", "--store", path, "--user", "ada")
+    assert table.splitlines()[1].split()[:4] == ["two", "greeter", "ada", "2"]
+    shown = await standfast(None, "sessions", "two", "--store", path)
+    assert shown.stdout == "user: Hi\nassistant: good ‹U+001B›[2Jday\n"
+    assert "1,500 tokens in" in shown.stderr
+    lines = (await done(None, "sessions", "two", "--store", path, "-o", "jsonl")).splitlines()
+    assert [Message(**json.loads(line)).content for line in lines] == ["Hi", "good \x1b[2Jday"]
+    whole = await data(None, "sessions", "one", "--store", path)
+    assert (whole["agent_name"], Usage(**whole["usage"]), len(whole["messages"])) == (
+        "greeter", Usage(input_tokens=1_500), 2
+    )  # fmt: skip
+
+
+async def test_a_store_or_session_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    assert "There is no store" in await refused(None, "sessions", "--store", str(tmp_path / "none.db"))
+    async with sqlite_store(tmp_path / "a.db") as store:
+        assert await store.list_sessions() == []
+    assert "There is no session 's' in store" in await refused(None, "sessions", "s", "--store", str(tmp_path / "a.db"))
+    (tmp_path / "text.db").write_text("no database, but a text that is long enough to look like one" * 20)
+    assert "is not a SQLite database" in await refused(None, "sessions", "--store", str(tmp_path / "text.db"))
+
+
+@pytest.mark.parametrize(
+    "words", [["nonsense"], ["show"], ["ls", "--limit", "0"], ["ls", "-o", "xml"], ["resolve", "r", "c"]]
+)
+async def test_wrong_usage_has_an_exit_code_of_its_own(words: list[str]) -> None:
+    assert "Usage: " in await refused(None, *words, code=2)

@@ -1,0 +1,40 @@
+"""The application's worker as it is started: what keeps it from starting is said in a line."""
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+from support.temporal_runs import Temporal
+
+from standfast import sqlite_store
+
+ROOT = Path(__file__).parents[3]
+
+
+async def test_the_worker_of_the_application_says_in_one_line_that_it_cannot_use_its_store(
+    temporal: Temporal, tmp_path: Path
+) -> None:
+    path = tmp_path / "newer.db"
+    async with sqlite_store(path) as made:
+        await made.load_session("s")
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("INSERT INTO standfast_schema (version) VALUES (1000)")
+        database.commit()
+    environment = {
+        **os.environ,
+        "TEMPORAL_ADDRESS": temporal.client.service_client.config.target_host,
+        "STANDFAST_STORE": str(path),
+        "STANDFAST_TASK_QUEUE": temporal.name,
+    }
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "worker.py", cwd=ROOT, env=environment, stderr=subprocess.PIPE
+    )
+    _, error = await process.communicate()
+    assert process.returncode == 1
+    assert "Traceback" not in error.decode()
+    assert error.decode().splitlines()[-1].startswith("Error: ")
+    assert "written by a newer standfast" in error.decode().splitlines()[-1]

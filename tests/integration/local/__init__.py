@@ -1,0 +1,1 @@
+"""The driver in this process, and rules of the loop with both."""

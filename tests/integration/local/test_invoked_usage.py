@@ -1,0 +1,74 @@
+"""What invoked agents use is counted, whatever becomes of them, and counts against the budget of their parent."""
+
+from support.questions import ask_user
+from support.transcripts import asks_for, call, says
+
+from standfast import Agent, Loop, TerminalError, Usage, assert_complete, is_interrupted, resume, run, tool
+from standfast.testing import ScriptedModel
+
+
+async def test_tokens_of_children_are_counted() -> None:
+    child = Agent("child")
+    model = ScriptedModel([asks_for(call("child", "c", message="go"), tokens=1), says("ok", 10), says("done", 100)])
+    result = assert_complete(await run(Agent("parent", tools=[child]), message="hi", llm=model))
+    assert (result.usage, result.checkpoint.usage) == (Usage(input_tokens=111), Usage(input_tokens=111))
+
+
+async def test_tokens_of_grandchildren_and_failed_children_are_counted() -> None:
+    inner = Agent("inner", loop=Loop(max_iterations=1))
+    middle = Agent("middle", tools=[inner])
+    model = ScriptedModel(
+        [
+            asks_for(call("middle", "m", message="go"), tokens=1),
+            asks_for(call("inner", "i", message="go"), tokens=10),
+            asks_for(call("nope", "c"), tokens=100),
+            says("two", 1_000),
+            says("one", 10_000),
+        ]
+    )
+    result = assert_complete(await run(Agent("outer", tools=[middle]), message="hi", llm=model))
+    assert result.usage == Usage(input_tokens=11_111)
+
+
+async def test_tokens_of_a_child_that_asks_are_counted() -> None:
+    child = Agent("child", tools=[ask_user])
+    parent = Agent("parent", tools=[child])
+    first = ScriptedModel(
+        [asks_for(call("child", "d", message="go"), tokens=1), asks_for(call("ask_user", "c", question="?"), tokens=10)]
+    )
+    asked = await run(parent, message="hi", llm=first)
+    assert is_interrupted(asked)
+    assert asked.checkpoint.usage == Usage(input_tokens=11)
+    result = assert_complete(await resume(parent, asked.checkpoint, "x", llm=ScriptedModel([says("done", 100)])))
+    assert result.usage == Usage(input_tokens=111)
+
+
+async def test_tokens_of_a_child_that_failed_for_good_are_counted() -> None:
+    @tool
+    async def charge() -> None:
+        raise TerminalError("blocked")
+
+    child = Agent("child", tools=[charge], on_terminal_tool_error="fail")
+    model = ScriptedModel(
+        [
+            asks_for(call("child", "d", message="go"), tokens=1),
+            asks_for(call("charge", "c"), tokens=10),
+            says("done", 100),
+        ]
+    )
+    result = assert_complete(await run(Agent("parent", tools=[child]), message="hi", llm=model))
+    assert result.usage == Usage(input_tokens=111)
+
+
+async def test_what_children_use_counts_against_the_budget_of_their_parent() -> None:
+    child = Agent("child")
+    parent = Agent("parent", tools=[child], loop=Loop(token_budget=100))
+    model = ScriptedModel([asks_for(call("child", "c", message="go"), tokens=1), says("ok", 200)])
+    result = assert_complete(await run(parent, message="hi", llm=model))
+    assert (result.status, len(model.calls)) == ("token-budget-exhausted", 2)
+
+
+async def test_usage_stays_none_when_neither_parent_nor_child_reports_any() -> None:
+    child = Agent("child")
+    model = ScriptedModel([asks_for(call("child", "c", message="go")), "ok", "done"])
+    assert assert_complete(await run(Agent("parent", tools=[child]), message="hi", llm=model)).usage is None

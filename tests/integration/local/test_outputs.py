@@ -1,0 +1,67 @@
+"""Answers that an agent's `output` reads: in a fence, or at the second try."""
+
+import pytest
+from pydantic import BaseModel
+from support.drivers import Driver
+from support.pipeline_drivers import PipelineDriver
+from support.temporal_runs import Temporal
+from support.transcripts import shape
+
+from standfast import Agent, Loop, pipeline
+from standfast.testing import ScriptedModel
+
+
+class Verdict(BaseModel):
+    ok: bool
+
+
+FENCED = ['```json\n{"ok": true}\n```', '```\n{"ok": true}\n```', '\n ```JSON\n{"ok":\ntrue}```\n']
+
+
+@pytest.mark.parametrize("text", FENCED)
+async def test_an_answer_in_a_fence_is_read(driver: Driver, text: str) -> None:
+    ended = await driver.run(Agent("a", output=Verdict), ScriptedModel([text]))
+    assert (ended.status, ended.response) == ("complete", text)
+    assert ended.output in (Verdict(ok=True), {"ok": True})
+
+
+async def test_an_answer_in_a_fence_is_read_by_the_step_of_a_pipeline(pipelines: PipelineDriver) -> None:
+    line = pipeline("p").step("judge", agent=Agent("a", output=Verdict)).build()
+    ended = await pipelines.run(line, ScriptedModel(FENCED[:1]))
+    assert ended.status == "complete"
+
+
+async def test_without_retries_an_answer_that_does_not_fit_ends_the_run(driver: Driver) -> None:
+    model = ScriptedModel(["Sure!", '{"ok": true}'])
+    ended = await driver.run(Agent("a", output=Verdict), model)
+    assert (ended.status, ended.response, len(model.calls)) == ("error", "Sure!", 1)
+
+
+async def test_a_model_is_told_what_does_not_fit_and_asked_again(driver: Driver) -> None:
+    model = ScriptedModel(["Sure!", '{"ok": "perhaps"}', '{"ok": true}'])
+    ended = await driver.run(Agent("a", output=Verdict, loop=Loop(output_retries=2)), model)
+    assert (ended.status, ended.response, ended.iterations) == ("complete", '{"ok": true}', 3)
+    said = [line for line in shape(ended.messages) if line.startswith("user")]
+    assert said[0] == "user go"
+    assert said[1].startswith("user Your answer could not be used: the answer does not fit the agent's output: ")
+    assert "ok: Input should be a valid boolean" in said[2]
+    assert [message.content for message in model.calls[1].messages[1:]] == [
+        "go",
+        "Sure!",
+        said[1].removeprefix("user "),
+    ]
+
+
+async def test_a_model_is_asked_no_more_often_than_the_loop_says(driver: Driver) -> None:
+    model = ScriptedModel(["no", "no", "no"])
+    ended = await driver.run(Agent("a", output=Verdict, loop=Loop(output_retries=1)), model)
+    assert (ended.status, ended.response, len(model.calls)) == ("error", "no", 2)
+    assert "does not fit the agent's output" in str(ended.error)
+
+
+async def test_a_corrected_answer_is_in_the_session_with_what_was_wrong(temporal: Temporal) -> None:
+    agent = Agent("a", output=Verdict, loop=Loop(output_retries=1))
+    async with temporal.worker(agent, llm=ScriptedModel(["no", '{"ok": false}'])):
+        ended = await temporal.run(agent)
+    assert ended["output"] == {"ok": False}
+    assert [message.role for message in await temporal.messages()] == ["user", "assistant", "user", "assistant"]

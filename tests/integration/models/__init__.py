@@ -1,0 +1,1 @@
+"""Models, providers and MCP servers."""

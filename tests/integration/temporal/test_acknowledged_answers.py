@@ -1,0 +1,190 @@
+"""Who is told that an answer or a resolve counts finds it in the store: the next run of the session goes on from it."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from support.doubles import fail
+from support.questions import ask
+from support.resets import reset, tasks
+from support.temporal_runs import Run, Temporal, check_healthy, pending, result
+from support.transcripts import asks_for, call, result_of, shape
+from temporalio.client import WorkflowFailureError
+
+from standfast import Agent, Loop, Message, ToolDurabilityError, tool
+from standfast.errors import NotConfirmedError
+from standfast.stores import SQLiteStore
+from standfast.testing import ScriptedModel
+
+
+class Deaf:
+    """A model that answers with the first of these, and then no more."""
+
+    def __init__(self, first: Any) -> None:
+        self._first = first
+
+    async def chat(self, messages: Sequence[Message], tools: Any, **_: Any) -> Any:
+        if messages[-1].content != "go":
+            await asyncio.Event().wait()
+        return self._first
+
+
+ASKS = asks_for(call("ask", "c1", question="Who?"))
+PAYS = asks_for(call("pay", "p1", amount=1))
+
+
+def paying(effects: list[int]) -> Agent:
+    @tool
+    async def pay(amount: int) -> str:
+        """Pay."""
+        effects.append(amount)
+        if len(effects) == 1:
+            raise ToolDurabilityError("pay", "p1")
+        await asyncio.Event().wait()
+        return "paid"
+
+    return Agent("payer", tools=[pay], loop=Loop(on_unknown="ask"))
+
+
+async def by_client(temporal: Temporal, run: Run, door: str, data: dict[str, Any]) -> None:
+    await (temporal.people.answer(run.id, **data) if door == "answer" else temporal.people.resolve(run.id, **data))
+
+
+async def by_update(temporal: Temporal, run: Run, door: str, data: dict[str, Any]) -> None:
+    told = await run.execute_update(door, data)
+    assert told["accepted"], told
+
+
+DOORS = pytest.mark.parametrize("say", [by_client, by_update])
+
+
+async def cut_off(run: Run) -> None:
+    await run.terminate()
+    with pytest.raises(WorkflowFailureError):
+        await result(run)
+
+
+@DOORS
+async def test_an_answer_that_counts_is_in_the_store(temporal: Temporal, say: Any) -> None:
+    agent = Agent("clerk", tools=[ask])
+    async with temporal.worker(agent, llm=Deaf(ASKS)):
+        run = await temporal.start(agent)
+        await pending(run)
+        await say(temporal, run, "answer", {"text": "Ada"})
+        found = await temporal.messages()
+        await cut_off(run)
+    assert result_of(found, "c1") == "Ada"
+    async with (await temporal.elsewhere()).worker(agent, llm=ScriptedModel(["done"])):
+        again = await temporal.start(agent, None)
+        assert (await result(again))["status"] == "complete"
+    assert shape(await temporal.messages()) == ["user go", "calls c1", "result c1", "assistant done"]
+    assert result_of(await temporal.messages(), "c1") == "Ada"
+
+
+@DOORS
+@pytest.mark.parametrize(
+    ("data", "becomes"),
+    [({"decision": "happened", "result": "receipt"}, "receipt"), ({"decision": "leave"}, "tool-durability-error")],
+)
+async def test_what_an_operator_found_out_is_in_the_store(
+    temporal: Temporal, say: Any, data: dict[str, Any], becomes: str
+) -> None:
+    agent = paying(effects := [])
+    async with temporal.worker(agent, llm=Deaf(PAYS)):
+        run = await temporal.start(agent)
+        await pending(run)
+        await say(temporal, run, "resolve", {"tool_call_id": "p1", **data})
+        found = await temporal.messages()
+        await cut_off(run)
+    assert becomes in result_of(found, "p1")
+    assert effects == [1]
+
+
+@DOORS
+async def test_a_call_that_did_not_happen_is_known_not_to_have(temporal: Temporal, say: Any) -> None:
+    """What is run again may take for long: who has said so is told as soon as the ledger knows."""
+    agent = paying([])
+    async with temporal.worker(agent, llm=Deaf(PAYS)):
+        run = await temporal.start(agent)
+        await pending(run)
+        await say(temporal, run, "resolve", {"tool_call_id": "p1", "decision": "not-happened"})
+        session = await temporal.store.load_session(temporal.session())
+        assert session is not None
+        (entry,) = (await temporal.store.load_entries(f"{session.key}/2", ["0/p1#2"])).values()
+        assert entry.state == "abandoned"
+        await cut_off(run)
+
+
+@DOORS
+async def test_what_a_person_says_to_an_agent_that_is_stuck_is_in_the_store(temporal: Temporal, say: Any) -> None:
+    agent = Agent("stuck", tools=[fail], loop=Loop(stuck_threshold=1, on_stuck="escalate"))
+    async with temporal.worker(agent, llm=Deaf(asks_for(call("fail", "f1")))):
+        run = await temporal.start(agent)
+        await pending(run)
+        await say(temporal, run, "answer", {"text": "skip it"})
+        await cut_off(run)
+    async with (await temporal.elsewhere()).worker(agent, llm=ScriptedModel(["done"])):
+        again = await temporal.start(agent, None)
+        assert (await result(again))["status"] == "complete"
+    assert shape(await temporal.messages()) == [
+        "user go", "calls f1", "result f1", "user skip it", "assistant done",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("with_messages", [False, True])
+async def test_what_a_stuck_agent_was_told_is_found_after_a_reset(temporal: Temporal, with_messages: bool) -> None:
+    agent = Agent("stuck", tools=[fail], loop=Loop(stuck_threshold=1, on_stuck="escalate"))
+    async with temporal.worker(agent, llm=ScriptedModel([asks_for(call("fail", "f1")), "done"])):
+        run = await temporal.start(agent)
+        await pending(run)
+        await temporal.people.answer(run.id, "skip it")
+        assert (await result(run))["status"] == "complete"
+        before = await temporal.messages()
+        for task in range(0, len(await tasks(run)), 2):
+            run = await reset(temporal, run, task, with_messages=with_messages)
+            assert (await result(run))["status"] == "complete"
+            await check_healthy(run)
+            assert await temporal.messages() == before
+
+
+async def test_of_two_who_answer_at_once_one_is_told_that_it_counts(temporal: Temporal) -> None:
+    agent = Agent("clerk", tools=[ask])
+    async with temporal.worker(agent, llm=Deaf(ASKS)):
+        run = await temporal.start(agent)
+        await pending(run)
+        came = await asyncio.gather(
+            *(temporal.people.answer(run.id, who, tool_call_id="c1") for who in ("Ada", "Eve")), return_exceptions=True
+        )
+        counted = [who for who, refused in zip(("Ada", "Eve"), came, strict=True) if refused is None]
+        assert [str(refused) for refused in came if refused is not None] == ["answer: call c1 has its answer already"]
+        assert result_of(await temporal.messages(), "c1") == counted[0]
+        await cut_off(run)
+
+
+class Stops(SQLiteStore):
+    """A store that is slow to write what has been answered."""
+
+    def __init__(self, path: Any) -> None:
+        super().__init__(path)
+        self.writing = asyncio.Event()
+
+    async def append_messages_atomic(self, session_id: str, messages: Sequence[Message], *args: Any, **kw: Any) -> int:
+        if any(message.content == "Ada" for message in messages):
+            self.writing.set()
+            await asyncio.Event().wait()
+        return await super().append_messages_atomic(session_id, messages, *args, **kw)
+
+
+async def test_who_answers_while_the_run_is_terminated_is_told_that_nobody_knows(
+    temporal: Temporal, tmp_path: Any
+) -> None:
+    agent = Agent("clerk", tools=[ask])
+    async with Stops(tmp_path / "stops.db") as store, temporal.worker(agent, llm=Deaf(ASKS), store=store):
+        run = await temporal.start(agent)
+        await pending(run)
+        answering = asyncio.ensure_future(temporal.people.answer(run.id, "Ada"))
+        await store.writing.wait()
+        await cut_off(run)
+        with pytest.raises(NotConfirmedError, match="ended before it said what became of `answer`"):
+            await answering

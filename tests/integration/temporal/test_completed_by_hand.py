@@ -1,0 +1,206 @@
+"""An operator completes an activity by hand, with whatever comes to mind: no run hangs, and nothing is lost."""
+
+import asyncio
+import json
+import threading
+import time
+from typing import Any
+
+import pytest
+from support.doubles import echo
+from support.temporal_runs import Run, Temporal, check_healthy, pending, result, until
+from support.transcripts import asks_for, call
+from temporalio.client import WorkflowFailureError
+
+from standfast import Agent, Tool, pipeline, tool
+from standfast.temporal import start_pipeline
+from standfast.testing import ScriptedModel
+
+DEEP: Any = json.loads("[" * 90 + "]" * 90)
+RESULTS: dict[str, tuple[Any, str]] = {
+    "text": ("paid in cash", "paid in cash"),
+    "list": ([1, "two"], '[1, "two"]'),
+    "number": (7, "7"),
+    "null": (None, "null"),
+    "object": ({"paid": True}, '{"paid": true}'),
+    "what-another-call-reported": ({"returned": "charged", "call": "0/other"}, '{"returned": "charged", '),
+    "what-tools-once-reported": ({"returned": "charged"}, '{"returned": "charged"}'),
+    "half-of-it": ({"returned": 5, "call": "0/c1"}, '{"returned": 5, '),
+    "deep": (DEEP, "An operator put in a result that cannot be used: nested deeper than 64 levels"),
+    "large": ("x" * 300_000, "An operator put in a result of 300,000 bytes, more than 262,144"),
+}
+
+
+def payer(inside: threading.Event, go_on: threading.Event, ends: list[str]) -> Tool[..., Any]:
+    @tool
+    async def pay() -> str:
+        """Pay, and take long."""
+        inside.set()
+        try:
+            while not go_on.is_set():
+                await asyncio.sleep(0.01)
+        finally:
+            ends.append("ended")
+        return "paid by card"
+
+    return pay
+
+
+async def activity_id(run: Run, name: str) -> str:
+    async def find() -> str:
+        described = (await run.describe()).raw_description
+        return next((one.activity_id for one in described.pending_activities if one.activity_type.name == name), "")
+
+    return str(await until(find))
+
+
+async def complete(temporal: Temporal, run: Run, name: str, value: Any) -> None:
+    found = await activity_id(run, name)
+    described = await run.describe()
+    handle = temporal.client.get_async_activity_handle(workflow_id=run.id, run_id=described.run_id, activity_id=found)
+    await handle.complete(value)
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+async def test_what_is_put_in_as_the_result_of_a_tool_is_read_by_the_model(temporal: Temporal, kind: str) -> None:
+    inside, go_on, ends = threading.Event(), threading.Event(), list[str]()
+    agent = Agent("payer", tools=[payer(inside, go_on, ends)])
+    value, read = RESULTS[kind]
+    async with temporal.worker(agent, llm=ScriptedModel([asks_for(call("pay", "c1")), "done"])):
+        run = await temporal.start(agent)
+        await until(inside.is_set)
+        await complete(temporal, run, "pay", value)
+        assert (await result(run))["status"] == "complete"
+        go_on.set()
+        await until(lambda: ends)
+        await check_healthy(run)
+    shown = next(message.content for message in await temporal.messages() if message.role == "tool")
+    assert read in shown if read.startswith("An") else shown.startswith(read)
+    session = await temporal.store.load_session(temporal.session())
+    assert session is not None
+    scope = f"{session.id}@{session.created_at:%Y%m%dT%H%M%S%f}/2"
+    entry = (await temporal.store.load_entries(scope, ["0/c1"]))["0/c1"]
+    assert entry.result is not None
+    [text] = json.loads(entry.result).values()
+    assert text == shown or text == json.loads(shown)["error"]
+
+
+async def test_what_is_put_in_as_the_result_of_a_pipelines_tool_is_its_output(temporal: Temporal) -> None:
+    inside, go_on, ends = threading.Event(), threading.Event(), list[str]()
+    flow = pipeline("payments", input=str).step("pay", run=payer(inside, go_on, ends), input=lambda ctx: {}).build()
+    async with temporal.worker(pipelines=[flow]):
+        run = await start_pipeline(temporal.client, flow, input="x", run_key=temporal.name, task_queue=temporal.name)
+        await until(inside.is_set)
+        await complete(temporal, run, "pay", "paid in cash")
+        found = await result(run)
+        go_on.set()
+    assert (found["status"], found["outputs"]) == ("complete", {"pay": "paid in cash"})
+
+
+JUNK: list[Any] = [
+    "a text", 7, None, [], {}, {"seq": "x"}, {"seq": 1, "calls": [3]}, {"seq": 1, "untold": [9]},
+    {"seq": 1, "declared": {"tools": {"echo": 5}}}, {"seq": 1, "declared": {"tools": {"echo": {"swift": True}}}},
+    {"seq": 1, "declared": {"available": 3}}, {"seq": 1, "gates": [{}]},
+    {"seq": 1, "gates": [{"question": "?", "tool_call_id": "c1", "gate": {"name": "c1"}}]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", JUNK, ids=str)
+async def test_junk_in_the_place_of_a_models_answer_waits_for_a_person_and_is_asked_again(
+    temporal: Temporal, value: Any
+) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    async def answer(messages: Any, tools: Any) -> str:
+        inside.set()
+        while not go_on.is_set():
+            await asyncio.sleep(0.01)
+        return "done"
+
+    agent = Agent("helper", tools=[echo])
+    async with temporal.worker(agent, llm=ScriptedModel(answer)):
+        run = await temporal.start(agent)
+        await until(inside.is_set)
+        await complete(temporal, run, "call_model", value)
+        waits = (await pending(run))[0]
+        assert (waits["kind"], waits["name"]) == ("pause", "model")
+        assert "completed by hand" in waits["message"]
+        go_on.set()
+        await run.signal("resume", {"action": "retry"})
+        assert (await result(run))["response"] == "done"
+        await check_healthy(run)
+
+
+@pytest.mark.parametrize(
+    "value", ["a text", 7, None, [], {}, {"dispatch": "x"}, {"claimed": 1, "dispatch": 1}], ids=str
+)
+async def test_junk_in_the_place_of_a_hook_or_a_step_waits_for_a_person(temporal: Temporal, value: Any) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    async def slow(context: Any) -> None:
+        inside.set()
+        while not go_on.is_set():
+            await asyncio.sleep(0.01)
+
+    agent = Agent("helper", on_complete=slow)
+    async with temporal.worker(agent, llm=ScriptedModel(["done"])):
+        run = await temporal.start(agent)
+        await until(inside.is_set)
+        await complete(temporal, run, "standfast.finish", value)
+        waits = (await pending(run))[0]
+        assert (waits["kind"], waits["name"]) == ("pause", "standfast.finish")
+        go_on.set()
+        await run.signal("resume", {"action": "retry"})
+        assert (await result(run))["response"] == "done"
+        await check_healthy(run)
+
+
+@pytest.mark.parametrize("value", [7, None, {}, {"session": "s", "facts": 5, "seq": 0}], ids=str)
+@pytest.mark.parametrize("kind", ["agent", "pipeline"])
+async def test_junk_in_the_place_of_an_opening_that_waits_for_a_worker_is_shown_and_the_run_goes_on(
+    temporal: Temporal, kind: str, value: Any
+) -> None:
+    agent = Agent("helper", tools=[echo])
+    flow = pipeline("notes", input=str).step("say", agent=agent, input=lambda ctx: "hi").build()
+    opening = "standfast.open" if kind == "agent" else "standfast.open_pipeline"
+    async with temporal.worker(Agent("other"), llm=ScriptedModel([])):
+        if kind == "agent":
+            run = await temporal.start(agent)
+        else:
+            keyed: Any = {"run_key": temporal.name, "task_queue": temporal.name}
+            run = await start_pipeline(temporal.client, flow, input="x", **keyed)
+        assert (await pending(run))[0]["kind"] == "worker"
+        await complete(temporal, run, opening, value)
+
+        async def paused() -> list[dict[str, Any]]:
+            return [one for one in await pending(run) if one["kind"] == "pause"]
+
+        (waits,) = await until(paused)
+        assert (waits["name"], "completed by hand" in waits["message"]) == (opening, True)
+    async with temporal.worker(agent, pipelines=[flow], llm=ScriptedModel(["done"])):
+        await run.signal("resume", {"action": "retry"})
+        assert (await result(run))["status"] == "complete"
+        await check_healthy(run)
+
+
+async def test_a_run_whose_activity_nobody_wants_tried_again_fails_in_words(temporal: Temporal) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    def make(ctx: Any) -> dict[str, Any]:
+        inside.set()
+        while not go_on.is_set():
+            time.sleep(0.01)
+        return {"text": "x"}
+
+    flow = pipeline("notes", input=str).step("note", run=echo, input=make).build()
+    async with temporal.worker(pipelines=[flow]):
+        run = await start_pipeline(temporal.client, flow, input="x", run_key=temporal.name, task_queue=temporal.name)
+        await until(inside.is_set)
+        await complete(temporal, run, "standfast.step", "junk")
+        assert (await pending(run))[0]["name"] == "standfast.step"
+        go_on.set()
+        await run.signal("resume", {"action": "abort"})
+        with pytest.raises(WorkflowFailureError) as failed:
+            await run.result()
+        assert "completed by hand" in str(failed.value.cause)
+        await check_healthy(run)

@@ -1,0 +1,122 @@
+"""Deploys that change names, types and tools at once, under a nested pipeline at an open gate; and rollbacks."""
+
+from collections import Counter
+from functools import partial
+from typing import Any
+
+from pydantic import BaseModel
+from support.deploys import waits_for
+from support.temporal_runs import Run, Temporal, check_healthy, events, pending, result, until, waiting
+
+from standfast import Agent, Approval, Pipeline, Step, pipeline, tool
+from standfast.temporal import start_pipeline
+from standfast.testing import ScriptedModel
+
+EVENTS = 150  # of a run that two versions carry at once: some 40, and each detour some 10
+
+
+class Draft(BaseModel):
+    title: str
+
+
+class Report(BaseModel):
+    title: str
+    pages: int
+
+
+class Application:
+    def __init__(self) -> None:
+        self.effects: list[str] = []
+
+    def before(self) -> tuple[Pipeline, Agent]:
+        return self._version("line", "writer", "send", Draft)
+
+    def after(self) -> tuple[Pipeline, Agent]:
+        return self._version("flow", "author", "post", Report, formerly=["line"])
+
+    def _version(self, name: str, agent: str, called: str, output: Any, **options: Any) -> tuple[Pipeline, Agent]:
+        @tool(name=called)
+        async def send(number: int) -> str:
+            """Send."""
+            self.effects.append(f"sent {number}")
+            return f"sent {number}"
+
+        writer = Agent(agent, formerly=["writer"] if agent != "writer" else [])
+        part = (
+            pipeline("part")
+            .step("draft", agent=writer, output=output)
+            .step("check", approval=Approval(message="Send it?"))
+            .step("send", run=send, input=lambda ctx: {"number": len(ctx.prev["draft"].title)})
+            .build()
+        )
+        first = Step("first", run=send, input=lambda ctx: {"number": 0})
+        whole = pipeline(name, **options).step(first).step("below", pipeline=part).step("tell", agent=writer)
+        return whole.build(), writer
+
+
+def model(messages: Any, tools: Any) -> str:
+    return "told" if "tell" in messages[-1].content else '{"title": "x"}'
+
+
+async def parked(temporal: Temporal, application: Application) -> Run:
+    """Return a run that waits at the gate of its nested pipeline, with no worker."""
+    before, writer = application.before()
+    async with temporal.worker(writer, pipelines=[before], llm=ScriptedModel(model)):
+        run = await start_pipeline(
+            temporal.client, "line", input={}, run_key=temporal.session(), task_queue=temporal.name
+        )
+        assert [item["name"] for item in await pending(run)] == ["below/check"]
+    return run
+
+
+async def test_what_the_new_version_cannot_read_goes_on_after_a_rollback(temporal: Temporal) -> None:
+    application = Application()
+    run = await parked(temporal, application)
+    after, author = application.after()
+    async with temporal.worker(author, pipelines=[after], llm=ScriptedModel(model)):
+        await temporal.people.decide(run.id, "below/check", "approve", by="ada")
+        await until(partial(waits_for, run, "pause"))
+        (item,) = await waiting(run)
+        assert (item["name"], "is no Report of today" in item["message"]) == ("below/send", True)
+    before, writer = application.before()
+    async with temporal.worker(writer, pipelines=[before], llm=ScriptedModel(model)):
+        ended = await result(run)
+    assert (ended["status"], application.effects) == ("complete", ["sent 0", "sent 1"])
+    await check_healthy(run)
+
+
+async def test_two_versions_at_once_carry_a_run_to_its_end(temporal: Temporal) -> None:
+    application = Application()
+    run, other = await parked(temporal, application), await temporal.elsewhere()
+    (before, writer), (after, author) = application.before(), application.after()
+    async with (
+        temporal.worker(writer, pipelines=[before], llm=ScriptedModel(model)),
+        other.worker(author, pipelines=[after], llm=ScriptedModel(model)),
+    ):
+        await temporal.people.decide(run.id, "below/check", "approve", by="ada")
+        ended = await result(run)
+    assert (ended["status"], ended["outputs"]["tell"]) == ("complete", {"response": "told"})
+    assert Counter(application.effects) == {"sent 0": 1, "sent 1": 1}
+    assert len(await events(run)) < EVENTS
+    await check_healthy(run)
+
+
+async def test_runs_begun_under_the_new_name_go_on_when_that_is_back_after_a_rollback(temporal: Temporal) -> None:
+    application = Application()
+    (before, writer), (after, author) = application.before(), application.after()
+    async with temporal.worker(author, pipelines=[after], llm=ScriptedModel(lambda *_: '{"title": "x", "pages": 1}')):
+        run = await start_pipeline(
+            temporal.client, after, input={}, run_key=temporal.session(), task_queue=temporal.name
+        )
+        await pending(run)
+    async with temporal.worker(writer, pipelines=[before], llm=ScriptedModel(model)):
+        await run.signal("approve", {"gate": "below/check", "by": "ada"})
+        await until(partial(_waits_for_a_worker, run))
+    async with temporal.worker(author, pipelines=[after], llm=ScriptedModel(model)):
+        assert (await result(run))["status"] == "complete"
+    assert application.effects == ["sent 0", "sent 1"]
+    await check_healthy(run)
+
+
+async def _waits_for_a_worker(run: Run) -> bool:
+    return any(item["kind"] == "worker" for item in await waiting(run))

@@ -1,0 +1,171 @@
+"""What people decided and answered is found after a reset: nobody is asked twice, and no effect is denied."""
+
+from typing import Any
+
+import pytest
+from support.questions import ask
+from support.resets import reset
+from support.temporal_runs import Run, Temporal, ask_once, check_healthy, events, pending, result, scheduled, until
+from support.transcripts import error_of, shape, tool_results
+from temporalio.worker import Replayer
+
+from integration.local.test_tool_approvals import posts, world
+from integration.temporal.test_temporal_tool_approvals import TEAM, at_gate
+from standfast import Agent, Approval, InputError, pipeline, tool
+from standfast.temporal import StandfastPlugin, start_pipeline
+from standfast.testing import ScriptedModel
+
+BOTH = Approval(message="ok?", approvers=["ada", "bob"], quorum=2, timeout="7d")
+BEFORE_THE_MODEL, AT_THE_GATE = 0, 1  # the workflow task before which a run is reset
+
+
+async def decide(temporal: Temporal, handle: Run, decision: Any = "approve", by: str = "ada", **more: Any) -> None:
+    (item,) = await pending(handle)
+    await temporal.people.decide(handle.id, item["name"], decision, by=by, digest=item["digest"], **more)
+
+
+@pytest.mark.parametrize("with_messages", [False, True])
+@pytest.mark.parametrize("task", [BEFORE_THE_MODEL, AT_THE_GATE])
+async def test_an_approved_call_is_not_asked_about_again(temporal: Temporal, task: int, with_messages: bool) -> None:
+    posted, post = world(TEAM)
+    async with temporal.worker(Agent("a", tools=[post]), llm=posts("hi")):
+        handle = await temporal.start("a")
+        await decide(temporal, handle, edit={"text": "ho"})
+        await result(handle)
+        anew = await reset(temporal, handle, task, with_messages=with_messages)
+        assert (await result(anew))["status"] == "complete"
+        await check_healthy(anew)
+    assert posted == ["ho"]
+    assert '"posted":1' in tool_results(await temporal.messages())[0].content
+
+
+async def test_a_reset_of_a_reset_finds_it_as_well(temporal: Temporal) -> None:
+    posted, post = world(TEAM)
+    async with temporal.worker(Agent("a", tools=[post]), llm=posts("hi")):
+        handle = await temporal.start("a")
+        await decide(temporal, handle)
+        await result(handle)
+        for _ in range(2):
+            handle = await reset(temporal, handle, AT_THE_GATE)
+            assert (await result(handle))["status"] == "complete"
+            await check_healthy(handle)
+            plugin = StandfastPlugin(agents=[Agent("a", tools=[post])], store=temporal.store, llm=posts())
+            await Replayer(workflows=[], plugins=[plugin]).replay_workflow(await handle.fetch_history())
+    assert posted == ["hi"]
+
+
+async def test_who_has_approved_of_several_has_not_to_approve_again(temporal: Temporal) -> None:
+    posted, post = world(BOTH)
+    async with temporal.worker(Agent("a", tools=[post]), llm=posts("hi")):
+        handle = await temporal.start("a")
+        await decide(temporal, handle)
+        anew = await reset(temporal, handle, BEFORE_THE_MODEL)
+
+        (item,) = await pending(anew)
+        await _until_approved_by(anew, ["ada"])
+        with pytest.raises(InputError, match="ada has approved it already"):
+            await temporal.people.decide(handle.id, "c1", "approve", by="ada", digest=item["digest"])
+        await decide(temporal, anew, by="bob")
+        assert (await result(anew))["status"] == "complete"
+    assert posted == ["hi"]
+
+
+async def _until_approved_by(handle: Run, people: list[str]) -> None:
+    async def is_so() -> bool:
+        return (await pending(handle))[0]["approved_by"] == people
+
+    await until(is_so)
+
+
+async def test_a_decision_that_counted_before_the_reset_is_no_error_when_it_is_sent_again(
+    temporal: Temporal,
+) -> None:
+    posted, post = world(BOTH)
+    async with temporal.worker(Agent("a", tools=[post]), llm=posts("hi")):
+        handle = await temporal.start("a")
+        (item,) = await pending(handle)
+        given = {"digest": item["digest"], "by": "ada", "id": "of ada"}
+        await temporal.people.decide(handle.id, "c1", "approve", **given)
+        anew = await reset(temporal, handle, AT_THE_GATE)
+        await _until_approved_by(anew, ["ada"])
+        await temporal.people.decide(handle.id, "c1", "approve", **given)  # its acknowledgement was lost
+        with pytest.raises(InputError, match="ada has approved it already"):
+            await temporal.people.decide(handle.id, "c1", "approve", **{**given, "id": "another"})
+        await decide(temporal, anew, by="bob")
+        assert (await result(anew))["status"] == "complete"
+    assert posted == ["hi"]
+
+
+async def test_a_rejected_call_stays_rejected(temporal: Temporal) -> None:
+    posted, post = world(TEAM)
+    async with temporal.worker(Agent("a", tools=[post]), llm=posts("hi")):
+        handle = await temporal.start("a")
+        await decide(temporal, handle, "reject", comment="no")
+        await result(handle)
+        anew = await reset(temporal, handle, BEFORE_THE_MODEL)
+        assert (await result(anew))["status"] == "complete"
+    assert posted == []
+    assert error_of(tool_results(await temporal.messages())[0]) == "Not run: it was rejected by ada: no"
+
+
+async def test_a_call_that_ran_when_nobody_decided_is_neither_asked_about_nor_rejected(temporal: Temporal) -> None:
+    posted, post = world(Approval(message="ok?", timeout=1, on_timeout="approve"))
+    async with temporal.worker(Agent("a", tools=[post]), llm=posts("hi")):
+        handle = await temporal.start("a")
+        await result(handle)
+        anew = await reset(temporal, handle, BEFORE_THE_MODEL)
+        with pytest.raises(InputError, match=r"already|has ended|is open|completed"):
+            await temporal.people.decide(handle.id, "c1", "reject", by="ada", digest="x")
+        assert (await result(anew))["status"] == "complete"
+    assert posted == ["hi"]
+    assert '"posted":1' in tool_results(await temporal.messages())[0].content
+
+
+@pytest.mark.parametrize("with_messages", [False, True])
+@pytest.mark.parametrize("task", [BEFORE_THE_MODEL, 1, 2, 3])
+async def test_an_answered_question_is_not_asked_again(temporal: Temporal, task: int, with_messages: bool) -> None:
+    async with temporal.worker(Agent("a", tools=[ask]), llm=ScriptedModel(ask_once)):
+        handle = await temporal.start("a")
+        await pending(handle)
+        await temporal.people.answer(handle.id, "Ada", tool_call_id="c1")
+        assert (await result(handle))["status"] == "complete"
+        before = await temporal.messages()
+        anew = await reset(temporal, handle, task, with_messages=with_messages)
+        assert (await result(anew))["status"] == "complete"
+        await check_healthy(anew)
+    assert await temporal.messages() == before
+
+
+async def test_a_gate_of_a_pipeline_that_was_decided_is_not_asked_again(temporal: Temporal) -> None:
+    posted: list[str] = []
+
+    @tool
+    async def publish(text: str) -> str:
+        """Publish."""
+        posted.append(text)
+        return "ok"
+
+    built = (
+        pipeline("p")
+        .step("approve", approval=TEAM)
+        .step("publish", run=publish, input=lambda ctx: {"text": "hi"})
+        .build()
+    )
+    async with temporal.worker(pipelines=[built]):
+        handle = await start_pipeline(temporal.client, built, run_key=temporal.name, task_queue=temporal.name)
+        (item,) = await pending(handle)
+        await temporal.people.decide(handle.id, "approve", "approve", by="ada", digest=item["digest"])
+        await result(handle)
+        for task in (1, 0):
+            handle = await reset(temporal, handle, task)
+            assert (await result(handle))["status"] == "complete"
+            await check_healthy(handle)
+    assert posted == ["hi"]
+
+
+async def test_a_run_that_was_never_reset_looks_for_nothing(temporal: Temporal) -> None:
+    async with at_gate(temporal) as (handle, _):
+        await decide(temporal, handle)
+        await result(handle)
+        assert scheduled(await events(handle)) == ["call_model", "standfast.decide", "post", "call_model"]
+    assert shape(await temporal.messages()) == ["user go", "calls c1", "result c1", "assistant done"]

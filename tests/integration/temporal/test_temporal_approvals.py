@@ -1,0 +1,82 @@
+"""Gates in workflows of users' own: in the sandbox, with signals that come early, and decisions that do not count."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.temporal_runs import Run, Temporal, check_healthy, pending, result, until
+from temporalio import workflow
+from temporalio.client import WorkflowUpdateFailedError
+from temporalio.worker import Replayer, Worker
+
+from standfast import Agent
+from standfast.temporal import StandfastPlugin, approval
+from standfast.testing import ScriptedModel, time_skipping_server
+
+
+@workflow.defn
+class Release:
+    """A workflow of a user's that asks twice."""
+
+    @workflow.run
+    async def run(self, patience: float | None = None) -> list[dict[str, Any]]:
+        first = await approval("test", message="Tested?", approvers=["ada", "bob"], timeout=patience)
+        second = await approval("ship", requester="ada", exclude_requester=True, timeout=patience)
+        return [first, second]
+
+
+def worker(temporal: Temporal) -> Worker:
+    plugin = StandfastPlugin(agents=[Agent("other")], store=temporal.store, llm=ScriptedModel([]))
+    return Worker(temporal.client, task_queue=temporal.name, workflows=[Release], plugins=[plugin])
+
+
+async def start(temporal: Temporal, **options: Any) -> Run:
+    started: Run = await temporal.client.start_workflow(
+        "Release", id=temporal.session(), task_queue=temporal.name, **options
+    )
+    return started
+
+
+async def test_a_workflow_of_the_users_waits_for_decisions(temporal: Temporal) -> None:
+    async with worker(temporal):
+        run = await start(temporal, start_signal="approve", start_signal_args=[{"gate": "ship", "by": "eve"}])
+        (shown,) = await pending(run)
+        assert (shown["kind"], shown["name"], shown["approvers"]) == ("approval", "test", ["ada", "bob"])
+
+        async def listed() -> bool:
+            found = await temporal.people.waiting()
+            return (run.id, "test") in [(item["workflow_id"], item["name"]) for item in found]
+
+        await until(listed)
+        for data in (
+            {"gate": "test", "decision": "approve", "by": "mallory"},
+            5,
+            {"gate": "no", "decision": "approve"},
+        ):
+            with pytest.raises(WorkflowUpdateFailedError):
+                await run.execute_update("decide", data)
+        await run.signal("reject", 5)
+        await temporal.people.decide(run.id, "test", "approve", by="bob", comment="all green")
+        ended: Any = await result(run)
+        assert [(gate["status"], gate["by"], gate["comment"]) for gate in ended] == [
+            ("approved", ["bob"], "all green"), ("approved", ["eve"], None)
+        ]  # fmt: skip
+        await check_healthy(run)
+    rows = await temporal.store.load_decisions((await run.describe()).run_id)
+    assert [(row.gate, row.by, row.refused is None) for row in rows] == [
+        ("test", "mallory", False), ("test", "bob", True), ("ship", "eve", True)
+    ]  # fmt: skip
+    await Replayer(workflows=[Release]).replay_workflow(await run.fetch_history())
+
+
+async def test_a_gate_of_a_workflow_of_the_users_has_a_deadline() -> None:
+    async with (
+        time_skipping_server() as environment,
+        asyncio.timeout(60),
+        Worker(environment.client, task_queue="q", workflows=[Release]),
+    ):
+        week = timedelta(days=7).total_seconds()
+        run = await environment.client.start_workflow("Release", week, id="r", task_queue="q")
+        ended: Any = await run.result()
+        assert [gate["status"] for gate in ended] == ["timed-out", "timed-out"]

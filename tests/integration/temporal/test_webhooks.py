@@ -1,0 +1,243 @@
+"""Webhooks: whoever should decide is told, signed, again until it is heard, and once."""
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from support.doubles import echo
+from support.questions import ask_user
+from support.temporal_runs import Temporal, ask_models_once, check_healthy, pending, result, until
+from support.transcripts import asks_for, call
+from temporalio.worker import Worker
+
+from integration.temporal.test_temporal_approvals import Release
+from standfast import Agent, Approval, DefinitionError, ModelError, pipeline, tool
+from standfast.temporal import StandfastPlugin, Webhook, start_pipeline
+from standfast.temporal.workflows import agent_workflows
+from standfast.testing import Fault, ModelServer, Reply, ScriptedModel
+
+OK = Reply(b"ok")
+
+
+@tool(approval=Approval(message="Charge <the> customer & go?", approvers=["ada"], remind_every="1s"))
+async def charge(amount: int) -> str:
+    return f"charged {amount}"
+
+
+def clerk(**options: Any) -> Agent:
+    return Agent("clerk", tools=[ask_user, charge, echo], **options)
+
+
+def asked(server: ModelServer) -> list[tuple[str, str]]:
+    return [(request.body["data"]["kind"], request.body["data"]["name"]) for request in server.requests]
+
+
+async def test_people_are_told_of_what_waits_with_all_that_they_decide_on(temporal: Temporal) -> None:
+    model = ScriptedModel(
+        [asks_for(call("charge", "c1", amount=5)), asks_for(call("ask_user", "c2", question="Which?")), "done"]
+    )
+    async with ModelServer(lambda request: OK) as server:
+        hook = Webhook(url=f"http://{server.address}/hook", link="https://x.example/{workflow_id}?run={run_id}")
+        async with temporal.worker(agent := clerk(), llm=model, webhooks=[hook]):
+            run = await temporal.start(agent)
+            (shown,) = await pending(run)
+            await until(lambda: server.requests)
+            await temporal.people.decide(run.id, "c1", "approve", by="ada")
+            await until(lambda: ("question", "c2") in asked(server))
+            await temporal.people.answer(run.id, "this")
+            await result(run)
+            await check_healthy(run)
+    told = server.requests[0].body
+    assert server.requests[0].path == "/hook"
+    assert (told["type"], told["timestamp"][-1]) == ("run.waiting", "Z")
+    assert {name: told["data"][name] for name in shown} == shown
+    assert (told["data"]["workflow_id"], told["data"]["arguments"], told["data"]["tool"]) == (
+        run.id,
+        {"amount": 5},
+        "charge",
+    )
+    assert told["data"]["url"].startswith(f"https://x.example/clerk%2F{temporal.session()}?run=")
+    ids = [request.headers["webhook-id"] for request in server.requests]
+    assert len(set(ids)) == len(ids)
+
+
+async def test_people_are_reminded_as_often_as_the_gate_says(temporal: Temporal) -> None:
+    model = ScriptedModel([asks_for(call("charge", "c1", amount=5)), "done"])
+    async with ModelServer(lambda request: OK) as server:
+        hook = Webhook(url=server.url, format="slack")
+        async with temporal.worker(agent := clerk(), llm=model, webhooks=[hook]):
+            run = await temporal.start(agent)
+            await until(lambda: len(server.requests) >= 3)
+            await temporal.people.decide(run.id, "c1", "approve", by="ada")
+            await result(run)
+    texts = [request.body["text"] for request in server.requests]
+    assert texts[0] == "Waiting for approval: Charge &lt;the&gt; customer &amp; go?"
+    assert texts[1] == texts[0].replace("Waiting", "Still waiting")
+    fields = server.requests[0].body["blocks"][1]["text"]["text"].splitlines()
+    assert fields[:5] == [
+        f"*Run:* {run.id}", "*Name:* c1", "*Tool:* charge", '*Arguments:* {"amount": 5}', "*Approvers:* ada"
+    ]  # fmt: skip
+
+
+async def test_a_pipeline_tells_of_its_gates_and_each_webhook_of_what_it_wants_to_know(temporal: Temporal) -> None:
+    agent = clerk()
+    line = pipeline("line").step("ok", approval=Approval(message="Go on?")).step("say", agent=agent).build()
+    model = ScriptedModel([asks_for(call("ask_user", "c1", question="Which?")), "done"])
+    async with ModelServer(lambda request: OK) as gates, ModelServer(lambda request: OK) as questions:
+        hooks = [
+            Webhook(url=gates.url, name="gates", kinds=["approval"]),
+            Webhook(url=questions.url, name="questions", kinds=["question", "pause"]),
+        ]
+        async with temporal.worker(agent, pipelines=[line], llm=model, webhooks=hooks):
+            run = await start_pipeline(temporal.client, "line", task_queue=temporal.name, run_key=temporal.session())
+            await until(lambda: gates.requests)
+            await temporal.people.decide(run.id, "ok", "approve")
+            child = temporal.people.run(f"{run.id}/say")
+            await until(lambda: questions.requests)
+            await temporal.people.answer(child.id, "this")
+            await result(run)
+    assert asked(gates) == [("approval", "ok")]
+    assert asked(questions) == [("question", "c1")]
+    assert questions.requests[0].body["data"]["workflow_id"] == child.id
+
+
+async def test_a_workflow_of_the_users_tells_of_its_gates(temporal: Temporal) -> None:
+    async with ModelServer(lambda request: OK) as server:
+        plugin = StandfastPlugin(store=temporal.store, webhooks=[Webhook(url=server.url)])
+        async with Worker(temporal.client, task_queue=temporal.name, workflows=[Release], plugins=[plugin]):
+            run = await temporal.client.start_workflow("Release", id=temporal.session(), task_queue=temporal.name)
+            await until(lambda: asked(server) == [("approval", "test")])
+            await temporal.people.decide(run.id, "test", "approve", by="bob")
+            await until(lambda: asked(server) == [("approval", "test"), ("approval", "ship")])
+            await temporal.people.decide(run.id, "ship", "approve", by="eve")
+            await result(run)
+            await check_healthy(run)
+    assert server.requests[0].body["data"]["approvers"] == ["ada", "bob"]
+
+
+async def test_people_are_told_that_a_run_waits_for_a_worker_before_it_has_begun(temporal: Temporal) -> None:
+    async with ModelServer(lambda request: OK) as server:
+        hooks = [Webhook(url=server.url, kinds=["worker"])]
+        async with temporal.worker(Agent("other"), llm=ScriptedModel([]), webhooks=hooks):
+            run = await temporal.start("clerk")
+            await until(lambda: asked(server) == [("worker", "clerk")])
+            assert "no agent 'clerk'" in server.requests[0].body["data"]["message"]
+            await run.cancel()
+
+
+async def test_of_a_pause_they_are_told_what_could_not_be_done(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask_models_once(monkeypatch)
+    down = ScriptedModel([ModelError("overloaded", transient=True), "done"])
+    agent = clerk()
+    async with (
+        ModelServer(lambda request: OK) as server,
+        temporal.worker(agent, llm=down, webhooks=[Webhook(url=server.url)]),
+    ):
+        run = await temporal.start(agent)
+        await until(lambda: server.requests)
+        await temporal.people.resume(run.id)
+        await result(run)
+    assert (asked(server), server.requests[0].body["data"]["message"]) == ([("pause", "model")], "overloaded")
+
+
+# --- delivery ---
+
+
+@pytest.mark.parametrize("secret", ["a plain secret", "whsec_" + base64.b64encode(b"0123456789").decode()])
+async def test_a_notice_is_signed_as_the_specification_has_it(temporal: Temporal, secret: str) -> None:
+    model = ScriptedModel([asks_for(call("ask_user", "c1", question="Which — ü?")), "done"])
+    async with ModelServer(lambda request: OK) as server:
+        hook = Webhook(url=server.url, secret=secret)
+        async with temporal.worker(agent := clerk(), llm=model, webhooks=[hook]):
+            run = await temporal.start(agent)
+            await until(lambda: server.requests)
+            await temporal.people.answer(run.id, "this")
+            await result(run)
+    request = server.requests[0]
+    body = json.dumps(request.body, ensure_ascii=False).encode()
+    key = base64.b64decode(secret[6:]) if secret.startswith("whsec_") else secret.encode()
+    signed = f"{request.headers['webhook-id']}.{request.headers['webhook-timestamp']}.".encode() + body
+    expected = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    assert request.headers["webhook-signature"] == f"v1,{expected}"
+
+
+async def test_a_notice_is_sent_again_until_it_is_taken_and_the_run_does_not_wait_for_that(temporal: Temporal) -> None:
+    model = ScriptedModel([asks_for(call("ask_user", "c1", question="Which?")), "done"])
+    script = [Fault(503), Fault(429, retry_after=0.1), Fault(end="reset"), OK]
+    async with (
+        ModelServer(*script) as server,
+        temporal.worker(agent := clerk(), llm=model, webhooks=[Webhook(url=server.url)]),
+    ):
+        run = await temporal.start(agent)
+        await until(lambda: len(server.requests) == 4)
+        await temporal.people.answer(run.id, "this")
+        await result(run)
+        await check_healthy(run)
+    assert (
+        len({request.headers["webhook-id"] for request in server.requests}) == 1
+    )  # by which it is known to be the same
+
+
+async def test_a_webhook_that_is_gone_does_not_keep_a_run(temporal: Temporal, caplog: pytest.LogCaptureFixture) -> None:
+    model = ScriptedModel([asks_for(call("ask_user", "c1", question="Which?")), "done"])
+    async with ModelServer(*[Fault(410, words="gone")] * 3) as server:
+        hook = Webhook(url=f"{server.url}/secret-path")
+        async with temporal.worker(agent := clerk(), llm=model, webhooks=[hook]):
+            run = await temporal.start(agent)
+            await until(lambda: any("Nobody was told" in record.getMessage() for record in caplog.records))
+            await temporal.people.answer(run.id, "this")
+            assert (await result(run))["status"] == "complete"
+    assert len(server.requests) == 1
+    assert "secret-path" not in caplog.text
+
+
+@pytest.mark.usefixtures("short_runs")
+async def test_a_run_that_goes_on_as_new_tells_nobody_twice(temporal: Temporal) -> None:
+    turns: Sequence[Any] = [asks_for(call("echo", f"e{n}", text="x")) for n in range(4)]
+    model = ScriptedModel([*turns, asks_for(call("ask_user", "c1", question="Which?")), *turns, "done"])
+    async with (
+        ModelServer(lambda request: OK) as server,
+        temporal.worker(agent := clerk(), llm=model, webhooks=[Webhook(url=server.url)]),
+    ):
+        run = await temporal.start(agent)
+        await until(lambda: server.requests)
+        await temporal.people.answer(run.id, "this")
+        await result(run)
+    assert asked(server) == [("question", "c1")]
+
+
+@pytest.fixture
+def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_workflows, "STEPS", 2)
+
+
+# --- declarations ---
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"url": "http://example.com/hook"}, "webhook.url must be like"),
+        ({"url": "example.com"}, "webhook.url must be like"),
+        ({"url": "https:///x"}, "webhook.url must be like"),
+        ({"url": "https://x/", "format": "xml"}, "webhook.format must be"),
+        ({"url": "https://x/", "kinds": ["approvals"]}, "webhook.kinds must be"),
+        ({"url": "https://x/", "secret": "whsec_!"}, "webhook.secret: what follows whsec_ must be base64"),
+    ],
+    ids=str,
+)
+def test_a_webhook_that_could_not_be_used_is_refused(options: Any, rule: str) -> None:
+    with pytest.raises(DefinitionError, match=rule):
+        Webhook(**options)
+
+
+async def test_what_is_no_webhook_is_refused(temporal: Temporal) -> None:
+    with pytest.raises(DefinitionError, match="webhooks must be Webhooks, got str"):
+        async with temporal.worker(Agent("clerk"), llm=ScriptedModel([]), webhooks=["https://x/"]):
+            pass

@@ -1,0 +1,1 @@
+"""What tests share: agents, tools, drivers, servers, and words for what came of a run."""

@@ -1,0 +1,40 @@
+"""Workflows that are reset: what happened behind the point is undone in the history, and not in the world."""
+
+from uuid import uuid4
+
+from temporalio.api.enums.v1 import EventType, ResetReapplyExcludeType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+
+from support.temporal_runs import Run, Temporal, events
+
+NOTHING = (
+    ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_UPDATE,
+    ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL,
+)
+
+
+async def tasks(handle: Run) -> list[int]:
+    """Return the points to which a run can be reset, in order."""
+    return [
+        event.event_id
+        for event in await events(handle)
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+    ]
+
+
+async def reset(temporal: Temporal, handle: Run, task: int, *, with_messages: bool = False) -> Run:
+    """Reset a run to before its n-th workflow task (from 0), and return the new one.
+
+    Args:
+        with_messages: send it again what came behind that point, as the server does unless it is told otherwise.
+    """
+    again = await temporal.client.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace="default",
+            workflow_execution={"workflow_id": handle.id, "run_id": handle.result_run_id},
+            workflow_task_finish_event_id=(await tasks(handle))[task],
+            request_id=uuid4().hex,
+            reset_reapply_exclude_types=() if with_messages else NOTHING,
+        )
+    )
+    return temporal.client.get_workflow_handle(handle.id, run_id=again.run_id, result_type=dict)

@@ -1,0 +1,1 @@
+"""Pipelines and their gates, with both drivers."""

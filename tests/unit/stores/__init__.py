@@ -1,0 +1,1 @@
+"""Stores, and the sessions in them."""
