@@ -10,7 +10,6 @@ from standfast.agent_loop.actions import (
     OpenGates,
     Settled,
 )
-from standfast.agent_loop.answers import correction
 from standfast.agent_loop.approvers import approver_problem, caller_problem
 from standfast.agent_loop.gates import (
     Decision,
@@ -20,7 +19,7 @@ from standfast.agent_loop.gates import (
     digest_of,
     gate_problem,
 )
-from standfast.agent_loop.states import LoopState, next_action
+from standfast.agent_loop.loop import LoopState, next_action
 from standfast.agent_loop.tool_facts import ToolFacts, cancelled, cut_off
 from standfast.agent_loop.tool_gates import NOBODY_TO_ASK, edit_problem, open_gates, with_edit
 from standfast.agent_loop.transcripts import (
@@ -34,6 +33,7 @@ from standfast.agent_loop.transcripts import (
     unanswered,
     with_notices,
 )
+from standfast.agent_loop.truncation import correction
 
 __all__ = [
     "NOBODY_TO_ASK",

@@ -1,6 +1,6 @@
 """Agents: a model, its instructions, its tools and the limits of its loop, declared once and frozen."""
 
-from standfast.agents.declarations import (
+from standfast.agents.agent import (
     NAME,
     Agent,
     AgentContext,

@@ -285,7 +285,7 @@ class _There:
     async def begin(self) -> dict[str, Any] | None:
         """Come back to the session's run, if there is one that is in flight."""
         from standfast.temporal.client.owners import check_owner
-        from standfast.temporal.client.seen import described
+        from standfast.temporal.client.runs import described
 
         with suppress(InputError):
             run = await described(self._client, self._run)
@@ -321,7 +321,7 @@ class _There:
 
     async def _followed(self) -> dict[str, Any] | None:
         """Follow the run until it ends, or asks something."""
-        from standfast.temporal.client.seen import watched
+        from standfast.temporal.client.runs import watched
 
         words = _Words(self._store)
         with words if self._store is not None else progress(self._output) as tell:

@@ -167,7 +167,7 @@ async def _stuck(client: "Client", task_queue: str) -> tuple[bool, str]:
 
 async def _sessions(client: "Client", task_queue: str, path: str) -> tuple[bool, str]:
     """Look whether the sessions of runs are in the store: a worker with another one would not find them, either."""
-    from standfast.temporal.client.seen import listed
+    from standfast.temporal.client.runs import listed
     from standfast.temporal.wire import names
 
     query, lost, count = f"ExecutionStatus = 'Running' AND {names.SESSION_ATTRIBUTE} IS NOT NULL", [], 0

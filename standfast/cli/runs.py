@@ -135,7 +135,7 @@ async def tell_if_failed(client: "Client", output: Output, run: str) -> None:
     """
     from temporalio.service import RPCError
 
-    from standfast.temporal.client.seen import failed_at_once
+    from standfast.temporal.client.runs import failed_at_once
 
     try:
         with suppress(RPCError):  # it was started, whatever cannot be seen of it
@@ -160,7 +160,7 @@ async def tell_if_failed(client: "Client", output: Output, run: str) -> None:
 @on_temporal
 async def list_runs(client: "Client", output: Output, limit: int, **wanted: Any) -> None:
     """List runs, the latest first."""
-    from standfast.temporal.client.seen import listed, runs_query
+    from standfast.temporal.client.runs import listed, runs_query
 
     runs = [listed(run) async for run in client.list_workflows(runs_query(**wanted), limit=limit)]
     output.rows(
@@ -188,7 +188,7 @@ async def list_runs(client: "Client", output: Output, limit: int, **wanted: Any)
 @on_temporal
 async def show(client: "Client", output: Output, run: str, messages: int | None, audit: bool, store: str) -> None:
     """Show how far a run is, or what it came to."""
-    from standfast.temporal.client.seen import looked_at
+    from standfast.temporal.client.runs import looked_at
 
     seen = await looked_at(client, run)
     if audit:
@@ -230,7 +230,7 @@ async def watch(client: "Client", output: Output, run: str) -> None:
 
 
 async def _until_ended(client: "Client", output: Output, run: str) -> None:
-    from standfast.temporal.client.seen import DONE, outcome, watched
+    from standfast.temporal.client.runs import DONE, outcome, watched
 
     seen: dict[str, Any] = {}
     with progress(output) as tell:
@@ -296,7 +296,7 @@ def _running(state: dict[str, Any]) -> str:
 
 def _write(output: Output, seen: dict[str, Any]) -> None:
     from standfast.temporal.client.items import read_result
-    from standfast.temporal.client.seen import outcome
+    from standfast.temporal.client.runs import outcome
 
     state, result = seen.get("state") or {}, read_result(seen.get("result"))
     ended = outcome(seen) if "closed" in seen else str(state.get("status", seen["status"]))
@@ -385,7 +385,7 @@ async def cancel(client: "Client", output: Output, run: str, wait: bool, by: str
 
     What has finished is kept, what runs is told, and nothing more begins.
     """
-    from standfast.temporal.client.seen import cancel_run, watched
+    from standfast.temporal.client.runs import cancel_run, watched
 
     await cancel_run(client, run, by=who(by))
     await put_on_record(client, output, store, run, "cancel", by=who(by))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from standfast.errors import InputError
 from standfast.llm.chat_completions import sendable_arguments, sendable_id
-from standfast.llm.thoughts import Part, parts_of, reasoning_of
+from standfast.llm.reasoning import Part, parts_of, reasoning_of
 from standfast.messages import Image, LLMResponse, Message, ToolCall
 
 if TYPE_CHECKING:  # the package exports what is built on this module

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from standfast.extras import install
 from standfast.llm import anthropic_messages
 from standfast.llm.answer_limits import AnswerLimits
-from standfast.llm.held_schemas import held_schema
 from standfast.llm.json_tool_calls import reply_schema
 from standfast.llm.prices import Price
-from standfast.llm.sdks import SDKAdapter, ToolMode, options_of
+from standfast.llm.sdk_adapter import SDKAdapter, ToolMode, options_of
+from standfast.llm.strict_schemas import held_schema
 from standfast.messages import LLMResponse, Message
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError,
 from standfast.llm.chat_completions import Answer, AnswerSoFar, request_messages, request_tools
 from standfast.llm.json_tool_calls import plain_messages, read_reply, response_format
 from standfast.llm.prices import Price, check_price, priced
-from standfast.llm.refusals import check_key, hidden, refusal
+from standfast.llm.provider_errors import check_key, hidden, refusal
 from standfast.messages import LLMResponse, Message, error_text
 
 if TYPE_CHECKING:

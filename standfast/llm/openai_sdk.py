@@ -10,10 +10,10 @@ from standfast.errors import InputError
 from standfast.extras import install
 from standfast.llm import responses
 from standfast.llm.answer_limits import AnswerLimits
-from standfast.llm.held_schemas import held_schema
 from standfast.llm.json_tool_calls import reply_schema
 from standfast.llm.prices import Price
-from standfast.llm.sdks import SDKAdapter, ToolMode, options_of, read_body, refused
+from standfast.llm.sdk_adapter import SDKAdapter, ToolMode, options_of, read_body, refused
+from standfast.llm.strict_schemas import held_schema
 from standfast.messages import LLMResponse, Message
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from standfast.agents import Agent, ContextCompression
 from standfast.errors import ModelError, StandfastError
 from standfast.extras import install
 from standfast.llm import LLM, LLMAdapter, StreamingLLMAdapter, ToolDescription, named, settings_for
-from standfast.llm.refusals import retry_delay
+from standfast.llm.provider_errors import retry_delay
 from standfast.local.cancellation import Cancellation
 from standfast.local.events import Event, ModelRetried, TextDelta
 from standfast.messages import LLMResponse, Message, clean_text, error_text

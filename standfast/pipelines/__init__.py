@@ -2,7 +2,7 @@
 
 from standfast.pipelines.builders import PipelineBuilder, pipeline
 from standfast.pipelines.contexts import StepContext
-from standfast.pipelines.declarations import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step
+from standfast.pipelines.pipeline import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step
 
 __all__ = [
     "Branch",

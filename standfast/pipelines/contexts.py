@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from standfast.errors import InputError
 
 if TYPE_CHECKING:
-    from standfast.pipelines.declarations import Step
+    from standfast.pipelines.pipeline import Step
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """Where a step stands in a pipeline: `<stage>/<step>`, below a map or loop with the number of the item or round."""
 
 from standfast.errors import InputError
-from standfast.pipelines.declarations import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step
+from standfast.pipelines.pipeline import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step
 
 
 def find(pipeline: Pipeline, path: str) -> Stage:

@@ -1,6 +1,6 @@
 """Agents on Temporal: a plugin for any worker, a client for any process, and a server to develop with."""
 
-from standfast.temporal.activities.links import ApprovalLinks
+from standfast.temporal.activities.approval_links import ApprovalLinks
 from standfast.temporal.activities.webhooks import Webhook
 from standfast.temporal.client.asked import load_arguments
 from standfast.temporal.client.clients import Run, StandfastClient, start_agent, start_pipeline

@@ -25,10 +25,10 @@ from standfast.errors import DefinitionError
 from standfast.llm import LLM
 from standfast.pipelines import Pipeline
 from standfast.stores.partial_answers import PartialAnswers
+from standfast.temporal.activities.dead_workers import watch_for_lost_calls
 from standfast.temporal.activities.export_activities import ExportActivities
 from standfast.temporal.activities.gate_activities import GateActivities
 from standfast.temporal.activities.hosts import HEARTBEAT_EVERY, AgentHost
-from standfast.temporal.activities.lost_calls import watch_for_lost_calls
 from standfast.temporal.activities.model_activities import ModelActivities
 from standfast.temporal.activities.pipeline_activities import PipelineActivities
 from standfast.temporal.activities.said_activities import SaidActivities
@@ -38,10 +38,10 @@ from standfast.temporal.activities.webhooks import NoticeActivities, Webhook, ch
 from standfast.temporal.client.converters import DATA_CONVERTER
 from standfast.temporal.client.former_names import check_new
 from standfast.temporal.wire import names
-from standfast.temporal.wire.facts import GRACE, tool_facts
+from standfast.temporal.wire.snapshots import GRACE, tool_facts
 from standfast.temporal.workflows.agent_workflows import AgentRun
 from standfast.temporal.workflows.pipeline_workflows import PipelineRun
-from standfast.temporal.workflows.runners import AgentWorkflowRunner
+from standfast.temporal.workflows.tolerant_runner import AgentWorkflowRunner
 from standfast.temporal.workflows.workflow_types import Unknown, workflow_type
 
 _LOG = logging.getLogger("standfast")

@@ -17,9 +17,9 @@ from standfast.tools.attempts import (
     Verdict,
 )
 from standfast.tools.checks import Duration, check_access, check_choice, check_count, check_function, seconds
-from standfast.tools.declarations import TOOL_NAME, InThread, Tool
 from standfast.tools.functions import tool
 from standfast.tools.signatures import json_schema, schema_type
+from standfast.tools.tool import TOOL_NAME, InThread, Tool
 
 __all__ = [
     "TOOL_NAME",

@@ -9,8 +9,8 @@ from standfast.messages import ToolCall
 from standfast.tools.approvals import Approval
 from standfast.tools.attempts import RetryPolicy
 from standfast.tools.checks import Duration
-from standfast.tools.declarations import Tool
 from standfast.tools.signatures import read_signature, read_summary
+from standfast.tools.tool import Tool
 
 P = ParamSpec("P")
 R = TypeVar("R")

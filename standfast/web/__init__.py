@@ -24,7 +24,7 @@ from standfast.stores.protocol import AgentStore
 from standfast.temporal.wire.names import TASK_QUEUE
 from standfast.web.access import HEADERS, Access, Person, check_listening, hosts_of
 from standfast.web.pages import Pages, status_of
-from standfast.web.starts import starts_of
+from standfast.web.start_forms import starts_of
 from standfast.web.visitors import Recognised, TooManyAttempts, Visitors, refusal, who
 
 _MOST_BYTES = 1_048_576  # of a form

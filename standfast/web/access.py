@@ -24,7 +24,7 @@ from starlette.responses import Response
 
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import person as identity
-from standfast.temporal.activities.links import SHORTEST_SECRET, Link, read_link
+from standfast.temporal.activities.approval_links import SHORTEST_SECRET, Link, read_link
 from standfast.tools import check_choice
 
 Role = Literal["viewer", "approver", "operator"]

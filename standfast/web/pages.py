@@ -26,15 +26,15 @@ from standfast.stores.protocol import AgentStore
 from standfast.temporal import StandfastClient
 from standfast.temporal.client.audits import load_acts, record_act
 from standfast.temporal.client.items import read_result
-from standfast.temporal.client.seen import listed, outcome, runs_query
+from standfast.temporal.client.runs import listed, outcome, runs_query
 from standfast.web.access import Person, Role
-from standfast.web.acts import ACTS, SAID, Doing, Done, Form, may_act
+from standfast.web.actions import ACTS, SAID, Doing, Done, Form, may_act
 from standfast.web.asked import load_all, load_whole
 from standfast.web.graphs import draw
-from standfast.web.looks import Looks, digest, position, read_position
+from standfast.web.live_updates import Looks, digest, position, read_position
 from standfast.web.rendering import run_path, step_link, templates
 from standfast.web.runs import Runs
-from standfast.web.starts import Start
+from standfast.web.start_forms import Start
 from standfast.web.visitors import Visitors, who
 
 _LOG = logging.getLogger("standfast.web")

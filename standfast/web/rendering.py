@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 
 from standfast.messages import visible, visible_json
 from standfast.temporal.wire.names import child_id
-from standfast.web.acts import may_act
+from standfast.web.actions import may_act
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LONG = 20_000  # characters of a text

@@ -19,7 +19,7 @@ from standfast.stores.protocol import (
 )
 from standfast.temporal import StandfastClient
 from standfast.temporal.client.items import read_items
-from standfast.temporal.client.seen import answer, looked_at
+from standfast.temporal.client.runs import answer, looked_at
 from standfast.temporal.wire import names
 from standfast.temporal.wire.names import child_id
 from standfast.web.progress import Progress, load_progress

@@ -9,8 +9,8 @@ from temporalio import workflow
 from test_replays import FOLDER, differing
 
 from standfast.temporal.wire import names
-from standfast.temporal.wire.facts import Facts
 from standfast.temporal.wire.inputs import AgentInput
+from standfast.temporal.wire.snapshots import Facts
 from standfast.temporal.workflows import progress
 from standfast.temporal.workflows.agent_workflows import AgentRun
 from standfast.temporal.workflows.calls import Calls

@@ -37,10 +37,10 @@ from standfast.stores.protocol import DurableStore, Session
 from standfast.temporal.activities.failures import TypedErrors
 from standfast.temporal.activities.hosts import TRIES, AgentHost, Heartbeats
 from standfast.temporal.wire import names
-from standfast.temporal.wire.facts import Surroundings
 from standfast.temporal.wire.limits import GATES_BYTES, INLINE_BYTES, SHOWN_BYTES
 from standfast.temporal.wire.outcomes import shown_arguments
 from standfast.temporal.wire.references import edit_digest, edit_reference, gate_of
+from standfast.temporal.wire.snapshots import Surroundings
 from standfast.temporal.wire.turn_records import TurnRecord
 from standfast.tools import Approval
 

@@ -31,7 +31,7 @@ from standfast.temporal.activities.store_checks import durable_store
 from standfast.temporal.activities.transcript_cache import TranscriptCache
 from standfast.temporal.activities.writes import surely
 from standfast.temporal.wire import names
-from standfast.temporal.wire.facts import Surroundings
+from standfast.temporal.wire.snapshots import Surroundings
 from standfast.temporal.wire.turn_records import TurnRecord, read_record, step_place
 from standfast.tools import Tool, check_count
 

@@ -18,7 +18,7 @@ from standfast.agent_loop import LoopState, answer_message, with_notices
 from standfast.agents import Agent, AgentContext
 from standfast.errors import ModelError, StandfastError
 from standfast.llm import LLMAdapter, settings_for, tools_to_descriptions
-from standfast.llm.refusals import asked_to_wait, may_pass, retry_delay
+from standfast.llm.provider_errors import asked_to_wait, may_pass, retry_delay
 from standfast.local.model_calls import chat, compressed, note_cost, note_failure, streamed
 from standfast.local.outputs import output_problem
 from standfast.messages import LLMResponse, Message, cut, error_text, read_json, size_over, unfenced

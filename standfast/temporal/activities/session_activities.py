@@ -39,12 +39,13 @@ from standfast.temporal.activities.open_questions import still_asked
 from standfast.temporal.activities.said_activities import unheard_by
 from standfast.temporal.activities.transcripts import Transcript, with_last_answer
 from standfast.temporal.activities.turn_facts import called_before
-from standfast.temporal.client.seen import cancelled_end, end_of
+from standfast.temporal.client.runs import cancelled_end, end_of
 from standfast.temporal.wire import names
-from standfast.temporal.wire.facts import Call, write_facts, write_state
 from standfast.temporal.wire.inputs import AgentInput, said_by_user, user_message
 from standfast.temporal.wire.limits import INLINE_BYTES, check_json
 from standfast.temporal.wire.outcomes import shown_arguments
+from standfast.temporal.wire.snapshots import write_facts
+from standfast.temporal.wire.states import Call, write_state
 from standfast.temporal.wire.turn_records import TurnRecord
 
 

@@ -21,18 +21,18 @@ from standfast.local.dispatches import last_dispatch
 from standfast.local.threads import bounded
 from standfast.messages import ToolCall, Usage, error_text, read_json
 from standfast.stores.protocol import LedgerEntry, session_id_of
+from standfast.temporal.activities.agent_invoker import Invocations
+from standfast.temporal.activities.dead_workers import become_known
 from standfast.temporal.activities.failures import TypedErrors, is_given_up
 from standfast.temporal.activities.gate_activities import arguments_of, load_edit
 from standfast.temporal.activities.hosts import AgentHost, Heartbeats
-from standfast.temporal.activities.invocations import Invocations
-from standfast.temporal.activities.lost_calls import become_known
 from standfast.temporal.activities.transcripts import read_entry
 from standfast.temporal.activities.turn_facts import strictest
 from standfast.temporal.activities.writes import surely, write_in_sight
 from standfast.temporal.wire import names
-from standfast.temporal.wire.facts import GRACE, TIMEOUT, ToolFacts, tool_facts
 from standfast.temporal.wire.outcomes import previewed, read_outcome, reported, write_outcome
 from standfast.temporal.wire.references import gate_of
+from standfast.temporal.wire.snapshots import GRACE, TIMEOUT, ToolFacts, tool_facts
 from standfast.temporal.wire.turn_records import TurnRecord
 from standfast.tools import Failed, Outcome, Tool, ToolContext, Unknown
 from standfast.tools.attempts import call_key

@@ -18,8 +18,8 @@ from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import Append, LedgerEntry, Session
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.transcript_cache import KeptTranscript, size_of
-from standfast.temporal.wire.facts import read_usage
 from standfast.temporal.wire.outcomes import read_outcome, write_outcome
+from standfast.temporal.wire.states import read_usage
 from standfast.tools import Cancelled, Failed, Unknown
 from standfast.tools.attempts import call_key
 

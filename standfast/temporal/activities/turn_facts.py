@@ -12,7 +12,7 @@ from typing import Any
 from standfast.agents import Agent
 from standfast.messages import ToolCall
 from standfast.temporal.activities.hosts import AgentHost
-from standfast.temporal.wire.facts import ToolFacts, read_tool_facts, tool_facts, write_tool_facts
+from standfast.temporal.wire.snapshots import ToolFacts, read_tool_facts, tool_facts, write_tool_facts
 from standfast.temporal.wire.turn_records import CalledTool, read_record
 from standfast.tools import Tool
 

@@ -19,9 +19,9 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from standfast.errors import DefinitionError
 from standfast.extras import install
-from standfast.llm.refusals import seconds_to_wait, status_may_pass
+from standfast.llm.provider_errors import seconds_to_wait, status_may_pass
 from standfast.messages import visible
-from standfast.temporal.activities.links import ApprovalLinks
+from standfast.temporal.activities.approval_links import ApprovalLinks
 from standfast.temporal.wire import names
 from standfast.tools import check_choice
 

@@ -10,7 +10,7 @@ from temporalio.client import Client
 
 from standfast.messages import cut
 from standfast.stores.protocol import Act, AgentStore, DecisionRecord, Ledger
-from standfast.temporal.client.seen import described, listed
+from standfast.temporal.client.runs import described, listed
 
 _MOST = 4_000  # bytes of what was said
 

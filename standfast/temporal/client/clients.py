@@ -22,7 +22,7 @@ from standfast.stores.protocol import check_session_id, session_key_of
 from standfast.temporal.client.former_names import check_new, has_run
 from standfast.temporal.client.items import read_items, read_state, unreadable
 from standfast.temporal.client.owners import check_owner, start_or_say
-from standfast.temporal.client.seen import answer, end_of, our_run, runs_query
+from standfast.temporal.client.runs import answer, end_of, our_run, runs_query
 from standfast.temporal.client.sending import Signal, send
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput, PipelineInput

@@ -23,9 +23,9 @@ from temporalio.common import QueryRejectCondition
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import InputError, NotConfirmedError, StandfastError
-from standfast.temporal.client.seen import next_run, our_run, quoted
+from standfast.temporal.client.runs import next_run, our_run, quoted
 from standfast.temporal.wire import names
-from standfast.temporal.wire.mailboxes import use_of
+from standfast.temporal.wire.inbox import use_of
 
 _FIRST, _LONGEST = 0.02, 0.5  # seconds between two looks
 _ANSWER = 3.0  # seconds in which a worker answers, or is asked again; the SDK itself waits ever longer for busy runs

@@ -10,7 +10,7 @@ from standfast.local.inputs import Images
 from standfast.stores.protocol import check_tenant_id
 from standfast.temporal.client.clients import StandfastClient
 from standfast.temporal.client.owners import owner_of
-from standfast.temporal.client.seen import cancel_run, described, looks_ours
+from standfast.temporal.client.runs import cancel_run, described, looks_ours
 from standfast.temporal.wire.inputs import Owner
 
 

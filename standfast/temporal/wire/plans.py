@@ -10,7 +10,7 @@ from pydantic_core import to_json
 from standfast.agent_loop import GateRule
 from standfast.pipeline_loop import Planned, plan
 from standfast.pipelines import Pipeline, Stage, Step
-from standfast.temporal.wire.facts import tool_facts, write_tool_facts
+from standfast.temporal.wire.snapshots import tool_facts, write_tool_facts
 
 
 def pipeline_facts(pipeline: Pipeline) -> dict[str, Any]:

@@ -14,10 +14,11 @@ from standfast.checkpoints import Question
 from standfast.errors import StandfastError
 from standfast.messages import Usage, json_problem
 from standfast.temporal.wire import names
-from standfast.temporal.wire.facts import Facts, is_tool_facts, read_state, read_tool_facts
 from standfast.temporal.wire.inputs import user_message
 from standfast.temporal.wire.outcomes import is_outcome, is_usage
 from standfast.temporal.wire.plans import read_gates, read_plan
+from standfast.temporal.wire.snapshots import Facts, is_tool_facts, read_tool_facts
+from standfast.temporal.wire.states import read_state
 from standfast.temporal.workflows.progress import Progress
 
 

@@ -8,7 +8,7 @@ from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType
 
 from standfast.temporal.wire import names
-from standfast.temporal.wire.facts import ToolFacts
+from standfast.temporal.wire.snapshots import ToolFacts
 from standfast.tools import RetryPolicy as LoopRetryPolicy
 
 HEARTBEAT = timedelta(seconds=10)

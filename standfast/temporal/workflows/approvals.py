@@ -11,10 +11,10 @@ from standfast.agent_loop import Gate, GateRule, digest_of
 from standfast.errors import DefinitionError
 from standfast.messages import distinct_people
 from standfast.temporal.wire import names
-from standfast.temporal.wire.facts import Surroundings
+from standfast.temporal.wire.snapshots import Surroundings
 from standfast.temporal.workflows.activity_options import OPEN_OPTIONS
-from standfast.temporal.workflows.descriptions import pipeline_details
 from standfast.temporal.workflows.gates import Gates
+from standfast.temporal.workflows.visibility import pipeline_details
 from standfast.tools import Approval
 
 _ATTRIBUTE = "_standfast_gates"  # of the user's workflow

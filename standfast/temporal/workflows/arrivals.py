@@ -17,8 +17,8 @@ from temporalio.exceptions import ApplicationError
 from standfast.errors import InputError
 from standfast.messages import json_problem
 from standfast.temporal.wire import names
+from standfast.temporal.wire.inbox import LaterError, Mailbox, Sent, split_id, use_of
 from standfast.temporal.wire.limits import INLINE_BYTES, PARKED_BYTES
-from standfast.temporal.wire.mailboxes import LaterError, Mailbox, Sent, split_id, use_of
 from standfast.temporal.wire.references import edit_digest
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
 from standfast.temporal.workflows.waiting import Waiting

@@ -21,11 +21,11 @@ from standfast.agent_loop import Decision, Gate
 from standfast.errors import InputError
 from standfast.messages import explain
 from standfast.temporal.wire import names
+from standfast.temporal.wire.inbox import LaterError, Sent
 from standfast.temporal.wire.limits import AWAITED_BYTES, EARLY_BYTES, PARKED_MESSAGES, check_json, read_fields
-from standfast.temporal.wire.mailboxes import LaterError, Sent
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
 from standfast.temporal.workflows.arrivals import refuse_by
-from standfast.temporal.workflows.elsewhere import anywhere
+from standfast.temporal.workflows.missing_workers import anywhere
 from standfast.temporal.workflows.waiting import Waiting
 from standfast.temporal.workflows.waits import Waits, began_again
 

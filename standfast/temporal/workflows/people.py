@@ -12,15 +12,16 @@ from standfast.agent_loop import Decision, Gate, LoopState
 from standfast.agents import Loop
 from standfast.checkpoints import Question
 from standfast.temporal.wire import names
-from standfast.temporal.wire.facts import Call, Facts, Surroundings
+from standfast.temporal.wire.inbox import Resolve
 from standfast.temporal.wire.inputs import said_by_user
-from standfast.temporal.wire.mailboxes import Resolve
 from standfast.temporal.wire.outcomes import read_outcome, write_outcome
 from standfast.temporal.wire.references import edit_reference, let_through
+from standfast.temporal.wire.snapshots import Facts, Surroundings
+from standfast.temporal.wire.states import Call
 from standfast.temporal.workflows.calls import Calls
-from standfast.temporal.workflows.descriptions import details, show_started, shown_usage
 from standfast.temporal.workflows.handlers import Handlers
 from standfast.temporal.workflows.run_failures import failed, why
+from standfast.temporal.workflows.visibility import details, show_started, shown_usage
 from standfast.temporal.workflows.waiting import Waiting
 from standfast.temporal.workflows.waits import is_long
 from standfast.tools import Asked, Failed, Outcome, Returned, Unknown

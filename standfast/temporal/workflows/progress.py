@@ -10,9 +10,9 @@ from standfast.agent_loop import LoopState, Settled
 from standfast.messages import Usage
 from standfast.stores.protocol import session_id_of
 from standfast.temporal.wire import names
-from standfast.temporal.wire.facts import Call, write_call, write_state
 from standfast.temporal.wire.inputs import AgentInput, Said
 from standfast.temporal.wire.outcomes import write_outcome
+from standfast.temporal.wire.states import Call, write_call, write_state
 from standfast.tools import Outcome, Unknown
 
 

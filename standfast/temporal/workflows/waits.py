@@ -10,15 +10,14 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from standfast.temporal.wire import names
-from standfast.temporal.wire.facts import Surroundings
+from standfast.temporal.wire.inbox import TOLD, Resume, Sent
 from standfast.temporal.wire.inputs import user_message
 from standfast.temporal.wire.limits import AWAITED_BYTES
-from standfast.temporal.wire.mailboxes import TOLD, Resume, Sent
 from standfast.temporal.wire.results import fits
+from standfast.temporal.wire.snapshots import Surroundings
 from standfast.temporal.workflows.activity_options import NOTIFY_OPTIONS, OPEN_ELSEWHERE_OPTIONS, OPEN_OPTIONS, summary
 from standfast.temporal.workflows.arrivals import Arrivals, refuse_by
-from standfast.temporal.workflows.descriptions import show_ended, show_waiting
-from standfast.temporal.workflows.elsewhere import (
+from standfast.temporal.workflows.missing_workers import (
     SkippedError,
     is_missing,
     is_store_away,
@@ -31,6 +30,7 @@ from standfast.temporal.workflows.elsewhere import (
 from standfast.temporal.workflows.run_failures import why
 from standfast.temporal.workflows.running import Running
 from standfast.temporal.workflows.store_waits import StoreWaits
+from standfast.temporal.workflows.visibility import show_ended, show_waiting
 from standfast.temporal.workflows.waiting import Waiting
 
 _SHOWN = 500  # characters of what was said and is not heard yet

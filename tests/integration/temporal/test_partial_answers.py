@@ -16,7 +16,7 @@ from standfast.stores import PartialAnswer, SQLiteStore
 from standfast.temporal import StandfastPlugin
 from standfast.testing import ScriptedModel
 from standfast.web import create_app
-from standfast.web.looks import position, read_position
+from standfast.web.live_updates import position, read_position
 
 
 class Speaker:

@@ -20,7 +20,7 @@ from support.transcripts import asks_for, call
 
 from integration.local.test_tool_approvals import posts, world
 from standfast import Agent, Approval, InputError, StandfastError
-from standfast.temporal.wire import mailboxes
+from standfast.temporal.wire import inbox
 from standfast.testing import ScriptedModel
 
 clerk = Agent("clerk", tools=[ask_user])
@@ -66,7 +66,7 @@ async def test_a_message_that_is_sent_again_is_not_heard_by_the_next_run(tempora
 async def test_what_was_refused_for_now_is_taken_when_it_is_sent_again(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mailboxes, "PARKED_MESSAGES", 2)
+    monkeypatch.setattr(inbox, "PARKED_MESSAGES", 2)
     agent = Agent("clerk", tools=[ask_user])
     model = ScriptedModel([asks("Which?"), asks("How many?"), "done"])
     async with temporal.worker(agent, llm=model):

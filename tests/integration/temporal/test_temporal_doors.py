@@ -21,7 +21,7 @@ from temporalio.api.enums.v1 import EventType
 from integration.local.test_tool_approvals import posts, world
 from standfast import Agent, Approval
 from standfast.errors import InputError, NotConfirmedError
-from standfast.temporal.client.seen import cancel_run, looked_at
+from standfast.temporal.client.runs import cancel_run, looked_at
 from standfast.temporal.workflows import waits
 from standfast.testing import ScriptedModel
 

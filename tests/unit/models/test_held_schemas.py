@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from standfast.llm.held_schemas import held_schema
+from standfast.llm.strict_schemas import held_schema
 
 
 class Part(BaseModel):

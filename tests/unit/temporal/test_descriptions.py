@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from standfast.pipeline_loop import Done
-from standfast.temporal.workflows.descriptions import details, pipeline_details
+from standfast.temporal.workflows.visibility import details, pipeline_details
 from standfast.temporal.workflows.waits import Waiting
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -7,7 +7,7 @@ import pytest
 
 from standfast.errors import InputError
 from standfast.temporal.client.items import Item, read_items, read_result, read_state
-from standfast.temporal.workflows import descriptions
+from standfast.temporal.workflows import visibility
 from standfast.temporal.workflows.waits import Waiting
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -69,7 +69,7 @@ def test_what_is_odd_hides_nothing_beside_it() -> None:
     assert len(read_items([GOOD] * 1_200)) == 1_001
 
 
-@pytest.mark.parametrize("kind", descriptions._WHAT)
+@pytest.mark.parametrize("kind", visibility._WHAT)
 def test_whatever_a_run_shows_is_read(kind: str) -> None:
     full = Waiting(
         kind, "c1", "Pay?", NOW, NOW, "digest", ("ada",), ("team",), 2, ("bob",), "pay", {"amount": 5, "note": None},
@@ -80,7 +80,7 @@ def test_whatever_a_run_shows_is_read(kind: str) -> None:
 
 
 def test_every_kind_that_can_be_shown_can_be_read() -> None:
-    assert set(get_args(Item.model_fields["kind"].annotation)) == set(descriptions._WHAT)
+    assert set(get_args(Item.model_fields["kind"].annotation)) == set(visibility._WHAT)
 
 
 @pytest.mark.parametrize(

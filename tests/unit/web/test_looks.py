@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from standfast.errors import StandfastError
-from standfast.web import looks
-from standfast.web.looks import Looks, digest
+from standfast.web import live_updates
+from standfast.web.live_updates import Looks, digest
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looks, "_EVERY", 0.02)
+    monkeypatch.setattr(live_updates, "_EVERY", 0.02)
 
 
 async def changes(events: AsyncIterator[str]) -> str:

@@ -15,7 +15,7 @@ from standfast.errors import InterruptError, StandfastError
 from standfast.local.invocations import check_depth, child_session
 from standfast.messages import Usage
 from standfast.stores.protocol import DurableStore, session_id_of, session_key_of
-from standfast.temporal.client.seen import cancelled_end, end_of
+from standfast.temporal.client.runs import cancelled_end, end_of
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.outcomes import result_usage

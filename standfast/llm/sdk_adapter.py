@@ -16,7 +16,7 @@ from standfast.errors import DefinitionError, InputError, ModelError
 from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, events, too_long
 from standfast.llm.json_tool_calls import plain_messages, read_reply
 from standfast.llm.prices import Price, check_price, priced
-from standfast.llm.refusals import check_key, check_url, hidden, refusal
+from standfast.llm.provider_errors import check_key, check_url, hidden, refusal
 from standfast.messages import LLMResponse, Message, cut, error_text
 
 if TYPE_CHECKING:

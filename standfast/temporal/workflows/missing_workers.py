@@ -10,9 +10,9 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 from temporalio.exceptions import TimeoutError as TimedOut
 
 from standfast.temporal.wire import names
-from standfast.temporal.wire.facts import Surroundings
-from standfast.temporal.wire.mailboxes import Resume
+from standfast.temporal.wire.inbox import Resume
 from standfast.temporal.wire.results import fits
+from standfast.temporal.wire.snapshots import Surroundings
 from standfast.temporal.workflows.activity_options import until_the_store_is_back
 from standfast.temporal.workflows.store_waits import StoreWaits
 

@@ -10,12 +10,12 @@ from types import MappingProxyType
 from typing import Any, cast, get_args
 
 from standfast.agent_loop.actions import Action, AskApproval, AskHuman, CallModel, CallTools, Finish, OpenGates, Settled
-from standfast.agent_loop.answers import cut_call, end_of, unfit_calls
 from standfast.agent_loop.budgets import Grants, SpentStatus, more_grants, spent_budget
 from standfast.agent_loop.gates import Gate
 from standfast.agent_loop.tool_facts import ToolFacts, batches, may_run_again
 from standfast.agent_loop.tool_gates import refusal
 from standfast.agent_loop.transcripts import last_answer, result_message, unanswered
+from standfast.agent_loop.truncation import cut_call, end_of, unfit_calls
 from standfast.agents import Loop, OnTerminalToolError
 from standfast.checkpoints import Question
 from standfast.errors import TerminalError, ToolDurabilityError

@@ -19,12 +19,12 @@ from standfast.local.invocations import call_digest
 from standfast.messages import cut
 from standfast.stores.protocol import session_key_of
 from standfast.temporal.wire import names
-from standfast.temporal.wire.facts import Call
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.outcomes import result_usage, write_outcome
 from standfast.temporal.wire.results import fits, is_result
+from standfast.temporal.wire.states import Call
 from standfast.temporal.workflows.activity_options import ATTACH_OPTIONS, summary
-from standfast.temporal.workflows.elsewhere import Waiter, put_in_by_hand
+from standfast.temporal.workflows.missing_workers import Waiter, put_in_by_hand
 from standfast.temporal.workflows.progress import Turn
 from standfast.temporal.workflows.running import Running
 from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Unknown

@@ -7,10 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NotRequired, TypedDict, cast
 
-from standfast.agent_loop import Finish, LoopState
 from standfast.agents import Agent, DiminishingReturns, Loop, OnTerminalToolError, TokenBudget
-from standfast.checkpoints import Question
-from standfast.messages import StopReason, Usage
 from standfast.tools import RetryPolicy, Tool
 
 TIMEOUT = 60.0  # seconds, of one attempt at a tool
@@ -41,26 +38,6 @@ class ToolFacts:
     @property
     def approval(self) -> None:
         """A workflow never looks for gates: the activity that has the model's answer does."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A tool call as the workflow sees it; its arguments are in the store."""
-
-    id: str
-    name: str
-    position: int
-    shown: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A model's answer as the workflow sees it."""
-
-    content: str
-    tool_calls: tuple[Call, ...] | None = None
-    usage: Usage | None = None
-    stop_reason: StopReason | None = None
 
 
 class Surroundings(TypedDict):
@@ -237,57 +214,3 @@ def _changed(usual: Any, value: Any) -> dict[str, Any]:
 
 
 # --- the loop's state ---------------------------------------------------------------------------------------------
-
-_PLAIN = (
-    "iterations", "response", "finished", "recovering", "progressed", "idle_turns", "warning", "warned", "nudge",
-    "nudges", "short_calls", "fallback", "corrections", "cut",
-)  # fmt: skip
-_FRESH = LoopState(loop=Loop(), tools={})
-
-
-def write_state(state: LoopState) -> dict[str, Any]:
-    """Return a state as JSON: without the facts, and without what is as in a new one."""
-    data = {name: value for name in _PLAIN if (value := getattr(state, name)) != getattr(_FRESH, name)}
-    if state.open_calls:
-        data["open_calls"] = [write_call(call) for call in cast(tuple[Call, ...], state.open_calls)]
-    if state.refused:
-        data["refused"] = dict(state.refused)
-    for name in ("questions", "verdicts"):
-        if asked := getattr(state, name):
-            data[name] = [question.model_dump() for question in asked]
-    for name in ("usage", "session_usage"):
-        if (usage := getattr(state, name)) is not None:
-            data[name] = usage.plain()
-    if any(state.grants):
-        data["grants"] = list(state.grants)
-    if state.ended is not None:
-        data["ended"] = asdict(state.ended)
-    return data
-
-
-def read_state(data: Mapping[str, Any], facts: Facts) -> LoopState:
-    """Read what `write_state` wrote."""
-    plain = {name: data[name] for name in _PLAIN if name in data}
-    return LoopState(
-        loop=facts.loop,
-        tools=facts.tools,
-        on_terminal_tool_error=facts.on_terminal_tool_error,
-        fallbacks=facts.fallbacks,
-        open_calls=cast(Any, tuple(Call(*call) for call in data.get("open_calls", ()))),
-        refused=data.get("refused", {}),
-        questions=tuple(Question(**question) for question in data.get("questions", ())),
-        verdicts=tuple(Question(**question) for question in data.get("verdicts", ())),
-        usage=read_usage(data.get("usage")),
-        session_usage=read_usage(data.get("session_usage")),
-        grants=tuple(data.get("grants", (0, 0))),
-        ended=None if "ended" not in data else Finish(**data["ended"]),
-        **plain,
-    )
-
-
-def write_call(call: Call) -> list[Any]:
-    return [call.id, call.name, call.position, call.shown]
-
-
-def read_usage(data: Any) -> Usage | None:
-    return None if data is None else Usage.of(data)

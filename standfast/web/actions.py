@@ -10,7 +10,7 @@ from standfast.messages import person as identity
 from standfast.messages import read_object
 from standfast.stores.protocol import Act
 from standfast.temporal import StandfastClient
-from standfast.temporal.client.seen import cancel_run
+from standfast.temporal.client.runs import cancel_run
 from standfast.web.access import Person, Role
 
 Form = Mapping[str, str]
