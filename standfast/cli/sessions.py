@@ -10,8 +10,8 @@ import click
 from standfast.cli.commands import with_output
 from standfast.cli.outputs import Output, ago
 from standfast.errors import InputError
-from standfast.local.unheard import Unheard
 from standfast.messages import Message, Usage
+from standfast.runtime.unheard import Unheard
 from standfast.stores import Session, SQLiteStore, session_key_of, sqlite_store
 from standfast.stores.protocol import session_id_of
 

@@ -25,10 +25,10 @@ from standfast.local.events import (
     ToolStarted,
 )
 from standfast.local.gates import GivenDecision
-from standfast.local.inputs import GivenCheckpoint, Handlers, Images, RunOptions, Transcript
-from standfast.local.pipelines import OnProgress, PipelineRun, check_run_key
+from standfast.local.pipelines import OnProgress, PipelineRun
 from standfast.local.runs import Run
 from standfast.pipelines import Pipeline
+from standfast.runtime.inputs import GivenCheckpoint, Handlers, Images, RunOptions, Transcript, check_run_key
 from standfast.stores import AgentStore
 
 __all__ = [

@@ -11,9 +11,8 @@ from standfast.agent_loop import Decision, Gate, LoopState, access_problem, call
 from standfast.agents import Agent
 from standfast.checkpoints import PendingApproval, Question
 from standfast.errors import InputError
-from standfast.local.pipeline_results import Kept
 from standfast.messages import ToolCall, explain
-from standfast.stores.protocol import DecisionRecord
+from standfast.runtime.pipeline_results import Kept, decision_of
 
 _LOG = logging.getLogger("standfast")
 GivenDecision = Decision | Mapping[str, Any]
@@ -124,11 +123,6 @@ async def has_counted(kept: Kept, decision: Decision) -> bool | None:
     counted = await kept.decisions(decision.gate)
     same = (decision_of(row) == decision.model_copy(update={"digest": row.digest}) for row in counted)
     return any(same) if counted else None
-
-
-def decision_of(row: DecisionRecord) -> Decision:
-    """Return what a person decided, of a row of the audit trail."""
-    return Decision(**{name: getattr(row, name) for name in Decision.model_fields})
 
 
 def pending_approvals(state: LoopState) -> tuple[PendingApproval, ...]:

@@ -13,12 +13,11 @@ from standfast.agents import Agent
 from standfast.checkpoints import InterruptedResponse, RunResult, StepResult
 from standfast.errors import InputError, TerminalError
 from standfast.llm import ToolDescription
-from standfast.local.inputs import RunOptions
-from standfast.local.pipeline_results import Kept
 from standfast.local.runs import Run
 from standfast.messages import LLMResponse, Message, ToolCall, error_text, explain
-from standfast.pipeline_loop import Done, read_answer, read_value
 from standfast.pipelines import Step
+from standfast.runtime.inputs import RunOptions
+from standfast.runtime.pipeline_results import Kept
 from standfast.stores.protocol import DurableStore, session_key_of
 from standfast.tools import Tool
 
@@ -116,15 +115,6 @@ def _of_tool(result: RunResult | InterruptedResponse | str) -> StepResult:
     if message is None:
         return StepResult(status="error", response=result.response)
     return StepResult(status="complete" if message.status == "completed" else "error", response=message.content)
-
-
-def read_result(step: Step[Any], result: StepResult) -> tuple[Done, Any]:
-    """Return what a result means for its step, and the output that it is, as plain JSON data."""
-    if step.run is None:
-        return read_answer(step, result.status, result.response)
-    if result.status != "complete":
-        return Done(reason="tool-failed", error=f"Step '{step.name}': its tool failed: {result.response}"), None
-    return read_value(step, step.run.read_result(result.response))
 
 
 def nothing_of(name: str, missing: Sequence[str]) -> str:

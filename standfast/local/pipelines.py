@@ -14,26 +14,17 @@ from standfast.agent_loop import Decision, Gate, GateRule, access_problem, diges
 from standfast.checkpoints import InterruptedResponse, PendingApproval, PipelineResult, StepResult
 from standfast.errors import InputError
 from standfast.local.events import PipelineEvent, StepCompleted, StepFailed, StepStarted
-from standfast.local.gates import GivenDecision, decision_of, has_counted, judge, read_decisions
-from standfast.local.inputs import RunOptions
-from standfast.local.outputs import read_in_time
-from standfast.local.pipeline_results import Kept, held
-from standfast.local.pipeline_steps import StepRunner, begins_anew, nothing_of, read_previous, read_result
+from standfast.local.gates import GivenDecision, has_counted, judge, read_decisions
+from standfast.local.pipeline_steps import StepRunner, begins_anew, nothing_of, read_previous
 from standfast.messages import distinct_people
-from standfast.pipeline_loop import (
-    Action,
-    Done,
-    Ended,
-    Evaluate,
-    Evaluations,
-    PipelineState,
-    RunStep,
-    Todo,
-    plan,
-)
+from standfast.pipeline_loop import Action, Done, Ended, Evaluate, Evaluations, PipelineState, RunStep, Todo, plan
+from standfast.pipeline_loop.evaluations import read_result
 from standfast.pipelines import Pipeline, Step
 from standfast.pipelines.paths import find, stage_index
-from standfast.stores.protocol import DurableStore, check_session_id, check_tenant_id, session_key_of
+from standfast.runtime.inputs import RunOptions
+from standfast.runtime.outputs import read_in_time
+from standfast.runtime.pipeline_results import Kept, decision_of, held
+from standfast.stores.protocol import DurableStore, check_tenant_id, session_key_of
 from standfast.tools import Approval
 
 _LOG = logging.getLogger("standfast")
@@ -386,12 +377,3 @@ class PipelineRun:
         if ended.reason is None:
             return make(status="complete")
         return make(status="error", failed_step=ended.failed_step, error_reason=ended.reason, error=ended.error)
-
-
-def check_run_key(run_key: str) -> str:
-    """Return a run key that is safe wherever it is used.
-
-    Raises:
-        InputError: it is not like a session id.
-    """
-    return check_session_id(run_key, "run_key")

@@ -6,10 +6,10 @@ from typing import cast
 from standfast.agent_loop import NOBODY_TO_ASK, Gate, LoopState
 from standfast.agents import Agent, AgentContext
 from standfast.local.gates import at_gates, at_new_gates
-from standfast.local.inputs import RunInput
-from standfast.local.pipeline_results import Kept
 from standfast.local.transcripts import RunTranscript
 from standfast.messages import ToolCall
+from standfast.runtime.inputs import RunInput
+from standfast.runtime.pipeline_results import Kept
 from standfast.stores.protocol import AgentStore, DurableStore
 
 

@@ -27,18 +27,20 @@ from standfast.checkpoints import CheckpointKey, InterruptedResponse, RunResult,
 from standfast.errors import InputError, TerminalError
 from standfast.llm import LLM, tools_to_descriptions
 from standfast.local.contexts import call_hook, coordinates, tool_contexts
-from standfast.local.dispatches import Fence
 from standfast.local.events import CheckpointReached, Event
 from standfast.local.gates import GivenDecision, pending_approvals, read_decisions
-from standfast.local.inputs import GivenCheckpoint, Handlers, Images, RunInput, Transcript, check_given, check_may_speak
-from standfast.local.invocations import Invocations, session_of_call
-from standfast.local.model_calls import ModelCalls, note_failure
-from standfast.local.outputs import output_problem
+from standfast.local.invocations import Invocations
+from standfast.local.model_calls import ModelCalls
 from standfast.local.run_gates import RunGates
 from standfast.local.sessions import Log, open_log
 from standfast.local.tool_calls import ToolCalls
 from standfast.local.transcripts import RunTranscript
 from standfast.messages import Message, ToolCall, Usage, error_text
+from standfast.runtime import inputs
+from standfast.runtime.child_sessions import session_of_call
+from standfast.runtime.dispatches import Fence
+from standfast.runtime.model_answers import note_failure
+from standfast.runtime.outputs import output_problem
 from standfast.stores.protocol import AgentStore
 from standfast.tools import Terminated, ToolContext
 
@@ -59,14 +61,14 @@ class Run:
         max_stored_messages: int = 200,
         user_id: str | None = None,
         tenant_id: str | None = None,
-        tools: Handlers | None = None,
+        tools: inputs.Handlers | None = None,
         instance_id: str | None = None,
         checkpoint_key: CheckpointKey | None = None,
         emit: Callable[[Event], None] | None = None,
         invoked_by: str | None = None,
         depth: int = 0,
     ) -> None:
-        check_given(agent, user_id, max_stored_messages, tools)
+        inputs.check_given(agent, user_id, max_stored_messages, tools)
         self._agent = agent
         self._llm = llm
         self._store = store
@@ -99,14 +101,14 @@ class Run:
         self,
         *,
         message: str | None = None,
-        images: Images = (),
-        messages: Transcript | None = None,
-        checkpoint: GivenCheckpoint | None = None,
+        images: inputs.Images = (),
+        messages: inputs.Transcript | None = None,
+        checkpoint: inputs.GivenCheckpoint | None = None,
         answer: str | None = None,
         decisions: Sequence[GivenDecision] = (),
     ) -> RunResult | InterruptedResponse:
         """Run to the end, or to a question."""
-        given = RunInput.read(
+        given = inputs.RunInput.read(
             message, messages, checkpoint, answer, read_decisions(decisions), images=images,
             limit=self._agent.loop.max_message_bytes, agent=self._agent.name, key=self._key,
         )  # fmt: skip
@@ -119,9 +121,7 @@ class Run:
             user_id=self._context.user_id,
             tenant_id=self._context.tenant_id,
         ) as self._log:
-            self._transcript = RunTranscript(
-                self._log, self._model, self._written_state, self._emit, self._agent.name, self._key
-            )
+            self._transcript = RunTranscript(self._log, self._model, self._agent, self._context, self._emit, self._key)
             self._gates = RunGates(
                 self._agent, self._context, self._store, self._transcript, is_invoked=self._invoked_by is not None
             )
@@ -144,7 +144,7 @@ class Run:
 
     # --- where the run begins ---
 
-    def _begin(self, given: RunInput) -> LoopState:
+    def _begin(self, given: inputs.RunInput) -> LoopState:
         """Find the transcript that the run starts from, and the state it is in. Nothing is done or written yet."""
         log, questions = self._log, given.credible_questions
         if not log.is_new:
@@ -179,10 +179,10 @@ class Run:
             state = replace(state, iterations=given.checkpoint.iterations, usage=usage)
         state = state.fold(self._transcript.messages, recovering=not log.is_new, questions=questions)
         if given.message is not None:
-            check_may_speak(state, self._log.session_id)
+            inputs.check_may_speak(state, self._log.session_id)
         return state
 
-    async def _take_in(self, given: RunInput, state: LoopState) -> LoopState:
+    async def _take_in(self, given: inputs.RunInput, state: LoopState) -> LoopState:
         """Take in the answer or message: an answer without a question is a message, an empty one nothing."""
         message = given.message
         if state.unasked and given.claimed_gates:
@@ -201,7 +201,7 @@ class Run:
         if state.open_calls:
             # Orphans are answered before the user's new message, so that results follow their calls.
             state = await self._call_tools(state, cast(CallTools, next_action(state)))
-            check_may_speak(state, self._log.session_id)
+            inputs.check_may_speak(state, self._log.session_id)
         state = await self._transcript.hear(state)
         self._transcript.add([Message(role="user", content=message, images=given.images, by=self._context.user_id)])
         return state.told()
@@ -366,9 +366,6 @@ class Run:
     def _count_nested(self, call_id: str, usage: Usage) -> None:
         self._nested_usage[call_id] = usage + self._nested_usage.get(call_id)
 
-    def _written_state(self) -> str:
-        return self._agent.write_state(self._context.state)
-
     # --- how the run ends ---
 
     async def _finish(self, state: LoopState, finish: Finish, error: str | None) -> RunResult:
@@ -378,7 +375,7 @@ class Run:
             if ending.hook is not None:
                 await call_hook(getattr(self._agent, ending.hook), self._context)
         finally:
-            changed = self._written_state() != self._log.session.state
+            changed = self._transcript.state() != self._log.session.state
             if finish.hook is not None and (self._transcript.unwritten or changed):
                 await self._transcript.write()
         if finish.raises and self._terminal is not None:

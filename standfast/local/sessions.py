@@ -14,15 +14,15 @@ from standfast.checkpoints import Question
 from standfast.errors import (
     InputError,
     MemoryStoreNotDurableError,
-    SessionAccessDeniedError,
     SessionConflictError,
     SessionNotFoundError,
     StoreError,
 )
-from standfast.local.at_work import check_not_at_work, hold
-from standfast.local.cancellation import to_the_end, uninterrupted
-from standfast.local.unheard import Unheard
 from standfast.messages import Message, clean_text, usage_of
+from standfast.runtime.at_work import check_not_at_work, hold
+from standfast.runtime.cancellation import to_the_end, uninterrupted
+from standfast.runtime.inputs import check_access
+from standfast.runtime.unheard import Unheard
 from standfast.stores.protocol import (
     AgentStore,
     Ledger,
@@ -212,13 +212,3 @@ def _check_user(value: object) -> str | None:
     if value is None or (isinstance(value, str) and value and clean_text(value) == value):
         return value
     raise InputError(f"user_id must be text without NUL or lone surrogates, or None, got {value!r}")
-
-
-def check_access(session: Session, agent: Agent, user_id: str | None, tenant_id: str | None) -> None:
-    """Refuse a stranger, and another agent. A session without an owner is anybody's, and stays so."""
-    if session.user_id not in (None, user_id) or session.tenant_id not in (None, tenant_id):
-        raise SessionAccessDeniedError(session_id_of(session.id))
-    if session.agent_name not in agent.names:
-        raise InputError(
-            f"Session {session_id_of(session.id)} belongs to agent '{session.agent_name}', not to '{agent.name}'"
-        )

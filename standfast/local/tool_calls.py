@@ -6,11 +6,11 @@ from functools import partial
 from typing import Any, cast
 
 from standfast.agent_loop import CallTools, LoopState, Settled, cancelled, not_found, result_message, with_edit
-from standfast.local.cancellation import Cancellation
-from standfast.local.dispatches import Fence
 from standfast.local.events import Event, ToolEnded, ToolStarted
-from standfast.local.threads import bounded
 from standfast.messages import ToolCall
+from standfast.runtime.cancellation import Cancellation
+from standfast.runtime.dispatches import Fence
+from standfast.runtime.threads import bounded
 from standfast.tools import Cancelled, Failed, Outcome, Tool, ToolContext, Unknown
 
 

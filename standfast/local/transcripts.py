@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from standfast.agent_loop import LoopState, in_call_order, unanswered
+from standfast.agents import Agent, AgentContext
 from standfast.checkpoints import Checkpoint, Question, signed
 from standfast.local.events import Event, MessageAdded
 from standfast.local.model_calls import ModelCalls
@@ -16,17 +17,18 @@ class RunTranscript:
     Args:
         log: of the session.
         model: sees what is added.
-        state: returns the agent's state as text; it is written with every message.
-        agent, key: whose checkpoints it makes, and what they are signed with, if they are.
+        agent: whose checkpoints it makes.
+        context: has the agent's state, which is written with every message.
+        key: what checkpoints are signed with, if they are.
     """
 
     def __init__(
         self,
         log: Log,
         model: ModelCalls,
-        state: Callable[[], str],
+        agent: Agent,
+        context: AgentContext,
         emit: Callable[[Event], None] | None,
-        agent: str,
         key: bytes | None,
     ) -> None:
         self.log = log
@@ -34,9 +36,13 @@ class RunTranscript:
         self.unwritten: list[Message] = []
         self.call_ids: set[str] = set()
         self._model = model
-        self._state = state
+        self._agent, self._context = agent, context
         self._emit = emit
-        self._agent, self._key = agent, key
+        self._key = key
+
+    def state(self) -> str:
+        """Return the agent's state as text."""
+        return self._agent.write_state(self._context.state)
 
     def begin(self, messages: Sequence[Message], unwritten: Sequence[Message]) -> None:
         """Begin with these, the last of which are not written."""
@@ -58,7 +64,7 @@ class RunTranscript:
         """Write what is unwritten, the agent's state, and what is asked: all or nothing."""
         messages, self.unwritten, before = self.unwritten, [], self.log.last_seq
         try:
-            await self.log.write(messages, self._state(), questions)
+            await self.log.write(messages, self.state(), questions)
         except BaseException:
             if self.log.last_seq == before:  # of a cancel, it may have been written, too
                 self.unwritten = messages + self.unwritten
@@ -95,4 +101,4 @@ class RunTranscript:
             questions=questions or None,
             session_id=self.log.session_id if self.log.is_stored else None,
         )
-        return signed(made, self._agent, self._key)
+        return signed(made, self._agent.name, self._key)

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from pydantic_core import to_json
 
+from standfast.checkpoints import StepResult
 from standfast.errors import InputError
 from standfast.messages import error_text, read_json, unfenced
 from standfast.pipeline_loop.plans import Done, Evaluate, PipelineState, chosen_step
@@ -179,3 +180,12 @@ def _read_kept(step: Step[Any], value: Any) -> Any:
 
 def _copy(value: Any) -> Any:
     return read_json(to_json(value).decode()) if isinstance(value, dict | list) else value
+
+
+def read_result(step: Step[Any], result: StepResult) -> tuple[Done, Any]:
+    """Return what a result means for its step, and the output that it is, as plain JSON data."""
+    if step.run is None:
+        return read_answer(step, result.status, result.response)
+    if result.status != "complete":
+        return Done(reason="tool-failed", error=f"Step '{step.name}': its tool failed: {result.response}"), None
+    return read_value(step, step.run.read_result(result.response))

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from standfast.local.pipeline_results import Kept
 from standfast.messages import read_json
 from standfast.pipeline_loop import Done, PipelineState, Planned, RunStep, Todo
+from standfast.runtime.pipeline_results import Kept
 from standfast.stores.protocol import DurableStore
 from standfast.temporal.wire.plans import read_plan
 

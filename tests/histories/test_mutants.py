@@ -8,14 +8,13 @@ import pytest
 from temporalio import workflow
 from test_replays import FOLDER, differing
 
-from standfast.temporal.wire import names
+from standfast.temporal.wire import names, run_state
 from standfast.temporal.wire.inputs import AgentInput
+from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import Facts
-from standfast.temporal.workflows import progress
 from standfast.temporal.workflows.agent_workflows import AgentRun
 from standfast.temporal.workflows.calls import Calls
 from standfast.temporal.workflows.pipeline_workflows import PipelineRun
-from standfast.temporal.workflows.progress import Progress
 from standfast.temporal.workflows.waits import Waits
 
 Patch = pytest.MonkeyPatch
@@ -157,7 +156,7 @@ def a_pause_does_not_wait(patch: Patch) -> None:
 
 @mutant("attached")
 def a_result_of_a_model_call_is_read_under_another_name(patch: Patch) -> None:
-    patch.setattr(progress, "read_calls", lambda data: [])
+    patch.setattr(run_state, "read_calls", lambda data: [])
 
 
 @mutant("awaited")

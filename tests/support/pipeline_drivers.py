@@ -11,7 +11,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from standfast import InputError, Pipeline, PipelineResult, run_pipeline
-from standfast.local.pipeline_results import Kept
+from standfast.runtime.pipeline_results import Kept
 from standfast.temporal import start_pipeline
 from support.temporal_runs import Run, Temporal, check_healthy, failure, result, status, until
 

@@ -23,9 +23,9 @@ ORDER = [
     ["pipeline_loop"],
     ["extras"],
     ["llm", "stores", "mcp"],
-    ["local"],
+    ["runtime"],
+    ["local", "temporal"],
     ["exports"],
-    ["temporal"],
     ["testing", "web"],
     ["cli"],
 ]

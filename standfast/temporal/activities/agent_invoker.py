@@ -12,10 +12,10 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from standfast.agents import Agent
 from standfast.errors import InterruptError, StandfastError
-from standfast.local.invocations import check_depth, child_session
 from standfast.messages import Usage
+from standfast.runtime.child_sessions import check_depth, child_session
 from standfast.stores.protocol import DurableStore, session_id_of, session_key_of
-from standfast.temporal.client.runs import cancelled_end, end_of
+from standfast.temporal.client.run_ends import cancelled_end, end_of
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.outcomes import result_usage

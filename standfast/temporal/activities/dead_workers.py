@@ -19,7 +19,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import StoreError
-from standfast.local.at_work import scope_of
+from standfast.runtime.at_work import scope_of
 from standfast.stores.protocol import DurableStore, RunningCall
 from standfast.temporal.activities.at_work import drop_ended
 from standfast.temporal.activities.hosts import AgentHost

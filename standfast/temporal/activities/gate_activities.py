@@ -26,12 +26,11 @@ from standfast.agent_loop import (
 from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.errors import InputError
-from standfast.local.dispatches import has_started
-from standfast.local.gates import decision_of
-from standfast.local.pipeline_results import Kept
 from standfast.messages import ToolCall, json_problem, read_json
 from standfast.pipelines import Pipeline, Step
 from standfast.pipelines.paths import find
+from standfast.runtime.dispatches import has_started
+from standfast.runtime.pipeline_results import Kept, decision_of
 from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import DurableStore, Session
 from standfast.temporal.activities.failures import TypedErrors

@@ -8,7 +8,7 @@ from temporalio import activity
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from standfast.local.dispatches import last_dispatch
+from standfast.runtime.dispatches import last_dispatch
 from standfast.temporal.activities.at_work import is_running
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.wire import names

@@ -19,9 +19,9 @@ from standfast.agents import Agent, AgentContext
 from standfast.errors import ModelError, StandfastError
 from standfast.llm import LLMAdapter, settings_for, tools_to_descriptions
 from standfast.llm.provider_errors import asked_to_wait, may_pass, retry_delay
-from standfast.local.model_calls import chat, compressed, note_cost, note_failure, streamed
-from standfast.local.outputs import output_problem
 from standfast.messages import LLMResponse, Message, cut, error_text, read_json, size_over, unfenced
+from standfast.runtime.model_answers import chat, compressed, note_cost, note_failure, streamed
+from standfast.runtime.outputs import output_problem
 from standfast.stores.kept_values import read_kept
 from standfast.stores.partial_answers import PartialAnswers
 from standfast.stores.protocol import Append

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from standfast.agent_loop import last_answer
 from standfast.checkpoints import Question
-from standfast.local.dispatches import last_dispatch
 from standfast.messages import Message
+from standfast.runtime.dispatches import last_dispatch
 from standfast.stores.protocol import DurableStore, Session
 from standfast.temporal.activities.transcripts import read_entry
 from standfast.temporal.wire.outcomes import read_outcome

@@ -13,13 +13,13 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from standfast.agent_loop import access_problem, digest_of, last_answer
 from standfast.checkpoints import StepResult
 from standfast.errors import InputError, SessionAccessDeniedError
-from standfast.local.outputs import read_in_time
-from standfast.local.pipeline_results import Kept
-from standfast.local.pipeline_steps import read_result
 from standfast.messages import Message, ToolCall, cut, error_text
 from standfast.pipeline_loop import Action, Done, Evaluate, Evaluations, PipelineState, Todo, plan
+from standfast.pipeline_loop.evaluations import read_result
 from standfast.pipelines import Pipeline, Step
 from standfast.pipelines.paths import find, stage_index
+from standfast.runtime.outputs import read_in_time
+from standfast.runtime.pipeline_results import Kept
 from standfast.stores.kept_values import read_kept_object
 from standfast.temporal.activities.failures import TypedErrors
 from standfast.temporal.activities.hosts import AgentHost, Heartbeats

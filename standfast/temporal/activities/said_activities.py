@@ -7,8 +7,8 @@ from typing import Any
 from temporalio import activity
 
 from standfast.errors import SessionConflictError
-from standfast.local.unheard import KeptMessage, Unheard
 from standfast.messages import Message
+from standfast.runtime.unheard import KeptMessage, Unheard
 from standfast.stores.protocol import DurableStore, Session
 from standfast.temporal.activities.failures import TypedErrors
 from standfast.temporal.activities.hosts import AgentHost

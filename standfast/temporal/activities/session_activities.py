@@ -14,12 +14,11 @@ from standfast.agent_loop import LoopState, last_answer, mended
 from standfast.agents import Agent
 from standfast.checkpoints import Checkpoint, Question
 from standfast.errors import InputError, SessionConflictError, StoreError
-from standfast.local.at_work import is_held
-from standfast.local.dispatches import claim_next
-from standfast.local.inputs import RunInput, check_may_start
-from standfast.local.pipeline_results import Kept
-from standfast.local.sessions import check_access
 from standfast.messages import Message, cut, usage_of
+from standfast.runtime.at_work import is_held
+from standfast.runtime.dispatches import claim_next
+from standfast.runtime.inputs import RunInput, check_access, check_may_start
+from standfast.runtime.pipeline_results import Kept
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import Session, session_id_of
 from standfast.temporal.activities.at_work import begin_work, check_writer, end_work
@@ -39,7 +38,7 @@ from standfast.temporal.activities.open_questions import still_asked
 from standfast.temporal.activities.said_activities import unheard_by
 from standfast.temporal.activities.transcripts import Transcript, with_last_answer
 from standfast.temporal.activities.turn_facts import called_before
-from standfast.temporal.client.runs import cancelled_end, end_of
+from standfast.temporal.client.run_ends import cancelled_end, end_of
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput, said_by_user, user_message
 from standfast.temporal.wire.limits import INLINE_BYTES, check_json

@@ -16,10 +16,10 @@ from temporalio.exceptions import ApplicationError
 from standfast.agent_loop import cancelled, with_edit
 from standfast.agents import Agent
 from standfast.errors import InputError
-from standfast.local.at_work import may_run
-from standfast.local.dispatches import last_dispatch
-from standfast.local.threads import bounded
 from standfast.messages import ToolCall, Usage, error_text, read_json
+from standfast.runtime.at_work import may_run
+from standfast.runtime.dispatches import last_dispatch
+from standfast.runtime.threads import bounded
 from standfast.stores.protocol import LedgerEntry, session_id_of
 from standfast.temporal.activities.agent_invoker import Invocations
 from standfast.temporal.activities.dead_workers import become_known

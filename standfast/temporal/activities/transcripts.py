@@ -12,8 +12,8 @@ from standfast.agent_loop import last_answer, mended, result_message, unanswered
 from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import Question
 from standfast.errors import SessionConflictError, ToolDurabilityError
-from standfast.local.unheard import Unheard
 from standfast.messages import Message, ToolCall
+from standfast.runtime.unheard import Unheard
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import Append, LedgerEntry, Session
 from standfast.temporal.activities.hosts import AgentHost

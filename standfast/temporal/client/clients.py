@@ -14,15 +14,15 @@ from temporalio.service import RPCError, RPCStatusCode
 from standfast.agents import Agent
 from standfast.checkpoints import Checkpoint
 from standfast.errors import InputError, SessionConflictError, StandfastError
-from standfast.local.inputs import Images
-from standfast.local.pipelines import check_run_key
 from standfast.messages import read_images
 from standfast.pipelines import Pipeline
+from standfast.runtime.inputs import Images, check_run_key
 from standfast.stores.protocol import check_session_id, session_key_of
 from standfast.temporal.client.former_names import check_new, has_run
 from standfast.temporal.client.items import read_items, read_state, unreadable
 from standfast.temporal.client.owners import check_owner, start_or_say
-from standfast.temporal.client.runs import answer, end_of, our_run, runs_query
+from standfast.temporal.client.run_ends import end_of
+from standfast.temporal.client.runs import answer, our_run, runs_query
 from standfast.temporal.client.sending import Signal, send
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput, PipelineInput

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,13 +11,11 @@ from temporalio.client import (
     Client,
     WorkflowExecution,
     WorkflowExecutionDescription,
-    WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHandle,
-    WorkflowHistoryEventFilterType,
     WorkflowQueryFailedError,
 )
-from temporalio.exceptions import FailureError, TerminatedError
+from temporalio.exceptions import FailureError
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import InputError, StandfastError
@@ -194,47 +191,6 @@ async def our_run(client: Client, workflow_id: str) -> WorkflowExecutionDescript
         what = f"Workflow {workflow_id}, of type {run.workflow_type}, is not known as a run of standfast"
         raise InputError(f"{what} ({why}); the `temporal` command looks after others") from error
     return run
-
-
-async def next_run(client: Client, workflow_id: str, run_id: str) -> str | None:
-    """Return the run that goes on from one that has continued as new, or was reset; itself if it is not over."""
-    run, last = client.get_workflow_handle(workflow_id, run_id=run_id), client.get_workflow_handle(workflow_id)
-    over, latest = await run.describe(), await last.describe()
-    if over.status == WorkflowExecutionStatus.RUNNING:
-        return run_id
-    if over.status == WorkflowExecutionStatus.CONTINUED_AS_NEW:
-        closing = run.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT)
-        async for event in closing:
-            return event.workflow_execution_continued_as_new_event_attributes.new_execution_run_id
-    is_reset = over.status == WorkflowExecutionStatus.TERMINATED and latest.run_id != run_id
-    return latest.run_id if is_reset and latest.raw_info.first_run_id == over.raw_info.first_run_id else None
-
-
-async def end_of(client: Client, workflow_id: str) -> dict[str, Any]:
-    """Wait for a run's result. A reset ends a run for Temporal, and another goes on from it: then for that one's.
-
-    Raises:
-        WorkflowFailureError: it failed, or was cancelled or terminated.
-    """
-    run_id: str | None = (await client.get_workflow_handle(workflow_id).describe()).run_id
-    while True:
-        try:
-            result: dict[str, Any] = await client.get_workflow_handle(workflow_id, run_id=run_id).result()
-        except WorkflowFailureError as error:
-            if not isinstance(error.cause, TerminatedError):
-                raise
-            if (run_id := await next_run(client, workflow_id, str(run_id))) is None:
-                raise
-        else:
-            return result
-
-
-async def cancelled_end(client: Client, workflow_id: str) -> None:
-    """Cancel a run that is not over, and wait for its end."""
-    with suppress(RPCError):  # it has ended
-        await client.get_workflow_handle(workflow_id).cancel()
-    with suppress(WorkflowFailureError):
-        await end_of(client, workflow_id)
 
 
 async def failed_at_once(client: Client, workflow_id: str) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ from temporalio.client import Client
 
 from standfast.checkpoints import Checkpoint
 from standfast.errors import InputError, SessionAccessDeniedError
-from standfast.local.inputs import Images
+from standfast.runtime.inputs import Images
 from standfast.stores.protocol import check_tenant_id
 from standfast.temporal.client.clients import StandfastClient
 from standfast.temporal.client.owners import owner_of

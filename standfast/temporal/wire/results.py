@@ -17,9 +17,9 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import user_message
 from standfast.temporal.wire.outcomes import is_outcome, is_usage
 from standfast.temporal.wire.plans import read_gates, read_plan
+from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import Facts, is_tool_facts, read_tool_facts
 from standfast.temporal.wire.states import read_state
-from standfast.temporal.workflows.progress import Progress
 
 
 def fits(activity: str, reference: Mapping[str, Any], found: object) -> bool:

@@ -27,13 +27,13 @@ from standfast.errors import InputError
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput, said_id
 from standfast.temporal.wire.results import fits
+from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import Facts, tools_of
 from standfast.temporal.wire.states import Reply, read_state, read_usage
 from standfast.temporal.workflows.activity_options import model_options, summary
 from standfast.temporal.workflows.calls import Calls
 from standfast.temporal.workflows.missing_workers import is_missing, is_unavailable, put_in_by_hand
 from standfast.temporal.workflows.people import People
-from standfast.temporal.workflows.progress import Progress
 from standfast.temporal.workflows.run_failures import fail, refuse, why
 from standfast.temporal.workflows.visibility import show_started
 from standfast.temporal.workflows.waits import is_long

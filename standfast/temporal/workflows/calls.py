@@ -15,17 +15,17 @@ from temporalio.exceptions import ActivityError, ApplicationError, CancelledErro
 
 from standfast.agent_loop import CallTools, LoopState, Settled, cancelled, not_found
 from standfast.errors import TerminalError
-from standfast.local.invocations import session_of_call
 from standfast.messages import cut
+from standfast.runtime.child_sessions import session_of_call
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.outcomes import is_reported, put_in, read_outcome, write_outcome
+from standfast.temporal.wire.run_state import Progress, Turn
 from standfast.temporal.wire.snapshots import ToolFacts
 from standfast.temporal.wire.states import Call, read_usage
 from standfast.temporal.workflows.activity_options import settle_options, summary, tool_options
 from standfast.temporal.workflows.child_agents import run_agent
 from standfast.temporal.workflows.missing_workers import SkippedError, Waiter, anywhere, is_missing, is_store_away
-from standfast.temporal.workflows.progress import Progress, Turn
 from standfast.temporal.workflows.running import Running
 from standfast.tools import Cancelled, Failed, Outcome, Terminated, Unknown
 from standfast.tools.attempts import call_key

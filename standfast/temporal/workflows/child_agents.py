@@ -15,17 +15,17 @@ from temporalio.exceptions import (
 )
 
 from standfast.agents.limits import MAX_DEPTH
-from standfast.local.invocations import call_digest
 from standfast.messages import cut
+from standfast.runtime.child_sessions import call_digest
 from standfast.stores.protocol import session_key_of
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.outcomes import result_usage, write_outcome
 from standfast.temporal.wire.results import fits, is_result
+from standfast.temporal.wire.run_state import Turn
 from standfast.temporal.wire.states import Call
 from standfast.temporal.workflows.activity_options import ATTACH_OPTIONS, summary
 from standfast.temporal.workflows.missing_workers import Waiter, put_in_by_hand
-from standfast.temporal.workflows.progress import Turn
 from standfast.temporal.workflows.running import Running
 from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Unknown
 

@@ -15,11 +15,11 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import Answer, LaterError, Resolve, Sent
 from standfast.temporal.wire.inputs import AgentInput, Owner, Said, said_id, user_message, with_id
 from standfast.temporal.wire.limits import AWAITED_BYTES, PARKED_BYTES
+from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS
 from standfast.temporal.workflows.arrivals import refuse_by
 from standfast.temporal.workflows.gates import Gates
 from standfast.temporal.workflows.missing_workers import anywhere
-from standfast.temporal.workflows.progress import Progress
 from standfast.tools import Outcome, Returned
 
 _RESOLVE = (

@@ -14,14 +14,15 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 from standfast.agent_loop import Decision, Gate, GateRule, LoopState
 from standfast.agents import Loop
 from standfast.errors import InputError
-from standfast.local.invocations import child_session
 from standfast.messages import cut, distinct_people
 from standfast.pipeline_loop import Action, Done, Ended, Evaluate, PipelineState, RunStep, Todo
+from standfast.runtime.child_sessions import child_session
 from standfast.stores.protocol import session_key_of
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput, PipelineInput
 from standfast.temporal.wire.outcomes import write_outcome
 from standfast.temporal.wire.plans import place_of, read_gates, read_plan
+from standfast.temporal.wire.run_state import Progress, Turn
 from standfast.temporal.wire.snapshots import Surroundings, ToolFacts, read_tool_facts
 from standfast.temporal.wire.states import Call
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
@@ -29,7 +30,6 @@ from standfast.temporal.workflows.calls import Calls
 from standfast.temporal.workflows.child_agents import agent_result
 from standfast.temporal.workflows.gates import Gates
 from standfast.temporal.workflows.missing_workers import SkippedError, until_mended
-from standfast.temporal.workflows.progress import Progress, Turn
 from standfast.temporal.workflows.run_failures import failed, why
 from standfast.temporal.workflows.visibility import pipeline_details, show_started
 from standfast.temporal.workflows.waits import is_long

@@ -15,7 +15,7 @@ from support.temporal_runs import Run, Temporal, pending, result, until
 
 from integration.local.test_tool_approvals import posts, world
 from standfast import Agent, Approval, pipeline, run_pipeline
-from standfast.local import outputs
+from standfast.runtime import outputs
 from standfast.temporal import start_pipeline
 from standfast.testing import ScriptedModel
 

@@ -95,7 +95,7 @@ async def test_an_answer_decides_nothing_at_the_gate_of_the_same_call(temporal: 
     """The audit trail has verdicts and other acts; only verdicts count at gates."""
     from datetime import UTC, datetime
 
-    from standfast.local.pipeline_results import Kept
+    from standfast.runtime.pipeline_results import Kept
 
     row = DecisionRecord(run_key="r", gate="c1", at=datetime.now(UTC), decision="resolve", by="ada")
     await temporal.store.record_decision(row)

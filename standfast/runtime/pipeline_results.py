@@ -158,3 +158,8 @@ async def held(names: Sequence[str], store: DurableStore, who: Mapping[str, str 
         found = [Kept(name, store) for name in names]
         begun = [kept for kept in found if await kept.find("?input")]
         yield (begun or found)[0]
+
+
+def decision_of(row: DecisionRecord) -> Decision:
+    """Return what a person decided, of a row of the audit trail."""
+    return Decision(**{name: getattr(row, name) for name in Decision.model_fields})

@@ -8,18 +8,11 @@ from pydantic import ValidationError
 
 from standfast.agent_loop import Decision, Gate, LoopState, access_problem, gate_problem, read_transcript, unanswered
 from standfast.agents import Agent
-from standfast.checkpoints import (
-    Checkpoint,
-    CheckpointKey,
-    InterruptedResponse,
-    Question,
-    RunResult,
-    check_signature,
-)
-from standfast.errors import InputError
+from standfast.checkpoints import Checkpoint, CheckpointKey, InterruptedResponse, Question, RunResult, check_signature
+from standfast.errors import InputError, SessionAccessDeniedError
 from standfast.llm import LLM
 from standfast.messages import Image, Message, clean_text, explain, read_images, size_over
-from standfast.stores.protocol import AgentStore
+from standfast.stores.protocol import AgentStore, Session, check_session_id, session_id_of
 
 Transcript = Sequence[Message | Mapping[str, Any]]
 Images = Sequence[Image | Mapping[str, Any]]
@@ -256,3 +249,22 @@ def check_may_speak(state: LoopState, session_id: str | None) -> None:
             f"the transcript ends with unanswered tool calls ({', '.join(call.id for call in state.open_calls)}): "
             "run it without message= first"
         )
+
+
+def check_access(session: Session, agent: Agent, user_id: str | None, tenant_id: str | None) -> None:
+    """Refuse a stranger, and another agent. A session without an owner is anybody's, and stays so."""
+    if session.user_id not in (None, user_id) or session.tenant_id not in (None, tenant_id):
+        raise SessionAccessDeniedError(session_id_of(session.id))
+    if session.agent_name not in agent.names:
+        raise InputError(
+            f"Session {session_id_of(session.id)} belongs to agent '{session.agent_name}', not to '{agent.name}'"
+        )
+
+
+def check_run_key(run_key: str) -> str:
+    """Return a run key that is safe wherever it is used.
+
+    Raises:
+        InputError: it is not like a session id.
+    """
+    return check_session_id(run_key, "run_key")

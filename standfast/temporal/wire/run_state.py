@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, cast
-
-from temporalio import workflow
+from typing import TYPE_CHECKING, Any, cast
 
 from standfast.agent_loop import LoopState, Settled
 from standfast.messages import Usage
@@ -14,6 +12,9 @@ from standfast.temporal.wire.inputs import AgentInput, Said
 from standfast.temporal.wire.outcomes import write_outcome
 from standfast.temporal.wire.states import Call, write_call, write_state
 from standfast.tools import Outcome, Unknown
+
+if TYPE_CHECKING:
+    from temporalio.workflow import Info
 
 
 @dataclass(slots=True)
@@ -150,7 +151,7 @@ class Progress:
         """
         return {} if here in (self.run, self.kept_by) else {"run": self.run}
 
-    def reference(self, given: AgentInput, info: workflow.Info, **more: Any) -> dict[str, Any]:
+    def reference(self, given: AgentInput, info: "Info", **more: Any) -> dict[str, Any]:
         """Return what an activity needs to find the run's data. What is usual is left out: histories are long."""
         turn = self.turn
         reference: dict[str, Any] = {"turn": turn.number, "seq": self.seq} | self.run_reference(info.run_id)

@@ -5,7 +5,7 @@ from functools import partial
 from typing import cast
 
 from standfast.errors import SessionConflictError
-from standfast.local.cancellation import uninterrupted
+from standfast.runtime.cancellation import uninterrupted
 from standfast.stores.protocol import AgentStore, DurableStore
 
 _LOOKS = (0.01, 0.05, 0.2)  # seconds until the next try: a look (`is_held`) is over in microseconds where it has a turn

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from standfast.agents import Agent
-from standfast.local.threads import in_thread
 from standfast.messages import error_text
 from standfast.pipeline_loop import Done
 from standfast.pipelines import Step
+from standfast.runtime.threads import in_thread
 
 T = TypeVar("T")
 READ_SECONDS = 10.0

@@ -1,0 +1,1 @@
+"""The rules that both drivers share where they meet stores, threads and time."""

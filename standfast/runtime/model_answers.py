@@ -1,0 +1,93 @@
+"""Asks a model through its adapter, whole or streamed, and shortens what it is shown."""
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from standfast.agents import Agent, ContextCompression
+from standfast.errors import ModelError, StandfastError
+from standfast.extras import install
+from standfast.llm import LLMAdapter, StreamingLLMAdapter, ToolDescription
+from standfast.messages import LLMResponse, Message, clean_text, error_text
+
+_LOG = logging.getLogger("standfast")
+
+
+def note_failure(agent: Agent, model: str | None, error: Exception) -> None:
+    """Log why a model could not be called; with a traceback where it is no provider's fault."""
+    after, trace = agent.model_after(model), None if isinstance(error, ModelError | OSError) else error
+    which = model or agent.model or "its model"
+    then = "" if after is None else f"; next is {after}"
+    _LOG.warning("Agent %s: %s could not be called: %s%s", agent.name, which, error_text(error), then, exc_info=trace)
+
+
+def note_cost(agent: Agent, model: str | None, response: LLMResponse, noted: set[tuple[str, str]]) -> None:
+    """Log, once, that a budget in dollars does not act, since nobody knows what the model costs."""
+    loop, usage = agent.loop, response.usage
+    if (loop.cost_budget, loop.session_cost_budget) == (None, None) or response.cost is not None:
+        return
+    which = model or agent.model or "its model"
+    if (usage is None or usage.cost is None) and (agent.name, which) not in noted:
+        noted.add((agent.name, which))
+        text = f"Agent %s has a cost budget, but what %s costs is not known: {install('prices')} or give price="
+        _LOG.warning(text, agent.name, which)
+
+
+async def chat(
+    adapter: LLMAdapter, view: list[Message], tools: Sequence[ToolDescription], settings: Mapping[str, Any]
+) -> LLMResponse:
+    """Return an adapter's answer.
+
+    Raises:
+        ModelError: its `chat` is not async, or returns no answer.
+    """
+    answer: Any = adapter.chat(view, tools, **settings)
+    if not isinstance(answer, Awaitable):
+        raise ModelError(f"{type(adapter).__name__}.chat must be async: write `async def chat`")
+    return LLMResponse.read(await answer)
+
+
+async def streamed(
+    adapter: LLMAdapter,
+    view: list[Message],
+    tools: Sequence[ToolDescription],
+    settings: Mapping[str, Any],
+    tell: Callable[[str], None],
+) -> LLMResponse:
+    """Return an adapter's answer as `chat` does, and tell its text as it comes; at its end, if the adapter cannot."""
+    if not isinstance(adapter, StreamingLLMAdapter):
+        response = await chat(adapter, view, tools, settings)
+        if response.text:
+            tell(clean_text(response.text))
+        return response
+    answer: LLMResponse | Mapping[str, Any] | None = None
+    parts = adapter.stream(view, tools, **settings)
+    try:
+        async for part in parts:
+            if isinstance(part, str):
+                tell(clean_text(part))
+            else:
+                answer = part
+    finally:
+        if isinstance(parts, AsyncGenerator):
+            await parts.aclose()
+    if answer is None:
+        raise StandfastError("The adapter's stream ended without the whole answer as its last value")
+    return LLMResponse.read(answer)
+
+
+async def compressed(rule: ContextCompression | None, messages: Sequence[Message]) -> list[Message] | None:
+    """Return what is shown in the place of `messages`; None where they are not too many.
+
+    Raises:
+        ModelError: the rule returned something that cannot be shown.
+    """
+    if rule is None or not rule.applies_to(messages):
+        return None
+    result = rule.compress(tuple(messages))
+    shorter = await result if isinstance(result, Awaitable) else result
+    if not shorter:
+        raise ModelError("Context compression returned empty message array")
+    if not all(isinstance(message, Message) for message in shorter):
+        raise ModelError("Context compression must return messages")
+    return list(shorter)
