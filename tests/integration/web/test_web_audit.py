@@ -114,7 +114,7 @@ async def test_commands_put_on_record_who_it_was_and_show_it(temporal: Temporal,
         await done(temporal, "answer", run_id, "red", *trail, "--by", "grace")
         await until(lambda: _asks(run, "approval"))
         await done(temporal, "message", run_id, "go on", *trail)
-        await done(temporal, "approve", run_id)
+        await done(temporal, "approve", run_id, "--yes")
         await result(run)
         shown = await data(temporal, "show", run_id, "--audit", *trail)
         assert [(row["decision"], row["by"]) for row in shown["audit"]] == [
