@@ -4,17 +4,20 @@ import hmac
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, cast
 
 from pydantic import Field
-from typing_extensions import TypeIs
+from typing_extensions import TypeIs, TypeVar
 
 from standfast.errors import InputError, StandfastError
 from standfast.messages import Message, Record, Usage
 
-RunStatus = Literal[
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True, default=Any)
+
+EndStatus = Literal[
     "complete",
     "max-iterations",
     "stuck",
@@ -26,6 +29,7 @@ RunStatus = Literal[
     "refused",
     "cancelled",
 ]
+RunStatus = EndStatus | Literal["interrupted"]
 
 
 class Question(Record):
@@ -148,11 +152,11 @@ def _signature(checkpoint: Checkpoint, agent: str, key: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class RunResult:
-    """How a run ended.
+class RunResult(Generic[T_co]):
+    """What a run of an agent with an `output` of type T returns.
 
     Args:
-        status: "complete", or why it ended before that.
+        status: "complete", "interrupted" if it waits for a person, or why it ended before it was done.
         response: the text of the last answer; if the model could not be called, what it said.
         error: what went wrong, with status "error".
         messages: the whole transcript, without the system prompt.
@@ -164,6 +168,8 @@ class RunResult:
         tool_call_summary: how often each tool was requested, failed calls included; None if none was.
         compression_count: how often the context was compressed; None if the loop has no compression.
         checkpoint: the run as plain JSON.
+        question: what the person is asked, with status "interrupted": `resume(agent, checkpoint, answer)`.
+        approvals: the tool calls that wait to be approved: `resume(agent, checkpoint, decisions=[…])`.
     """
 
     status: RunStatus
@@ -174,39 +180,33 @@ class RunResult:
     session_id: str | None = None
     usage: Usage | None = None
     budget_percent: float | None = None
-    output: Any = None
+    output: T_co = cast(Any, None)  # noqa: RUF009
     error: str | None = None
     tool_call_summary: Mapping[str, int] | None = None
     compression_count: int | None = None
-
-    interrupted: Literal[False] = field(default=False, init=False)
-
-
-@dataclass(frozen=True, slots=True)
-class InterruptedResponse:
-    """A run that waits for a person: ask `question`, then `resume(agent, checkpoint, answer)`.
-
-    Args:
-        approvals: the tool calls that wait to be approved; then `resume(agent, checkpoint, decisions=[…])`.
-    """
-
-    question: str
-    checkpoint: Checkpoint
-    session_id: str | None = None
+    question: str = ""
     approvals: tuple[PendingApproval, ...] = ()
 
-    interrupted: Literal[True] = field(default=True, init=False)
-    status: Literal["interrupted"] = field(default="interrupted", init=False)
-
     @property
-    def messages(self) -> tuple[Message, ...]:
-        """The transcript so far."""
-        return self.checkpoint.messages
+    def interrupted(self) -> bool:
+        """Whether it waits for a person."""
+        return self.status == "interrupted"
 
-    @property
-    def usage(self) -> Usage:
-        """Tokens of this run so far."""
-        return self.checkpoint.usage
+
+class InterruptedResponse(RunResult[T_co]):
+    """The result of a run that waits for a person; its `status` is "interrupted"."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        question: str,
+        checkpoint: Checkpoint,
+        session_id: str | None = None,
+        approvals: tuple[PendingApproval, ...] = (),
+    ) -> None:
+        super().__init__("interrupted", "", checkpoint.messages, checkpoint.iterations, checkpoint, session_id,
+                         checkpoint.usage, question=question, approvals=approvals)  # fmt: skip
 
 
 class StepResult(Record):
@@ -218,7 +218,7 @@ class StepResult(Record):
         iterations: model calls.
     """
 
-    status: RunStatus
+    status: EndStatus
     response: str = ""
     iterations: int = 0
 
@@ -257,17 +257,17 @@ class PipelineResult:
     run_key: str | None = None
 
 
-def is_interrupted(result: RunResult | InterruptedResponse) -> TypeIs[InterruptedResponse]:
-    """Tell whether a run waits for an answer, narrowing its type."""
+def is_interrupted(result: RunResult[T]) -> TypeIs[InterruptedResponse[T]]:
+    """Tell whether a run waits for an answer."""
     return result.interrupted
 
 
-def assert_complete(result: RunResult | InterruptedResponse) -> RunResult:
+def assert_complete(result: RunResult[T]) -> RunResult[T]:
     """Return the result of a run that never asks.
 
     Raises:
         StandfastError: the run was interrupted by a question.
     """
-    if isinstance(result, InterruptedResponse):
+    if result.interrupted:
         raise StandfastError(f"Agent interrupted: {result.question}")
     return result

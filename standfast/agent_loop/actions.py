@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from standfast.checkpoints import Question, RunStatus
+from standfast.checkpoints import EndStatus, Question
 from standfast.messages import ToolCall
 from standfast.tools import Outcome
 
@@ -67,7 +67,7 @@ class Finish:
         raises: the terminal error of the turn is to be raised, once everything is recorded.
     """
 
-    status: RunStatus
+    status: EndStatus
     response: str
     raises: bool = False
 

@@ -7,12 +7,13 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypedDict, Unpack, cast, overload
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from standfast.agents.limits import Loop
+from standfast.checkpoints import T_co
 from standfast.errors import DefinitionError
 from standfast.messages import cut, explain, read_json, unfenced
 from standfast.tools import (
@@ -75,9 +76,29 @@ Hook = Callable[[AgentContext], object]
 Instructions = str | Callable[[AgentContext], str | Awaitable[str]]
 
 
+class _Options(TypedDict, total=False):
+    """The arguments of an `Agent` besides its name and output."""
+
+    formerly: Sequence[str]
+    model: str | None
+    fallback_models: Sequence[str]
+    instructions: Instructions | Sequence[Instructions] | None
+    tools: "Sequence[Tool[..., Any] | Agent]"
+    description: str | None
+    state: Any
+    initial_state: Any
+    loop: Loop
+    settings: Mapping[str, Any]
+    access: Mapping[str, Any]
+    on_start: Hook | None
+    on_complete: Hook | None
+    on_stuck: Hook | None
+    on_terminal_tool_error: OnTerminalToolError
+
+
 @dataclass(frozen=True, eq=False)
-class Agent:
-    """A model with instructions and tools.
+class Agent(Generic[T_co]):
+    """A model with instructions and tools; `Agent[Invoice]` if its output is one, `Agent[None]` without an output.
 
     Args:
         name: `^[a-z][a-z0-9-]*$`; on Temporal the workflow type.
@@ -114,7 +135,7 @@ class Agent:
     description: str | None = None
     state: Any = None
     initial_state: Any = None
-    output: Any = None
+    output: type[T_co] | None = None
     loop: Loop = field(default_factory=Loop)
     settings: Mapping[str, Any] = field(default_factory=dict)
     access: Mapping[str, Any] = field(default_factory=dict)
@@ -122,6 +143,16 @@ class Agent:
     on_complete: Hook | None = None
     on_stuck: Hook | None = None
     on_terminal_tool_error: OnTerminalToolError = "message"
+
+    if TYPE_CHECKING:  # the output gives the agent its type
+
+        @overload
+        def __init__(self: "Agent[None]", name: str, *, output: None = None, **options: Unpack[_Options]) -> None: ...
+        @overload
+        def __init__(self, name: str, *, output: type[T_co], **options: Unpack[_Options]) -> None: ...
+        @overload
+        def __init__(self: "Agent[Any]", name: str, *, output: Any, **options: Unpack[_Options]) -> None: ...
+        def __init__(self, name: str, **options: Any) -> None: ...
 
     def __post_init__(self) -> None:
         check_name(self.name, "Agent")

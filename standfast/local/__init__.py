@@ -7,7 +7,7 @@ from typing import Any, Unpack
 from uuid import uuid4
 
 from standfast.agents import Agent
-from standfast.checkpoints import InterruptedResponse, PipelineResult, RunResult
+from standfast.checkpoints import PipelineResult, RunResult, T
 from standfast.errors import InputError, MemoryStoreNotDurableError
 from standfast.llm import LLM
 from standfast.local.events import (
@@ -53,7 +53,7 @@ __all__ = [
 
 
 async def run(
-    agent: Agent,
+    agent: Agent[T],
     *,
     message: str | None = None,
     images: Images = (),
@@ -61,8 +61,8 @@ async def run(
     checkpoint: GivenCheckpoint | None = None,
     decisions: Sequence[GivenDecision] = (),
     **options: Unpack[RunOptions],
-) -> RunResult | InterruptedResponse:
-    """Run an agent until it is done, or asks a person.
+) -> RunResult[T]:
+    """Run an agent until it is done, or asks a person; the result's `status` says which.
 
     With a durable store and a session the run survives the death of the process: run the same session again and it
     goes on. Calls that were lost are repaired first: safe ones run again, the model reads of the others.
@@ -99,13 +99,13 @@ async def run(
 
 
 async def resume(
-    agent: Agent,
+    agent: Agent[T],
     checkpoint: GivenCheckpoint,
     answer: str | None = None,
     *,
     decisions: Sequence[GivenDecision] = (),
     **options: Unpack[RunOptions],
-) -> RunResult | InterruptedResponse:
+) -> RunResult[T]:
     """Answer the question of an interrupted run, or decide on its calls, and go on, in this process or any other.
 
     Args:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from standfast.checkpoints import Checkpoint, InterruptedResponse, RunResult
+from standfast.checkpoints import Checkpoint, RunResult
 from standfast.messages import Message, ToolCall
 
 
@@ -55,7 +55,7 @@ class CheckpointReached:
 class RunEnded:
     """The last event: what `run` would have returned."""
 
-    result: RunResult | InterruptedResponse
+    result: RunResult
 
 
 @dataclass(frozen=True, slots=True)

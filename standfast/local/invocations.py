@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from standfast.agents import Agent
-from standfast.checkpoints import InterruptedResponse
 from standfast.errors import InterruptError, SessionNotFoundError, StandfastError
 from standfast.messages import Usage
 from standfast.runtime.child_sessions import check_depth
@@ -72,7 +71,7 @@ class Invocations:
         finally:
             if run.usage is not None:
                 self._spent(run.usage)
-        if isinstance(result, InterruptedResponse):
+        if result.interrupted:
             raise InterruptError(result.question)
         if result.status != "complete":
             raise StandfastError(f"Agent '{agent.name}' ended with {result.status}: {result.error or result.response}")

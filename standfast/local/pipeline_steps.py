@@ -58,7 +58,7 @@ class StepRunner:
 
     async def _go(
         self, path: str, agent: Agent, message: str, options: RunOptions, decisions: Sequence[Decision] = ()
-    ) -> RunResult | InterruptedResponse | str:
+    ) -> RunResult | str:
         store, said = options.get("store"), False
         if store is not None:
             session = step_session(self._name, path, await self._kept.count(f"{path}?failed"))
@@ -94,22 +94,20 @@ class _OneCall:
         return LLMResponse(text="done") if done else LLMResponse(tool_calls=(self._call,))
 
 
-def _of_agent(result: RunResult | InterruptedResponse | str) -> StepResult:
-    match result:
-        case RunResult():
-            return StepResult(status=result.status, response=result.response, iterations=result.iterations)
-        case InterruptedResponse(approvals=(first, *_)):
-            text = f"its tool '{first.tool}' waits for approval, which takes a store"
-            return StepResult(status="error", response=text, iterations=result.checkpoint.iterations)
-        case InterruptedResponse():
-            text = f"its agent asks a question, which nobody can answer here: {result.question}"
-            return StepResult(status="error", response=text, iterations=result.checkpoint.iterations)
-        case str():
-            return StepResult(status="error", response=result)
+def _of_agent(result: RunResult | str) -> StepResult:
+    if isinstance(result, str):
+        return StepResult(status="error", response=result)
+    if result.status != "interrupted":
+        return StepResult(status=result.status, response=result.response, iterations=result.iterations)
+    if result.approvals:
+        text = f"its tool '{result.approvals[0].tool}' waits for approval, which takes a store"
+    else:
+        text = f"its agent asks a question, which nobody can answer here: {result.question}"
+    return StepResult(status="error", response=text, iterations=result.iterations)
 
 
-def _of_tool(result: RunResult | InterruptedResponse | str) -> StepResult:
-    if not isinstance(result, RunResult):
+def _of_tool(result: RunResult | str) -> StepResult:
+    if isinstance(result, str) or result.interrupted:
         return _of_agent(result)
     message = next((message for message in reversed(result.messages) if message.role == "tool"), None)
     if message is None:

@@ -106,7 +106,7 @@ class Run:
         checkpoint: inputs.GivenCheckpoint | None = None,
         answer: str | None = None,
         decisions: Sequence[GivenDecision] = (),
-    ) -> RunResult | InterruptedResponse:
+    ) -> RunResult:
         """Run to the end, or to a question."""
         given = inputs.RunInput.read(
             message, messages, checkpoint, answer, read_decisions(decisions), images=images,
@@ -225,7 +225,7 @@ class Run:
 
     # --- the loop ---
 
-    async def _loop(self, state: LoopState) -> RunResult | InterruptedResponse:
+    async def _loop(self, state: LoopState) -> RunResult:
         while True:
             self._state = state
             match next_action(state):

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from standfast.agent_loop import Decision, Gate, LoopState, access_problem, gate_problem, read_transcript, unanswered
 from standfast.agents import Agent
-from standfast.checkpoints import Checkpoint, CheckpointKey, InterruptedResponse, Question, RunResult, check_signature
+from standfast.checkpoints import Checkpoint, CheckpointKey, Question, RunResult, check_signature
 from standfast.errors import InputError, SessionAccessDeniedError
 from standfast.llm import LLM
 from standfast.messages import Image, Message, clean_text, explain, read_images, size_over
@@ -214,7 +214,7 @@ def _read_text(what: str, text: object, limit: int) -> str | None:
 
 
 def _read_checkpoint(checkpoint: GivenCheckpoint) -> Checkpoint:
-    if isinstance(checkpoint, RunResult | InterruptedResponse):
+    if isinstance(checkpoint, RunResult):
         raise InputError("checkpoint= is the result itself: pass its .checkpoint")
     try:
         if isinstance(checkpoint, str):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from standfast.agents import Agent
-from standfast.checkpoints import InterruptedResponse, RunResult
+from standfast.checkpoints import RunResult
 from standfast.local import resume, run
 from standfast.messages import Message
 from standfast.stores import AgentStore
@@ -188,7 +188,7 @@ class _Process:
         # Whoever started the run sends the message again only if nothing of it arrived.
         message = None if known else scenario.message
         result = await run(scenario.agent, message=message, session_id="crash", **options)
-        while isinstance(result, InterruptedResponse):
+        while result.interrupted:
             result = await resume(scenario.agent, result.checkpoint, scenario.answer(result.question), **options)
         self._record.messages = await self._store.load_messages("crash")
         return result

@@ -13,6 +13,7 @@ from standfast import (
     StepContext,
     Tool,
     ToolContext,
+    assert_complete,
     is_interrupted,
     pipeline,
     resume,
@@ -39,15 +40,45 @@ async def a_tool_keeps_the_signature_of_its_function() -> None:
     count("a", 1)  # type: ignore[call-arg, arg-type]
 
 
+class Invoice(BaseModel):
+    total: int
+
+
+def an_output_gives_its_agent_its_type() -> None:
+    assert_type(Agent("clerk", output=Invoice), Agent[Invoice])
+    assert_type(Agent("clerk", output=list[Invoice], model="openai:gpt-5"), Agent[list[Invoice]])
+    assert_type(Agent("clerk", output=Invoice | None), Agent[Any])  # not a class, which no checker reads yet
+    assert_type(Agent("greeter", instructions="Greet."), Agent[None])
+    Agent("clerk", output=Invoice, modle="openai:gpt-5")  # type: ignore[call-overload]
+
+    def shows(agent: Agent) -> str:
+        assert_type(agent, Agent[Any])
+        return agent.name
+
+    shows(Agent("clerk", output=Invoice, tools=[greet, Agent("helper")]))
+    shows(Agent("greeter"))
+
+
+async def a_run_has_one_type_of_result_with_the_output_of_its_agent() -> None:
+    clerk = Agent("clerk", output=Invoice)
+    result = await run(clerk, message="hi", session_id="s", max_stored_messages=10)
+    assert_type(result, RunResult[Invoice])
+    if result.status == "complete":
+        assert_type(result.output, Invoice)
+    if result.status == "interrupted":
+        assert_type(await resume(clerk, result.checkpoint, f"{result.question} yes"), RunResult[Invoice])
+    assert_type(assert_complete(result).output.total, int)
+    assert_type((await run(Agent("greeter"), message="hi")).output, None)
+
+
 async def a_result_is_narrowed_both_ways() -> None:
     agent = Agent("greeter", tools=[greet, count])
-    result = await run(agent, message="hi", session_id="s", max_stored_messages=10)
-    assert_type(result, RunResult | InterruptedResponse)
+    result = await run(agent, message="hi")
     if is_interrupted(result):
-        assert_type(result, InterruptedResponse)
+        assert_type(result, InterruptedResponse[None])
         await resume(agent, result.checkpoint, "yes", user_id="ada")
     else:
-        assert_type(result, RunResult)
+        assert_type(result, RunResult[None])
 
 
 async def an_unknown_option_is_an_error() -> None:

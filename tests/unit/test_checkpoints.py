@@ -79,7 +79,17 @@ def test_a_checkpoint_does_not_change_with_the_list_it_was_made_from() -> None:
 
 
 def test_an_interrupted_run_is_interrupted() -> None:
-    assert is_interrupted(InterruptedResponse("Who?", ASKING)) is True
+    asked = InterruptedResponse("Who?", ASKING, "s")
+    assert is_interrupted(asked) is True
+    assert (asked.status, asked.question, asked.session_id, asked.approvals) == ("interrupted", "Who?", "s", ())
+    assert (asked.messages, asked.iterations, asked.usage) == (ASKING.messages, ASKING.iterations, ASKING.usage)
+
+
+def test_every_run_returns_one_type_of_result_whose_status_says_what_it_is() -> None:
+    asked = InterruptedResponse("Who?", ASKING)
+    assert isinstance(asked, RunResult)
+    assert [one.interrupted for one in (DONE, asked)] == [False, True]
+    assert (DONE.question, DONE.approvals, asked.output, asked.response) == ("", (), None, "")
 
 
 def test_a_finished_run_is_not_interrupted() -> None:
