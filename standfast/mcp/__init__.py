@@ -16,6 +16,8 @@ from standfast.mcp.schemas import check_listing, checked_by
 from standfast.messages import ToolCall, cut
 from standfast.tools import Approval, Duration, Tool, ToolContext, check_count
 
+__all__ = ["mcp_tools"]
+
 Gate = Approval | Callable[[ToolCall], Approval | None]
 _LONGEST_DESCRIPTION = 16 * 1024  # bytes
 

@@ -8,10 +8,11 @@ from standfast.temporal.client.connections import connect
 from standfast.temporal.client.servers import DevServer, dev_server
 from standfast.temporal.client.user_clients import UserClient
 from standfast.temporal.plugin import StandfastPlugin
-from standfast.temporal.workflows.approvals import approval
+from standfast.temporal.workflows.approvals import ApprovalResult, approval
 
 __all__ = [
     "ApprovalLinks",
+    "ApprovalResult",
     "DevServer",
     "Run",
     "StandfastClient",

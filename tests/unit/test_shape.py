@@ -47,6 +47,41 @@ PACKAGES = [
     "standfast.web",
     "standfast.cli",
 ]
+PUBLIC = {
+    "standfast": [
+        "Agent", "AgentContext", "AgentIdentity", "AgentStore", "Approval", "Checkpoint", "CheckpointReached",
+        "ContextCompression", "Decision", "DefinitionError", "DiminishingReturns", "Duration", "Event", "Happened",
+        "Image", "InputError", "InterruptError", "InterruptedResponse", "LLMResponse", "Loop",
+        "MemoryStoreNotDurableError", "Message", "MessageAdded", "ModelError", "ModelRetried", "NotConfirmedError",
+        "NotHappened", "PendingApproval", "Pipeline", "PipelineEvent", "PipelineResult", "Question", "Reasoning",
+        "RetryPolicy", "RetryableError", "RunEnded", "RunResult", "RunStatus", "SessionAccessDeniedError",
+        "SessionConflictError", "SessionNotFoundError", "StandfastError", "Step", "StepCompleted", "StepContext",
+        "StepFailed", "StepResult", "StepStarted", "StoreError", "TerminalError", "TextDelta", "TokenBudget", "Tool",
+        "ToolCall", "ToolContext", "ToolDurabilityError", "ToolEnded", "ToolStarted", "Usage", "assert_complete",
+        "is_interrupted", "memory_store", "pipeline", "resume", "run", "run_pipeline", "run_streaming",
+        "sqlite_store", "tool",
+    ],
+    "standfast.llm": [
+        "LLM", "AnswerLimits", "AnthropicMessages", "LLMAdapter", "OpenAICompatible", "OpenAIResponses", "Price",
+        "StreamingLLMAdapter", "ToolDescription", "adapter_for", "create_adapter", "tools_to_descriptions",
+    ],
+    "standfast.mcp": ["mcp_tools"],
+    "standfast.stores": [
+        "AgentStore", "Append", "AtWork", "DecisionRecord", "DurableStore", "Ledger", "LedgerEntry", "MemoryStore",
+        "PartialAnswer", "PartialAnswers", "RunningCall", "SQLiteStore", "Session", "Workers", "memory_store",
+        "session_key_of", "sqlite_store",
+    ],
+    "standfast.temporal": [
+        "ApprovalLinks", "ApprovalResult", "DevServer", "Run", "StandfastClient", "StandfastPlugin", "UserClient",
+        "Webhook", "approval", "connect", "dev_server", "load_arguments", "start_agent", "start_pipeline",
+    ],
+    "standfast.testing": [
+        "CrashReport", "CrashedRun", "DevServer", "Fault", "ModelCall", "ModelServer", "Reply", "Request",
+        "ScriptedModel", "SimulatedCrash", "crash_after_tool_results", "crash_everywhere", "dev_server",
+        "store_suite", "time_skipping_server",
+    ],
+    "standfast.web": ["Access", "Person", "check_listening", "create_app"],
+}  # fmt: skip
 
 
 def part_of(path: Path) -> str:
@@ -95,17 +130,21 @@ def test_all_is_sorted_and_every_name_in_it_exists(name: str) -> None:
     assert [item for item in module.__all__ if not hasattr(module, item)] == []
 
 
-def test_what_the_library_exports_is_a_decision() -> None:
-    assert standfast.__all__ == [
-        "Agent", "AgentContext", "AgentStore", "Approval", "Checkpoint", "ContextCompression", "Decision",
-        "DefinitionError", "DiminishingReturns", "Happened", "Image", "InputError", "InterruptError",
-        "InterruptedResponse", "LLMResponse", "Loop", "MemoryStoreNotDurableError", "Message", "ModelError",
-        "NotHappened", "Pipeline", "PipelineResult", "Question", "RetryPolicy", "RetryableError", "RunResult",
-        "SessionAccessDeniedError", "SessionConflictError", "SessionNotFoundError", "StandfastError", "Step",
-        "StepContext", "StepResult", "StoreError", "TerminalError", "TokenBudget", "Tool", "ToolCall", "ToolContext",
-        "ToolDurabilityError", "Usage", "assert_complete", "is_interrupted", "memory_store", "pipeline", "resume",
-        "run", "run_pipeline", "run_streaming", "sqlite_store", "tool",
-    ]  # fmt: skip
+@pytest.mark.parametrize("name", PUBLIC)
+def test_what_the_library_gives_out_is_a_decision(name: str) -> None:
+    assert importlib.import_module(name).__all__ == PUBLIC[name]
+
+
+def test_the_library_says_which_of_its_modules_are_public() -> None:
+    text = str(standfast.__doc__).partition("All other modules")[0]
+    assert set(re.findall(r"`(standfast[.a-z]*)`", text)) == PUBLIC.keys()
+
+
+@pytest.mark.parametrize("path", sorted((LIBRARY.parent / "docs").rglob("*.md")), ids=lambda path: path.name)
+def test_documents_import_public_names_only(path: Path) -> None:
+    found = re.findall(r"^ *from (standfast[.a-z_]*) import ([^(\n#]+|\([^)]*\))", path.read_text(), re.MULTILINE)
+    names = {(module, name) for module, text in found for name in re.findall(r"\w+", text)}
+    assert [(module, name) for module, name in names if name not in PUBLIC.get(module, [])] == []
 
 
 def test_importing_standfast_loads_no_sdk_and_no_test_tool() -> None:

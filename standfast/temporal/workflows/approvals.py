@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
-from typing import Any
+from collections.abc import Coroutine, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, TypedDict, cast
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
@@ -15,7 +17,8 @@ from standfast.temporal.wire.snapshots import Surroundings
 from standfast.temporal.workflows.activity_options import OPEN_OPTIONS
 from standfast.temporal.workflows.gates import Gates
 from standfast.temporal.workflows.visibility import pipeline_details
-from standfast.tools import Approval
+from standfast.tools import Approval, Duration
+from standfast.tools.approvals import OnTimeout
 
 _ATTRIBUTE = "_standfast_gates"  # of the user's workflow
 
@@ -49,7 +52,30 @@ class _WorkflowGates(Gates):
         return pipeline_details(self._status(), {}, (), self._waiting, self._mailbox.refused)
 
 
-async def approval(name: str, *, requester: str | None = None, **options: Any) -> dict[str, Any]:
+class ApprovalResult(TypedDict):
+    """What people decided at a gate, or that its time was over."""
+
+    status: Literal["approved", "rejected", "timed-out"]
+    decision: Literal["approve", "reject"]
+    by: list[str]
+    comment: str | None
+    edit: Any
+
+
+def approval(
+    name: str,
+    *,
+    message: str = "",
+    timeout: Duration | None = None,
+    on_timeout: OnTimeout = "fail",
+    remind_every: Duration | None = None,
+    approvers: Sequence[str] | None = None,
+    groups: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    quorum: int | None = None,
+    exclude_requester: bool | None = None,
+    escalate_to: Approval | None = None,
+    requester: str | None = None,
+) -> Coroutine[Any, Any, ApprovalResult]:
     """Wait in a workflow of your own until people have decided, or their time is over.
 
     The workflow takes the signals `approve` and `reject`, the update `decide` and the query `pending`, as a pipeline
@@ -58,25 +84,31 @@ async def approval(name: str, *, requester: str | None = None, **options: Any) -
     Args:
         name: of the gate; each of a run has its own.
         requester: who asked for it, for `exclude_requester`.
-        options: those of `Approval`; the message is a text.
-
-    Returns `{"status": "approved" | "rejected" | "timed-out", "decision", "by", "comment", "edit"}`.
+        The others are those of `Approval`; the message is a text.
 
     Raises:
-        ApplicationError: of type `DefinitionError`; an option cannot be used.
+        ApplicationError: when it is called, of type `DefinitionError`: an option cannot be used.
     """
     try:
-        asked = Approval(**options)
-    except (DefinitionError, TypeError) as error:  # anything else would fail the workflow's task again and again
+        if not isinstance(message, str):
+            raise DefinitionError(f"approval.message must be a text here, got {message!r:.80}")
+        asked = Approval(
+            message=message, timeout=timeout, on_timeout=on_timeout, remind_every=remind_every, approvers=approvers,
+            groups=groups, quorum=quorum, exclude_requester=exclude_requester, escalate_to=escalate_to,
+        )  # fmt: skip
+    except DefinitionError as error:  # as it is, it would fail the workflow's task again and again
         raise ApplicationError(f"approval({name!r}): {error}", type="DefinitionError", non_retryable=True) from None
-    message = str(asked.message)
+    return _decided(name, asked, message, requester)
+
+
+async def _decided(name: str, asked: Approval, message: str, requester: str | None) -> ApprovalResult:
     digest = digest_of(name, message)
     gate = Gate(name=name, rule=GateRule.of(asked), digest=digest, since=workflow.now(),
                 requesters=distinct_people([requester]))  # fmt: skip
     gates = _gates()
     await gates.look()
     decided = await gates._at_gate(gate, message)
-    return {"status": decided.status, **decided.output}
+    return cast(ApprovalResult, {"status": decided.status, **decided.output})
 
 
 async def _look() -> Surroundings:
