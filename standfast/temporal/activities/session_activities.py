@@ -36,7 +36,7 @@ from standfast.temporal.activities.hosts import AgentHost, Heartbeats, hooked
 from standfast.temporal.activities.lost_agents import lost_agent
 from standfast.temporal.activities.open_questions import still_asked
 from standfast.temporal.activities.said_activities import unheard_by
-from standfast.temporal.activities.transcripts import Transcript, with_last_answer
+from standfast.temporal.activities.transcripts import Transcript, was_written_by, with_last_answer
 from standfast.temporal.activities.turn_facts import called_before
 from standfast.temporal.client.run_ends import cancelled_end, end_of
 from standfast.temporal.wire import names
@@ -92,6 +92,8 @@ class SessionActivities:
         """Mark the gates of a session: they are this run's now, and nobody else may decide on them."""
         store, run = self._host.store, reference["run"]
         session = cast(Session, await store.load_session(reference["session"]))
+        if was_written_by(session, run):  # they are: the run was reset to its start
+            return
         here = activity.info().workflow_id or ""
         known = [await after_decisions(store, session, one) for one in session.questions or ()]
         ours = {"questions": held_by(here, known) or None, "workflow_id": here, "run_key": f"{run}/0"}

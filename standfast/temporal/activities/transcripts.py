@@ -241,7 +241,7 @@ class Transcript:
         """Return whether this run itself has written later things than this."""
         session = await self.host.store.load_session(append.session.id)
         run = str(append.session.run_key).rpartition("/")[0]
-        return session is not None and str(session.run_key).rpartition("/")[0] == run
+        return session is not None and was_written_by(session, run)
 
     async def answered(self, after: int) -> dict[str, dict[str, Any]]:
         """Return by call id what calls of the answer with that number came to, whoever of this run has written it.
@@ -257,6 +257,11 @@ class Transcript:
             else:
                 found[str(message.tool_call_id)] = _outcome_of(message)
         return found
+
+
+def was_written_by(session: Session, run: str) -> bool:
+    """Whether a run, by its key, is the last that has written to a session."""
+    return str(session.run_key).rpartition("/")[0] == run
 
 
 def _outcome_of(message: Message) -> dict[str, Any]:

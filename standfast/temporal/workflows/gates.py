@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import to_json
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, FailureError
 
 from standfast.agent_loop import Decision, Gate
 from standfast.errors import InputError
@@ -216,7 +216,11 @@ class Gates(Waits):
                               rule.users, rule.groups, rule.quorum, gate.approved_by, **shown)  # fmt: skip
             self._asks_groups = self._asks_groups or bool(gate.rule.groups)
             self._wait_for(waiting)
-            gate = await self._asked(gate, arrived)
+            try:
+                gate = await self._asked(gate, arrived)
+            except FailureError:  # the run fails, and nobody waits here any more
+                del self._looked[gate.name]
+                raise
             self._leaves_gate(gate)
             self._end_waiting(*(item for item in self._waiting if _is_of(item, gate)))
         if gate.status == "open" and not self._running.cancelled:
@@ -314,8 +318,8 @@ class Gates(Waits):
 
     async def _handlers_ended(self) -> None:
         """Wait until every sender knows what became of a decision; at gates that nobody waits at, nothing did."""
-        for gate, items in self._arrived.items():
-            for item in items if gate not in self._looked else ():
+        for gate in [gate for gate in self._arrived if gate not in self._looked]:
+            for item in self._arrived.pop(gate):
                 if item.verdict is not None and not item.verdict.done():
                     item.verdict.set_result("the run has ended")
                 elif item.sent is not None:

@@ -106,16 +106,21 @@ class Handlers(Gates):
     async def _keep_all(self) -> None:
         try:
             while messages := self._unkept():
-                await self._keep_in_store(messages)
+                is_kept = await self._keep_in_store(messages)
                 kept = {str(said_id(said)) for said in messages}
                 self._kept |= kept
+                came_to: dict[str, Any] = (
+                    {"accepted": True} if is_kept else {"refused": "message: the run is cancelled"}
+                )
                 for message_id in [one for one in self._senders if one in kept]:
-                    self._mailbox.came_of(self._senders.pop(message_id), accepted=True)
+                    self._mailbox.came_of(self._senders.pop(message_id), **came_to)
         finally:
             self._keeping = None
 
-    async def _keep_in_store(self, messages: list[Said]) -> None:
-        await self._around(names.KEEP, self._reference(messages=messages))
+    async def _keep_in_store(self, messages: list[Said]) -> bool:
+        """Keep messages; returns whether the store has them, or the run was cancelled before."""
+        reference = self._reference(messages=messages)
+        return await anywhere(self, names.KEEP, reference, STORE_OPTIONS, otherwise=False) is not False
 
     async def _messages_kept(self) -> None:
         """Wait until the store has what was said: only what it has it can take note of as heard."""

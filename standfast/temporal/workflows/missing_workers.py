@@ -84,6 +84,10 @@ class Waiter(Protocol):
 
     store_waits: StoreWaits
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the run is cancelled, so that it waits for nothing more."""
+
     async def await_worker(self, error: FailureError, tool: str | None = None, path: str | None = None) -> Any:
         """Wait for a worker that has what another had not; None after a cancel."""
 
@@ -145,7 +149,7 @@ async def anywhere(
 
     Args:
         tool: what it needs besides the agent or pipeline.
-        otherwise: what is returned if the run is cancelled before there is such a worker.
+        otherwise: what is returned if the run is cancelled before it has a result that it can use.
 
     Raises:
         ActivityError: it failed for another reason.
@@ -168,6 +172,8 @@ async def anywhere(
         if fits(activity, reference, found):
             return found
         if not await waiter.pause(activity, put_in_by_hand(activity)):
+            if waiter.is_cancelled:
+                return otherwise
             raise ApplicationError(put_in_by_hand(activity), type="InputError", non_retryable=True)
 
 

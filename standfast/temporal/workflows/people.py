@@ -335,7 +335,10 @@ class People(Handlers):
                 questions=[question.model_dump() for question in state.kept_questions],
                 at_gate=bool(state.gates) or None,
             )
-            exported = await self._around(names.EXPORT, reference)
+            try:
+                exported = await self._around(names.EXPORT, reference)
+            except ActivityError as error:  # nothing of the run depends on it
+                exported = {"error": f"export: {why(error)}"}
             request.update(exported or {"error": "export: the run was cancelled"})
 
     def _questions(self) -> list[dict[str, Any]]:

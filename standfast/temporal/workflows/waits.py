@@ -62,6 +62,10 @@ class Waits(Arrivals):
             # The one thing that a workflow hears of a reset, in every replay at the same place.
             workflow.register_random_seed_callback(self._was_reset)
 
+    @property
+    def is_cancelled(self) -> bool:
+        return self._running.cancelled
+
     def _was_reset(self, seed: int) -> None:
         self._resets += 1
 

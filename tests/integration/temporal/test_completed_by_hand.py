@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 from support.doubles import echo
-from support.temporal_runs import Run, Temporal, check_healthy, pending, result, until
+from support.temporal_runs import Run, Temporal, check_healthy, pending, question, result, until
 from support.transcripts import asks_for, call
 from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import ApplicationError, CancelledError
 
-from standfast import Agent, Tool, pipeline, tool
+from integration.local.test_tool_approvals import posts, world
+from standfast import Agent, Approval, InputError, Tool, pipeline, tool
 from standfast.temporal import start_pipeline
+from standfast.temporal.activities.export_activities import ExportActivities
 from standfast.testing import ScriptedModel
 
 DEEP: Any = json.loads("[" * 90 + "]" * 90)
@@ -58,7 +61,7 @@ async def complete(temporal: Temporal, run: Run, name: str, value: Any) -> None:
     found = await activity_id(run, name)
     described = await run.describe()
     handle = temporal.client.get_async_activity_handle(workflow_id=run.id, run_id=described.run_id, activity_id=found)
-    await handle.complete(value)
+    await (handle.fail(value) if isinstance(value, Exception) else handle.complete(value))
 
 
 @pytest.mark.parametrize("kind", RESULTS)
@@ -204,3 +207,85 @@ async def test_a_run_whose_activity_nobody_wants_tried_again_fails_in_words(temp
             await run.result()
         assert "completed by hand" in str(failed.value.cause)
         await check_healthy(run)
+
+
+@pytest.mark.parametrize("kind", ["agent", "pipeline"])
+async def test_a_run_that_is_cancelled_while_it_shows_junk_is_cancelled(temporal: Temporal, kind: str) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    def slow(context: Any) -> Any:
+        inside.set()
+        go_on.wait()
+        return {"text": "x"}
+
+    agent = Agent("helper", on_complete=slow)
+    flow = pipeline("notes", input=str).step("note", run=echo, input=slow).build()
+    activity = "standfast.finish" if kind == "agent" else "standfast.step"
+    async with temporal.worker(agent, pipelines=[flow], llm=ScriptedModel(["done"])):
+        try:
+            if kind == "agent":
+                run = await temporal.start(agent)
+            else:
+                keyed: Any = {"run_key": temporal.name, "task_queue": temporal.name}
+                run = await start_pipeline(temporal.client, flow, input="x", **keyed)
+            await until(inside.is_set)
+            await complete(temporal, run, activity, "junk")
+            await pending(run)
+            await run.cancel()
+            with pytest.raises(WorkflowFailureError) as ended:
+                await result(run)
+        finally:
+            go_on.set()
+        assert isinstance(ended.value.cause, CancelledError)
+        await check_healthy(run)
+
+
+@pytest.mark.parametrize("kind", ["agent", "pipeline"])
+async def test_a_run_whose_decision_could_not_be_recorded_ends_and_whoever_decided_is_told(
+    temporal: Temporal, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, go_on = asyncio.Event(), asyncio.Event()
+
+    async def record(self: Any, record: Any) -> None:
+        inside.set()
+        await go_on.wait()
+
+    monkeypatch.setattr(type(temporal.store), "record_decision", record)
+    ran, post = world(Approval())
+    agent = Agent("poster", tools=[post])
+    flow = pipeline("notes", input=str).step("c1", approval=Approval()).build()
+    async with temporal.worker(agent, pipelines=[flow], llm=posts("hi")):
+        if kind == "agent":
+            run = await temporal.start(agent)
+        else:
+            keyed: Any = {"run_key": temporal.name, "task_queue": temporal.name}
+            run = await start_pipeline(temporal.client, flow, input="x", **keyed)
+        await pending(run)
+        deciding = asyncio.create_task(temporal.people.decide(run.id, "c1", "approve", by="ada"))
+        await inside.wait()
+        await complete(temporal, run, "standfast.decide", ApplicationError("by hand", non_retryable=True))
+        with pytest.raises(WorkflowFailureError):
+            await asyncio.wait_for(run.result(), 10)
+        with pytest.raises(InputError, match="the run has ended"):
+            await deciding
+        go_on.set()
+        await check_healthy(run)
+    assert ran == []
+
+
+async def test_an_export_that_is_failed_by_hand_fails_nothing_else(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = asyncio.Event()
+
+    async def whole(self: Any, reference: Any, question: Any) -> None:
+        inside.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(ExportActivities, "_whole", whole)
+    async with question(temporal) as run:
+        exporting = asyncio.create_task(temporal.people.export(run.id))
+        await inside.wait()
+        await complete(temporal, run, "standfast.export", ApplicationError("by hand", non_retryable=True))
+        with pytest.raises(InputError, match="export: by hand"):
+            await exporting

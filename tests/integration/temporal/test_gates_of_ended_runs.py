@@ -1,6 +1,7 @@
 """Gates of a run that was ended from outside: the next run of the session knows what people had decided."""
 
 import pytest
+from support.resets import reset
 from support.temporal_runs import Run, Temporal, check_healthy, pending, result, until
 from support.transcripts import error_of, tool_results
 from temporalio.client import WorkflowFailureError
@@ -54,3 +55,19 @@ async def test_of_several_who_must_approve_those_who_have_need_not_again(tempora
 async def _approved_by_ada(handle: Run) -> bool:
     (item,) = await pending(handle)
     return bool(item["approved_by"] == ["ada"])
+
+
+async def test_a_run_that_took_gates_over_can_be_reset_to_its_start(temporal: Temporal) -> None:
+    posted, post = world(TEAM)
+    async with temporal.worker(Agent("a", tools=[post]), llm=posts("hi")):
+        handle = await temporal.start("a")
+        await pending(handle)
+        await terminated(handle)
+        handle = await temporal.start("a", None)
+        await pending(handle)
+        await temporal.people.decide(handle.id, "c1", "approve", by="ada")
+        ended = await result(handle)
+        handle = await reset(temporal, handle, 0)
+        assert (await result(handle))["response"] == ended["response"]
+        await check_healthy(handle)
+    assert posted == ["hi"]
