@@ -14,7 +14,7 @@ import sys
 
 from temporalio.worker import Worker
 
-from standfast import StoreError, sqlite_store
+from standfast import StandfastError, sqlite_store
 from standfast.temporal import StandfastPlugin, connect
 from workflows import AGENTS, PIPELINES
 from workflows.models import choose_model
@@ -40,5 +40,5 @@ async def main() -> None:
 if __name__ == "__main__":
     try:
         asyncio.run(main())
-    except StoreError as error:  # no run was taken
+    except StandfastError as error:  # no run was taken
         sys.exit(f"Error: {error}")

@@ -4,8 +4,9 @@
 |---|---|
 | `STANDFAST_MODEL=scripted` | none: rules, see `scripted` |
 | `STANDFAST_MODEL=local` | a small one on this machine, see `SmallTriage` |
-| `STANDFAST_MODEL_URL` and `STANDFAST_MODEL`, `STANDFAST_MODEL_KEY` if needed | one of a server with OpenAI's format |
-| `OPENAI_API_KEY` | `STANDFAST_MODEL` at OpenAI or at `OPENAI_BASE_URL`; gpt-5-mini if it is not set |
+| `STANDFAST_MODEL=<provider>:<model>` | that one for all agents, such as openai:gpt-5 or openai-compatible:qwen3 |
+| `ANTHROPIC_API_KEY` | those that the agents name |
+| `OPENAI_API_KEY` | openai:gpt-5-mini for all agents |
 | none of these | the small one if it is installed, else rules |
 """
 
@@ -14,35 +15,36 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 from standfast import DefinitionError, LLMResponse, Message
-from standfast.llm import LLMAdapter, ToolDescription
-from standfast.llm.openai_compatible import OpenAICompatible
+from standfast.llm import LLMAdapter, ToolDescription, create_adapter
+from workflows import AGENTS
 from workflows.scripted import SIGNATURE, ScriptedTriage
 
-OPENAI_URL, OPENAI_MODEL = "https://api.openai.com/v1", "gpt-5-mini"
-HINT = "set OPENAI_API_KEY, or STANDFAST_MODEL_URL and STANDFAST_MODEL, for a model that decides"
+OPENAI_MODEL = "openai:gpt-5-mini"
+HINT = "set ANTHROPIC_API_KEY or OPENAI_API_KEY, or STANDFAST_MODEL=<provider>:<model>, for a model that decides"
 
 _LOG = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def choose_model() -> AsyncIterator[LLMAdapter]:
-    """Yield the model for all agents, and log which one it is.
+async def choose_model() -> AsyncIterator[LLMAdapter | None]:
+    """Yield the model for all agents, or None where each has the one that it names; log which it is.
 
     Raises:
         DefinitionError: the environment names a model that cannot be used.
     """
-    name, url, key = (_setting(f"STANDFAST_{part}") for part in ("MODEL", "MODEL_URL", "MODEL_KEY"))
-    if url:
-        yield _server(name, url, key)
-    elif name == "scripted":
+    name = _setting("STANDFAST_MODEL")
+    if name == "scripted":
         yield _scripted()
-    elif name != "local" and (key := _setting("OPENAI_API_KEY")):
-        yield _server(name or OPENAI_MODEL, _setting("OPENAI_BASE_URL") or OPENAI_URL, key)
     elif name not in ("", "local"):
-        raise DefinitionError(f"STANDFAST_MODEL={name}, and nothing says where it is: set STANDFAST_MODEL_URL as well")
+        yield _adapter(name)
+    elif not name and _setting("ANTHROPIC_API_KEY"):
+        for own in sorted({str(agent.model) for agent in AGENTS}):
+            _adapter(own)
+        yield None
+    elif not name and _setting("OPENAI_API_KEY"):
+        yield _adapter(OPENAI_MODEL)
     elif _small_is_installed():
         async with _small() as model:
             yield model
@@ -56,12 +58,16 @@ def _setting(name: str) -> str:
     return os.environ.get(name, "").strip()
 
 
-def _server(name: str, url: str, key: str) -> OpenAICompatible:
-    if not name:
-        raise DefinitionError("STANDFAST_MODEL_URL is set: set STANDFAST_MODEL as well, to the name of a model there")
-    model = OpenAICompatible(model=name, base_url=url, api_key=key or None)
-    _LOG.info("Model: %s at %s", name, urlsplit(url).hostname)  # the whole address may hold a password
-    return model
+def _adapter(name: str) -> LLMAdapter:
+    provider, separator, model = name.partition(":")
+    if not separator:
+        raise DefinitionError(f"STANDFAST_MODEL={name} must be scripted, local or <provider>:<model>")
+    try:
+        adapter = create_adapter(provider=provider, model=model)
+    except ImportError as error:
+        raise DefinitionError(str(error)) from error
+    _LOG.info("Model: %s", name)
+    return adapter
 
 
 def _scripted() -> ScriptedTriage:

@@ -4,6 +4,7 @@ One request per call. Whether a failed one is made again is for the driver to de
 """
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +20,7 @@ from standfast.messages import LLMResponse, Message, error_text
 
 if TYPE_CHECKING:
     import httpx
+    import httpx2
 
     from standfast.llm import ToolDescription  # the package exports this adapter
 
@@ -37,12 +39,12 @@ class OpenAICompatible:
             until then all is silent.
         limits: how much of an answer is read, and for how long.
         price: what its tokens cost; of a `provider` that the library `genai-prices` knows, by that.
-        client: makes the requests and is closed by whoever made it. Without one every call opens a connection, so that
-            the adapter may be used from several event loops and needs no closing.
+        client: of httpx or httpx2; makes the requests and is closed by whoever made it. Without one every call opens a
+            connection, so that the adapter may be used from several event loops and needs no closing.
 
     Raises:
         DefinitionError: no request could be made with these.
-        ImportError: httpx is not installed.
+        ImportError: httpx is not installed, and no client of httpx2 is given.
     """
 
     def __init__(
@@ -56,15 +58,12 @@ class OpenAICompatible:
         price: Price | None = None,
         provider: str = "openai-compatible",
         limits: AnswerLimits = AnswerLimits(),  # noqa: B008  # it is frozen
-        client: "httpx.AsyncClient | None" = None,
+        client: "httpx.AsyncClient | httpx2.AsyncClient | None" = None,
     ) -> None:
+        self._http = http = _library_of(client)
         try:
-            import httpx
-        except ImportError as error:
-            raise ImportError(f"OpenAICompatible needs httpx: {install('httpx')}") from error
-        try:
-            url = httpx.URL(base_url.strip().rstrip("/") + "/chat/completions")
-        except httpx.InvalidURL as error:
+            url = http.URL(base_url.strip().rstrip("/") + "/chat/completions")
+        except http.InvalidURL as error:
             raise DefinitionError(f"OpenAICompatible: base_url {base_url!r}: {error}") from error
         if url.scheme not in ("http", "https") or not url.host:
             raise DefinitionError(
@@ -79,11 +78,11 @@ class OpenAICompatible:
         self._url = url
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._tool_mode = tool_mode
-        self._timeout = httpx.Timeout(timeout, connect=min(timeout, _CONNECT_TIMEOUT))
+        self._timeout = http.Timeout(timeout, connect=min(timeout, _CONNECT_TIMEOUT))
         self._client, self._limits = client, limits
         given = "" if client is None else client.headers.get("Authorization", "").removeprefix("Bearer ")
         self._secrets = tuple(secret for secret in (key, given, url.password) if secret)
-        self._certificates = httpx.create_ssl_context()  # 17 ms: once, not for every call
+        self._certificates = http.create_ssl_context() if client is None else None  # 17 ms: once, not for every call
 
     async def chat(
         self, messages: Sequence[Message], tools: "Sequence[ToolDescription]", **settings: Any
@@ -156,10 +155,8 @@ class OpenAICompatible:
         # Not the whole address, which may hold a password.
         return f"Model '{self.model}' at {self._url.netloc.decode()}"
 
-    def _connect(self) -> "AbstractAsyncContextManager[httpx.AsyncClient]":
-        import httpx
-
-        return httpx.AsyncClient(verify=self._certificates) if self._client is None else nullcontext(self._client)
+    def _connect(self) -> AbstractAsyncContextManager[Any]:
+        return self._http.AsyncClient(verify=self._certificates) if self._client is None else nullcontext(self._client)
 
     @asynccontextmanager
     async def _post(self, request: Mapping[str, Any]) -> AsyncIterator[AsyncGenerator[bytes, None]]:
@@ -167,8 +164,6 @@ class OpenAICompatible:
 
         What keeps that from being read, in the body of the `with` too, is a ModelError.
         """
-        import httpx
-
         with hidden(self._secrets):
             try:
                 async with self._connect() as client, self._opened(client, request) as response:
@@ -180,16 +175,16 @@ class OpenAICompatible:
                             said = b"".join([piece async for piece in body])
                             raise self._refusal(response.status_code, said, response.headers)
                         yield body
-            except httpx.ConnectError as error:
+            except self._http.ConnectError as error:
                 text = f"{_reason(error)} (check base_url, and the network)"
                 raise ModelError(f"{self._who} gave no answer: {text}", transient=True) from error
-            except (httpx.RequestError, InputError) as error:
+            except (self._http.RequestError, InputError) as error:
                 raise ModelError(f"{self._who} gave no answer: {_reason(error)}", transient=True) from error
             except PastLimitError as error:
                 raise ModelError(f"{self._who} gave no answer: {error}") from error
 
     @asynccontextmanager
-    async def _opened(self, client: "httpx.AsyncClient", request: Mapping[str, Any]) -> "AsyncIterator[httpx.Response]":
+    async def _opened(self, client: Any, request: Mapping[str, Any]) -> AsyncIterator[Any]:
         """Make a request, whose head may not take longer than an answer."""
         headers = {"Accept-Encoding": ENCODINGS, **self._headers}
         sent = client.build_request("POST", self._url, json=request, headers=headers, timeout=self._timeout)
@@ -215,6 +210,18 @@ class OpenAICompatible:
             status = code if isinstance(code, int) and 400 <= code <= 599 else None
             raise self._refusal(status, body, {})
         return answer
+
+
+def _library_of(client: object) -> Any:
+    """Return the library that a client is of; httpx for our own."""
+    httpx2 = sys.modules.get("httpx2")  # it is loaded if there is a client of it
+    if httpx2 is not None and isinstance(client, httpx2.AsyncClient):
+        return httpx2
+    try:
+        import httpx
+    except ImportError as error:
+        raise ImportError(f"OpenAICompatible needs httpx: {install('httpx')}") from error
+    return httpx
 
 
 def _reason(error: Exception) -> str:

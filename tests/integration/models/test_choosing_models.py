@@ -1,25 +1,28 @@
 """Which model the application's worker takes, by its environment alone."""
 
 import logging
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from standfast import DefinitionError, LLMResponse, Message
-from standfast.llm import tools_to_descriptions
+from standfast.llm import adapter_for, tools_to_descriptions
 from standfast.testing import ScriptedModel
-from workflows import models
+from workflows import AGENTS, models
 from workflows.models import SmallTriage, choose_model
 from workflows.scripted import ScriptedTriage
 from workflows.triage import triage
 
-SERVER = {"STANDFAST_MODEL_URL": "http://me:secret@models.example:8080/v1", "STANDFAST_MODEL": "big"}
+KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY")
+SERVER = {"OPENAI_COMPATIBLE_BASE_URL": "http://me:secret@models.example:8080/v1"}
 
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a setting nor the small model."""
-    for name in ("STANDFAST_MODEL", "STANDFAST_MODEL_URL", "STANDFAST_MODEL_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL"):
+    for name in ("STANDFAST_MODEL", "ANTHROPIC_BASE_URL", "OPENAI_BASE_URL", *KEYS):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(models, "_small_is_installed", lambda: False)
 
@@ -29,12 +32,10 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({}, "none, rules decide"),
         ({"OPENAI_API_KEY": " "}, "none, rules decide"),
-        ({"OPENAI_API_KEY": "k"}, "gpt-5-mini at api.openai.com"),
-        ({"OPENAI_API_KEY": "k", "STANDFAST_MODEL": "gpt-5"}, "gpt-5 at api.openai.com"),
-        ({"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "https://gate.example/v1"}, "gpt-5-mini at gate.example"),
-        ({"OPENAI_API_KEY": "k", "STANDFAST_MODEL": "scripted"}, "none, rules decide"),
-        (SERVER, "big at models.example"),
-        ({**SERVER, "OPENAI_API_KEY": "k"}, "big at models.example"),
+        ({"OPENAI_API_KEY": "secret"}, "openai:gpt-5-mini"),
+        ({"OPENAI_API_KEY": "secret", "STANDFAST_MODEL": "openai:gpt-5"}, "openai:gpt-5"),
+        ({"ANTHROPIC_API_KEY": "secret", "STANDFAST_MODEL": "scripted"}, "none, rules decide"),
+        ({**SERVER, "OPENAI_API_KEY": "secret", "STANDFAST_MODEL": "openai-compatible:big"}, "openai-compatible:big"),
     ],
 )
 async def test_one_line_says_which_model_it_is_and_no_secret(
@@ -50,11 +51,24 @@ async def test_one_line_says_which_model_it_is_and_no_secret(
     assert "secret" not in said
 
 
+@pytest.mark.parametrize("keys", [KEYS, KEYS[:1]])
+async def test_with_the_key_of_their_provider_agents_have_the_models_that_they_name(
+    keys: Sequence[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in keys:
+        monkeypatch.setenv(name, "k")
+    with caplog.at_level(logging.INFO, "workflows.models"):
+        async with choose_model() as model:
+            assert [adapter_for(model, agent).provider for agent in AGENTS] == ["anthropic"] * len(AGENTS)  # type: ignore[attr-defined]
+    assert caplog.messages == ["Model: anthropic:claude-sonnet-4-6"]
+
+
 @pytest.mark.parametrize(
     ("environment", "what"),
     [
-        ({"STANDFAST_MODEL": "big"}, "STANDFAST_MODEL_URL"),
-        ({"STANDFAST_MODEL_URL": "http://models.example/v1"}, "set STANDFAST_MODEL as well"),
+        ({"STANDFAST_MODEL": "big"}, "STANDFAST_MODEL=big must be scripted, local or <provider>:<model>"),
+        ({"STANDFAST_MODEL": "nobody:big"}, 'Unsupported LLM provider: "nobody"'),
+        ({"STANDFAST_MODEL": "openai-compatible:big"}, "OPENAI_COMPATIBLE_BASE_URL"),
         ({"STANDFAST_MODEL": "local"}, "examples/local_model.py"),
     ],
 )
@@ -64,6 +78,14 @@ async def test_what_cannot_be_used_is_said(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(DefinitionError, match=what):
+        async with choose_model():
+            pass
+
+
+async def test_a_provider_whose_sdk_is_missing_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+    monkeypatch.setitem(sys.modules, "anthropic", None)
+    with pytest.raises(DefinitionError, match=r"pip install 'standfast\[anthropic\]'"):
         async with choose_model():
             pass
 

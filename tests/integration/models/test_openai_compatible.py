@@ -9,6 +9,7 @@ from email.utils import format_datetime
 from typing import Any
 
 import httpx
+import httpx2
 import pytest
 from support.doubles import echo
 from support.model_server import ModelServer, Reply, calls, says
@@ -356,12 +357,36 @@ def test_what_no_request_can_be_made_with_is_refused_at_once(options: dict[str, 
         OpenAICompatible(**{"model": "m", "base_url": "http://localhost/v1", **options})
 
 
-async def test_a_client_of_ones_own_makes_the_requests_and_stays_open() -> None:
-    async with ModelServer(says("one"), says("two")) as server, httpx.AsyncClient(headers={"X-Team": "a"}) as client:
+@pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
+async def test_a_client_of_ones_own_makes_the_requests_and_stays_open(library: Any) -> None:
+    async with ModelServer(says("one"), says("two")) as server, library.AsyncClient(headers={"X-Team": "a"}) as client:
         model = OpenAICompatible(model="m", base_url=server.url, client=client)
         assert [(await model.chat(HI, [])).text, (await model.chat(HI, [])).text] == ["one", "two"]
         assert not client.is_closed
     assert [request.headers["x-team"] for request in server.requests] == ["a", "a"]
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
+async def test_what_keeps_a_client_of_ones_own_from_an_answer_is_a_model_error(library: Any) -> None:
+    async with library.AsyncClient() as client:
+        model = OpenAICompatible(model="m", base_url="http://127.0.0.1:1/v1", client=client)
+        with pytest.raises(ModelError, match=r"gave no answer: ConnectError: .* \(check base_url, and the network\)"):
+            await model.chat(HI, [])
+        async with ModelServer(Reply({"error": {"message": "busy"}}, 503)) as server:
+            model = OpenAICompatible(model="m", base_url=server.url, client=client)
+            with pytest.raises(ModelError, match="503"):
+                await model.chat(HI, [])
+
+
+def test_a_client_of_httpx2_needs_no_httpx() -> None:
+    code = (
+        "import sys; sys.modules['httpx'] = None\n"
+        "import httpx2\n"
+        "from standfast.llm.openai_compatible import OpenAICompatible\n"
+        "print(OpenAICompatible(model='m', base_url='http://localhost/v1', client=httpx2.AsyncClient()).model)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.stdout, result.stderr) == ("m\n", "")
 
 
 async def test_one_adapter_serves_several_event_loops() -> None:

