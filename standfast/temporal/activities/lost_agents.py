@@ -12,6 +12,7 @@ from standfast.runtime.dispatches import last_dispatch
 from standfast.temporal.activities.at_work import is_running
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.wire import names
+from standfast.temporal.wire.results import LOST
 
 _LOOK_EVERY = 0.3  # seconds; one that was cancelled with its run has ended soon
 
@@ -33,7 +34,7 @@ async def lost_agent(host: AgentHost, reference: Mapping[str, Any]) -> dict[str,
         return None
     if session is not None and session.user_id not in (None, record.user_id, reference.get("user_id")):
         return None
-    return {"status": "lost"}
+    return dict(LOST)
 
 
 async def _is_asked(parent: str | None, call_id: str, asked: str) -> bool:

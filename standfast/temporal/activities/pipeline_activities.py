@@ -10,7 +10,7 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from standfast.agent_loop import access_problem, digest_of, last_answer
+from standfast.agent_loop import access_problem, digest_of
 from standfast.checkpoints import StepResult
 from standfast.errors import InputError, SessionAccessDeniedError
 from standfast.messages import Message, ToolCall, cut, error_text
@@ -23,7 +23,7 @@ from standfast.runtime.pipeline_results import Kept
 from standfast.stores.kept_values import read_kept_object
 from standfast.temporal.activities.failures import TypedErrors
 from standfast.temporal.activities.hosts import AgentHost, Heartbeats
-from standfast.temporal.activities.transcripts import recorded
+from standfast.temporal.activities.transcripts import NO_ANSWER, final_answer, recorded
 from standfast.temporal.activities.turn_facts import called_tool
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import PipelineInput
@@ -252,9 +252,8 @@ class Work:
             result = _of_tool(read_outcome(outcome or {}))
         else:
             if session is not None:
-                messages = await store.load_messages(session)
-                at = last_answer(messages)
-                response = "" if at is None else messages[at].content
+                answer = final_answer(await store.load_messages(session))
+                response, status = (NO_ANSWER, "error") if answer is None else (answer, status)
             result = StepResult.model_validate({"status": status, "response": response, "iterations": iterations})
         done, output = await self._call(path, "output", lambda: read_in_time(step, lambda: read_result(step, result)))
         if done.reason is not None:

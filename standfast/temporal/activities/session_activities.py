@@ -43,6 +43,7 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput, said_by_user, user_message
 from standfast.temporal.wire.limits import INLINE_BYTES, check_json
 from standfast.temporal.wire.outcomes import shown_arguments
+from standfast.temporal.wire.results import OTHER
 from standfast.temporal.wire.snapshots import write_facts
 from standfast.temporal.wire.states import Call, write_state
 from standfast.temporal.wire.turn_records import TurnRecord
@@ -373,7 +374,7 @@ class SessionActivities:
 
     @activity.defn(name=names.ATTACH)
     async def attach(self, reference: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the result of an agent that an earlier attempt at the same call has started; None if another has.
+        """Return the result of an agent that an earlier attempt at the same call has started, or that another has.
 
         Of a call that an earlier run has left, whether its agent can go on, once nobody is at work on it.
         """
@@ -384,7 +385,7 @@ class SessionActivities:
             client, child = activity.client(), reference["workflow_id"]
             handle = client.get_workflow_handle(child)
             if await (await handle.describe()).memo_value(names.ASKED_MEMO, default=None) != reference["asked"]:
-                return None
+                return dict(OTHER)
             try:
                 return await end_of(client, child)
             except asyncio.CancelledError:

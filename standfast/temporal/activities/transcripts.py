@@ -177,10 +177,9 @@ class Transcript:
     async def _elsewhere(self, source: Mapping[str, Any]) -> Mapping[str, Any]:
         match source:
             case {"answer_of": session}:
-                messages = await self.host.store.load_messages(session)
-                if not messages or messages[-1].role != "assistant" or messages[-1].tool_calls:
-                    return write_outcome(Failed("It is said to have ended, and its answer is not in the store"))
-                return {"returned": messages[-1].content, "spent": source.get("spent")}
+                answer = final_answer(await self.host.store.load_messages(session))
+                return write_outcome(Failed(NO_ANSWER)) if answer is None else {
+                    "returned": answer, "spent": source.get("spent")}  # fmt: skip
         return source
 
     def take(
@@ -257,6 +256,16 @@ class Transcript:
             else:
                 found[str(message.tool_call_id)] = _outcome_of(message)
         return found
+
+
+NO_ANSWER = "It is said to have ended, and its answer is not in the store"
+
+
+def final_answer(messages: Sequence[Message]) -> str | None:
+    """Return what an agent's session ends with; None if it has not come to an end, whatever is said of its run."""
+    if not messages or messages[-1].role != "assistant" or messages[-1].tool_calls:
+        return None
+    return messages[-1].content
 
 
 def was_written_by(session: Session, run: str) -> bool:

@@ -167,33 +167,33 @@ class StandfastClient:
     def __init__(self, client: Client) -> None:
         self.client = client
 
-    def run(self, workflow_id: str) -> Run:
-        """Return the handle of a run."""
-        return self.client.get_workflow_handle(workflow_id, result_type=dict[str, Any])
+    def run(self, workflow_id: str, run_id: str | None = None) -> Run:
+        """Return the handle of a run, the last of its workflow id if none is named."""
+        return self.client.get_workflow_handle(workflow_id, run_id=run_id, result_type=dict[str, Any])
 
-    async def result(self, workflow_id: str) -> dict[str, Any]:
+    async def result(self, workflow_id: str, *, run_id: str | None = None) -> dict[str, Any]:
         """Wait for a run's end and return its result.
 
         Raises:
             StandfastError: it failed, or was cancelled or terminated.
         """
         try:
-            return await end_of(self.client, workflow_id)
+            return await end_of(self.client, workflow_id, run_id)
         except WorkflowFailureError as error:
             raise StandfastError(f"Run {workflow_id} failed: {error.cause}") from error
 
-    async def status(self, workflow_id: str) -> dict[str, Any]:
+    async def status(self, workflow_id: str, *, run_id: str | None = None) -> dict[str, Any]:
         """Return how far a run is, what it waits for, and what messages it could not use."""
-        return read_state(await self._query(workflow_id, names.STATUS))
+        return read_state(await self._query(workflow_id, names.STATUS, run_id))
 
-    async def pending(self, workflow_id: str) -> list[dict[str, Any]]:
+    async def pending(self, workflow_id: str, *, run_id: str | None = None) -> list[dict[str, Any]]:
         """Return what of a run waits for a person: kind, name, message, since, deadline."""
-        return read_items(await self._query(workflow_id, names.PENDING))
+        return read_items(await self._query(workflow_id, names.PENDING, run_id))
 
-    async def _query(self, workflow_id: str, name: str) -> Any:
+    async def _query(self, workflow_id: str, name: str, run_id: str | None) -> Any:
         await our_run(self.client, workflow_id)
         try:
-            return await answer(self.run(workflow_id), name, timedelta(seconds=_CONFIRMED))
+            return await answer(self.run(workflow_id, run_id), name, timedelta(seconds=_CONFIRMED))
         except WorkflowQueryFailedError as error:
             raise StandfastError(f"Run {workflow_id} does not answer: {error}") from error
         except RPCError as error:

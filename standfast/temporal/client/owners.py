@@ -9,16 +9,24 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import (
+    Client,
+    WorkflowExecution,
+    WorkflowExecutionStatus,
+    WorkflowHandle,
+    WorkflowHistoryEventFilterType,
+)
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import InputError, SessionAccessDeniedError
 from standfast.messages import error_text
+from standfast.temporal.client.runs import quoted
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import Owner, is_stranger
 
 Run = WorkflowHandle[Any, dict[str, Any]]
+_LOOKED_BACK = 100  # runs of a workflow id
 _TRIES = 5  # to meet a run of the session that does not end just then
 
 
@@ -66,6 +74,32 @@ async def owner_of(client: Client, workflow_id: str, run_id: str | None) -> Owne
         data = given[0] if given and isinstance(given[0], dict) else {}
         return data.get("user_id"), data.get("tenant_id")
     return None, None
+
+
+async def last_admitted(client: Client, run: WorkflowExecution) -> str | None:
+    """Return the last run of a workflow id, from this one back, that was not refused: one of a stranger, who started in
+    a session of somebody else, takes nothing from its owner. None if there is none among the last hundred.
+    """
+    if not await _was_denied(client, run):
+        return run.run_id
+    before = [one async for one in client.list_workflows(f"WorkflowId = {quoted(run.id)}", limit=_LOOKED_BACK)]
+    for one in sorted(before, key=lambda one: one.start_time, reverse=True):
+        if one.start_time < run.start_time and not await _was_denied(client, one):
+            return one.run_id
+    return None
+
+
+async def _was_denied(client: Client, run: WorkflowExecution) -> bool:
+    """Whether a run failed since it was started in a session of somebody else."""
+    if run.status is not WorkflowExecutionStatus.FAILED:
+        return False
+    handle = client.get_workflow_handle(run.id, run_id=run.run_id)
+    closing = WorkflowHistoryEventFilterType.CLOSE_EVENT
+    kinds = [
+        event.workflow_execution_failed_event_attributes.failure.application_failure_info.type
+        async for event in handle.fetch_history_events(event_filter_type=closing)
+    ]
+    return kinds == [SessionAccessDeniedError.__name__]
 
 
 async def _said(client: Client, workflow_id: str, session: str, said: dict[str, Any], who: Owner) -> Run | None:

@@ -22,13 +22,15 @@ async def next_run(client: Client, workflow_id: str, run_id: str) -> str | None:
     return latest.run_id if is_reset and latest.raw_info.first_run_id == over.raw_info.first_run_id else None
 
 
-async def end_of(client: Client, workflow_id: str) -> dict[str, Any]:
-    """Wait for a run's result. A reset ends a run for Temporal, and another goes on from it: then for that one's.
+async def end_of(client: Client, workflow_id: str, run_id: str | None = None) -> dict[str, Any]:
+    """Wait for the result of a run, the last if none is named.
+
+    A reset ends a run for Temporal, and another goes on from it: then for that one's.
 
     Raises:
         WorkflowFailureError: it failed, or was cancelled or terminated.
     """
-    run_id: str | None = (await client.get_workflow_handle(workflow_id).describe()).run_id
+    run_id = run_id or (await client.get_workflow_handle(workflow_id).describe()).run_id
     while True:
         try:
             result: dict[str, Any] = await client.get_workflow_handle(workflow_id, run_id=run_id).result()

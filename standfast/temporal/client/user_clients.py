@@ -9,7 +9,7 @@ from standfast.errors import InputError, SessionAccessDeniedError
 from standfast.runtime.inputs import Images
 from standfast.stores.protocol import check_tenant_id
 from standfast.temporal.client.clients import StandfastClient
-from standfast.temporal.client.owners import owner_of
+from standfast.temporal.client.owners import last_admitted, owner_of
 from standfast.temporal.client.runs import cancel_run, described, looks_ours
 from standfast.temporal.wire.inputs import Owner
 
@@ -32,18 +32,15 @@ class UserClient:
 
     async def result(self, workflow_id: str) -> dict[str, Any]:
         """Wait for a run's end and return its result."""
-        await self._check(workflow_id)
-        return await self._people.result(workflow_id)
+        return await self._people.result(workflow_id, run_id=await self._check(workflow_id))
 
     async def status(self, workflow_id: str) -> dict[str, Any]:
         """Return how far a run is, what it waits for, and what messages it could not use."""
-        await self._check(workflow_id)
-        return await self._people.status(workflow_id)
+        return await self._people.status(workflow_id, run_id=await self._check(workflow_id))
 
     async def pending(self, workflow_id: str) -> list[dict[str, Any]]:
         """Return what of a run waits for a person."""
-        await self._check(workflow_id)
-        return await self._people.pending(workflow_id)
+        return await self._people.pending(workflow_id, run_id=await self._check(workflow_id))
 
     async def message(self, workflow_id: str, text: str, *, images: Images = ()) -> None:
         """Say something to a run."""
@@ -75,12 +72,15 @@ class UserClient:
             workflow_id, gate, decision, by=self._who[0], comment=comment, digest=digest, edit=edit
         )
 
-    async def _check(self, workflow_id: str, *, any_user: bool = False) -> None:
-        """Refuse a run that is somebody else's, or none of ours."""
+    async def _check(self, workflow_id: str, *, any_user: bool = False) -> str:
+        """Return the run that the user speaks to; refuse one that is somebody else's, or none of ours."""
         try:
             run = await described(self._client, workflow_id)
-            user, tenant = await owner_of(self._client, workflow_id, run.run_id)
+            run_id = await last_admitted(self._client, run)
+            user, tenant = (None, None) if run_id is None else await owner_of(self._client, workflow_id, run_id)
         except InputError:
             raise SessionAccessDeniedError(workflow_id) from None
-        if not looks_ours(run) or tenant != self._who[1] or (not any_user and user != self._who[0]):
+        is_own = tenant == self._who[1] and (any_user or user == self._who[0])
+        if run_id is None or not looks_ours(run) or not is_own:
             raise SessionAccessDeniedError(workflow_id)
+        return run_id

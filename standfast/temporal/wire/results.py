@@ -21,6 +21,9 @@ from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import Facts, is_tool_facts, read_tool_facts
 from standfast.temporal.wire.states import read_state
 
+LOST = {"status": "lost"}  # of an agent that was lost with the run that called it, and can go on
+OTHER = {"status": "other"}  # of an agent that was asked something else
+
 
 def fits(activity: str, reference: Mapping[str, Any], found: object) -> bool:
     """Whether a value can be the result of an activity that was asked for with this reference."""

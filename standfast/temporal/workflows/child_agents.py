@@ -1,5 +1,6 @@
 """Runs an agent that is a tool: as a child workflow, whose failure is an error for its caller, never its text."""
 
+from contextlib import suppress
 from typing import Any, cast
 
 from temporalio import workflow
@@ -21,7 +22,7 @@ from standfast.stores.protocol import session_key_of
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.outcomes import result_usage, write_outcome
-from standfast.temporal.wire.results import fits, is_result
+from standfast.temporal.wire.results import LOST, OTHER, fits, is_result
 from standfast.temporal.wire.run_state import Turn
 from standfast.temporal.wire.states import Call
 from standfast.temporal.workflows.activity_options import ATTACH_OPTIONS, summary
@@ -76,7 +77,7 @@ async def _can_go_on(call: Call, given: AgentInput, running: Running, asked: str
     reference = {**lost, "child": session_key_of(given.tenant_id, str(given.session_id)), "asked": call_digest(asked)}
     look = workflow.start_activity(names.ATTACH, reference, **ATTACH_OPTIONS, summary=summary(f"lost: {call.shown}"))
     try:
-        return await running.wait(look) is not None
+        return bool(await running.wait(look) == LOST)  # nothing that somebody may have put in by hand
     except FailureError:  # also of a cancel
         return False
 
@@ -120,9 +121,15 @@ async def _attached(child: str, digest: str, running: Running, waiter: Waiter) -
     while True:
         handle = workflow.start_activity(names.ATTACH, reference, **ATTACH_OPTIONS, summary=summary(child))
         found = await running.wait(handle)
-        if fits(names.ATTACH, reference, found):
-            return cast("dict[str, Any] | None", found)
+        if found == OTHER or (found is None and not workflow.patched(names.OTHERS_SAID)):
+            return None
+        if found is not None and fits(names.ATTACH, reference, found):
+            return cast("dict[str, Any]", found)
         if not await waiter.pause(names.ATTACH, put_in_by_hand(names.ATTACH)):
+            if running.cancelled:
+                with suppress(FailureError):  # it has ended
+                    await workflow.get_external_workflow_handle(child).cancel()
+                raise CancelledError("the run was cancelled")
             raise ApplicationError(put_in_by_hand(names.ATTACH), type="StandfastError", non_retryable=True)
 
 

@@ -1,17 +1,21 @@
 """An operator completes an activity by hand, with whatever comes to mind: no run hangs, and nothing is lost."""
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from support.doubles import echo
-from support.temporal_runs import Run, Temporal, check_healthy, pending, question, result, until
-from support.transcripts import asks_for, call
+from support.resets import reset
+from support.temporal_runs import Run, Temporal, check_healthy, pending, question, result, until, waiting
+from support.transcripts import asks_for, call, error_of, tool_results
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError, CancelledError
+from temporalio.service import RPCError
 
 from integration.local.test_tool_approvals import posts, world
 from standfast import Agent, Approval, InputError, Tool, pipeline, tool
@@ -289,3 +293,73 @@ async def test_an_export_that_is_failed_by_hand_fails_nothing_else(
         await complete(temporal, run, "standfast.export", ApplicationError("by hand", non_retryable=True))
         with pytest.raises(InputError, match="export: by hand"):
             await exporting
+
+
+# --- agents that are reached again after a reset ---
+
+
+@contextlib.asynccontextmanager
+async def reached_again(temporal: Temporal, kind: str) -> AsyncIterator[tuple[Run, Run, list[str]]]:
+    """Give a run that was reset while its agent waits for an approval, that of the agent, and what was posted."""
+    posted, post = world(Approval())
+    poster = Agent("poster", model="poster", description="Posts.", tools=[post])
+    boss = Agent("boss", model="boss", tools=[poster])
+    flow = pipeline("notes", input=str).step("p1", agent=poster, input=lambda ctx: "post").build()
+    models = {"poster": posts("hi"), "boss": ScriptedModel([asks_for(call("poster", "p1", message="post")), "done"])}
+    async with temporal.worker(boss, poster, pipelines=[flow], llm=models.__getitem__):
+        if kind == "agent":
+            run = await temporal.start(boss)
+        else:
+            keyed: Any = {"run_key": temporal.name, "task_queue": temporal.name}
+            run = await start_pipeline(temporal.client, flow, input="x", **keyed)
+        inner: Run = temporal.client.get_workflow_handle(f"{run.id}/p1", result_type=dict)
+
+        async def asks() -> bool:
+            with contextlib.suppress(RPCError):  # it has not begun
+                return bool(await waiting(inner))
+            return False
+
+        await until(asks)
+        yield await reset(temporal, run, 1 if kind == "agent" else 0), inner, posted
+
+
+@pytest.mark.parametrize("kind", ["agent", "pipeline"])
+async def test_nothing_in_the_place_of_an_agents_result_begins_no_second_one(temporal: Temporal, kind: str) -> None:
+    async with reached_again(temporal, kind) as (run, inner, posted):
+        await complete(temporal, run, "standfast.attach", None)
+        (waits,) = await pending(run)
+        assert (waits["kind"], waits["name"]) == ("pause", "standfast.attach")
+        await temporal.people.resume(run.id)
+        await temporal.people.decide(inner.id, "c1", "approve", by="ada")
+        assert (await result(run))["status"] == "complete"
+        await check_healthy(run)
+        assert posted == ["hi"]
+
+
+@pytest.mark.parametrize("kind", ["agent", "pipeline"])
+async def test_the_answer_of_an_agent_that_is_said_to_have_ended_is_not_what_it_said_on_its_way(
+    temporal: Temporal, kind: str
+) -> None:
+    async with reached_again(temporal, kind) as (run, _, _):
+        ended = {"status": "complete", "response": "fine", "iterations": 1, "usage": None}
+        await complete(temporal, run, "standfast.attach", ended)
+        found = await result(run)
+        why = "It is said to have ended, and its answer is not in the store"
+        if kind == "agent":
+            assert why in error_of(tool_results(await temporal.messages())[0])
+        else:
+            assert (found["failed_step"], found["error_reason"]) == ("p1", "agent-failed")
+        await check_healthy(run)
+
+
+@pytest.mark.parametrize("kind", ["agent", "pipeline"])
+async def test_a_cancel_while_junk_is_shown_reaches_the_agent(temporal: Temporal, kind: str) -> None:
+    async with reached_again(temporal, kind) as (run, inner, posted):
+        await complete(temporal, run, "standfast.attach", "junk")
+        await pending(run)
+        await run.cancel()
+        for one in (run, inner):
+            with pytest.raises(WorkflowFailureError) as ended:
+                await result(one)
+            assert isinstance(ended.value.cause, CancelledError)
+        assert posted == []

@@ -18,6 +18,7 @@ from support.temporal_runs import (
     refusals,
     result,
     status,
+    until,
 )
 from temporalio.common import RawValue
 
@@ -268,6 +269,29 @@ async def test_no_door_of_a_run_opens_to_a_stranger(temporal: Temporal, who: dic
             with pytest.raises(SessionAccessDeniedError, match="access denied: "):
                 await stranger.status(other)
         assert (await status(handle))["status"] == "waiting"
+
+
+async def test_who_is_refused_in_a_session_takes_no_door_from_its_owner(temporal: Temporal) -> None:
+    bob = {**ADA, "user_id": "bob"}
+    async with temporal.worker(helper, llm=ScriptedModel(["the secret"])):
+        handle = await temporal.start(helper, "mine", **ADA)
+        await result(handle)
+        for _ in range(2):
+            denied = await failure(await temporal.start(helper, "and I?", **bob))
+            assert denied.type == "SessionAccessDeniedError"
+        me, other = UserClient(temporal.client, **ADA), UserClient(temporal.client, **bob)
+
+        async def finds() -> dict[str, Any] | None:
+            with contextlib.suppress(SessionAccessDeniedError):  # the server's list of runs is a little behind
+                return await me.result(handle.id)
+            return None
+
+        assert (await until(finds, 10))["response"] == "the secret"
+        assert ((await me.status(handle.id))["status"], await me.pending(handle.id)) == ("complete", [])
+        with pytest.raises(InputError):
+            await me.message(handle.id, "more")
+        with pytest.raises(SessionAccessDeniedError):
+            await other.result(handle.id)
 
 
 @pytest.mark.parametrize("memo", [{}, {"standfast.agent": "clerk"}], ids=["another program's", "ours"])
