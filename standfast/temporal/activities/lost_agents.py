@@ -8,7 +8,7 @@ from temporalio import activity
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from standfast.runtime.dispatches import last_dispatch
+from standfast.runtime.dispatches import has_started
 from standfast.temporal.activities.at_work import is_running
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.wire import names
@@ -30,7 +30,7 @@ async def lost_agent(host: AgentHost, reference: Mapping[str, Any]) -> dict[str,
     while await _is_asked(started_by, call.id, reference["asked"]) or await _is_at_work(host, child):  # noqa: ASYNC110
         await asyncio.sleep(_LOOK_EVERY)
     session = await host.store.load_session(child)
-    if session is None and await last_dispatch(host.store, record.key, position, call.id):
+    if session is None and await has_started(host.store, record.key, position, call.id):
         return None
     if session is not None and session.user_id not in (None, record.user_id, reference.get("user_id")):
         return None

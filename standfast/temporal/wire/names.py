@@ -43,6 +43,7 @@ OUTCOME = "standfast.outcome"  # of a signal with an id; what answers it is a ru
 # Patches: what a run does only if it did so from the first.
 ANSWERS_WRITTEN = "standfast.answers-written"  # before their senders are told
 SENDERS_HEAR = "standfast.senders-hear"  # of signals what became of them, before the run ends
+AGENTS_SETTLED = "standfast.agents-settled"  # that an agent was not run stands in the ledger, as of other calls
 OTHERS_SAID = "standfast.others-said"  # an agent of another call is never told by nothing
 
 # Search attributes.

@@ -99,7 +99,7 @@ class Calls:
             recorded: is called when the ledger knows what the person says, which may be long before the call has ended.
         """
         tool = cast("ToolFacts | None", state.tools.get(call.name))
-        if tool is not None and not tool.agent:
+        if tool is not None and (not tool.agent or workflow.patched(names.AGENTS_SETTLED)):
             known = await self._settle(call, self._progress.turn, tool, said={"not_happened": True})
             recorded()
             if known is not None:

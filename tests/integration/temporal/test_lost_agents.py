@@ -1,16 +1,17 @@
 """An agent that is a tool is lost with the run that called it: the next run of either driver finds what it did."""
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from support.drivers import Driver
-from support.temporal_runs import Temporal, check_healthy, result, until
+from support.temporal_runs import Temporal, check_healthy, pending, result, until
 from support.transcripts import DURABILITY, asks_for, call, kind_of, result_of, shape
 
-from standfast import Agent, Message, tool
+from standfast import Agent, Loop, Message, tool
 from standfast.runtime.child_sessions import session_of_call
 from standfast.stores import Session, SQLiteStore
 from standfast.testing import ScriptedModel
@@ -128,4 +129,35 @@ async def test_an_agent_that_was_cancelled_with_its_caller_goes_on_with_the_next
         ended = await result(run)
         await check_healthy(run)
     assert (ended["response"], len(effects)) == ("sent", times)
+    assert result_of(await temporal.messages(), "w1") == "Dear Ada"
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["lives", "is lost again"])
+async def test_who_says_that_an_agent_was_not_run_is_heard_before_it_has_ended(
+    temporal: Temporal, is_lost: bool
+) -> None:
+    """What was acknowledged stays: a later run of the session does not ask it again."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    async def write(messages: Any, tools: Any) -> str:
+        inside.set()
+        while not go_on.is_set():
+            await asyncio.sleep(0.01)
+        return "Dear Ada"
+
+    caller = Agent("boss", model="boss", tools=[writer], loop=Loop(on_unknown="ask"))
+    kept = Session(id=temporal.session("s"), agent_name="boss", created_at=datetime.now(UTC))
+    await temporal.store.append_messages_atomic(kept.id, [user("go"), asking(TO_WRITER)], kept)
+    script = {"boss": ScriptedModel(["sent"]), "writer": ScriptedModel(write)}
+    async with temporal.worker(caller, writer, llm=script.__getitem__):
+        run = await temporal.start(caller, None)
+        assert (await pending(run))[0]["kind"] == "unknown"
+        await temporal.people.resolve(run.id, "w1", "not-happened", by="ada")
+        await until(inside.is_set)
+        if is_lost:
+            await run.terminate()
+            run = await temporal.start(caller, None)
+        go_on.set()
+        assert (await result(run))["response"] == "sent"
+        await check_healthy(run)
     assert result_of(await temporal.messages(), "w1") == "Dear Ada"

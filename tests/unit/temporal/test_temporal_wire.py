@@ -61,6 +61,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "STORE_WAITS": "standfast.store_waits",
         "ANSWERS_WRITTEN": "standfast.answers-written",
         "SENDERS_HEAR": "standfast.senders-hear",
+        "AGENTS_SETTLED": "standfast.agents-settled",
         "OTHERS_SAID": "standfast.others-said",
         "STATUS_ATTRIBUTE": "StandfastStatus",
         "WAITING_ATTRIBUTE": "StandfastWaiting",
