@@ -88,6 +88,8 @@ class Checkpoint(Record):
         pending_tool_use_id: the call that waits for an answer, the first of `questions`.
         questions: all open questions of the turn, in call order; and gates that were decided, until it is over.
         session_id: the session that holds the same messages, if there is one.
+        exported_from: the session whose run on Temporal was exported, and when it was made; where a store has that one,
+            the checkpoint goes on in it.
         signature: proves that it was written with the `checkpoint_key` by which it is read; None without one.
     """
 
@@ -97,6 +99,7 @@ class Checkpoint(Record):
     pending_tool_use_id: str | None = None
     questions: tuple[Question, ...] | None = None
     session_id: str | None = None
+    exported_from: str | None = None
     signature: str | None = None
 
 

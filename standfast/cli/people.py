@@ -323,8 +323,9 @@ async def resolve(
 async def export_run(client: "Client", output: Output, run: str, file: Path | None) -> None:
     """Write a run as a checkpoint, plain JSON.
 
-    `import` or `run(checkpoint=…)` goes on from it. Cancel the run in between: two would do later things twice. A run
-    that calls a tool is exported when that is done.
+    `import` or `run(checkpoint=…)` goes on from it. With the same store that is in the same session, once this run has
+    ended. Elsewhere cancel this run first: two would do later things twice. A run that calls a tool is exported when
+    that is done.
     """
     text = (await _people(client).export(run)).model_dump_json(indent=2)
     if file is None:
@@ -338,7 +339,7 @@ async def export_run(client: "Client", output: Output, run: str, file: Path | No
 @click.command("import")
 @click.argument("agent")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("-s", "--session", help="The session to begin with it; a new one if left out.")
+@click.option("-s", "--session", help="The session; that of the exported run if left out, or a new one.")
 @click.option("--user", help="Whose it is.  [env: STANDFAST_USER; else the login name]")
 @click.option("--tenant", help="For whom.")
 @click.option("--task-queue", default="standfast", show_default=True, help="Queue of the workers.")

@@ -28,6 +28,7 @@ from standfast.errors import InputError, TerminalError
 from standfast.llm import LLM, tools_to_descriptions
 from standfast.local.contexts import call_hook, coordinates, tool_contexts
 from standfast.local.events import CheckpointReached, Event
+from standfast.local.exported import at_home
 from standfast.local.gates import GivenDecision, pending_approvals, read_decisions
 from standfast.local.invocations import Invocations
 from standfast.local.model_calls import ModelCalls
@@ -112,7 +113,7 @@ class Run:
             message, messages, checkpoint, answer, read_decisions(decisions), images=images,
             limit=self._agent.loop.max_message_bytes, agent=self._agent.name, key=self._key,
         )  # fmt: skip
-        session_id = given.session_for(self._session_id, self._store is not None)
+        given, session_id = await at_home(given, self._store, self._session_id, self._context.tenant_id)
         async with open_log(
             self._store,
             self._agent,
@@ -293,8 +294,7 @@ class Run:
         outcomes = calls.outcomes()
         self._terminal = next((outcome.error for _, outcome in outcomes if isinstance(outcome, Terminated)), None)
         used, self._nested_usage = self._nested_usage, {}
-        results = state.results(outcomes, used)
-        self._transcript.add(results)
+        self._transcript.add(results := state.results(outcomes, used))
         state = state.settled(outcomes, used)
         await self._transcript.write(state.kept_questions)
         if self._transcript.messages[-len(results) - 1].role == "tool":  # some calls of the turn had results before

@@ -1,8 +1,8 @@
 """What a caller brings to a run, read and checked before anything happens."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypedDict
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict, cast
 
 from pydantic import ValidationError
 
@@ -161,6 +161,14 @@ class RunInput:
                     f"{workflow}: decide there. If that run is gone, start the session on Temporal again"
                 )
 
+    def in_session(self, session_id: str) -> "RunInput":
+        """Return what goes on in a session, of which the checkpoint is: what was said there the store itself has."""
+        messages = list(self.messages or [])
+        while messages and messages[-1].role == "user" and messages[-1].id is not None:
+            del messages[-1]
+        checkpoint = cast(Checkpoint, self.checkpoint).model_copy(update={"session_id": session_id})
+        return replace(self, messages=messages, checkpoint=checkpoint)
+
     def session_for(self, session_id: str | None, has_store: bool) -> str | None:
         """Return the session to run: the checkpoint's, if it has one.
 
@@ -181,10 +189,11 @@ class RunInput:
             return
         asked = self.questions[0].tool_call_id if self.questions else None
         now = questions[0].tool_call_id if questions else None
+        shown = asked
         if any(question.gate is not None for question in (*self.questions, *questions)):
             asked = now  # of several gates each is decided by itself, and the session knows which are
         if bool(self.questions) != bool(questions) or asked != now or (self.messages or [])[-1:] != stored[-1:]:
-            what = f"the answer to call {asked} any more: it was answered, or" if self.questions else "an answer here:"
+            what = f"the answer to call {shown} any more: it was answered, or" if self.questions else "an answer here:"
             raise InputError(
                 f"Session {session_id} does not wait for {what} the session went on. "
                 "run() without message= returns where it is."
@@ -197,7 +206,7 @@ class RunInput:
             rest = mine[end:]
             if any(message.role != "user" for message in rest):
                 break
-            if mine[end - len(stored) : end] == stored:
+            if mine[end - len(stored) : end] == stored and (stored or end == 0):
                 return rest
         return []
 

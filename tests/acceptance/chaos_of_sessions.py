@@ -1,13 +1,12 @@
 """Sessions that live through many runs, one after the other, in both drivers, while everything goes wrong.
 
 Each session has several runs: on Temporal under one of two workflow ids, or in a process. While they run, workers are
-killed, runs are terminated, timed out, cancelled and reset, people decide, and users say something more. The books
+killed, runs are terminated, timed out, cancelled, reset and exported, people decide, and users say more. The books
 (`Books`) keep what people were told; `faults` compares them with effects and transcripts, and replays every history.
 """
 
 import asyncio
 import contextlib
-import os
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -34,9 +33,7 @@ from standfast.temporal.client.clients import Run
 TOOLS = ("charge", "wire", "look", "charge_plainly", "charge_beside+charge_beside", "wire+look")
 GATED = ("pay", "pay+charge")
 NOT_RUN = "Not run"
-ACTIONS = ("nothing", "terminate", "cancel", "cancel", "reset", "reset")
-if "CHAOS_EXPORT" in os.environ:  # what goes on from an export beside its run may do again what that does
-    ACTIONS += ("export",)
+ACTIONS = ("nothing", "terminate", "cancel", "cancel", "reset", "reset", "export")
 ENDS = ("nothing", "kill", "interrupt", "interrupt twice")
 
 
@@ -257,12 +254,14 @@ class Chaos:
             await self.take_over(run)
 
     async def take_over(self, run: Run) -> None:
-        """Go on in this process from the export of a run that is at work, which people are told not to do."""
+        """Go on in this process from the export of a run that may be at work: in its session, or not at all."""
         here = Outside(self.world.folder, "here")
         try:
             async with asyncio.timeout(30):
                 checkpoint = await self.people.export(run.id)
+                await asyncio.sleep(self.chance.choice((0, 0, 1, 5)))  # in which the run may end
                 await resume(here.agents()[0], checkpoint, llm=here.model(), store=self.world.store)
+                self.note(f"{run.id}: taken over")
         except (StandfastError, RPCError, TimeoutError) as error:
             self.note(f"{run.id}: not taken over, {error!r:.200}")
 
@@ -321,6 +320,8 @@ async def faults(chaos: Chaos, cases: Sequence[str], pipelines: Sequence[str] = 
         for call, why in chaos.books.refused
         if chaos.world.effects(call) and not chaos.books.approved[call] and call not in chaos.books.unsure
     ]
+    begun = [session.id for session in await chaos.world.store.list_sessions()]
+    found += [f"{session} was begun from an export, beside its own" for session in begun if session.startswith("sess_")]
     return found + await failed_replays(chaos.world)
 
 

@@ -1,5 +1,6 @@
 """Replays what runs have done: whoever comes to a run with a cold cache does it, and a run that cannot is wedged."""
 
+from temporalio.api.enums.v1 import EventType
 from temporalio.worker import Replayer
 
 from acceptance.temporal_worker import Outside
@@ -19,5 +20,6 @@ async def failed_replays(world: World) -> list[str]:
         history = await world.client.get_workflow_handle(run.id, run_id=run.run_id).fetch_history()
         found = await replayer.replay_workflow(history, raise_on_replay_failure=False)
         if found.replay_failure is not None:
-            failures.append(f"{run.id}, run {run.run_id}: {found.replay_failure}")
+            kinds = [EventType.Name(event.event_type).removeprefix("EVENT_TYPE_") for event in history.events]
+            failures.append(f"{run.id}, run {run.run_id}: {found.replay_failure}, of {' '.join(kinds)}")
     return failures

@@ -192,6 +192,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "ToolCall": ["arguments", "id", "name"],
         "Usage": ["cache_write_tokens", "cached_tokens", "cost", "input_tokens", "output_tokens", "reasoning_tokens"],
         "Checkpoint": [
+            "exported_from",
             "iterations",
             "messages",
             "pending_tool_use_id",

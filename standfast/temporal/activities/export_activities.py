@@ -14,6 +14,7 @@ from standfast.temporal.activities.gate_activities import arguments_of, load_edi
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.wire import names
+from standfast.temporal.wire.inputs import user_message
 from standfast.temporal.wire.limits import CHECKPOINT_BYTES
 
 
@@ -37,12 +38,14 @@ class ExportActivities:
             located = await self._host.located(reference)
             questions = tuple([await self._whole(located, Question(**question)) for question in reference["questions"]])
             usage = reference.get("usage")
+            said = [user_message(one) for one in reference.get("say", ())]  # what no answer was written with yet
             made = Checkpoint(
-                messages=tuple(transcript.messages),
+                messages=(*transcript.messages, *said),
                 iterations=reference["iterations"],
                 usage=Usage() if usage is None else Usage(**usage),
                 pending_tool_use_id=questions[0].tool_call_id if questions else None,
                 questions=questions or None,
+                exported_from=transcript.session.key,
             )
             key = self._host.checkpoint_key
             checkpoint = signed(made, transcript.agent.name, key).model_dump(mode="json")

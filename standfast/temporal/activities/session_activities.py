@@ -22,6 +22,7 @@ from standfast.runtime.pipeline_results import Kept
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import Session, session_id_of
 from standfast.temporal.activities.at_work import begin_work, check_writer, end_work
+from standfast.temporal.activities.exported_sessions import check_at_rest, read_checkpoint, unanswered_in_export
 from standfast.temporal.activities.failures import TypedErrors, is_given_up
 from standfast.temporal.activities.gate_activities import (
     after_decisions,
@@ -130,12 +131,11 @@ class SessionActivities:
         if given.checkpoint is not None and session.run_key == f"{reference['run']}/0":
             opened["created"] = cast(datetime, session.created_at).isoformat()
             return await self._take_in(agent, given, reference, opened)  # an earlier attempt began to
-        if given.checkpoint is not None:
-            raise InputError(
-                f"Session {session_id_of(session.id)} has messages of its own: give the checkpoint another session_id"
-            )
         messages = mended(await self._host.store.load_messages(session.id))
-        if unheard := await unheard_by(self._host.store, session, messages):
+        unheard = await unheard_by(self._host.store, session, messages)
+        if given.checkpoint is not None:
+            unheard += unanswered_in_export(self._host, agent, given, session, messages)
+        if unheard:
             opened["unheard"] = unheard
         if not messages and message is None:
             opened["empty"] = True
@@ -185,12 +185,10 @@ class SessionActivities:
     ) -> dict[str, Any]:
         """Begin a session with the messages of a checkpoint."""
         run = reference["run"]
-        brought = RunInput.read(
-            None, None, given.checkpoint, None, limit=agent.loop.max_message_bytes, agent=agent.name,
-            key=self._host.checkpoint_key,
-        )  # fmt: skip
+        brought = read_checkpoint(self._host, agent, given)
         brought.check_questions()
         checkpoint, messages = cast(Checkpoint, brought.checkpoint), brought.messages or []
+        await check_at_rest(self._host.store, checkpoint)
         if checkpoint.session_id is not None:
             raise InputError(
                 f"the checkpoint belongs to session {checkpoint.session_id}: start that session, or leave its "

@@ -17,7 +17,7 @@ from standfast.errors import InputError, SessionConflictError, StandfastError
 from standfast.messages import read_images
 from standfast.pipelines import Pipeline
 from standfast.runtime.inputs import Images, check_run_key
-from standfast.stores.protocol import check_session_id, session_key_of
+from standfast.stores.protocol import check_session_id, session_id_of, session_key_of
 from standfast.temporal.client.former_names import check_new, has_run
 from standfast.temporal.client.items import read_items, read_state, unreadable
 from standfast.temporal.client.owners import check_owner, start_or_say
@@ -58,7 +58,8 @@ async def start_agent(
     Args:
         images: beside the message: `Image`s, or `{"url"}` or `{"data", "media_type"}`, 1 MiB in all. They cross the
             run's history: large ones are better given by their urls.
-        session_id: the conversation to begin or to go on with; a new one if None.
+        session_id: the conversation to begin or to go on with; if None, that of the run whose export the checkpoint is,
+            or a new one.
         checkpoint: a run to go on with, instead of a message.
         if_running: what to do when the session has a run in flight: "refuse", or say `message` to that run.
         options: further arguments of `Client.start_workflow`.
@@ -69,7 +70,8 @@ async def start_agent(
         SessionAccessDeniedError: that run is somebody else's.
     """
     name = agent.name if isinstance(agent, Agent) else agent
-    session = f"sess_{uuid4()}" if session_id is None else check_session_id(session_id)
+    checkpoint = checkpoint.model_dump(mode="json") if isinstance(checkpoint, Checkpoint) else checkpoint
+    session = _session_of(checkpoint) if session_id is None else check_session_id(session_id)
     given = AgentInput.read(
         {
             "message": message,
@@ -79,7 +81,7 @@ async def start_agent(
             "tenant_id": tenant_id,
             "max_iterations": max_iterations,
             "instance_id": instance_id,
-            "checkpoint": checkpoint.model_dump(mode="json") if isinstance(checkpoint, Checkpoint) else checkpoint,
+            "checkpoint": checkpoint,
         }
     ).plain()
     if if_running not in ("refuse", "message"):
@@ -305,7 +307,7 @@ class StandfastClient:
         await self._send(workflow_id, decision, data, id, called=names.DECIDE_UPDATE)
 
     async def export(self, workflow_id: str) -> Checkpoint:
-        """Return a run as a checkpoint. Cancel the run before another one goes on from it."""
+        """Return a run as a checkpoint. With its store that goes on in its session; elsewhere, cancel the run first."""
         exported = await self._send(workflow_id, names.EXPORT_UPDATE, {}, None)
         return Checkpoint.model_validate(exported["checkpoint"])
 
@@ -331,6 +333,14 @@ class StandfastClient:
             seconds=None if name == names.EXPORT_UPDATE else _CONFIRMED,
         )
         return await send(self.client, workflow_id, signal)
+
+
+def _session_of(checkpoint: object) -> str:
+    """Return the session of the run that was exported as a checkpoint, else a new one."""
+    exported = checkpoint.get("exported_from") if isinstance(checkpoint, dict) else None
+    if exported is None:
+        return f"sess_{uuid4()}"
+    return check_session_id(session_id_of(str(exported).rpartition("@")[0]))
 
 
 def _plain_images(images: Images) -> list[Any] | None:

@@ -328,12 +328,13 @@ class People(Handlers):
             return
         while self._exports:
             request = self._exports.pop(0)
-            state = self._state
+            state, unheard = self._state, [*self._progress.say, *self._mailbox.messages]
             reference = self._reference(
                 iterations=state.iterations,
                 usage=None if state.usage is None else state.usage.model_dump(),
                 questions=[question.model_dump() for question in state.kept_questions],
                 at_gate=bool(state.gates) or None,
+                say=None if state.open_calls or state.questions else unheard or None,
             )
             try:
                 exported = await self._around(names.EXPORT, reference)

@@ -1,0 +1,57 @@
+"""Begins runs on Temporal from checkpoints, of which an export goes on in its own session, or beside it at rest."""
+
+from collections.abc import Sequence
+from typing import cast
+
+from temporalio import activity
+
+from standfast.agents import Agent
+from standfast.checkpoints import Checkpoint
+from standfast.errors import InputError, SessionConflictError
+from standfast.local.at_work import is_held
+from standfast.local.exported import exported_session
+from standfast.local.inputs import RunInput
+from standfast.messages import Message
+from standfast.stores.protocol import DurableStore, Session, session_id_of
+from standfast.temporal.activities.at_work import is_running
+from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.wire.inputs import AgentInput, Said, said_by_user
+
+
+def read_checkpoint(host: AgentHost, agent: Agent, given: AgentInput) -> RunInput:
+    """Read the checkpoint that a run is to go on from."""
+    limit, key = agent.loop.max_message_bytes, host.checkpoint_key
+    return RunInput.read(None, None, given.checkpoint, None, limit=limit, agent=agent.name, key=key)
+
+
+def unanswered_in_export(
+    host: AgentHost, agent: Agent, given: AgentInput, session: Session, messages: Sequence[Message]
+) -> list[Said]:
+    """Return what a session's own export has more than its messages: what was said, and nobody has answered.
+
+    Raises:
+        InputError: it is not an export of this session.
+    """
+    brought, name = read_checkpoint(host, agent, given), session_id_of(session.id)
+    if cast(Checkpoint, brought.checkpoint).exported_from != session.key:
+        raise InputError(f"Session {name} has messages of its own: give the checkpoint another session_id")
+    unwritten = brought.in_session(name).not_in(list(messages))
+    return [said_by_user(message.content, message.images, message.by) for message in unwritten]
+
+
+async def check_at_rest(store: DurableStore, checkpoint: Checkpoint) -> None:
+    """Refuse to go on from an export beside its own session, while that has a run in flight.
+
+    Raises:
+        SessionConflictError: saying so.
+    """
+    if (session := await exported_session(store, checkpoint)) is None:
+        return
+    name, client = session_id_of(session.id), activity.client()
+    for work in await store.find_work(session.id):
+        if await is_running(client, work):
+            raise SessionConflictError(
+                f"Session {name}, which was exported, has a run in flight, workflow {work.workflow_id}: cancel it first"
+            )
+    if await is_held(store, session.id):
+        raise SessionConflictError(f"Session {name}, which was exported, has a run in flight in a process")
