@@ -2,8 +2,8 @@
 
 from standfast.checkpoints import Checkpoint
 from standfast.errors import SessionAccessDeniedError
-from standfast.local.at_work import check_not_at_work
-from standfast.local.inputs import RunInput
+from standfast.runtime.at_work import check_not_at_work
+from standfast.runtime.inputs import RunInput
 from standfast.stores.protocol import AgentStore, Session, session_id_of, session_key_of
 
 
