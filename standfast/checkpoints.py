@@ -1,4 +1,4 @@
-"""What a run returns, and the JSON from which another process continues it."""
+"""The results of a run, and the JSON from which another process continues it."""
 
 import hmac
 import json

@@ -114,7 +114,7 @@ class NotConfirmedError(StandfastError):
 
 
 class ModelError(StandfastError):
-    """The model could not be called, or answered with something that is no answer.
+    """The model could not be called, or answered with something that is not an answer.
 
     Args:
         transient: calling again, unchanged, may help.

@@ -1,4 +1,4 @@
-"""The names of daily use, which `standfast` gives out when they are asked for."""
+"""The names of daily use, which `standfast` imports on first access."""
 
 from standfast.agent_loop import Decision
 from standfast.agents import (

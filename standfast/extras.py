@@ -1,4 +1,4 @@
-"""Says how to install what an extra brings, under the name by which this package was really installed."""
+"""Explains how to install an extra, under the name by which this package was really installed."""
 
 from functools import cache
 from importlib.metadata import distributions

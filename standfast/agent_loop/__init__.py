@@ -1,4 +1,4 @@
-"""What an agent does next, and what its transcript says. Nothing here does I/O."""
+"""Decides what an agent does next, and reads its transcript. Nothing here does I/O."""
 
 from standfast.agent_loop.actions import (
     Action,

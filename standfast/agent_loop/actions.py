@@ -1,4 +1,4 @@
-"""What a driver may be asked to do; `next_action` says which."""
+"""The actions that a driver may be asked to carry out; `next_action` says which."""
 
 from dataclasses import dataclass
 from typing import Literal

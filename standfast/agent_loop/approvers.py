@@ -1,4 +1,4 @@
-"""Who may still decide at a gate that was opened under an earlier version of its declaration."""
+"""Decides who may still approve at a gate that was opened under an earlier version of its declaration."""
 
 from standfast.agent_loop.gates import Decision
 from standfast.agents import Agent

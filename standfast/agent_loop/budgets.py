@@ -1,4 +1,4 @@
-"""What a run and its session may use, and whether that is spent."""
+"""The budgets of a run and of its session, and whether they are spent."""
 
 from typing import Literal
 
@@ -8,14 +8,14 @@ from standfast.messages import Usage
 SpentStatus = Literal["cost-budget-exhausted", "token-budget-exhausted"]
 
 
-_MOST = 1e15  # times; of a budget that is next to nothing
+_MOST = 1e15  # how often; for a budget that is close to zero
 
 Grants = tuple[int, int]
 """How often a person has let a run, and its session, use as much again."""
 
 
 def spent_budget(loop: Loop, used: tuple[Usage | None, Usage | None], grants: Grants) -> SpentStatus | None:
-    """Return how a run ends that has used so much, it and its session; None as long as it may go on."""
+    """Return how a run ends that, with its session, has used this much; None as long as it may continue."""
     for (cost, tokens), times in zip(_shares(loop, used), grants, strict=True):
         if cost >= 1 + times:
             return "cost-budget-exhausted"
@@ -25,7 +25,7 @@ def spent_budget(loop: Loop, used: tuple[Usage | None, Usage | None], grants: Gr
 
 
 def more_grants(loop: Loop, used: tuple[Usage | None, Usage | None], grants: Grants) -> Grants:
-    """Return the grants with which what is spent lasts again, by however much it was exceeded."""
+    """Return the number of grants that raises the spent budgets above what was used."""
     run, session = (
         max(times, int(min(max(both), _MOST))) for both, times in zip(_shares(loop, used), grants, strict=True)
     )
@@ -33,7 +33,7 @@ def more_grants(loop: Loop, used: tuple[Usage | None, Usage | None], grants: Gra
 
 
 def _shares(loop: Loop, used: tuple[Usage | None, Usage | None]) -> tuple[tuple[float, float], ...]:
-    """Return the shares of each budget that are used: of cost and of tokens."""
+    """Return the share of each budget that is used: of cost and of tokens."""
     budget = loop.budget
     limits = (
         (loop.cost_budget, None if budget is None else budget.max * budget.stop_threshold),

@@ -1,4 +1,4 @@
-"""What a decision at a gate means, and what its time means; no I/O, and no clock: drivers say what time it is."""
+"""Interprets decisions and deadlines at a gate. Nothing here does I/O or reads a clock: drivers say what time it is."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,8 +21,8 @@ class Decision(Record):
     Args:
         gate: its name: the path of the step, or the id of the tool call.
         by: who; needed where not everybody may decide.
-        digest: of what was shown, if the person's page had it; another one than the gate's is refused.
-        edit: what is to be used in place of what was shown.
+        digest: of what was shown, if the person's page had it; it is refused if it differs from the gate's.
+        edit: used instead of what was shown.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -53,7 +53,7 @@ def digest_of(gate: str, message: str, *shown: Any) -> str:
 
 
 def access_problem(rule: Callable[[str | None], object] | None, user: str | None) -> str | None:
-    """Return why an access rule of an agent or a pipeline does not let somebody, or None if it does."""
+    """Return why an access rule of an agent or a pipeline refuses somebody, or None if it does not."""
     if rule is None:
         return None
     try:
@@ -92,7 +92,7 @@ class GateRule:
         """Return the rule of an approval.
 
         Args:
-            patience: how long it waits if it does not say itself.
+            patience: how long it waits if it has no timeout of its own.
         """
         return cls(
             timeout=patience if approval.timeout is None else approval.timeout,  # type: ignore[arg-type]  # seconds by now
@@ -107,11 +107,11 @@ class GateRule:
 
     @property
     def chain(self) -> "tuple[GateRule, ...]":
-        """This rule, and those that take its place when nobody decides."""
+        """This rule, and those that replace it when nobody decides."""
         return (self,) if self.escalate_to is None else (self, *self.escalate_to.chain)
 
     def asking(self, shown: Sequence[Mapping[str, str]]) -> "GateRule":
-        """Return the rule with what those are asked to whom it escalates, in their order: `message` and `digest`."""
+        """Return the rule with the `message` and `digest` of each escalation, in their order."""
         if self.escalate_to is None or not shown:
             return self
         first, *rest = shown
@@ -119,7 +119,7 @@ class GateRule:
         return replace(self, escalate_to=asked.asking(rest))
 
     def bare(self) -> "GateRule":
-        """Return it without what its people are asked."""
+        """Return the rule without its message and digest."""
         to = None if self.escalate_to is None else self.escalate_to.bare()
         return replace(self, message="", digest="", escalate_to=to)
 
@@ -170,7 +170,7 @@ class Gate:
 
     @property
     def approved_by(self) -> tuple[str, ...]:
-        """Who has approved it so far, where they said so."""
+        """Who has approved it so far, as far as they gave a name."""
         return tuple(decision.by for decision in self.approvals if decision.by is not None)
 
     @property
@@ -217,7 +217,7 @@ class Gate:
     def decided(self, decision: Decision) -> "Gate":
         """Return the gate after a decision that counts.
 
-        Where requesters cannot approve, who edits asks for what the edit says: so many others must approve that.
+        If requesters cannot approve, whoever edits becomes a requester of the edit: as many others must approve it.
         """
         if decision.decision == "reject":
             return replace(self, status="rejected", last=decision)
@@ -291,7 +291,7 @@ class Gate:
     def after(self, recorded: Iterable[tuple[Decision, datetime]]) -> "Gate":
         """Return the gate after decisions that have counted at it, each at its own time, whatever ran since.
 
-        Those that it knows already change nothing, and so do those of another call of the same id, by their digest.
+        Decisions that it already has change nothing. Nor do those on another call of the same id, told by the digest.
         """
         gate, known = self, len(self.approvals)
         for decision, at in recorded:
@@ -307,12 +307,12 @@ class Gate:
 
     @property
     def edit(self) -> Any:
-        """What was approved in place of what was shown, or None."""
+        """What was approved instead of what was shown, or None."""
         return self.approvals[0].edit if self.status == "approved" and self.approvals else None
 
     @property
     def output(self) -> dict[str, Any]:
-        """Return what later steps see of it: the decision, by whom, their comment, their edit."""
+        """Return the gate's output for later steps: the decision, by whom, their comment, their edit."""
         people = list(self.approved_by)
         last = self.last
         return {
@@ -324,7 +324,7 @@ class Gate:
 
     @property
     def failure(self) -> tuple[str, str] | None:
-        """Return the reason and the words for a gate that ended the run; None while it is open or approved."""
+        """Return why a gate ended the run, as a reason and in words; None while it is open or approved."""
         match self.status, self.last:
             case "timed-out", _:
                 return (
@@ -341,7 +341,7 @@ class Gate:
 
 
 def gate_problem(data: Mapping[str, Any], call_id: str | None) -> str | None:
-    """Return why a gate that somebody brings, in a checkpoint, cannot be used, or None if it can."""
+    """Return why a gate from a checkpoint cannot be used, or None if it can."""
     try:
         gate = _GATE.validate_python(data)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What an agent does next. Everything that decides it lives here; nothing here does I/O.
+"""Decides what an agent does next. Every such rule lives here; nothing here does I/O.
 
 A driver asks `next_action(state)`, carries the action out and reports back with `replied`, `failed`, `settled` or
 `answered`. Resuming is not a mode: `LoopState.fold` makes a state from a transcript, and the same loop goes on.
@@ -81,14 +81,14 @@ class LoopState:
 
     Args:
         loop, tools, on_terminal_tool_error, fallbacks: the agent's facts.
-        fallback: how many models could not be called, so that another one is now.
+        fallback: how many models could not be called, so that the next one is called now.
         grants: how often a person has let the run, and its session, use as much again.
         iterations: model calls so far.
         response: the text of the last answer.
         finished: the last answer asked for no tool.
         open_calls: calls of the last answer without an outcome; `recovering` if an earlier run may have run them.
-        unasked: those of them that people may have to approve, as long as nobody has looked.
-        refused: by id, why a call does not run; `cut` is the one of them in whose midst the answer ends.
+        unasked: those of them that may need approval, until that has been checked.
+        refused: by id, why a call does not run; `cut` is the call in the middle of which the answer ends.
         questions: open questions of the turn, in call order; of gates, whose calls are open, too.
         verdicts: gates of open calls that were decided.
         progressed: a call of this turn succeeded.
@@ -131,8 +131,8 @@ class LoopState:
         """Return the state that a transcript leaves: what is unanswered, and whether it is finished.
 
         Args:
-            recovering: its unanswered calls may have been started; none has while a gate of theirs is open.
-            questions: what is kept with it: those of its unanswered calls that wait for a person, and gates.
+            recovering: its unanswered calls may have been started; none has if one of their gates is open.
+            questions: what is kept with it: the questions of its unanswered calls, and gates.
         """
         gates = [question for question in questions if question.gate is not None]
         verdicts = tuple(question for question in gates if not question.is_open)
@@ -215,15 +215,15 @@ class LoopState:
         return (*self.questions, *self.verdicts)
 
     def gated(self, questions: Sequence[Question], refused: Mapping[str, str]) -> "LoopState":
-        """Somebody has looked: these gates are open, and these calls cannot run."""
+        """The calls have been checked: these gates are open, and these calls cannot run."""
         if (self.ended is not None and not self.asks_for_more) or not (questions or refused or self.unasked):
             return self
         return self._with(unasked=(), questions=tuple(questions), refused={**self.refused, **refused})
 
     def decided(self, gate: Gate) -> "LoopState":
-        """A gate has changed: others are asked or have approved, or it lets its call through, or not.
+        """A gate has changed: other people are asked or have approved, or it is decided.
 
-        A person who rejects gives the agent something to go on with, as one who answers does.
+        A rejection counts as progress, as an answer does: it gives the agent something to work with.
         """
         change = {"gate": gate.plain()}
         kept = [one.model_copy(update=change) if one.tool_call_id == gate.name else one for one in self.questions]
@@ -241,7 +241,7 @@ class LoopState:
         return None
 
     def unattended(self, why: str) -> "LoopState":
-        """Nobody is asked any more: what waits for approval does not run."""
+        """Nobody can be asked any more: calls that wait for approval do not run."""
         refused = {str(gate.tool_call_id): why for gate in self.gates}
         return self._with(
             questions=tuple(question for question in self.questions if question.gate is None),
@@ -250,7 +250,7 @@ class LoopState:
 
     @property
     def has_fallback(self) -> bool:
-        """Whether there is another model to be called."""
+        """Whether there is another model to call."""
         return self.fallback < len(self.fallbacks)
 
     def failed(self, error: str) -> "LoopState":
@@ -274,7 +274,7 @@ class LoopState:
         return state._with(warned=True, warning=used)
 
     def spent_budget(self) -> Finish | None:
-        """Return how the run ends, before it calls the model again, if its budget or its session's is spent."""
+        """Return how the run ends if its budget or its session's is spent; asked before each model call."""
         if not self.loop.has_budget:
             return None
         status = spent_budget(self.loop, (self.usage, self.session_usage), self.grants)
@@ -282,7 +282,7 @@ class LoopState:
 
     @property
     def asks_for_more(self) -> bool:
-        """Whether the run has come to the end of its budget, and a person may let it go on."""
+        """Whether the budget is spent, and a person may let the run continue."""
         if self.loop.on_budget != "ask":
             return False
         if self.ended is not None:
@@ -303,11 +303,11 @@ class LoopState:
         return self._with(short_calls=short, ended=ended)
 
     def stops_at(self, outcome: Outcome) -> bool:
-        """Tell whether, after this outcome, no further call of the turn may start."""
+        """Tell whether this outcome keeps further calls of the turn from starting."""
         return isinstance(outcome, Terminated) and self.on_terminal_tool_error == "fail"
 
     def recorded(self, outcomes: Sequence[Settled]) -> list[Settled]:
-        """Return the outcomes that are results now, in call order. What a person is asked has none yet."""
+        """Return the outcomes that are results now, in call order; a question has none yet."""
         ends = self._terminal(outcomes) is not None
         result: list[Settled] = []
         for call, outcome in outcomes:
@@ -345,7 +345,7 @@ class LoopState:
     def asked(
         self, outcomes: Sequence[Settled], used: Mapping[str, Usage] = MappingProxyType({})
     ) -> tuple[Question, ...]:
-        """Return the questions that are open then; none if a terminal error ends the run."""
+        """Return the questions that are open afterwards; none if a terminal error ends the run."""
         if self._terminal(outcomes) is not None:
             return ()
         return self.questions + tuple(
@@ -360,7 +360,7 @@ class LoopState:
         return next((outcome.error for _, outcome in outcomes if isinstance(outcome, Terminated)), None)
 
     def answered(self, question: Question | None = None) -> "LoopState":
-        """A question has its answer: the first, if none is named."""
+        """A question has been answered: the first one, if none is named."""
         call_id = (question or self.questions[0]).tool_call_id
         rest = tuple(one for one in self.questions if one.tool_call_id != call_id)
         if call_id is None:
@@ -376,7 +376,7 @@ class LoopState:
         """Apply changes; if nothing of the turn is open any more, judge whether the agent is stuck."""
         if changes["questions"] or changes.get("ended", self.ended) is not None:
             return self._with(**changes)
-        # What a crash took says nothing about the agent.
+        # A call that was lost in a crash says nothing about the agent.
         idle = 0 if changes["progressed"] else self.idle_turns + (not self.recovering)
         if not 0 < self.loop.stuck_threshold <= idle:
             return self._with(**changes, idle_turns=idle)

@@ -1,4 +1,4 @@
-"""What the loop knows of a tool, and what that makes of its calls: which run together, what a broken-off one means."""
+"""The facts about tools that the loop needs: which calls run together, and what a lost call means."""
 
 from collections.abc import Iterable, Mapping
 from typing import Protocol
@@ -21,25 +21,25 @@ class ToolFacts(Protocol):
 
 
 def cut_off(tool: ToolFacts, name: str, after: float) -> Outcome:
-    """Return what an attempt came to that went past its timeout of `after` seconds."""
+    """Return the outcome of an attempt that exceeded its timeout of `after` seconds."""
     reason = f"it was cut off after its timeout of {after:g} s"
     return Failed(f'Tool "{name}": {reason}', raised=True) if tool.safe_to_retry else Unknown(reason)
 
 
 def cancelled(tool: ToolFacts | None) -> Outcome:
-    """Return what a call came to that was cancelled while it ran."""
+    """Return the outcome of a call that was cancelled while it ran."""
     if tool is None or tool.safe_to_retry:
         return Cancelled("Cancelled while it ran")
     return Unknown("it was cancelled while it ran")
 
 
 def may_run_again(tool: ToolFacts | None) -> bool:
-    """Nobody can tell whether an orphaned call ran. A tool that is gone may have had effects, too."""
+    """Whether an orphaned call may run again. Nobody can tell if it ran, and a removed tool may have had effects."""
     return tool is not None and (tool.safe_to_retry or tool.verify is not None)
 
 
 def batches(calls: Iterable[ToolCall], tools: Mapping[str, ToolFacts]) -> tuple[tuple[ToolCall, ...], ...]:
-    """Put parallel calls that stand next to each other into one batch; every other call is a batch of its own."""
+    """Put adjacent parallel calls into one batch; every other call is a batch of its own."""
     batches: list[list[ToolCall]] = []
     open_batch = False
     for call in calls:

@@ -1,4 +1,4 @@
-"""Gates of tool calls: which calls must pass one, what may be changed at it, and what the model hears of it."""
+"""Gates of tool calls: which calls need approval, what may be changed at a gate, and what the model reads about it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -27,17 +27,17 @@ def open_gates(
     requesters: Iterable[str | None],
     asked_at: Mapping[str, datetime] = MappingProxyType({}),
 ) -> tuple[list[Question], dict[str, str], list[str]]:
-    """Return the gates that these calls have to pass, by call id why some cannot run at all, and what a developer
-    should hear of that.
+    """Return the gates that these calls have to pass; by call id, why some cannot run at all; and messages about that
+    for a developer.
 
-    What an approval's functions raise is an error of the call, as what its handler raises. An approval without a
+    If an approval's function raises, that is an error of the call, as if its handler had raised. An approval without a
     timeout waits as long as the agent's questions do.
 
     Args:
         at: the time now.
         requesters: who has spoken to the run.
-        asked_at: by call id, when somebody who need not tell the truth says that people were asked: their digest is
-            good, and a time that is over stays over, but nothing is let through by it.
+        asked_at: by call id, when people were asked according to an untrusted source: its digest is used, and an
+            expired time stays expired, but it does not let any call through.
     """
     people = distinct_people(requesters)
     questions, refused, faults = [], {}, []
@@ -68,7 +68,7 @@ def _asked(
 ) -> Question:
     usual = f'May the tool "{call.name}" run?'
     texts = [cut(one.shown(call.model_copy(deep=True)), _SHOWN_BYTES) or usual for one in approval.chain]
-    # By the time, too: providers' ids repeat, and a decision must not count for another call.
+    # The digest includes the time: providers' ids repeat, and a decision must not count for another call.
     digests = [
         digest_of(call.id, text, call.name, call.arguments, asked_at.isoformat(), n) for n, text in enumerate(texts)
     ]
@@ -93,9 +93,9 @@ def _rule(agent: Agent, approval: Approval) -> GateRule:
 
 
 def edit_problem(agent: Agent, call: ToolCall, decision: Decision, rule: GateRule) -> str | None:
-    """Return why the arguments that a decision puts in place of the model's cannot be used, or None if they can.
+    """Return why the arguments of an edit cannot replace the model's, or None if they can.
 
-    They must be valid, and not such as would have to be approved by others.
+    They must be valid, and must not need the approval of other people.
 
     Args:
         call: with the arguments that were shown.
@@ -126,7 +126,7 @@ def edit_problem(agent: Agent, call: ToolCall, decision: Decision, rule: GateRul
 
 
 def _unknown(edit: Any, normal: Any, path: str = "") -> str | None:
-    """Return what of an edit the tool does not know, and would drop without a word."""
+    """Return a key of an edit that the tool does not know and would silently drop."""
     if isinstance(edit, list) and isinstance(normal, list):
         pairs: Iterable[tuple[Any, Any]] = enumerate(edit[: len(normal)])
     elif isinstance(edit, dict) and isinstance(normal, dict):
@@ -140,7 +140,7 @@ def _unknown(edit: Any, normal: Any, path: str = "") -> str | None:
 
 
 def refusal(gate: Gate) -> str:
-    """Return what the model reads of a call that a gate has not let through."""
+    """Return what the model reads about a call that its gate did not let through."""
     if gate.status == "timed-out":
         return f"Approval timed out: nobody decided until {gate.deadline:%Y-%m-%d %H:%M} UTC, so it was not run"
     if gate.last is None:
@@ -151,11 +151,11 @@ def refusal(gate: Gate) -> str:
 
 
 def with_edit(outcome: Outcome, by: Sequence[str], arguments: Mapping[str, Any], limit: int) -> Outcome:
-    """Return the outcome of a call that ran with other arguments than the model's, which is told so.
+    """Return the outcome of a call that ran with edited arguments; it tells the model so.
 
     Args:
         by: who approved them.
-        limit: the largest result in bytes; where it is passed, the model is told less.
+        limit: the largest result in bytes; if it would be exceeded, the model is told less.
     """
     note = f"{' and '.join(by) or 'Somebody'} changed the arguments before it ran"
     match outcome:

@@ -1,4 +1,4 @@
-"""Transcripts: what is unanswered in one, what may enter one, and how outcomes are written into one."""
+"""Transcripts: which calls are unanswered, which messages may be added, and how outcomes are written."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from standfast.tools import TOOL_NAME, Asked, Cancelled, Failed, Outcome, Return
 
 
 def last_answer(messages: Sequence[Message]) -> int | None:
-    """Return the index of the assistant message that ends the transcript, tool results after it left aside."""
+    """Return the index of the last assistant message, if only tool results follow it."""
     index = len(messages) - 1
     while index >= 0 and messages[index].role == "tool":
         index -= 1
@@ -32,10 +32,10 @@ def unanswered(messages: Sequence[Message]) -> tuple[ToolCall, ...]:
 
 
 def read_transcript(messages: Iterable[Message | Mapping[str, Any]]) -> list[Message]:
-    """Read a transcript that a caller brings; results come back in call order, system messages are left out.
+    """Read a transcript from a caller; results are put in call order, system messages are left out.
 
     Raises:
-        InputError: naming the message that cannot stand where it stands.
+        InputError: naming the message that is in the wrong place.
     """
     result: list[Message] = []
     open_calls: dict[str, ToolCall] = {}
@@ -79,7 +79,7 @@ def _read_message(given: Message | Mapping[str, Any], index: int) -> Message:
     try:
         return Message.model_validate(given)
     except ValidationError as error:
-        raise InputError(f"messages[{index}] is no message: {explain(error)}") from error
+        raise InputError(f"messages[{index}] is not a message: {explain(error)}") from error
 
 
 def in_call_order(messages: Sequence[Message]) -> list[Message]:
@@ -101,9 +101,9 @@ def in_call_order(messages: Sequence[Message]) -> list[Message]:
 
 
 def mended(messages: Sequence[Message]) -> list[Message]:
-    """Return a stored transcript as a model may see it: every call answered, in call order, but for the last turn's.
+    """Return a stored transcript as a model may see it: every call before the last turn answered, in call order.
 
-    The store stays as it is. A gap in the middle is another program's: nobody can tell what became of the call.
+    The store is not changed. A gap in the middle is another program's: nobody can tell what became of the call.
     """
     result: list[Message] = []
     open_calls: dict[str | None, ToolCall] = {}
@@ -195,7 +195,7 @@ def _tool_name(name: str, tools: AbstractSet[str]) -> str:
 
 
 def result_message(call: ToolCall, outcome: Outcome, limit: int, usage: Usage | None = None) -> Message | None:
-    """Return what the model reads of an outcome, at most about `limit` bytes of an error.
+    """Return what the model reads about an outcome, with at most about `limit` bytes of an error.
 
     None for a question: its answer will be the result.
 

@@ -1,4 +1,4 @@
-"""What a model's answer comes to that is not whole, or asks for too much."""
+"""Handles a model's answer that is cut off, or that asks for too many calls."""
 
 from collections.abc import Mapping
 
@@ -7,19 +7,19 @@ from standfast.messages import Message
 
 
 def end_of(answer: Message) -> Finish | None:
-    """Return how a run ends with an answer that is not whole; with calls in it the model is told, and goes on."""
+    """Return how an incomplete answer ends a run; if it has calls, the model is told instead, and the run continues."""
     if answer.stop_reason is None or answer.tool_calls:
         return None
     return Finish("max-tokens" if answer.stop_reason == "max-tokens" else "refused", answer.content)
 
 
 def correction(problem: str) -> str:
-    """Return what the model is told whose answer does not fit the agent's output."""
+    """Return what the model is told if its answer does not fit the agent's output."""
     return f"Your answer could not be used: {problem}. Answer again, with JSON alone that matches the schema."
 
 
 def unfit_calls(answer: Message, limit: int) -> Mapping[str, str]:
-    """Return by id why calls of an answer do not run: there are too many, or it was cut off in the midst of the last.
+    """Return by id why calls of an answer do not run: there are too many, or the last one was cut off.
 
     Half of a call's arguments may be valid ones: `{"path": "/"}` is what `{"path": "/old"` begins with.
     """
@@ -35,5 +35,5 @@ def unfit_calls(answer: Message, limit: int) -> Mapping[str, str]:
 
 
 def cut_call(answer: Message) -> str | None:
-    """Return the id of the call in whose midst an answer was cut off. It never runs, whoever comes upon it."""
+    """Return the id of the call in the middle of which an answer was cut off. That call never runs."""
     return answer.tool_calls[-1].id if answer.tool_calls and answer.stop_reason is not None else None

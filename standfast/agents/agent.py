@@ -34,13 +34,13 @@ OnTerminalToolError = Literal["message", "stop", "fail"]
 
 
 def check_name(name: object, what: str) -> None:
-    """Refuse a name that is no `[a-z][a-z0-9-]*`; the whole of it must match, a final newline included."""
+    """Refuse a name that does not match `[a-z][a-z0-9-]*` as a whole; a final newline is refused, too."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise DefinitionError(f"{what} name must match ^{NAME.pattern}$, got {name!r}")
 
 
 def check_former_names(name: str, formerly: object, what: str) -> tuple[str, ...]:
-    """Return the names that something had before, which cannot be names of today or there twice."""
+    """Return the former names of something; they must differ from its name and from each other."""
     if isinstance(formerly, str) or not isinstance(formerly, Iterable):
         raise DefinitionError(f"{what}: formerly must be a list of names, got {formerly!r}")
     names = tuple(formerly)
@@ -104,8 +104,8 @@ class Agent(Generic[T_co]):
         name: `^[a-z][a-z0-9-]*$`; on Temporal the workflow type.
         formerly: names that it had before; their sessions, and runs in flight on Temporal, are its own.
         model: "provider:name", or None if `llm=` is always given.
-        fallback_models: models for when that one cannot be called, in this order. A run that has gone over to one
-            stays with it; its messages say which answered.
+        fallback_models: models to call, in this order, if that one cannot be called. A run that has switched to one
+            stays with it; its messages say which model answered.
         instructions: the system prompt: a text, a function of `AgentContext`, or several, joined by a newline.
         tools: `Tool`s, and agents, which then are tools with the argument `message`.
         description: what a model reads when the agent is a tool.
@@ -271,7 +271,7 @@ class Agent(Generic[T_co]):
 
     @functools.cached_property
     def _pristine(self) -> Any:
-        """The initial state that nobody else holds and can change."""
+        """A copy of the initial state that nobody else can change."""
         return copy.deepcopy(self.initial_state)
 
     def new_state(self) -> Any:
@@ -283,7 +283,7 @@ class Agent(Generic[T_co]):
             raise self._fault(f"initial_state does not fit its type: {explain(error)}") from error
 
     def read_state(self, stored: str) -> Any:
-        """Read a stored state; the initial one if it is no JSON or no longer fits the type."""
+        """Read a stored state; the initial one if it is not JSON or no longer fits the type."""
         try:
             return self._state_type.validate_json(stored)
         except ValidationError:
@@ -293,7 +293,7 @@ class Agent(Generic[T_co]):
         """Write a run's state as JSON.
 
         Raises:
-            DefinitionError: a hook put something into it that JSON cannot carry.
+            DefinitionError: a hook put something into the state that JSON cannot carry.
         """
         try:
             return "{}" if state == {} else self._state_type.dump_json(state, warnings=False).decode()
@@ -327,7 +327,7 @@ class Agent(Generic[T_co]):
     def model_after(self, model: str | None) -> str | None:
         """Return the fallback that is called when this model cannot be, if there is one.
 
-        None is the agent's own; a model that somebody chose in its place has the same fallbacks.
+        None is the agent's own; a model that somebody chose instead has the same fallbacks.
         """
         models = (None, *self.fallback_models)
         at = models.index(model) + 1 if model in models else 1

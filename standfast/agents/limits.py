@@ -1,4 +1,4 @@
-"""The limits of a run: how long the loop goes on, what it may use, when it counts as stuck."""
+"""The limits of a run: how many turns it may take, what it may use, and when it counts as stuck."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import KW_ONLY, dataclass

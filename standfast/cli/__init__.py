@@ -1,4 +1,4 @@
-"""The command `standfast`, a thin face of `standfast.temporal`. What a command does is in the module of its kind."""
+"""The command `standfast`, a thin layer over `standfast.temporal`; each kind of command has a module."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The agents and pipelines of a Python file or module, with the store and the model that it names."""
+"""Loads the agents and pipelines of a Python file or module, with the store and the model that it names."""
 
 import importlib
 import importlib.util

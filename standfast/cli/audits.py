@@ -1,4 +1,4 @@
-"""Who does what by a command, and the audit trail of the store that keeps it."""
+"""Records in the store's audit trail who did something by a command."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 BY = click.option("--by", help="Who does it.  [env: STANDFAST_USER; else the login name]")
 AUDITED = click.option(
     "--store", metavar="FILE", envvar="STANDFAST_STORE",
-    help="SQLite store whose audit trail says who did it; else standfast.db, if it is here.  [env: STANDFAST_STORE]",
+    help="SQLite store whose audit trail records who did it.  [env: STANDFAST_STORE; else standfast.db, if it exists]",
 )  # fmt: skip
 
 

@@ -38,7 +38,7 @@ _RESULT = 200  # characters of a tool's result that are shown
 @click.argument("agent")
 @click.option("--app", metavar="APP", help="File or module with the agent, which then runs here, without a server.")
 @STORE
-@click.option("-s", "--session", help="The conversation to begin or to go on with; a new one if left out.")
+@click.option("-s", "--session", help="Conversation to begin or to continue.  [default: a new one]")
 @click.option("--task-queue", default="standfast", show_default=True, help="Queue of the workers, on Temporal.")
 @BY
 @server_options
@@ -55,15 +55,15 @@ def chat(
 ) -> None:
     """Talk with an agent in the terminal.
 
-    What it asks is answered in place. /quit, Ctrl-D or Ctrl-C leaves.
+    You answer its questions in place. /quit, Ctrl-D or Ctrl-C leaves.
 
-    With --app it runs here, and its words appear as they come. Else it is a run on Temporal, which goes on without you;
-    its words appear as they come with the --store of a worker that runs with --stream.
+    With --app the agent runs here, and its words appear as they come. Without --app it is a run on Temporal, which
+    continues without you; its words appear as they come if --store is that of a worker with --stream.
     """
     if not output.is_text:
         raise click.UsageError("chat writes for people: leave out --output.")
     session = session or f"chat-{uuid4().hex[:8]}"
-    output.note(f"Session {session}; --session {session} goes on with it.")
+    output.note(f"Session {session}; continue it with --session {session}.")
     with suppress(ImportError):
         import readline  # noqa: F401  # lines can be edited, and called back
 
@@ -89,7 +89,7 @@ def chat(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave what is logged out of the conversation: people are told of it there."""
+    """Keep log lines out of the conversation, which tells people itself."""
     log = logging.getLogger("standfast")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -100,7 +100,7 @@ def _quiet() -> Iterator[None]:
 
 
 class _Talk(Protocol):
-    """A conversation: what is said and settled comes to what the agent asks then, if anything."""
+    """A conversation; saying or settling something returns what the agent then asks, if anything."""
 
     async def begin(self) -> Any: ...
     async def say(self, line: str) -> Any: ...
@@ -112,7 +112,7 @@ class _Talk(Protocol):
 
 
 def _said(prompt: str = "> ") -> str | None:
-    """Return the next line that somebody types; None if there is no more."""
+    """Return the next line that somebody types; None at the end of the input."""
     while True:
         try:
             line = input(prompt if sys.stdin.isatty() else "").strip()
@@ -133,9 +133,9 @@ def _decision(by: str) -> dict[str, Any] | None:
             try:
                 return {"decision": "approve", "by": by, "edit": json.loads(rest)}
             except ValueError as error:
-                click.echo(f"That is no JSON: {error}", err=True)
+                click.echo(f"That is not JSON: {error}", err=True)
         else:
-            click.echo("Say approve (y), or reject (n) and why, or write all arguments anew.", err=True)
+            click.echo("Type approve (y), or reject (n) and why, or all arguments as JSON.", err=True)
     return None
 
 
@@ -152,7 +152,7 @@ class _Here:
         }  # fmt: skip
 
     async def begin(self) -> InterruptedResponse | None:
-        """Come back to what the session asks, if it does."""
+        """Return to the session's open question, if it has one."""
         session = await self._options["store"].load_session(self._options["session_id"])
         return await self.settle({}) if session is not None and session.questions else None
 
@@ -218,7 +218,7 @@ class _Here:
 
 
 class _Words:
-    """Writes what a run's model says while it says it, as its worker tells by the store."""
+    """Writes what a run's model says as it comes, from what its worker puts into the store."""
 
     def __init__(self, store: SQLiteStore | None) -> None:
         self._store, self._said = store, ""
@@ -248,13 +248,13 @@ class _Words:
             await asyncio.sleep(0.1)
 
     def end(self) -> None:
-        """Go on in a new line."""
+        """Continue on a new line."""
         if self._said:
             click.echo()
         self._said = ""
 
     def rest_of(self, answer: str) -> str:
-        """Return what of an answer is not written yet."""
+        """Return the part of an answer that is not written yet."""
         if answer.startswith(self._said):
             return answer[len(self._said) :]
         self.end()
@@ -262,7 +262,7 @@ class _Words:
 
 
 class _There:
-    """A conversation with runs on Temporal, which go on without anybody."""
+    """A conversation with runs on Temporal, which continue without anybody."""
 
     def __init__(
         self,
@@ -283,7 +283,7 @@ class _There:
         self._store = store
 
     async def begin(self) -> dict[str, Any] | None:
-        """Come back to the session's run, if there is one that is in flight."""
+        """Return to the session's run, if one is in flight."""
         from standfast.temporal.client.owners import check_owner
         from standfast.temporal.client.runs import described
 
@@ -361,6 +361,6 @@ class _There:
         return await self._followed()
 
     async def close(self) -> None:
-        """The run goes on."""
+        """Leave the run to itself; it continues."""
         if self._store is not None:
             await self._store.close()

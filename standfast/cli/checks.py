@@ -1,4 +1,4 @@
-"""Commands that check: the surroundings (`doctor`), and saved histories against this version (`replay`)."""
+"""Commands that check: the environment (`doctor`), and saved histories against this version (`replay`)."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ Check = tuple[str, bool, str]  # what, whether it is well, what was found or wha
     "--store",
     metavar="FILE",
     envvar="STANDFAST_STORE",
-    help="SQLite store to look at; the sessions of runs in flight should be in it.  [env: STANDFAST_STORE]",
+    help="SQLite store to check; it should have the sessions of runs in flight.  [env: STANDFAST_STORE]",
 )
 @server_options
 @with_output
@@ -148,25 +148,25 @@ async def _workers(client: "Client", task_queue: str) -> tuple[bool, str]:
         )
     )
     names = sorted({poller.identity for poller in found.pollers})
-    lately = f"polled queue {task_queue!r} in the last 5 minutes"  # so long the server remembers them, also dead ones
+    lately = f"polled queue {task_queue!r} in the last 5 minutes"  # the server remembers even dead ones so long
     if not names:
         return False, f"none {lately}: start one, with `standfast worker APP`"
     return True, f"{len(names)} {lately}, counting those that have died since: {', '.join(names)}"
 
 
 async def _stuck(client: "Client", task_queue: str) -> tuple[bool, str]:
-    """Look for runs that no worker takes further, since their workflow task fails whenever it is tried."""
+    """Look for runs that no worker can continue, because their workflow task fails whenever it is tried."""
     from standfast.temporal.client.stuck import find_stuck
 
     found = await find_stuck(client, task_queue, _RUNS)
     if not found:
-        return True, "none is stuck, of those that the server reports and the last in flight"
+        return True, "none is stuck among those that the server reports and the latest in flight"
     told = [f"{one.workflow_id} is stuck: {one.why}. Rescue: {one.rescue}" for one in found]
     return False, "; ".join(told)
 
 
 async def _sessions(client: "Client", task_queue: str, path: str) -> tuple[bool, str]:
-    """Look whether the sessions of runs are in the store: a worker with another one would not find them, either."""
+    """Check that the sessions of runs are in the store; a worker with another store would not find them, either."""
     from standfast.temporal.client.runs import listed
     from standfast.temporal.wire import names
 
@@ -174,14 +174,14 @@ async def _sessions(client: "Client", task_queue: str, path: str) -> tuple[bool,
     async with sqlite_store(path) as store:
         async for run in client.list_workflows(query, limit=_RUNS):
             seen = listed(run)
-            has_begun = not {"worker", "store"} & {*seen["waiting"]}  # else nothing may be written yet
+            has_begun = not {"worker", "store"} & {*seen["waiting"]}  # otherwise nothing may be written yet
             if run.task_queue == task_queue and has_begun:
                 count += 1
                 if await store.load_session(session_key_of(seen.get("tenant_id"), seen["session_id"])) is None:
                     lost.append(run.id)
     if not lost:
         return True, f"those of {count} runs in flight are in {path}"
-    return False, f"{path} has none of {', '.join(lost)}, in flight: is it the store of the workers, of all of them?"
+    return False, f"{path} has none of {', '.join(lost)}, in flight: is it the store of all workers?"
 
 
 # --- replay ---
@@ -189,16 +189,16 @@ async def _sessions(client: "Client", task_queue: str, path: str) -> tuple[bool,
 
 @click.command()
 @click.argument("what", metavar="RUN|FILE", nargs=-1, required=True)
-@click.option("--app", metavar="APP", help="File or module with agents and pipelines; needed for none of them.")
+@click.option("--app", metavar="APP", help="File or module with agents and pipelines; optional.")
 @server_options
 @with_output
 def replay(output: Output, what: tuple[str, ...], app: str | None, server: dict[str, Any]) -> None:
     """Replay histories with this version of the code.
 
-    A run that began with another version goes on with this one if its replay agrees: in what it does, and in what it
-    tells activities, agents that it starts, and the run as which it continues. What activities then do is not looked
-    at, nor are the runs that it has started: replay those, too. A FILE is what `temporal workflow show --output json`
-    writes; a RUN is fetched from the server, with the runs that it continues.
+    A run that began with another version can continue with this one if its replay agrees: in what it does, and in what
+    it passes to activities, to agents that it starts, and to the run as which it continues. The replay does not check
+    what activities then do, nor the runs that it has started: replay those, too. A FILE is what `temporal workflow
+    show --output json` writes; a RUN is fetched from the server, with the runs that it continues.
     """
     rows = asyncio.run(_replayed(what, app, server))
     output.rows(
@@ -241,7 +241,7 @@ async def _histories(what: str, server: dict[str, Any]) -> list["WorkflowHistory
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND:
                 raise
-            break  # the server keeps it no more
+            break  # the server has deleted it
     return histories
 
 
@@ -260,7 +260,7 @@ async def _history(what: str, server: dict[str, Any]) -> "WorkflowHistory":
             started = saved["events"][0]["workflowExecutionStartedEventAttributes"]
             return WorkflowHistory.from_json(started.get("workflowId") or path.stem, saved)
         except (ValueError, TypeError, LookupError) as error:
-            raise InputError(f"{what} is no history as `temporal workflow show --output json` writes it") from error
+            raise InputError(f"{what} is not a history as `temporal workflow show --output json` writes it") from error
     try:
         return await (await client_of(server)).get_workflow_handle(what).fetch_history()
     except RPCError as error:
@@ -270,7 +270,7 @@ async def _history(what: str, server: dict[str, Any]) -> "WorkflowHistory":
 
 
 def _definitions(history: "WorkflowHistory", app: str | None) -> tuple[list[Agent], list[Any]]:
-    """Return what a history's type stands for. A workflow reads what was recorded, so that bare definitions do."""
+    """Return definitions of a history's type. Bare ones suffice, because a workflow reads what was recorded."""
     if app is not None:
         found = load_application(app, ":memory:")
         return list(found.agents.values()), list(found.pipelines.values())

@@ -1,4 +1,4 @@
-"""What every command has: the options of the `temporal` command, one line for an error, and a true exit code."""
+"""The common part of every command: the options of the `temporal` command, errors on one line, and true exit codes."""
 
 import asyncio
 import functools
@@ -22,7 +22,7 @@ STOPPED = 130  # by Ctrl-C, as shells have it
 SDK_LOG = "temporalio.core"  # what the SDK's Rust core logs
 
 _DEBUG = "standfast.debug"
-_OPTIONS = {  # what errors for users of the library say, as it is called here
+_OPTIONS = {  # words in the library's errors, and the command's words for them
     'if_running="message"': "--say",
     "session_id": "--session",
     "user_id": "--user",
@@ -38,7 +38,7 @@ _OPTIONS = {  # what errors for users of the library say, as it is called here
 
 
 class IncompleteError(click.ClickException):
-    """A run failed that a command has started."""
+    """A run that a command has started failed."""
 
     exit_code = INCOMPLETE
 
@@ -54,7 +54,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
-            raise  # click ends quietly by each, also where `head` has read enough
+            raise  # click ends quietly on each of these, also if `head` has read enough
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             sys.exit(STOPPED)
@@ -90,11 +90,11 @@ def _remember_debug(ctx: click.Context, _parameter: click.Parameter, value: bool
 _OUTPUT = [
     click.option(
         "-o", "--output", "form", type=click.Choice(["text", "json", "jsonl"]), default="text", show_default=True,
-        help="How to write: for people, as one JSON document, or as a line of JSON each.",
+        help="Format: text for people, one JSON document, or one line of JSON per item.",
     ),
     click.option(
         "--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True,
-        help="Colours; auto has none in pipes, or with NO_COLOR.",
+        help="Colours; auto means none in pipes or with NO_COLOR.",
     ),
     click.option(
         "--debug", is_flag=True, expose_value=False, callback=_remember_debug, help="Show the traceback of an error.",
@@ -105,15 +105,17 @@ _SERVER = [
     click.option("-n", "--namespace", help="Namespace.  [env: TEMPORAL_NAMESPACE]"),
     click.option("--profile", help="Profile of Temporal's configuration file.  [env: TEMPORAL_PROFILE]"),
     click.option("--api-key", help="API key; turns TLS on.  [env: TEMPORAL_API_KEY]"),
-    click.option("--tls/--no-tls", default=None, help="Use TLS, or not.  [env: TEMPORAL_TLS]"),
+    click.option("--tls/--no-tls", default=None, help="Use TLS, or do not.  [env: TEMPORAL_TLS]"),
     click.option("--tls-cert-path", type=click.Path(exists=True, dir_okay=False), help="Client certificate."),
-    click.option("--tls-key-path", type=click.Path(exists=True, dir_okay=False), help="Its private key."),
+    click.option(
+        "--tls-key-path", type=click.Path(exists=True, dir_okay=False), help="Private key of the client certificate."
+    ),
     click.option("--tls-ca-path", type=click.Path(exists=True, dir_okay=False), help="CA of the server."),
-    click.option("--tls-server-name", help="Name that the server's certificate has."),
+    click.option("--tls-server-name", help="Name in the server's certificate."),
     click.option(
         "--codec",
         metavar="MODULE:ATTRIBUTE",
-        help="Payload codec of the workers, as for encryption.  [env: STANDFAST_CODEC]",
+        help="Payload codec of the workers, for instance for encryption.  [env: STANDFAST_CODEC]",
     ),
 ]
 _SERVER_NAMES = (
@@ -198,7 +200,7 @@ async def client_of(server: dict[str, Any]) -> "Client":
     if server["api_key"] is not None:
         more["api_key"] = server["api_key"]
     if codec := server["codec"] or os.environ.get("STANDFAST_CODEC"):
-        sys.path.insert(0, os.getcwd())  # where a module of the user's own lies, as for APP
+        sys.path.insert(0, os.getcwd())  # so that modules of the user are found, as for APP
         more["codec"] = codec
     log_as_python_does()
     return await connect(server["address"], namespace=server["namespace"], profile=server["profile"], **more)
@@ -208,7 +210,7 @@ async def client_of(server: dict[str, Any]) -> "Client":
 def log_as_python_does() -> None:
     """Keep the SDK's Rust core from writing to standard output, where a program reads JSON; only workers show its log.
 
-    Of a server that is lost it tells for every call and attempt; here the command that needs the server tells once.
+    It reports a lost server for every call and attempt; here the command that needs the server reports it once.
     """
     from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
 

@@ -1,4 +1,4 @@
-"""`standfast dev`: a Temporal server and a worker of one's own, for as long as one works on it."""
+"""`standfast dev`: runs a Temporal server and a worker for development, until it is stopped."""
 
 import asyncio
 import signal
@@ -18,7 +18,7 @@ from standfast.errors import StandfastError
 from standfast.extras import install
 from standfast.stores.private_files import private
 
-_STANDFAST = (sys.executable, "-P", "-m", "standfast")  # -P: this one, and not what is called so in the current folder
+_STANDFAST = (sys.executable, "-P", "-m", "standfast")  # -P: not a file of that name in the current folder
 DRAIN = 120.0  # seconds for a worker that is told to stop; a tool that takes longer is cut off
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # seconds before a worker that has ended is started again
 HEALTHY = 10.0  # seconds; a worker that has lived so long is not caught in a loop of ending
@@ -31,25 +31,25 @@ HEALTHY = 10.0  # seconds; a worker that has lived so long is not caught in a lo
     type=click.Path(dir_okay=False),
     default="temporal.db",
     show_default=True,
-    help="File that keeps the workflows: they go on when this command is started again.",
+    help="File that keeps the workflows; they continue when this command is started again.",
 )
 @click.option("--port", type=int, default=7233, show_default=True, help="Port of the server; 0 for a free one.")
 @click.option("--ui-port", type=int, default=8233, show_default=True, help="Port of the Web UI; 0 for a free one.")
 @click.option("--web-port", type=int, default=8234, show_default=True, help="Port of the page; 0 for a free one.")
-@click.option("--web/--no-web", default=True, help="Serve the page, too, on which people decide; needs the extra web.")
+@click.option("--web/--no-web", default=True, help="Also serve the page on which people decide; needs standfast[web].")
 @click.option(
     "--log-file",
     type=click.Path(dir_okay=False, writable=True),
-    help="File to which the server's log is appended; it is not kept if left out. The worker's goes to the terminal.",
+    help="File to which the server's log is appended.  [default: none; the worker's log goes to the terminal]",
 )
 @click.option(
     "--worker",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="PATH.py",
-    help="Program that runs the worker. It finds the server by TEMPORAL_ADDRESS, is started again when it ends, and is "
-    "told by SIGTERM to stop.  [default: ./worker.py if there is one]",
+    help="Program that runs the worker. It finds the server by TEMPORAL_ADDRESS, is restarted when it ends, and is "
+    "stopped by SIGTERM.  [default: ./worker.py if there is one]",
 )
-@click.option("--reload/--no-reload", default=True, help="Start the worker anew when a Python file beside it changes.")
+@click.option("--reload/--no-reload", default=True, help="Restart the worker when a Python file beside it changes.")
 def dev(
     app: str | None,
     db_filename: str,
@@ -61,13 +61,11 @@ def dev(
     worker: Path | None,
     reload: bool,
 ) -> None:
-    """Run a Temporal server, its Web UI, the page, and a worker.
+    """Run a Temporal server, its Web UI, the page, and a worker, until Ctrl-C.
 
-    All until Ctrl-C.
-
-    The worker has the agents and pipelines of APP, a file or a module, as `standfast worker` has; or it is a program of
-    your own. Ctrl-C (or SIGTERM) lets the worker finish what it runs, then stops the server; a second one does not
-    wait. Nothing keeps running. What is not done yet goes on at the next start.
+    The worker has the agents and pipelines of APP, a file or a module, as with `standfast worker`; or it is a program
+    of your own. Ctrl-C (or SIGTERM) lets the worker finish what it runs, then stops the server; a second one does not
+    wait. Nothing keeps running. Unfinished work continues at the next start.
     """
     if app is not None and worker is not None:
         raise click.UsageError("Give APP or --worker, not both.")
@@ -82,7 +80,7 @@ def dev(
 
 @contextmanager
 def _alone(db_filename: str) -> Iterator[None]:
-    """Keep two servers from one file: each would miss what the other one writes.
+    """Keep two servers from sharing one file: each would miss what the other one writes.
 
     Raises:
         StandfastError: another server has it.
@@ -102,7 +100,7 @@ def _alone(db_filename: str) -> Iterator[None]:
 
 
 class _Program(NamedTuple):
-    """What runs as the worker: what it is called, the command, and the folder of its files."""
+    """The worker's program: its name, its command, and the folder of its files."""
 
     name: str
     command: tuple[str, ...]
@@ -132,9 +130,7 @@ async def _serve(
             page = _page(app, web_port, server.ui_url, environment)
             async with _served(page, environment, None if worker is None or not reload else worker.folder):
                 if worker is None:
-                    click.echo(
-                        "Worker     none: no APP was given, there is no ./worker.py, and --worker names no other"
-                    )
+                    click.echo("Worker     none: no APP and no --worker was given, and there is no ./worker.py")
                     await gone
                 else:
                     await _keep_running(worker, environment, gone, reload=reload)
@@ -145,7 +141,7 @@ async def _serve(
 def _page(
     app: str | None, port: int | None, temporal_ui: str | None, environment: dict[str, str]
 ) -> tuple[str, ...] | None:
-    """Return the command that serves the page, if it can be."""
+    """Return the command that serves the page, if the page can be served."""
     if port is None:
         return None
     if find_spec("starlette") is None:
@@ -160,10 +156,10 @@ def _page(
 async def _served(
     page: tuple[str, ...] | None, environment: dict[str, str], folder: Path | None
 ) -> AsyncIterator[None]:
-    """Serve the page beside all else, which goes on if that cannot be; anew when the files of a folder change."""
+    """Serve the page; the rest continues if that fails. Restart it when the files of a folder change."""
 
     async def serve(words: tuple[str, ...]) -> None:
-        # Whoever has a form open can send it to the next process, too.
+        # So that a form that is open can be sent to the next process, too.
         secret = {"STANDFAST_SECRET": token_urlsafe(32)} | environment
         while True:
             async with child(*words, environment=secret):
@@ -179,7 +175,7 @@ async def _served(
 
 
 def _tell_stopping() -> None:
-    click.echo("Stopping; a second Ctrl-C does not wait for what the worker runs.")
+    click.echo("Stopping; press Ctrl-C again to stop without waiting for what the worker runs.")
 
 
 async def _keep_running(
@@ -201,7 +197,7 @@ async def _keep_running(
                 is_changed = changed.done()
                 if is_changed:
                     changed.result()
-                    click.echo("Worker     its files have changed: it is started anew when what runs is done")
+                    click.echo("Worker     its files have changed: it restarts when what runs is done")
             if time.monotonic() - begun >= HEALTHY or is_changed:
                 delay = FIRST_DELAY
             if is_changed:
@@ -230,7 +226,7 @@ def _how(code: int) -> str:
 
 
 async def _watch(address: str) -> None:
-    """Wait for the server's end, which nobody wants.
+    """Wait until the server ends, which is an error.
 
     Raises:
         StandfastError: nobody listens there any more.
@@ -241,7 +237,7 @@ async def _watch(address: str) -> None:
             _, writer = await asyncio.open_connection(host, int(port))
         except ConnectionRefusedError as error:
             raise StandfastError(
-                "The Temporal server has ended. What it kept goes on when you start this again"
+                "The Temporal server has ended. What it kept continues when you start this again"
             ) from error
         writer.close()
         await asyncio.sleep(1)

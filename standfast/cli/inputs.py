@@ -1,4 +1,4 @@
-"""What people give: texts, JSON and images, as arguments, in files or on standard input."""
+"""Reads what people pass in: texts, JSON and images, as arguments, in files or on standard input."""
 
 import getpass
 import json
@@ -12,7 +12,7 @@ from standfast.messages import Image
 
 
 def who(by: str | None) -> str:
-    """Return who somebody is who gives a command: what they say, else the login name."""
+    """Return the name of the person who gives a command: the one they give, else the login name."""
     return by or os.environ.get("STANDFAST_USER") or getpass.getuser()
 
 
@@ -45,7 +45,7 @@ def image_of(given: str) -> Image:
 
 
 def read_json_option(name: str, given: str) -> Any:
-    """Read an option's JSON: itself, of a file (@FILE), or of standard input (-)."""
+    """Read an option's JSON: the text itself, a file (@FILE), or standard input (-)."""
     text = Path(given[1:]).read_text() if given.startswith("@") else _raw(given)
     try:
         return json.loads(text)

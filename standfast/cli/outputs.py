@@ -1,4 +1,4 @@
-"""What commands write: a text for people, or JSON for programs; never what a terminal would take for a command."""
+"""Writes text for people or JSON for programs, without anything that a terminal would take for a command."""
 
 import json
 import signal
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 Form = Literal["text", "json", "jsonl"]
 Row = Mapping[str, Any]
 
-_WIDE = 10_000  # columns where nobody looks: lines of a table are not broken
-_FOLDED = 12  # columns in which a longer text is still read when it is folded
+_WIDE = 10_000  # columns if nobody is watching: lines of a table are not broken
+_FOLDED = 12  # columns in which a longer text can still be read when it is folded
 _IDS = ("RUN", "NAME", "SESSION")  # columns that are copied into other commands
 
 
@@ -37,7 +37,7 @@ class Output:
 
     Args:
         form: "json" is one document, "jsonl" one line for each thing.
-        color: None where the terminal decides.
+        color: None lets the terminal decide.
     """
 
     form: Form = "text"
@@ -53,7 +53,7 @@ class Output:
 
     @cached_property
     def errors(self) -> "Console":
-        """Where progress and remarks go, so that they do not get into a pipe."""
+        """The console for progress and remarks, which must not get into a pipe."""
         return self._console(stderr=True)
 
     def _console(self, *, stderr: bool) -> "Console":
@@ -85,7 +85,7 @@ class Output:
             self._table(found, columns)
 
     def _table(self, rows: Sequence[Row], columns: Mapping[str, Callable[[Row], Any]]) -> None:
-        """Write a table in which ids stay whole: where there is no room, other columns fold, then go, from the end."""
+        """Write a table in which ids stay whole: in narrow terminals other columns fold or disappear, from the end."""
         from rich.table import Table
         from rich.text import Text
 
@@ -110,7 +110,7 @@ class Output:
         click.echo("\n".join(line.rstrip() for line in written.get().splitlines()))
 
     def item(self, item: Row, text: Callable[[], None]) -> None:
-        """Write one thing: by `text` for people, else as it is."""
+        """Write one item: with `text` for people, else as it is."""
         if self.is_text:
             text()
         else:
@@ -128,7 +128,7 @@ class Output:
                 self.line(f"{name:<{width}}  {shown(value)}")
 
     def note(self, text: str) -> None:
-        """Say something beside the output."""
+        """Write a remark, apart from the output."""
         self.errors.print(shown(text), style="dim", soft_wrap=True)
 
 
@@ -137,14 +137,14 @@ def _table_width(columns: Mapping[str, int]) -> int:
 
 
 def _json(value: Any, indent: int | None = None) -> str:
-    """Return JSON that may be read in a terminal, too; what programs read from it is the value."""
+    """Return JSON that is also safe in a terminal, and from which programs read the same value."""
     return visible_json(value, indent=indent, default=str)
 
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Let Ctrl-C end a prompt at once, where asyncio would only remember it."""
-    if threading.current_thread() is not threading.main_thread():  # signals are not for it
+    """Let Ctrl-C end a prompt at once; asyncio would only note it."""
+    if threading.current_thread() is not threading.main_thread():  # signals cannot be set there
         yield
         return
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

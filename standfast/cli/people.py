@@ -1,4 +1,4 @@
-"""Commands of people: what waits for them, and what they say to it. Each says whether it counts."""
+"""Commands for people: show what waits for them, and send what they decide. Each says whether it counts."""
 
 import sys
 from functools import partial
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
     from standfast.temporal import StandfastClient
 
-DIGEST = click.option("--digest", help="Of what was looked at, as `pending` shows it: refused if it has changed since.")
-COMMENT = click.option("--comment", help="Why; it stands in the audit trail, and the model reads that of a rejection.")
+DIGEST = click.option(
+    "--digest", help="Digest of what was looked at, as `pending` shows it; refused if it has changed."
+)
+COMMENT = click.option("--comment", help="The reason, for the audit trail; the model reads that of a rejection.")
 
 
 def _people(client: "Client") -> "StandfastClient":
@@ -33,11 +35,11 @@ def _people(client: "Client") -> "StandfastClient":
 
 @click.command()
 @click.argument("run", required=False)
-@click.option("--full", is_flag=True, help="Read all of large arguments from the store.")
+@click.option("--full", is_flag=True, help="Read large arguments whole from the store.")
 @STORED
 @on_temporal
 async def pending(client: "Client", output: Output, run: str | None, full: bool, store: str) -> None:
-    """Show what waits for people, of one RUN or of all."""
+    """Show what waits for people, for one RUN or for all."""
     people = _people(client)
     if run is None:
         items = await people.waiting()
@@ -56,11 +58,11 @@ async def pending(client: "Client", output: Output, run: str | None, full: bool,
                 "SINCE": lambda item: ago(item.get("since")),
                 "UNTIL": lambda item: ago(item.get("deadline")),
             },
-            nothing="Nothing waits.",
+            nothing="Nothing is waiting.",
         )
         return
     if not items:
-        output.note("Nothing waits.")
+        output.note("Nothing is waiting.")
     for item in items:
         write_waiting(output, item)
 
@@ -73,9 +75,7 @@ async def pending(client: "Client", output: Output, run: str | None, full: bool,
 @click.argument("gate", required=False)
 @BY
 @COMMENT
-@click.option(
-    "--edit", metavar="JSON", help="Approve this in place of what is shown: all arguments anew; @FILE reads a file."
-)
+@click.option("--edit", metavar="JSON", help="Approve these arguments instead, given in full; @FILE reads a file.")
 @DIGEST
 @click.option("-y", "--yes", is_flag=True, help="Do not ask in the terminal.")
 @STORED
@@ -90,13 +90,13 @@ async def approve(
     store: str,
     **given: Any,
 ) -> None:
-    """Approve at a gate of a run.
+    """Approve at a gate of a run, after showing what is approved.
 
-    What is approved is shown in the terminal, arguments over 16 KB from the store, and asked about. Where nobody can be
-    asked, in a script, a pipe or with -o json, --digest says what was looked at, or --yes that nobody needs to look;
-    arguments over 16 KB are then approved by their --digest alone.
+    The terminal shows what would be approved (with arguments over 16 KB from the store) and asks. In a script, in a
+    pipe or with -o json nobody can be asked: --digest then says what was looked at, or --yes that nobody needs to
+    look. Arguments over 16 KB then need their --digest.
 
-    GATE is the path of a step, or the id of a tool call, as `pending` shows it; it may be left out if only one waits.
+    GATE is the path of a step or the id of a tool call, as `pending` shows it. It may be omitted if only one waits.
     """
     item = await _gate(client, run, gate)
     changed = None if edit is None else read_json_option("--edit", edit)
@@ -105,7 +105,7 @@ async def approve(
         if _is_cut(item):
             raise InputError(
                 f"Call {item['name']} has {item['size']:,} bytes of arguments, which nobody has seen here: look at "
-                "them with `standfast pending --full -o json`, and give the digest that stands beside them as --digest"
+                "them with `standfast pending --full -o json`, and give the digest shown there as --digest"
             )
         if not yes:
             raise InputError(
@@ -117,7 +117,7 @@ async def approve(
             item = await _whole(item, store)
         write_waiting(output, {**item, "workflow_id": run})
         if changed is not None:
-            output.line(f"  In its place: {edit}")
+            output.line(f"  Instead: {edit}")
         with stoppable():
             click.confirm("Approve?", abort=True)
     given["digest"] = given["digest"] or item.get("digest")  # of what was shown here
@@ -134,7 +134,7 @@ async def approve(
 async def reject(client: "Client", output: Output, run: str, gate: str | None, **given: Any) -> None:
     """Reject at a gate of a run.
 
-    GATE is the path of a step, or the id of a tool call, as `pending` shows it; it may be left out if only one waits.
+    GATE is the path of a step or the id of a tool call, as `pending` shows it. It may be omitted if only one waits.
     """
     item = await _gate(client, run, gate)
     given["digest"] = given["digest"] or item.get("digest")
@@ -142,7 +142,7 @@ async def reject(client: "Client", output: Output, run: str, gate: str | None, *
 
 
 async def _whole(item: dict[str, Any], path: str) -> dict[str, Any]:
-    """Return what waits with all arguments, which the store has where they are large."""
+    """Return an item with all its arguments; large ones are in the store."""
     if not _is_cut(item):
         return item
     from standfast.temporal.client.asked import load_arguments
@@ -162,9 +162,9 @@ async def _gate(client: "Client", run: str, gate: str | None) -> dict[str, Any]:
         return named[0]
     names = ", ".join(item["name"] for item in waits)
     if gate is not None:
-        raise InputError(f"Run {run} waits for no approval {gate!r}; open: {names or 'none'}")
+        raise InputError(f"Run {run} does not wait for an approval {gate!r}; open: {names or 'none'}")
     raise InputError(f"Run {run} waits for {len(waits)} approvals; name one of {names}" if waits else
-                     f"Run {run} waits for no approval")  # fmt: skip
+                     f"Run {run} does not wait for an approval")  # fmt: skip
 
 
 async def _decide(
@@ -185,7 +185,7 @@ async def _decide(
 @click.command()
 @RUN
 @click.argument("text", required=False)
-@click.option("--call", help="Id of the call that asks; the first open question if left out.")
+@click.option("--call", help="Id of the call that asks.  [default: the first open question]")
 @BY
 @AUDITED
 @on_temporal
@@ -194,12 +194,12 @@ async def answer(
 ) -> None:
     """Answer a question of a run.
 
-    Without TEXT it is asked for in the terminal; - reads standard input.
+    Without TEXT the terminal asks for it; - reads standard input.
     """
     if text is None:
         asked = [item for item in await _people(client).pending(run) if item["kind"] in ("question", "unknown")]
         if not asked:
-            raise InputError(f"Run {run} asks nothing")
+            raise InputError(f"Run {run} has no open question")
         output.note(next((item["message"] for item in asked if item["name"] == call), asked[0]["message"]))
         with stoppable():
             text = click.prompt("Answer", err=True)
@@ -212,7 +212,7 @@ async def answer(
 @click.command()
 @RUN
 @click.argument("text")
-@click.option("--image", "images", multiple=True, metavar="URL|FILE", help="An image beside it; may be repeated.")
+@click.option("--image", "images", multiple=True, metavar="URL|FILE", help="An image to go with it; may be repeated.")
 @BY
 @AUDITED
 @on_temporal
@@ -246,11 +246,11 @@ def _check_resolve(*, happened: str | None, not_happened: bool, leave: bool, **_
 
 @click.command()
 @RUN
-@click.option("--abort", is_flag=True, help="Let the run give up, in place of trying again.")
-@click.option("--skip", is_flag=True, help="Go on without a call or step that no worker has; needs --reason.")
-@click.option("--name", help="Of what waits, as `pending` shows it.")
-@click.option("--model", help="Go on with this model.")
-@click.option("--reason", help="Why; the model reads that of a skip.")
+@click.option("--abort", is_flag=True, help="Let the run give up instead of trying again.")
+@click.option("--skip", is_flag=True, help="Continue without a call or step that no worker has; needs --reason.")
+@click.option("--name", help="Name of the pause, as `pending` shows it.  [default: all]")
+@click.option("--model", help="Continue with this model.")
+@click.option("--reason", help="The reason; the model reads that of a skip.")
 @BY
 @AUDITED
 @partial(on_temporal, check=_check_resume)
@@ -266,7 +266,7 @@ async def resume(
     by: str | None,
     store: str | None,
 ) -> None:
-    """Let a paused run try again, or give up; or go on without what no worker has."""
+    """Let a paused run try again, give up, or continue without what no worker has."""
     action: Literal["retry", "abort", "skip"] = "skip" if skip else "abort" if abort else "retry"
     await _people(client).resume(run, action, name=name, model=model, by=who(by), reason=reason)
     output.item({"workflow_id": run, "action": action}, lambda: output.line(f"{run}: {action}"))
@@ -278,9 +278,9 @@ async def resume(
 @RUN
 @click.argument("call")
 @click.option("--happened", metavar="JSON", help="It happened, with this result (null if it has none).")
-@click.option("--not-happened", is_flag=True, help="It did not, and is run.")
-@click.option("--leave", is_flag=True, help="Nobody knows: the model is told so.")
-@click.option("--reason", help="How it is known.")
+@click.option("--not-happened", is_flag=True, help="It did not happen: run it.")
+@click.option("--leave", is_flag=True, help="Nobody knows; the model is told so.")
+@click.option("--reason", help="How this is known.")
 @BY
 @AUDITED
 @partial(on_temporal, check=_check_resolve)
@@ -296,7 +296,7 @@ async def resolve(
     by: str | None,
     store: str | None,
 ) -> None:
-    """Say what became of a call of unknown outcome.
+    """Settle a call whose outcome is unknown.
 
     CALL is its id, as `pending` shows it.
     """
@@ -317,15 +317,15 @@ async def resolve(
 @click.command("export")
 @RUN
 @click.option(
-    "-f", "--file", type=click.Path(dir_okay=False, path_type=Path), help="Where to; standard output if left out."
+    "-f", "--file", type=click.Path(dir_okay=False, path_type=Path), help="File to write.  [default: standard output]"
 )
 @on_temporal
 async def export_run(client: "Client", output: Output, run: str, file: Path | None) -> None:
     """Write a run as a checkpoint, plain JSON.
 
-    `import` or `run(checkpoint=…)` goes on from it. With the same store that is in the same session, once this run has
-    ended. Elsewhere cancel this run first: two would do later things twice. A run that calls a tool is exported when
-    that is done.
+    `import` or `run(checkpoint=…)` continues from it: in the same session if the store has it, once this run has ended.
+    With another store cancel this run first, or both will do what comes next. A run that is calling a tool is exported
+    when the call is done.
     """
     text = (await _people(client).export(run)).model_dump_json(indent=2)
     if file is None:
@@ -339,9 +339,9 @@ async def export_run(client: "Client", output: Output, run: str, file: Path | No
 @click.command("import")
 @click.argument("agent")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("-s", "--session", help="The session; that of the exported run if left out, or a new one.")
-@click.option("--user", help="Whose it is.  [env: STANDFAST_USER; else the login name]")
-@click.option("--tenant", help="For whom.")
+@click.option("-s", "--session", help="Session to continue.  [default: that of the exported run, or a new one]")
+@click.option("--user", help="User to whom it belongs.  [env: STANDFAST_USER; else the login name]")
+@click.option("--tenant", help="Tenant to whom it belongs.")
 @click.option("--task-queue", default="standfast", show_default=True, help="Queue of the workers.")
 @on_temporal
 async def import_run(
@@ -354,9 +354,9 @@ async def import_run(
     tenant: str | None,
     task_queue: str,
 ) -> None:
-    """Start a run that goes on from a checkpoint.
+    """Start a run that continues from a checkpoint.
 
-    FILE has what `export` wrote; - is standard input.
+    FILE is what `export` wrote; - reads standard input.
     """
     from standfast.temporal import start_agent
 

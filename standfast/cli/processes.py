@@ -1,4 +1,4 @@
-"""Processes that are started here and never outlive us: they are told to end, and killed if that does not help.
+"""Starts processes that do not outlive this one: they are told to end, and killed if that does not help.
 
 On Linux they are also killed when we are, however that happens. Elsewhere they outlive a parent that is killed.
 """
@@ -15,7 +15,7 @@ Process = asyncio.subprocess.Process
 
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-# A process asks for its own death with its parent (1 is PR_SET_PDEATHSIG, 9 SIGKILL), then becomes the command. A
+# A process asks to be killed when its parent dies (1 is PR_SET_PDEATHSIG, 9 SIGKILL), then becomes the command. A
 # `preexec_fn` would run Python in a fork of a process with threads, which may lock up and warns from 3.12 on.
 _DIE_WITH_PARENT = """
 import ctypes, os, sys
@@ -38,8 +38,8 @@ async def child(
     A Ctrl-C in the terminal does not reach it, so that what runs inside the block decides what ends first.
 
     Args:
-        output: takes what the command writes; where our own goes if None.
-        patience: seconds that it has to end after it was told to. A cancel meanwhile kills it.
+        output: takes what the command writes; our own output if None.
+        patience: seconds that it has to end after it was told to. A cancel during that time kills it.
     """
     words = [os.fspath(word) for word in command]
     if sys.platform == "linux":
@@ -67,14 +67,14 @@ async def _end(process: Process, patience: float) -> None:
     finally:  # also if this is cancelled
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # with processes of its own, which it could not end any more
+                os.killpg(process.pid, signal.SIGKILL)  # with its own processes, which it could not end any more
             await process.wait()
 
 
 async def until_stopped(work: Coroutine[Any, Any, Any], on_stop: Callable[[], object] = lambda: None) -> bool:
     """Do `work` until it ends or somebody stops this process by Ctrl-C, SIGTERM or SIGHUP; True if it was stopped.
 
-    The work is cancelled, and cancelled again by each further signal: what ends politely at the first one can end at
+    The work is cancelled, and cancelled again by each further signal: it may end in order at the first one, and at
     once at the second.
 
     Args:
@@ -87,7 +87,7 @@ async def until_stopped(work: Coroutine[Any, Any, Any], on_stop: Callable[[], ob
         running.cancel()
         if not told:
             told = True
-            on_stop()  # last: it may fail, where a terminal was closed
+            on_stop()  # last, since it may fail if a terminal was closed
 
     for name in _STOPS:
         loop.add_signal_handler(name, stop)
@@ -103,7 +103,7 @@ async def until_stopped(work: Coroutine[Any, Any, Any], on_stop: Callable[[], ob
 
 
 def local_environment(address: str, namespace: str) -> dict[str, str]:
-    """Return our environment for a process that is to find this server, and no other.
+    """Return our environment for a process that must find this server and no other.
 
     An API key or TLS for a server elsewhere, in the environment or in a profile, would keep it from this one.
     """

@@ -1,4 +1,4 @@
-"""The group of all commands, and what completes them in a shell."""
+"""The group of all commands, and their completion in a shell."""
 
 import click
 from click.shell_completion import get_completion_class

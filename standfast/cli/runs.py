@@ -1,4 +1,4 @@
-"""Commands about runs: start, look, wait, end."""
+"""Commands about runs: start, show, wait, end."""
 
 import json
 import shlex
@@ -44,17 +44,17 @@ def _check_start(*, message: str | None, given: str | None, **options: Any) -> N
     "-i", "--input", "given", metavar="JSON", help="Input of a pipeline; @FILE reads a file, - standard input."
 )
 @click.option(
-    "--image", "images", multiple=True, metavar="URL|FILE", help="An image beside the message; may be repeated."
+    "--image", "images", multiple=True, metavar="URL|FILE", help="An image to go with the message; may be repeated."
 )
-@click.option("-s", "--session", help="The conversation to begin or to go on with; a new one if left out.")
-@click.option("--run-key", help="Names a pipeline's run, as a session an agent's.")
+@click.option("-s", "--session", help="Conversation to begin or to continue.  [default: a new one]")
+@click.option("--run-key", help="Name of a pipeline's run, like the session of an agent's.")
 @click.option("--restart-of", metavar="RUN_KEY", help="An earlier run of the pipeline, whose results are used again.")
-@click.option("--restart-from", metavar="STEP", help="The step at which it begins then.")
+@click.option("--restart-from", metavar="STEP", help="The step at which it then begins.")
 @click.option("--user", help="Who says it.  [env: STANDFAST_USER; else the login name]")
-@click.option("--tenant", help="For whom.")
-@click.option("--max-iterations", type=click.IntRange(min=1), help="Model calls, in place of the agent's own limit.")
+@click.option("--tenant", help="Tenant to whom it belongs.")
+@click.option("--max-iterations", type=click.IntRange(min=1), help="Limit of model calls, instead of the agent's own.")
 @click.option("--task-queue", default="standfast", show_default=True, help="Queue of the workers.")
-@click.option("--say", is_flag=True, help="Say the message to the session's run, if one is in flight.")
+@click.option("--say", is_flag=True, help="Send the message to the session's run, if one is in flight.")
 @click.option("-w", "--wait", is_flag=True, help="Wait for the end, and show the result.")
 @AUDITED
 @partial(on_temporal, check=_check_start)
@@ -128,35 +128,35 @@ async def _start_pipeline(client: "Client", name: str, given: str, options: dict
 
 
 async def tell_if_failed(client: "Client", output: Output, run: str) -> None:
-    """Look how a run begins that was just started: it may fail at once, as with an input that it refuses.
+    """Check how a run that was just started begins: it may fail at once, for instance if it refuses its input.
 
     Raises:
-        IncompleteError: it did; for programs, what is known of it is written before.
+        IncompleteError: it failed; what is known about it was written first, for programs.
     """
     from temporalio.service import RPCError
 
     from standfast.temporal.client.runs import failed_at_once
 
     try:
-        with suppress(RPCError):  # it was started, whatever cannot be seen of it
+        with suppress(RPCError):  # it was started, even if it cannot be looked at
             if (seen := await failed_at_once(client, run)) is not None:
                 output.item(seen, lambda: None)
                 raise IncompleteError(shown(f"Run {run} failed at once: {seen.get('error')}"))
     except TimeoutError:
-        output.note("No worker has begun it yet: is there one on its queue? `standfast doctor` tells.")
+        output.note("No worker has begun it yet. Is there one on its queue? Ask `standfast doctor`.")
 
 
 # --- looking ---
 
 
 @click.command("ls")
-@click.option("--status", help="running, waiting, paused, or how runs ended, such as complete.")
+@click.option("--status", help="running, waiting, paused, or the way runs ended, such as complete.")
 @click.option("--waiting", is_flag=True, help="Runs that wait for a person or a worker.")
 @click.option("-t", "--type", "kind", help="Name of an agent or a pipeline.")
 @click.option("-s", "--session", help="Runs of a session.")
 @click.option("--tenant", help="Runs for a tenant.")
 @click.option("--query", help="Further conditions in Temporal's list filter language.")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Show at most this many.")
 @on_temporal
 async def list_runs(client: "Client", output: Output, limit: int, **wanted: Any) -> None:
     """List runs, the latest first."""
@@ -180,14 +180,16 @@ async def list_runs(client: "Client", output: Output, limit: int, **wanted: Any)
 @click.command()
 @RUN
 @click.option("--messages", type=click.IntRange(min=0), is_flag=False, flag_value=0, metavar="[N]",
-              help="With what was said in its session, from the store: the last N messages, or all.")  # fmt: skip
+              help="Also show the messages of its session, from the store: the last N, or all.")  # fmt: skip
 @click.option(
-    "--audit", is_flag=True, help="With who decided, answered, said, resumed, cancelled, started, from the store."
+    "--audit",
+    is_flag=True,
+    help="Also show who started, said, answered, decided, resumed and cancelled, from the store.",
 )
 @STORED
 @on_temporal
 async def show(client: "Client", output: Output, run: str, messages: int | None, audit: bool, store: str) -> None:
-    """Show how far a run is, or what it came to."""
+    """Show how far a run is, or its result."""
     from standfast.temporal.client.runs import looked_at
 
     seen = await looked_at(client, run)
@@ -197,7 +199,7 @@ async def show(client: "Client", output: Output, run: str, messages: int | None,
         output.item(seen, lambda: _write(output, seen))
         return
     if "session_id" not in seen:
-        raise InputError(f"Run {run} has no session of its own; the agents that it runs have")
+        raise InputError(f"Run {run} has no session of its own; the agents that it runs have theirs")
     said = (await transcript(store, seen["session_id"], seen.get("tenant_id")))[1][-messages:]  # -0 leaves all
 
     def write() -> None:
@@ -245,7 +247,7 @@ async def _until_ended(client: "Client", output: Output, run: str) -> None:
 
 
 class progress:  # noqa: N801  # reads as a verb where it is used
-    """Shows what a run does: on one line that changes, or as lines where nobody looks."""
+    """Shows what a run does: on one changing line in a terminal, else as lines."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -290,7 +292,7 @@ def _retried(item: dict[str, Any]) -> str:
 
 
 def _running(state: dict[str, Any]) -> str:
-    """Return what runs now: of an agent its tools, of a pipeline its steps."""
+    """Return what runs now: the tools of an agent, or the steps of a pipeline."""
     return ", ".join(one if isinstance(one, str) else str(one["tool"]) for one in state.get("running", ()))
 
 
@@ -349,7 +351,7 @@ _HOW = {
 
 
 def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True) -> None:
-    """Write what waits: all that is decided on, who may, until when, and how."""
+    """Write an item that waits: everything that is decided on, who may decide, until when, and how."""
     name = f" {item['name']}" if item["name"] else ""
     given = item.get("approved_by") or ()
     of = f"{len(given)} of {item['quorum']}" if "quorum" in item else ""
@@ -376,14 +378,14 @@ def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True) -> 
 
 @click.command()
 @RUN
-@click.option("-w", "--wait", is_flag=True, help="Wait until it has ended.")
+@click.option("-w", "--wait", is_flag=True, help="Wait until the run has ended.")
 @BY
 @AUDITED
 @on_temporal
 async def cancel(client: "Client", output: Output, run: str, wait: bool, by: str | None, store: str | None) -> None:
     """Cancel a run.
 
-    What has finished is kept, what runs is told, and nothing more begins.
+    What has finished is kept, running calls are told to stop, and nothing new begins.
     """
     from standfast.temporal.client.runs import cancel_run, watched
 

@@ -22,10 +22,10 @@ STORED = click.option("--store", metavar="FILE", envvar="STANDFAST_STORE", defau
 @click.command()
 @click.argument("session", required=False)
 @STORED
-@click.option("--agent", help="Those of an agent.")
-@click.option("--user", help="Those of a user.")
-@click.option("--tenant", help="Those of a tenant; each has sessions of its own.")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
+@click.option("--agent", help="Sessions of an agent.")
+@click.option("--user", help="Sessions of a user.")
+@click.option("--tenant", help="Sessions of a tenant; each tenant has its own.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Show at most this many.")
 @with_output
 def sessions(output: Output, session: str | None, store: str, tenant: str | None, **wanted: Any) -> None:
     """List sessions in a store, or show the messages of one."""
@@ -96,12 +96,12 @@ _ANOTHER = "--store or STANDFAST_STORE names another"
 
 
 def opened(path: str) -> SQLiteStore:
-    """Open a store that is there.
+    """Open an existing store.
 
     Raises:
         InputError: there is none.
     """
-    if not Path(path).is_file():  # it would be made
+    if not Path(path).is_file():  # opening it would create it
         raise InputError(f"There is no store {path!r}; {_ANOTHER}")
     return sqlite_store(path)
 
@@ -110,7 +110,7 @@ _STYLES = {"user": "bold", "tool": "dim", "assistant": None, "system": "dim"}
 
 
 def write_message(output: Output, message: Message) -> None:
-    """Write a message for people: who, what, and what was called."""
+    """Write a message for people: its author, its text, and its calls."""
     who = message.tool_name or "tool" if message.role == "tool" else message.role
     lines = [message.content] if message.content else []
     lines += [f"[image {image.address[:60]}]" for image in message.images or ()]
@@ -125,6 +125,6 @@ def _arguments(arguments: dict[str, Any] | str) -> str:
 
 
 def used(usage: Usage) -> str:
-    """Say what was used, and what it cost."""
+    """Return the usage and its cost in words."""
     cost = "" if usage.cost is None else f", {usage.cost:.4f} US dollars"
     return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out{cost}"

@@ -1,4 +1,4 @@
-"""`standfast web`: the page on which people decide, answer, and look after runs."""
+"""`standfast web`: serves the page on which people decide, answer, and look after runs."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def _check(*, people: str | None, proxy_header: str | None, proxies: tuple[str, ...], **_: Any) -> None:
     if proxy_header is not None and people is None:
-        raise click.UsageError("--proxy-header needs --people: it says who they are, not what they may do.")
+        raise click.UsageError("--proxy-header needs --people: the header says who they are, not what they may do.")
     if proxy_header is not None and not proxies:
         raise click.UsageError("--proxy-header needs --proxy-from: from anywhere else, anybody could send the header.")
 
@@ -41,36 +41,40 @@ def _new_token(ctx: click.Context, _parameter: click.Parameter, value: bool) -> 
         from standfast.web.access import token_digest
 
         token = token_urlsafe(24)
-        click.echo(f"{token}\n\nThat is shown once: give it to whom it is for. In FILE.toml:\n")
+        click.echo(f"{token}\n\nThis is shown once: give it to the person it is for. In FILE.toml:\n")
         click.echo(f'token = "{token_digest(token)}"')
         ctx.exit()
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; elsewhere only with --people.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; one that is not local needs --people."
+)
 @click.option("--port", type=int, default=8234, show_default=True, help="Port; 0 for a free one.")
-@click.option("--name", "names", multiple=True, help="Name under which people ask for it; may be repeated.")
-@click.option("--people", type=click.Path(exists=True, dir_okay=False), metavar="FILE.toml", help="Who may use it.")
-@click.option("--proxy-header", metavar="HEADER", help="Header in which a proxy says who it is, once it has signed in.")
+@click.option("--name", "names", multiple=True, help="Host name of the page; may be repeated.")
+@click.option(
+    "--people", type=click.Path(exists=True, dir_okay=False), metavar="FILE.toml", help="People who may use the page."
+)
+@click.option("--proxy-header", metavar="HEADER", help="Header in which a proxy names the person who has signed in.")
 @click.option(
     "--proxy-from",
     "proxies",
     multiple=True,
     metavar="ADDRESS|unix:PATH",
-    help="Address of that proxy, or a socket to listen at for it alone; may be repeated.",
+    help="Address of that proxy, or a socket for it alone; may be repeated.",
 )
-@click.option("--https", is_flag=True, help="People use https, which a proxy ends: cookies are for that alone.")
+@click.option("--https", is_flag=True, help="People use https, which ends at a proxy; cookies are for https alone.")
 @click.option(
     "--new-token",
     is_flag=True,
     is_eager=True,
     expose_value=False,
     callback=_new_token,
-    help="Make a token for a person, and what stands for it in FILE.toml.",
+    help="Make a token for a person, and its line in FILE.toml.",
 )
-@click.option("--temporal-ui", metavar="URL", help="Address of Temporal Web, for links.")
+@click.option("--temporal-ui", metavar="URL", help="Address of Temporal Web, for links to it.")
 @click.option("--app", metavar="APP", help="File or module whose agents and pipelines can be started from the page.")
-@click.option("--task-queue", default="standfast", show_default=True, help="Queue of the workers that have them.")
+@click.option("--task-queue", default="standfast", show_default=True, help="Queue of the workers that have these.")
 @STORE
 @partial(on_temporal, check=_check)
 async def web(
@@ -88,18 +92,18 @@ async def web(
     task_queue: str,
     store: str | None,
 ) -> None:
-    """Serve the page: what waits for people, runs, decisions; with --app also what can be started.
+    """Serve the page: what waits for people, runs, decisions; with --app also forms to start runs.
 
-    On this machine whoever sits at it may do everything, by their login name. Elsewhere people sign in, or a proxy says
-    who they are; FILE.toml says what they may do:
+    On this machine you may do everything, under your login name. Elsewhere people sign in, or a proxy says who they
+    are; FILE.toml says what they may do:
 
     \b
     [people.ada]
     role = "approver"            # or "viewer", "operator"
     token = "sha256:…"           # --new-token makes both
 
-    STANDFAST_SECRET signs cookies; without it everybody signs in again after a restart. STANDFAST_LINK_SECRET is that
-    of workers that send approval links.
+    STANDFAST_SECRET signs cookies; without it everybody signs in again after a restart. STANDFAST_LINK_SECRET is
+    the secret of the workers that send approval links.
     """
     try:
         from standfast.web import Person, create_app
@@ -141,7 +145,7 @@ async def web(
 
 
 def _loaded(output: Output, app: str | None, store: str | None) -> Application:
-    """Return what can be started, and the store; a file that is broken keeps nobody from deciding."""
+    """Return what can be started, and the store; a broken file does not keep people from deciding."""
     if app is not None:
         try:
             return load_application(app, store)
@@ -150,7 +154,9 @@ def _loaded(output: Output, app: str | None, store: str | None) -> Application:
             output.note(f"{app} cannot be loaded, so nothing can be started from the page: {why}")
     path = store or ("standfast.db" if Path("standfast.db").is_file() else None)
     if path is None:
-        output.note("No store: --store FILE shows transcripts, decisions and pictures, and keeps who has signed out.")
+        output.note(
+            "No store: --store FILE adds transcripts, decisions and pictures, and remembers who has signed out."
+        )
     return Application(store=None if path is None else sqlite_store(path))
 
 
@@ -158,15 +164,15 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        raise InputError(f"Nothing can listen at {host}:{port}: {error.strerror or error}") from error
+        raise InputError(f"Cannot listen on {host}:{port}: {error.strerror or error}") from error
 
 
 @contextmanager
 def _at_socket(path: str) -> Iterator[socket.socket]:
-    """Listen at a socket of the file system, which its owner and group may use; it goes when we do."""
+    """Listen at a socket of the file system for its owner and group, and remove it at the end."""
     with suppress(ConnectionRefusedError, FileNotFoundError), socket.socket(socket.AF_UNIX) as other:
         other.connect(path)
-        raise InputError(f"Somebody listens at {path} already")
+        raise InputError(f"Another process already listens on {path}")
     with suppress(FileNotFoundError):  # of a process that was killed
         os.unlink(path)
     with socket.socket(socket.AF_UNIX) as listener:

@@ -1,4 +1,4 @@
-"""`standfast worker`: a worker of the agents and pipelines of a file."""
+"""`standfast worker`: runs a worker of the agents and pipelines of a file."""
 
 import asyncio
 import logging
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 STORE = click.option(
     "--store", metavar="FILE", envvar="STANDFAST_STORE",
-    help="SQLite store of sessions; else the application's own `store`, or standfast.db.  [env: STANDFAST_STORE]",
+    help="SQLite store of sessions.  [env: STANDFAST_STORE; else the application's own `store`, or standfast.db]",
 )  # fmt: skip
 _STOPS = "temporalio.worker._worker"  # the log in which the SDK says that a worker stops
 
 
 class _Safe(logging.Formatter):
-    """Writes one line for a message, whatever models and servers have put into it."""
+    """Writes each message on one line, whatever models and servers have put into it."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # so it is called
         record.message = shown(record.message.replace("\n", "\\n"))
@@ -33,7 +33,7 @@ class _Safe(logging.Formatter):
 
 
 def log_safely(which: logging.Filter) -> None:
-    """Let this process write its log to standard error, as far as a filter lets it."""
+    """Let this process write its log to standard error, as far as a filter allows."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Safe("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handler.addFilter(which)
@@ -41,7 +41,7 @@ def log_safely(which: logging.Filter) -> None:
 
 
 class _OfTheSDK(logging.Filter):
-    """Says once a minute that the server does not answer, where the SDK does for each poller and attempt.
+    """Reports once a minute that the server does not answer; the SDK does so for each poller and attempt.
 
     What the SDK says when a worker stops is left out, since the command says so itself.
     """
@@ -65,17 +65,17 @@ class _OfTheSDK(logging.Filter):
 @click.command()
 @click.argument("application", metavar="APP")
 @STORE
-@click.option("--task-queue", default="standfast", show_default=True, help="Queue that it serves.")
+@click.option("--task-queue", default="standfast", show_default=True, help="Queue that the worker serves.")
 @click.option("--stream", is_flag=True, help="Ask models to stream, so that the page shows their words as they come.")
 @on_temporal
 async def worker(
     client: "Client", output: Output, application: str, store: str | None, task_queue: str, stream: bool
 ) -> None:
-    """Run a worker of an application, until Ctrl-C.
+    """Run a worker of an application until Ctrl-C.
 
-    APP is a file (app.py) or a module. Its agents and pipelines are those at the top of the module, which may also
-    have a `store`, an `llm`, `tools` and `webhooks`, as StandfastPlugin takes them. Ctrl-C (or SIGTERM) lets it finish
-    what runs; a second one does not wait.
+    APP is a file (app.py) or a module. The worker runs the agents and pipelines at the top of the module, which may
+    also have a `store`, an `llm`, `tools` and `webhooks`, as StandfastPlugin takes them. Ctrl-C (or SIGTERM) lets it
+    finish what runs; a second one does not wait.
     """
     from temporalio.worker import Worker
 
@@ -94,9 +94,11 @@ async def worker(
     )
 
     async def serve() -> None:
-        await plugin.check_store()  # before anybody reads that it is ready
+        await plugin.check_store()  # before it is reported as ready
         async with Worker(client, task_queue=task_queue, plugins=[plugin]):
             output.note(f"Worker of {', '.join([*app.agents, *app.pipelines])} on queue {task_queue} is ready")
             await asyncio.Event().wait()
 
-    await until_stopped(serve(), lambda: output.note("Stopping; a second Ctrl-C does not wait for what runs."))
+    await until_stopped(
+        serve(), lambda: output.note("Stopping; press Ctrl-C again to stop without waiting for what runs.")
+    )

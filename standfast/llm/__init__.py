@@ -33,7 +33,7 @@ __all__ = [
 
 
 class ToolDescription(Record):
-    """What a model is told of a tool: `input_schema` is the JSON schema of its arguments."""
+    """What a model is told about a tool: `input_schema` is the JSON schema of its arguments."""
 
     name: str
     description: str
@@ -85,7 +85,7 @@ def adapter_for(llm: LLM | None, agent: Agent) -> LLMAdapter:
             f"to one, got {llm!r:.80}"
         )
     adapter = llm(agent.model)
-    if adapter is None:  # it leaves this one to us
+    if adapter is None:  # the function leaves this one to us
         return _provided(agent)
     if not hasattr(adapter, "chat"):
         raise InputError(f"llm gave {adapter!r:.80} for the model {agent.model!r}: it has no `chat` method")
@@ -104,7 +104,7 @@ def _provided(agent: Agent) -> LLMAdapter:
 
 
 def named(llm: LLM | None, agent: Agent, model: str | None) -> LLMAdapter:
-    """Return the adapter for another model than the agent's own; None stands for that.
+    """Return the adapter for a model other than the agent's own; None means the agent's own.
 
     Raises:
         InputError: there is none.
@@ -119,7 +119,7 @@ def named(llm: LLM | None, agent: Agent, model: str | None) -> LLMAdapter:
 
 
 def settings_for(adapter: LLMAdapter, agent: Agent) -> dict[str, Any]:
-    """Return what an adapter is called with: the agent's settings, and its output if the provider can hold that.
+    """Return what an adapter is called with: the agent's settings, and its output if the provider can enforce it.
 
     Settings under the name of a provider are for its models alone.
     """
@@ -144,7 +144,7 @@ def _chooses(llm: Any) -> bool:
     except TypeError:
         return False
     except ValueError:
-        pass  # some of Python's own do not say what they take
+        pass  # some built-in functions do not say what they take
     return True
 
 

@@ -1,5 +1,6 @@
-"""How much of a provider's answer is read: whoever stands behind an address may send without end, or a little that
-unpacks to gigabytes.
+"""Limits how much of a provider's answer is read.
+
+A server may send without end, or send a little that unpacks to gigabytes.
 """
 
 import asyncio
@@ -18,15 +19,15 @@ ENCODINGS = "gzip, deflate"  # what servers are told that we read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerLimits:
-    """What an answer may have; one that has more is a `ModelError`, and is not asked for again.
+    """Limits of an answer; one that exceeds them is a `ModelError`, and is not requested again.
 
     Args:
-        max_bytes: all of it, unpacked; also what a provider says of an error.
+        max_bytes: all of it, unpacked; also what a provider says about an error.
         max_event_bytes: one event of a stream, or an answer that is not streamed.
         max_seconds: from the request to the end. A model call on Temporal has 900.
 
     Raises:
-        DefinitionError: one is no positive number.
+        DefinitionError: one is not a positive number.
     """
 
     max_bytes: int = 64 * 2**20
@@ -41,7 +42,7 @@ class AnswerLimits:
 
 
 class PastLimitError(Exception):
-    """An answer has more than its limits allow."""
+    """An answer exceeds its limits."""
 
 
 def too_long(limits: AnswerLimits) -> PastLimitError:
@@ -67,7 +68,7 @@ async def bounded(
         streamed: it has several events; else it is one JSON value.
 
     Raises:
-        PastLimitError: it has more than the limits allow, or is packed in a way that cannot be unpacked step by step.
+        PastLimitError: it exceeds the limits, or is packed in a way that cannot be unpacked step by step.
     """
     size, until = 0, asyncio.get_running_loop().time() + limits.max_seconds
     pieces = _unpacked(_timely(raw, until, limits), encoding.strip().lower())

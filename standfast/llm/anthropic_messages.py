@@ -1,4 +1,4 @@
-"""Anthropic's Messages format: what a request says and what an answer means. Nothing here does I/O."""
+"""Anthropic's Messages format: writes requests and reads answers. Nothing here does I/O."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # the package exports what is built on this module
 
 PROVIDER = "anthropic"
 _THOUGHTS = ("thinking", "redacted_thinking")
-_NOTHING = "(nothing)"  # what a user said who said nothing: blank text is refused
+_NOTHING = "(nothing)"  # stands for an empty message of a user: blank text is refused
 _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 
 
@@ -30,7 +30,7 @@ def request(
     """Return the body of a request; what is absent has no key.
 
     Args:
-        settings: go into it as they are, but for `tool_choice`, which every provider writes otherwise.
+        settings: used as they are, except `tool_choice`, which every provider writes differently.
         output: the format that the answer is held to.
         max_tokens: unless the settings say; those for thinking come on top.
         cache: have the provider keep what this request begins with, for the next.
@@ -58,7 +58,7 @@ def request(
 
 
 def _input_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what the provider refuses at the top of a schema; the arguments are checked by the whole of it."""
+    """Leave out what the provider refuses at the top of a schema; the whole schema still checks the arguments."""
     return {name: part for name, part in schema.items() if name not in ("oneOf", "anyOf", "allOf")}
 
 
@@ -73,7 +73,7 @@ def _choice(choice: Any) -> Any:
 
 
 def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Write a conversation; results of the same turn are one message of the user's."""
+    """Write a conversation; the results of a turn are one message of the user."""
     written: list[dict[str, Any]] = []
     for message in messages:
         match message.role:
@@ -86,7 +86,7 @@ def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
                 else:
                     written.append({"role": "user", "content": [block]})
             case "assistant":
-                if said := _said(message):  # one without a word is refused
+                if said := _said(message):  # one without text is refused
                     written.append({"role": "assistant", "content": said})
             case _ if message.images:
                 blocks = [*map(_image, message.images), *([_text(message.content)] if message.content.strip() else [])]
@@ -109,7 +109,7 @@ def _result(message: Message) -> dict[str, Any]:
 
 
 def _said(message: Message) -> Any:
-    """Return what an answer says; None if nothing that the provider takes: blank words, and thoughts that end it."""
+    """Return the parts of an answer that the provider accepts: no blank text, no final thoughts. None if none."""
     blocks: list[dict[str, Any]] = []
     for kind, part in parts_of(message, PROVIDER):
         match kind:
@@ -148,7 +148,7 @@ _PIECES = {
 
 
 class AnswerSoFar:
-    """Puts a streamed answer together."""
+    """Assembles a streamed answer."""
 
     def __init__(self) -> None:
         self._message: dict[str, Any] = {}
@@ -158,7 +158,7 @@ class AnswerSoFar:
         self._is_whole = False
 
     def add(self, event: Mapping[str, Any]) -> str:
-        """Take an event in; return the text it brings."""
+        """Add an event; return the text that it brings."""
         match event:
             case {"type": "message_start", "message": dict(message)}:
                 self._message = message
@@ -188,7 +188,7 @@ class AnswerSoFar:
         return piece if place == "text" else ""
 
     def body(self) -> dict[str, Any]:
-        """Return the answer as it would have come at once; the arguments of a call are text.
+        """Return the answer as if it had not been streamed; the arguments of a call are text.
 
         Raises:
             InputError: it is not whole.
@@ -250,7 +250,7 @@ def _usage(usage: Any) -> dict[str, Any] | None:
     read, written = usage.get("cache_read_input_tokens"), usage.get("cache_creation_input_tokens")
     details = usage.get("output_tokens_details") or {}
     return {
-        "input_tokens": given + (read or 0) + (written or 0),  # which this provider counts apart
+        "input_tokens": given + (read or 0) + (written or 0),  # which this provider counts separately
         "output_tokens": said,
         "cached_tokens": read or None,
         "cache_write_tokens": written or None,

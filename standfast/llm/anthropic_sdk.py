@@ -1,4 +1,4 @@
-"""Anthropic's models, by their Messages and the official SDK."""
+"""An adapter for Anthropic's models, which uses their Messages API and the official SDK."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
@@ -33,10 +33,10 @@ class AnthropicMessages(SDKAdapter):
         tool_mode, price, limits, client: as those of `OpenAIResponses`.
 
     An answer has at most 8,192 tokens, those for thinking not counted, unless the agent's settings have `max_tokens`.
-    It is always streamed: a long one is not silent, and what it costs is not lost to a timeout.
+    It is always streamed: then a long answer is not silent, and a timeout does not lose what it cost.
 
     Raises:
-        DefinitionError: there is no key, or something else no request could be made with.
+        DefinitionError: there is no key, or no request can be made with another setting.
         ImportError: the SDK is not installed.
     """
 
@@ -61,14 +61,14 @@ class AnthropicMessages(SDKAdapter):
             raise ImportError(f"Models of Anthropic need its SDK: {install('anthropic')}") from error
         self._sdk = anthropic
         options = options_of("anthropic", "ANTHROPIC_API_KEY", api_key, base_url, timeout, client)
-        # The version that our format is of, and the header for keys that it documents: an SDK may have gone on.
+        # The version of our format, and the header that it documents for keys: an SDK may have moved on.
         headers = {"anthropic-version": VERSION, "X-Api-Key": options["api_key"], "Authorization": anthropic.Omit()}
         super().__init__(model, tool_mode, price, limits, client, {**options, "default_headers": headers})
         self._cache = cache
 
     def _held(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
         held = held_schema(schema, recursive=False)
-        # Of what a schema can limit their models know a part; the SDK puts the rest into words.
+        # Their models know a part of what a schema can limit; the SDK puts the rest into words.
         return None if held is None else {"type": "json_schema", "schema": self._sdk.transform_schema(held)}
 
     def _reply(self, tools: "Sequence[ToolDescription]") -> dict[str, Any] | None:

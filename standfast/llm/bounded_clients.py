@@ -1,4 +1,4 @@
-"""Bounds the answers of the HTTP clients that the providers' SDKs use. Imported when one is made, as the SDKs are."""
+"""Bounds the answers of the providers' SDKs' HTTP clients. Imported only when a client is made, as the SDKs are."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -11,7 +11,7 @@ from standfast.llm.answer_limits import AnswerLimits, bounded
 def bounding(limits: AnswerLimits) -> Callable[[httpx2.Response], Awaitable[None]]:
     """Return a hook that bounds a client's answers before anybody reads them.
 
-    A transport of our own would do the same, and lose the proxies that the environment names.
+    A transport of our own would do the same, but would lose the proxies that the environment names.
     """
 
     async def bound(response: httpx2.Response) -> None:

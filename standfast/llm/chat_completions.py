@@ -1,4 +1,4 @@
-"""OpenAI's Chat Completions format: what a request says and what an answer means. Nothing here does I/O."""
+"""OpenAI's Chat Completions format: writes requests and reads answers. Nothing here does I/O."""
 
 import hashlib
 import json
@@ -41,12 +41,12 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 def sendable_arguments(call: ToolCall) -> dict[str, Any]:
-    """Return a call's arguments, malformed ones as an object too: servers parse them and refuse what is none."""
+    """Return a call's arguments, as an object even if malformed: servers parse them and refuse anything else."""
     return {"malformed": call.arguments} if isinstance(call.arguments, str) else call.arguments
 
 
 def sendable_id(call_id: str) -> str:
-    """Return a call's id as the strictest provider takes it; the same for the call and its result.
+    """Return a call's id as the strictest provider accepts it; the same for the call and its result.
 
     Anthropic's API takes `^[a-zA-Z0-9_-]+$`, OpenAI's 64 characters. A session may hold ids of any other.
     """
@@ -110,7 +110,7 @@ class Answer(BaseModel):
             InputError: saying how it is not.
         """
         try:
-            # Not pydantic's parser, which refuses half an emoji; `LLMResponse` and its readers mend that.
+            # Not pydantic's parser, which refuses half an emoji; `LLMResponse` and its readers repair that.
             return cls.model_validate(json.loads(body))
         except ValidationError as error:
             raise InputError(f"its answer is not in the format of Chat Completions: {explain(error)}") from error
@@ -122,14 +122,14 @@ _MARKS = re.compile(r'\\.?|["{}]', re.DOTALL)
 
 
 class _Begun:
-    """A call that is put together from its fragments."""
+    """A call that is assembled from its fragments."""
 
     def __init__(self, first: _Call) -> None:
         self.id, self.type, self.name = first.id, first.type, None if first.function is None else first.function.name
         self.has_function = first.function is not None
         self._given = None if first.function is None else first.function.arguments
         self._pieces: list[str] = [self._given] if isinstance(self._given, str) else []
-        # How far the arguments were looked at: pieces, depth in objects, whether in a string, or behind a backslash.
+        # How far the arguments were scanned: pieces, depth in objects, whether in a string, or after a backslash.
         self._seen, self._depth, self._in_string, self._escape = 0, 0, False, ""
 
     @property
@@ -144,13 +144,13 @@ class _Begun:
             self._given, self._pieces = function.arguments, []
 
     def is_left_for(self, piece: _Call) -> bool:
-        """Whether a piece is of another call: some servers give every call index 0, or no id."""
+        """Whether a piece belongs to another call: some servers give every call index 0, or no id."""
         if piece.id or piece.function is None or not piece.function.name:
             return bool(piece.id) and piece.id != self.id
         return self._is_whole()  # and a name follows
 
     def _is_whole(self) -> bool:
-        """Whether the arguments are an object that was closed. Each piece is looked at once, whatever comes."""
+        """Whether the arguments are a closed object. Each piece is scanned only once."""
         mark = self._escape
         for mark in _MARKS.findall(self._escape + "".join(self._pieces[self._seen :])):
             if mark == '"':
@@ -168,7 +168,7 @@ def _detail(usage: dict[str, Any], of: str, name: str) -> Any:
 
 
 class AnswerSoFar:
-    """Puts an answer together, from one piece or many."""
+    """Assembles an answer from one piece or many."""
 
     def __init__(self) -> None:
         self.stop_reason: str | None = None
@@ -178,7 +178,7 @@ class AnswerSoFar:
         self._usage: dict[str, Any] | None = None
 
     def add(self, piece: Answer) -> str:
-        """Take a piece in; return the text it brings."""
+        """Add a piece; return the text that it brings."""
         self._usage = piece.usage or self._usage  # the last of a stream, which has no choices
         choice = piece.choices[0] if piece.choices else _Choice()
         self.stop_reason = choice.finish_reason or self.stop_reason
@@ -217,6 +217,6 @@ class AnswerSoFar:
 
     def _tool_calls(self) -> Iterator[ToolCall]:
         for call in self._calls:
-            # Any other type is run by the provider, which needs no result of ours.
+            # The provider runs any other type itself, and needs no result from us.
             if (call.type or "function") == "function" and call.has_function:
                 yield ToolCall(id=call.id or "", name=call.name or "", arguments=call.arguments)

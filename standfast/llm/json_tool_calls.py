@@ -53,7 +53,7 @@ def _plain(message: Message) -> str:
 
 
 def _instructions(tools: "Sequence[ToolDescription]") -> str:
-    """Describe the tools before the form of an answer: the other way round, small models call a tool every time."""
+    """Describe the tools before the form of an answer: in the opposite order, small models always call a tool."""
     described = "\n".join(
         f"- {tool.name}: {tool.description} Arguments: {json.dumps(tool.input_schema, ensure_ascii=False)}"
         for tool in tools
@@ -84,7 +84,7 @@ def _object(**properties: Any) -> dict[str, Any]:
 
 
 def _moved(schema: Any, place: str) -> Any:
-    """Return a schema that stands at `place` of another one: its references begin there."""
+    """Return a schema as it reads at `place` in another one: its references begin there."""
     match schema:
         case {"$ref": str(reference), **rest} if reference.startswith("#"):
             return {"$ref": place + reference[1:], **_moved(rest, place)}
@@ -97,10 +97,10 @@ def _moved(schema: Any, place: str) -> Any:
 
 
 def read_reply(response: LLMResponse) -> LLMResponse:
-    """Return what an answer's JSON object says; an answer that is none is left as it is.
+    """Return what an answer's JSON object says; an answer that is not one is returned as it is.
 
-    Cut off by a limit of tokens, a text keeps its beginning, and a call its words in place of arguments: half of the
-    arguments may be valid ones.
+    If a limit of tokens cut it off, a text keeps its beginning, and a call keeps its raw text instead of arguments:
+    half of the arguments may look like valid ones.
     """
     text = response.text
     try:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from standfast.llm import ToolDescription  # the package exports this adapter
 
-_CONNECT_TIMEOUT = 10.0  # seconds; a server that is there takes a connection at once
+_CONNECT_TIMEOUT = 10.0  # seconds; a server that is up accepts a connection at once
 
 
 class OpenAICompatible:
@@ -35,15 +35,14 @@ class OpenAICompatible:
         api_key: sent as a bearer token. It is not read from the environment, where another server's may be.
         tool_mode: "native" uses the server's own tool calls. "json" describes the tools in the system prompt and has
             the server enforce a JSON schema on the answer (`response_format`), one call at a time: for small models.
-        timeout: seconds of silence after which a call fails. An answer that is not streamed comes when it is done, and
-            until then all is silent.
+        timeout: seconds of silence after which a call fails. An answer that is not streamed is silent until it is done.
         limits: how much of an answer is read, and for how long.
-        price: what its tokens cost; of a `provider` that the library `genai-prices` knows, by that.
+        price: what its tokens cost; by default that of the `provider`, if the library `genai-prices` knows it.
         client: of httpx or httpx2; makes the requests and is closed by whoever made it. Without one every call opens a
             connection, so that the adapter may be used from several event loops and needs no closing.
 
     Raises:
-        DefinitionError: no request could be made with these.
+        DefinitionError: no request could be made with these settings.
         ImportError: httpx is not installed, and no client of httpx2 is given.
     """
 
@@ -90,7 +89,7 @@ class OpenAICompatible:
         """Answer a conversation.
 
         Raises:
-            ModelError: the server could not be reached, refused, or sent what is no answer.
+            ModelError: the server could not be reached, refused, or sent something that is not an answer.
         """
         answer = AnswerSoFar()
         async with self._post(self._request(messages, tools, settings)) as body:
@@ -103,7 +102,7 @@ class OpenAICompatible:
     ) -> AsyncIterator[str | LLMResponse]:
         """Yield pieces of the text, and the whole answer as the last value; raises as `chat` does.
 
-        An answer that is a JSON object has no pieces worth showing and comes as one.
+        An answer that is a JSON object has no pieces worth showing and is yielded as one.
         """
         if self._in_json(tools):
             response = await self.chat(messages, tools, **settings)
@@ -111,7 +110,7 @@ class OpenAICompatible:
                 yield response.text
             yield response
             return
-        # A setting may take the options back: some servers refuse them.
+        # A setting may remove the options: some servers refuse them.
         streamed = {
             "stream_options": {"include_usage": True},
             **self._request(messages, tools, settings),
@@ -125,7 +124,7 @@ class OpenAICompatible:
                     break
                 if text := answer.add(self._read(data)):
                     yield text
-            # Not every server says [DONE], but a stream with neither was cut.
+            # Not every server sends [DONE], but a stream with neither was cut.
             if not (is_whole or answer.stop_reason):
                 raise InputError("the stream ended before the answer was whole")
         yield self._priced(answer.response())
@@ -162,7 +161,7 @@ class OpenAICompatible:
     async def _post(self, request: Mapping[str, Any]) -> AsyncIterator[AsyncGenerator[bytes, None]]:
         """Make a request, and yield the body of its answer.
 
-        What keeps that from being read, in the body of the `with` too, is a ModelError.
+        Whatever prevents reading it, also in the body of the `with`, is raised as a ModelError.
         """
         with hidden(self._secrets):
             try:
@@ -185,7 +184,7 @@ class OpenAICompatible:
 
     @asynccontextmanager
     async def _opened(self, client: Any, request: Mapping[str, Any]) -> AsyncIterator[Any]:
-        """Make a request, whose head may not take longer than an answer."""
+        """Make a request; the head of its answer may take no longer than an answer."""
         headers = {"Accept-Encoding": ENCODINGS, **self._headers}
         sent = client.build_request("POST", self._url, json=request, headers=headers, timeout=self._timeout)
         try:
@@ -231,7 +230,7 @@ def _reason(error: Exception) -> str:
 
 
 def _words(body: bytes) -> tuple[str, tuple[str, ...]]:
-    """Return what a server says of an error, or all of it, as there are several forms; and its names for the error."""
+    """Return what a server says about an error (all of it if its form is unknown), and its names for the error."""
     try:
         error = Answer.read(body).error
     except InputError:

@@ -1,4 +1,4 @@
-"""OpenAI's models, by their Responses and the official SDK."""
+"""An adapter for OpenAI's models, which uses their Responses API and the official SDK."""
 
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from standfast.llm import ToolDescription  # the package exports these adapters
 
 
-# Models that do not think: asked for their thoughts, the provider refuses the request. Of others it says so itself.
+# Models that do not think: asking for their thoughts is refused. For others the provider says so itself.
 _WITHOUT_THOUGHTS = re.compile(r"(ft:)?(gpt-3|gpt-4|chatgpt)|gpt-5(\.\d+)?-chat")
 
 
@@ -40,7 +40,7 @@ class OpenAIResponses(SDKAdapter):
             connection.
 
     Raises:
-        DefinitionError: there is no key, or something else no request could be made with.
+        DefinitionError: there is no key, or no request can be made with another setting.
         ImportError: the SDK is not installed.
     """
 
@@ -111,9 +111,9 @@ class OpenAIResponses(SDKAdapter):
         yield responses.response(self._whole(whole))
 
     async def _asked(self, ask: Callable[..., Awaitable[Any]], request: dict[str, Any]) -> Any:
-        """Make a request; where thoughts are refused, which costs nothing, again without them.
+        """Make a request, and again without thoughts if the provider refuses them, which costs nothing.
 
-        A model that has none is not asked for them again. Thoughts that cannot be read are this conversation's.
+        A model without thoughts is not asked for them again. Unreadable thoughts concern this conversation only.
         """
         try:
             return await ask(**request)

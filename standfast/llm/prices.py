@@ -1,4 +1,4 @@
-"""What a call costs: by a price that the user gives, or by the library `genai-prices`, which is kept up to date."""
+"""Computes the cost of a call: by a price that the user gives, or by the maintained library `genai-prices`."""
 
 import importlib.util
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Price:
         cached, cache_write: of the input that is read from the provider's cache or written to it; `input` by default.
 
     Raises:
-        DefinitionError: a price is no number of at least 0.
+        DefinitionError: a price is not a number of at least 0.
     """
 
     input: float
@@ -38,7 +38,7 @@ class Price:
     def of(self, usage: Usage) -> float:
         """Return what a call costs."""
         read, written = usage.cached_tokens or 0, usage.cache_write_tokens or 0
-        rest = max(0, usage.input_tokens - read - written)  # some servers count those apart
+        rest = max(0, usage.input_tokens - read - written)  # some servers count those separately
         cached = self.input if self.cached is None else self.cached
         cache_write = self.input if self.cache_write is None else self.cache_write
         return (
@@ -47,7 +47,7 @@ class Price:
 
 
 def priced(response: LLMResponse, *, provider: str, model: str, price: Price | None) -> LLMResponse:
-    """Return an answer with what it cost, where that is known."""
+    """Return an answer with its cost, if that is known."""
     usage = response.usage
     if usage is None or response.cost is not None:
         return response

@@ -1,4 +1,4 @@
-"""What a provider's refusal means: whether calling again may help, how long to wait first, what to do about it.
+"""Interprets a provider's refusal: whether calling again may help, how long to wait first, and what to do about it.
 
 One table for all providers; nothing here does I/O.
 """
@@ -46,7 +46,7 @@ def refusal(
     codes: Sequence[str] = (),
     secrets: Sequence[str] = (),
 ) -> ModelError:
-    """Return the error for an answer that is none.
+    """Return the error for a refusal.
 
     Args:
         who: the model and where it is, as the message begins.
@@ -56,10 +56,10 @@ def refusal(
         codes: the provider's names for the error.
         secrets: keys that its words may repeat.
     """
-    if not _SPENT.isdisjoint(codes):  # OpenAI says so with 429, which it is not: it does not pass
+    if not _SPENT.isdisjoint(codes):  # OpenAI says so with status 429, although waiting does not help
         meant = 402
     else:
-        # Servers say so with 400, 413 or 500. A limit of tokens per minute is worded alike, but passes.
+        # Servers say so with 400, 413 or 500. A limit of tokens per minute has similar words, but it passes.
         meant = TOO_LONG if status != 429 and _NO_ROOM.search(text) else status or 500
     advice = _ADVICE.get(meant)
     return ModelError(
@@ -74,7 +74,7 @@ def check_url(who: str, base_url: str | None) -> str | None:
     """Return an address of a provider; None if there is none.
 
     Raises:
-        DefinitionError: nothing could be asked there; without showing a password in it.
+        DefinitionError: it is not a usable address; the message does not show a password in it.
     """
     url = (base_url or "").strip()
     parts = urlsplit(url)
@@ -88,7 +88,7 @@ def check_key(who: str, key: str | None) -> str:
     """Return a key as it goes into a header.
 
     Raises:
-        DefinitionError: it cannot; without showing it.
+        DefinitionError: it cannot go there; the message does not show it.
     """
     key = (key or "").strip()  # read from a file, it ends with a line break
     if not (key.isascii() and key.isprintable()):
@@ -106,7 +106,7 @@ def masked(text: str, secrets: Sequence[str]) -> str:
 
 @contextmanager
 def hidden(secrets: Sequence[str]) -> Iterator[None]:
-    """Keep keys out of errors, and of what they were caused by."""
+    """Keep keys out of errors and of their causes."""
     try:
         yield
     except ModelError as error:
@@ -118,11 +118,11 @@ def hidden(secrets: Sequence[str]) -> Iterator[None]:
 
 
 def retry_delay(error: BaseException, policy: RetryPolicy, attempt: int, *, has_fallback: bool = False) -> float | None:
-    """Return the seconds until a model is asked again that raised this, or None if it is not: one table for all.
+    """Return the seconds until a model that raised this is called again, or None if it is not: one table for all.
 
     Args:
         attempt: how often it was asked.
-        has_fallback: there is another model, for which nobody waits longer than between any two attempts.
+        has_fallback: there is another model; then the wait is no longer than between any two attempts.
     """
     if not may_pass(error) or attempt >= policy.maximum_attempts:
         return None
@@ -141,8 +141,8 @@ def asked_to_wait(error: BaseException) -> float | None:
 def may_pass(error: BaseException) -> bool:
     """Say whether asking again may help.
 
-    `ModelError` says so itself. Of other errors those of the network do, and whatever carries an HTTP status of 408,
-    409, 429 or 5xx. Anything else is a mistake that a retry would only repeat.
+    `ModelError` says so itself. Among other errors it may help for those of the network, and for any that carries an
+    HTTP status of 408, 409, 429 or 5xx. Anything else is a mistake that a retry would only repeat.
     """
     if isinstance(error, ModelError):
         return error.transient

@@ -89,7 +89,7 @@ def _compatible(model: str, given: dict[str, Any]) -> OpenAICompatible:
                 "Provider 'openai-compatible' has no address: set OPENAI_COMPATIBLE_BASE_URL, or pass base_url=, such "
                 "as 'http://localhost:8080/v1'"
             )
-        # Its key goes to its address, and to no other.
+        # Its key is sent only to its own address.
         given = {"api_key": _variable("OPENAI_COMPATIBLE_API_KEY"), **given}
     return OpenAICompatible(model=model, **given)
 

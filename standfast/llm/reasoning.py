@@ -1,4 +1,4 @@
-"""Where a model's thoughts stand among its words and its calls: providers want them back unchanged, and in their place.
+"""Keeps a model's thoughts in their place among its words and calls, because providers want them back unchanged.
 
 Most answers are thoughts, then words, then calls, and only the thoughts are kept. One that goes back and forth is kept
 as its thoughts with markers between them: `{"standfast": "text", "length": n}` and `{"standfast": "call"}`. Nothing
@@ -17,7 +17,7 @@ _ORDER = ("thought", "text", "call")
 
 
 def reasoning_of(provider: str, parts: Sequence[Part]) -> Reasoning | None:
-    """Return what is kept of the thoughts in an answer of these parts; None if it has none."""
+    """Return what to keep of the thoughts in an answer with these parts; None if it has none."""
     kinds = [kind for kind, _ in parts]
     if "thought" not in kinds:
         return None
@@ -46,7 +46,7 @@ def parts_of(message: Message, provider: str) -> Iterator[Part]:
         and len(known) - len(lengths) == len(calls)
     )
     if not markers or not fits:
-        # As most are; or what was stored is not what was said, since it was cut or cleaned.
+        # As in most answers; or the stored text differs from the answer, since it was cut or cleaned.
         yield from (("thought", block) for block in blocks if "standfast" not in block)
         yield ("text", text)
         yield from (("call", index) for index in calls)

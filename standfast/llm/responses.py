@@ -1,4 +1,4 @@
-"""OpenAI's Responses format: what a request says and what an answer means. Nothing here does I/O."""
+"""OpenAI's Responses format: writes requests and reads answers. Nothing here does I/O."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,9 +29,9 @@ def request(
     The provider keeps nothing (`store`): the transcript is ours, and goes with every request, thoughts encrypted.
 
     Args:
-        settings: go into it as they are, but for `tool_choice` and `max_tokens`, which every provider writes otherwise.
+        settings: used as they are, except `tool_choice` and `max_tokens`, which every provider writes differently.
         output: the format that the answer is held to.
-        thoughts: send those back that the provider has had, and ask for more; a model that has none refuses both.
+        thoughts: send back the provider's earlier ones, and ask for more; a model without thoughts refuses both.
     """
     given = dict(settings)
     choice = given.pop("tool_choice", None)

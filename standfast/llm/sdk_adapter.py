@@ -1,4 +1,4 @@
-"""What the adapters on the providers' own SDKs share; an SDK is imported when an adapter is made, and not before.
+"""The common part of the adapters that use the providers' own SDKs, which are imported only when an adapter is made.
 
 One request per call: the SDKs' retries are off. Whether a failed one is made again is for the driver to decide, by what
 `ModelError` says of it. A request says what our formats say, and an answer is read as the JSON that it is: the SDKs
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ToolMode = Literal["native", "json"]
 T = TypeVar("T")
 
-# What providers call an error in a stream, or in one that has status 200, as a status.
+# The status for each of the providers' names of errors in a stream, or in an answer with status 200.
 _STATUS = {
     "invalid_request_error": 400, "authentication_error": 401, "permission_error": 403, "not_found_error": 404,
     "request_too_large": 413, "rate_limit_error": 429, "rate_limit_exceeded": 429, "insufficient_quota": 402,
@@ -34,7 +34,7 @@ _STATUS = {
 
 
 class SDKAdapter:
-    """An adapter on an SDK. Each says what a request is, and how it is made."""
+    """An adapter that uses an SDK. Each one defines its requests, and how they are made."""
 
     native_output = True
     provider: str
@@ -56,7 +56,7 @@ class SDKAdapter:
         """Answer a conversation.
 
         Raises:
-            ModelError: the provider could not be reached, refused, or sent what is no answer.
+            ModelError: the provider could not be reached, refused, or sent something that is not an answer.
             InputError: the conversation cannot be written for it.
         """
         request = self._request(messages, tools, settings)
@@ -69,7 +69,7 @@ class SDKAdapter:
     ) -> AsyncIterator[str | LLMResponse]:
         """Yield pieces of the text, and the whole answer as the last value; raises as `chat` does.
 
-        An answer that is a JSON object has no pieces worth showing and comes as one.
+        An answer that is a JSON object has no pieces worth showing and is yielded as one.
         """
         if self._in_json(tools):
             answer = await self.chat(messages, tools, **settings)
@@ -93,11 +93,11 @@ class SDKAdapter:
         return self._body(plain_messages(messages, tools), (), settings, self._reply(tools))
 
     def _held(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return what has the provider hold an answer to a schema; None if it cannot."""
+        """Return the setting with which the provider enforces a schema; None if it cannot."""
         raise NotImplementedError
 
     def _reply(self, tools: "Sequence[ToolDescription]") -> dict[str, Any] | None:
-        """Return what has the provider hold a reply in JSON to its form; None if it cannot."""
+        """Return the setting with which the provider enforces the form of a JSON reply; None if it cannot."""
         raise NotImplementedError
 
     def _body(
@@ -124,7 +124,7 @@ class SDKAdapter:
     def _client(self, make: Callable[..., Any]) -> "AbstractAsyncContextManager[Any]":
         if self._given is not None:
             return nullcontext(self._given)
-        # A key in a header goes along to wherever a redirect leads.
+        # A key in a header would follow a redirect anywhere.
         from standfast.llm.bounded_clients import bounding
 
         hooks = {"response": [bounding(self._limits)]}
@@ -136,7 +136,7 @@ class SDKAdapter:
     async def _events(self, response: Any) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the events of a streamed answer, as the JSON that they are.
 
-        Not the SDKs' own: what they add up from them takes a time that grows with the square of an answer.
+        Not the SDKs' own events: accumulating those takes time that grows with the square of the answer.
         """
         async with aclosing(response.iter_bytes()) as pieces, aclosing(events(pieces, self._limits)) as found:
             async for data in found:
@@ -148,7 +148,7 @@ class SDKAdapter:
                 yield event
 
     async def _opened(self, asked: Awaitable[T]) -> T:
-        """Return what a request came to, whose head may not take longer than an answer."""
+        """Make a request and return its answer, whose head may take no longer than an answer."""
         try:
             async with asyncio.timeout(self._limits.max_seconds):
                 return await asked
@@ -178,7 +178,7 @@ def check_tool_mode(tool_mode: object) -> None:
 def options_of(
     provider: str, variable: str, api_key: str | None, base_url: str | None, timeout: float, client: object
 ) -> dict[str, Any]:
-    """Return what an SDK's client is made with; key and address are the environment's if none are given."""
+    """Return the options of an SDK's client; key and address come from the environment if none are given."""
     address = check_url(f"Provider '{provider}'", base_url or os.environ.get(f"{provider.upper()}_BASE_URL"))
     key = check_key(f"Provider '{provider}'", api_key or os.environ.get(variable))
     if not key and client is None:
@@ -205,7 +205,7 @@ def errors_of(sdk: Any, who: str, secrets: Sequence[str]) -> Iterator[None]:
         yield
     except sdk.APIStatusError as error:
         after = error.response.headers.get("Retry-After")
-        if error.response.is_success:  # an error in the midst of a stream
+        if error.response.is_success:  # an error in the middle of a stream
             raise refused(who, error.body, after, secrets=secrets) from error
         text = _words(error.body) or error.response.text
         raise refusal(who, error.status_code, text, after, codes=_codes(error.body), secrets=secrets) from error
@@ -222,13 +222,13 @@ def errors_of(sdk: Any, who: str, secrets: Sequence[str]) -> Iterator[None]:
         raise refused(who, error.body, secrets=secrets) from error
     except (httpx2.HTTPError, httpx2.StreamError, InputError) as error:
         raise ModelError(f"{who} gave no answer: {error_text(error)}", transient=True) from error
-    except (AttributeError, TypeError, LookupError, ValueError) as error:  # what SDKs, and we, stumble over
+    except (AttributeError, TypeError, LookupError, ValueError) as error:  # what SDKs, and we, cannot handle
         text = f"its answer is not in the provider's format ({type(error).__name__}: {error_text(error)})"
         raise ModelError(f"{who} gave no answer: {cut(text, 600)}", transient=True) from error
 
 
 def refused(who: str, body: object, retry_after: str | None = None, *, secrets: Sequence[str] = ()) -> ModelError:
-    """Return the error for a body that tells of one, and has no status."""
+    """Return the error for a body that reports one without a status."""
     status = next((_STATUS[name] for name in _codes(body) if name in _STATUS), None)
     return refusal(who, status, _words(body) or str(body), retry_after, codes=_codes(body), secrets=secrets)
 

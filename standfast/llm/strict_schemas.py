@@ -19,11 +19,11 @@ _FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4"
 
 
 class _NotHeldError(Exception):
-    """A part of the schema cannot be held."""
+    """A part of the schema cannot be enforced."""
 
 
 def held_schema(schema: Mapping[str, Any], *, recursive: bool) -> dict[str, Any] | None:
-    """Return a schema that a provider can hold an answer to, whose every instance fits `schema`'s shape; else None.
+    """Return a schema that a provider can enforce, and all of whose instances fit `schema`'s shape; else None.
 
     Args:
         recursive: the provider knows schemas that refer to themselves.

@@ -1,4 +1,4 @@
-"""Calls hooks, and makes what a handler learns about its call, whose key rests on where in its session it stands."""
+"""Calls hooks, and makes the context of a handler's call, whose key depends on where in its session the call stands."""
 
 from collections.abc import Awaitable, Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""What `run_streaming` yields."""
+"""The events that `run_streaming` yields."""
 
 from dataclasses import dataclass
 

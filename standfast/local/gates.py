@@ -1,4 +1,4 @@
-"""Gates in this process: a decision is judged and recorded before it counts, and what waits is shown to people."""
+"""Gates in this process: records a decision before it counts, and shows people what waits."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Runs an agent for a tool of another one: `ctx.agents.invoke`."""
+"""Runs an agent on behalf of another agent's tool: `ctx.agents.invoke`."""
 
 import hashlib
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Calls the model of a run: what it sees of the transcript, how its answer is streamed, when the view is shortened."""
+"""Calls the model of a run: selects the part of the transcript that it sees, and streams its answer."""
 
 import asyncio
 import logging

@@ -1,5 +1,6 @@
-"""Runs what a step of a pipeline is: an agent, or a tool without a model. With a store each has a session of its own,
-so that a crash in the middle of it is repaired as that of any run.
+"""Runs a step of a pipeline: an agent, or a tool without a model.
+
+With a store each step has a session of its own, so that a crash in the middle of it is repaired like one of any run.
 """
 
 import hashlib

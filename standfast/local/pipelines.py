@@ -1,5 +1,6 @@
-"""Runs pipelines in this process. What is next is decided in `pipeline_loop`; here functions are called, agents and
-tools run, and what they came to is kept.
+"""Runs pipelines in this process.
+
+`pipeline_loop` decides what is next; here functions are called, agents and tools run, and their results are kept.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The gates of one run in this process: opened before its calls run, and closed by what people decide."""
+"""The gates of one run in this process: opened before its calls run, and closed by people's decisions."""
 
 from collections.abc import Sequence
 from typing import cast

@@ -1,4 +1,4 @@
-"""Carries out one run in this process. No rule about agents is made here; `agent_loop` decides, this does."""
+"""Carries out one run in this process. No rule about agents is made here; `agent_loop` decides."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The record of a run: which session it writes to, and what of it is already written."""
+"""The record of a run: the session that it writes to, and the part of it that is already written."""
 
 import asyncio
 import logging

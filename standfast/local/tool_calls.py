@@ -1,4 +1,4 @@
-"""Carries out tool calls in this process: batches, retries, timeouts, and what a cancel leaves behind."""
+"""Carries out tool calls in this process: batches, retries, timeouts, and the calls that a cancel interrupts."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping

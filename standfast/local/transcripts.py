@@ -1,4 +1,4 @@
-"""The messages of one run in this process, and which of them its session has."""
+"""The messages of one run in this process, and which of them its session already has."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""Tools of MCP servers, which an agent has like any others."""
+"""Tools of MCP servers, which an agent uses like any others."""
 
 import importlib
 import re
@@ -33,20 +33,20 @@ async def mcp_tools(
     timeout: Duration | None = None,  # noqa: ASYNC109  # of each call, not of this one
     max_answer_bytes: int = MAX_ANSWER_BYTES,
 ) -> AsyncIterator[list[Tool[..., Any]]]:
-    """Connect to a server and yield its tools, for as long as the block lasts; a lost connection is made again.
+    """Connect to a server and yield its tools for as long as the block lasts; a lost connection is opened again.
 
     Args:
         server: the URL of a server with streamable HTTP, or an `mcp.StdioServerParameters`, whose process is started.
         only: names of the tools to take, as the server has them; all if None. Here a tool's name has letters, digits,
             `_` and `-` alone, and a number at its end if another one has it.
         safe_to_retry: by the name of a tool; others have effects, unless `trust_hints` says otherwise.
-        approval: by the name of a tool; or one for all of them, also for those that the server will have tomorrow.
+        approval: by the name of a tool; or one for all of them, including those that the server adds later.
         trust_hints: believe the server, whose tools are then safe if their `readOnlyHint` or `idempotentHint` is set.
         timeout: of one call.
-        max_answer_bytes: what the server may send at once; its connection is given up when it sends more.
+        max_answer_bytes: what the server may send at once; if it sends more, the connection is closed.
 
     Raises:
-        DefinitionError: the server has no tool of a name; a limit is no positive number.
+        DefinitionError: the server has no tool of a name; a limit is not a positive number.
         StandfastError: it cannot be reached.
         ImportError: the SDK is not installed.
     """
@@ -83,7 +83,7 @@ async def mcp_tools(
 
 
 def _names(theirs: Iterable[str]) -> dict[str, str]:
-    """Return the names that tools have here: no two alike, and each as providers take it."""
+    """Return the names that tools have here: all different, and each acceptable to providers."""
     ours: dict[str, str] = {}
     for name in theirs:
         clean = re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:60] or "_"

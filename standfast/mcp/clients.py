@@ -1,4 +1,4 @@
-"""Clients of MCP servers that read no more than they should."""
+"""Clients of MCP servers that limit how much they read."""
 
 import importlib
 import os
@@ -22,9 +22,9 @@ async def bounded_client(mcp: Any, server: Any, limit: int, note: Callable[[str]
 
     Args:
         limit: of one message, in bytes.
-        note: is told of one that is longer, which the SDK does not pass on.
+        note: is called about a longer one, which the SDK does not report.
     """
-    if isinstance(server, mcp.StdioServerParameters) and hasattr(os, "killpg"):  # Windows ends processes otherwise
+    if isinstance(server, mcp.StdioServerParameters) and hasattr(os, "killpg"):  # Windows ends processes differently
         server = bounded_process(server, limit, note)
     if not isinstance(server, str):
         async with mcp.Client(server) as client:

@@ -1,4 +1,4 @@
-"""Connections to MCP servers: opened when they are needed, made anew when they are lost, closed with their block."""
+"""Connections to MCP servers: opened when they are needed, opened again when they are lost, closed with their block."""
 
 import asyncio
 import hashlib
@@ -50,7 +50,7 @@ class _Session:
             raise StandfastError(f"The MCP server cannot be reached: {self.why(error)}") from error
 
     def why(self, error: BaseException) -> str:
-        """Return what an error of the SDK means, which says the same of all ends of a connection."""
+        """Return what an error of the SDK means; the SDK reports every end of a connection alike."""
         return self.past_limit or error_text(_first(error))
 
     def _note(self, past_limit: str) -> None:
@@ -143,7 +143,7 @@ class Connection:
             raise RetryableError(error_text(error)) from error
 
     async def _check_unchanged(self, session: _Session, item: Any) -> None:
-        """Refuse a tool that is another one since it was read, and perhaps approved: it may do something else.
+        """Refuse a tool that has changed since it was read, and perhaps approved: it may do something else.
 
         Raises:
             StandfastError: it is.
@@ -162,12 +162,12 @@ class Connection:
             )
 
     def _meaning(self, error: Any, session: _Session) -> Exception:
-        """Return what an error means for a call: only what the server itself says of it is known.
+        """Return what an error means for a call: only what the server itself says about it is known.
 
         The SDK has the same codes for what it makes of a gateway's answer, or of one that cannot be read.
         """
         types, text = self._mcp.types, session.why(error)
-        if error.code == types.INVALID_REQUEST and "Session terminated" in text:  # 404: the server was started anew
+        if error.code == types.INVALID_REQUEST and "Session terminated" in text:  # 404: the server was restarted
             self._give_up(session)
             return _NotTakenError(text)
         if error.code == types.CONNECTION_CLOSED or session.past_limit is not None:
@@ -214,7 +214,7 @@ class Connection:
             return self._session
 
     def _give_up(self, session: _Session) -> None:
-        """Let new calls have a new connection; those of this one may be healthy, and end in their own time."""
+        """Give new calls a new connection; the calls on this one may be healthy, and end in their own time."""
         session.is_given_up = True
         if self._session is session:
             self._session = None
@@ -235,7 +235,7 @@ class Connection:
 
 
 async def _listed(client: Any) -> list[Any]:
-    """Return all tools of a server, of which there may not be any number."""
+    """Return all tools of a server, up to a limit."""
     found: list[Any] = []
     cursor = None
     for _ in range(MAX_PAGES):
@@ -260,7 +260,7 @@ class _UnreachableError(StandfastError):
 
 
 class _NotTakenError(Exception):
-    """The server did not take the call, and may if it is connected to anew."""
+    """The server did not accept the call, but may on a new connection."""
 
 
 class _LostError(Exception):
@@ -273,7 +273,7 @@ def _lost(name: str, ctx: ToolContext, is_safe: bool, error: _LostError) -> Exce
 
 
 def _first(error: BaseException) -> BaseException:
-    """Return what a group of errors is about."""
+    """Return the first error of a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

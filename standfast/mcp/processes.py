@@ -1,4 +1,4 @@
-"""Runs MCP servers as processes, and reads no more of what they write than it should.
+"""Runs MCP servers as processes, and limits how much of their output it reads.
 
 The SDK's own transport reads a line however long it is, and copies all of it again with each piece that comes.
 """
@@ -27,7 +27,7 @@ async def bounded_process(server: Any, limit: int, note: Callable[[str], None]) 
     Args:
         server: an `mcp.StdioServerParameters`.
         limit: the longest message in bytes.
-        note: is told why a connection ends whose server has sent a longer one.
+        note: is called with the reason if a longer message ends the connection.
     """
     anyio, stdio = importlib.import_module("anyio"), importlib.import_module("mcp.client.stdio")
     process = await asyncio.create_subprocess_exec(
@@ -88,7 +88,7 @@ async def bounded_process(server: Any, limit: int, note: Callable[[str], None]) 
 
 
 def _message(server: Any, line: bytes) -> Any:
-    """Return a message; for a line that is none why, which the SDK passes over."""
+    """Return a message; for any other line the error, which the SDK ignores."""
     types, message = importlib.import_module("mcp.types"), importlib.import_module("mcp.shared.message")
     try:
         text = line.decode(server.encoding, server.encoding_error_handler)
@@ -98,7 +98,7 @@ def _message(server: Any, line: bytes) -> Any:
 
 
 async def _pass_on(errors: asyncio.StreamReader | None, name: str) -> None:
-    """Pass on what a server says of errors; all of it is read, so that it never waits for that."""
+    """Pass on what a server writes to its stderr; all of it is read, so that the server never waits for that."""
     assert errors is not None
     clock, begun, left = asyncio.get_running_loop().time, float("-inf"), 0
     while piece := await errors.read(8 * 1024):
@@ -156,7 +156,7 @@ async def _drain(process: asyncio.subprocess.Process, reading: "asyncio.Task[boo
 
 
 def past_limit(server: str, limit: int) -> str:
-    """Return why nothing more is read of a server."""
+    """Return why nothing more is read from a server."""
     return (
         f"the MCP server {server!r} sent more than {limit:,} bytes at once; mcp_tools(max_answer_bytes=…) allows more"
     )

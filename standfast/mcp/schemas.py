@@ -1,4 +1,4 @@
-"""Checks arguments by the schemas of servers, which are strangers' programs: nothing is fetched, nothing takes long.
+"""Checks arguments by the schemas of servers, which strangers wrote: nothing is fetched, and nothing takes long.
 
 `jsonschema` fetches what a `$ref` names and matches patterns with `re`, which nothing can interrupt. Here a reference
 stays within its schema, patterns are matched by an engine that takes linear time, and one check has a twentieth of a
@@ -22,7 +22,7 @@ from standfast.errors import StandfastError
 from standfast.messages import cut, error_text, json_problem
 
 MAX_SCHEMA_BYTES = 256 * 1024
-MAX_SECONDS = 0.05  # of the processor's time; the last keyword may take as long again
+MAX_SECONDS = 0.05  # of processor time; the last keyword may take as long again
 MAX_ARGUMENTS_BYTES = 2**20
 _LONGEST_LIST = 5_000  # items that one keyword looks at
 _LONGEST_PATTERN, _LONGEST_TEXT = 1_000, 64 * 1024
@@ -30,7 +30,7 @@ _MOST_REPEATED, _MOST_CLASSES = 2_000, 64  # see `_is_quick`
 
 
 class _TooMuchError(Exception):
-    """A check has no end in sight."""
+    """A check takes too long."""
 
 
 class _Work:
@@ -57,7 +57,7 @@ def schema_problem(schema: Any) -> str | None:
 
 
 def _reference_elsewhere(part: Any) -> str | None:
-    """Return a reference that leaves the schema, or is the whole of it, which is no schema at all."""
+    """Return a reference that leaves the schema, or that is the whole of it and so is not a schema at all."""
     inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
     own = part.get("$ref") if isinstance(part, dict) else None
     if isinstance(own, str) and not own.startswith("#/"):
@@ -94,7 +94,7 @@ _CLASS = re.compile(r"\\[wWdDsSpPbB]|\[\[:|\(\?[a-z]*i")  # of Unicode: a thousa
 
 
 def _is_quick(pattern: str) -> bool:
-    """Whether a pattern is read in some milliseconds, by how often it has its parts repeated."""
+    """Whether a pattern can be read in some milliseconds, judged by how often it repeats its parts."""
     counts = [(bool(group), max(int(least or 0), int(most or 1))) for group, least, most in _COUNT.findall(pattern)]
     inner = sum(count for is_group, count in counts if not is_group)
     outer = math.prod(count for is_group, count in counts if is_group)
@@ -106,7 +106,7 @@ def _is_quick(pattern: str) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _matcher(pattern: str) -> Any:
-    """Return what looks for a pattern in linear time; None if it cannot be read so."""
+    """Return a matcher for a pattern that takes linear time; None if there is none."""
     if len(pattern) > _LONGEST_PATTERN or not _is_quick(pattern):
         return None
     try:
@@ -116,7 +116,7 @@ def _matcher(pattern: str) -> Any:
 
 
 class _Keywords:
-    """What is checked here in another way than `jsonschema` does: without `re`, and never for long at a time."""
+    """The keywords that are checked differently than by `jsonschema`: without `re`, and never for long at a time."""
 
     def __init__(self, jsonschema: Any, work: ContextVar[_Work]) -> None:
         self._fault, self._work = jsonschema.ValidationError, work

@@ -1,4 +1,4 @@
-"""How texts are shown to people: what they read is what there is, since what there is runs when they approve it.
+"""Shows texts to people as what they are, because people approve what they read.
 
 What people are shown comes from models and strangers, too. Escape sequences must not reach a terminal, no character be
 there that nobody sees, no letter that looks like another one, and nothing be drawn in another order than it has.

@@ -1,4 +1,4 @@
-"""Tells people apart by their names, however those are spelled; every place that compares people does it by this."""
+"""Tells people apart by their names, however these are spelled; every comparison of people uses it."""
 
 import unicodedata
 from collections.abc import Iterable

@@ -267,7 +267,7 @@ def read_images(given: Any, limit: int) -> tuple[Image, ...] | None:
         try:
             images.append(Image.model_validate(item))
         except ValidationError as error:
-            raise InputError(f"images[{index}] is no image: {explain(error)}") from error
+            raise InputError(f"images[{index}] is not an image: {explain(error)}") from error
     if (size := sum(len(image.address) for image in images)) > limit:
         raise InputError(f"images: {size:,} bytes, more than {limit:,}; give their urls, or make them smaller")
     return tuple(images) or None
@@ -321,7 +321,7 @@ class LLMResponse(Record):
         counts = {name: value[name] for name in ("input_tokens", "output_tokens") if name in value}
         if not value or not all(_is_number(name, number) for name, number in counts.items()):
             return None
-        # A detail that is no number must not take the others along: budgets act on them.
+        # A detail that is not a number must not discard the others: budgets act on them.
         return Usage.model_validate({name: number for name, number in value.items() if _is_number(name, number)})
 
     @classmethod

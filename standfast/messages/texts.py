@@ -1,4 +1,4 @@
-"""Texts and JSON that any database, provider and process can read; and how errors are put into words."""
+"""Texts and JSON that any database, provider and process can read; and errors in words."""
 
 import json
 import math
@@ -101,7 +101,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def json_problem(value: object) -> str | None:
-    """Say why a value is no strict JSON, or None. Walks without recursion: the depth is what is in doubt."""
+    """Say why a value is not strict JSON, or None. Walks without recursion: the depth is what is in doubt."""
     level: list[object] = [value]
     for depth in range(MAX_DEPTH + 2):
         deeper: list[object] = []
@@ -110,7 +110,7 @@ def json_problem(value: object) -> str | None:
                 return f"nested deeper than {MAX_DEPTH} levels"
             if isinstance(item, dict):
                 if not all(isinstance(key, str) for key in item):
-                    return "an object has a key that is no string"
+                    return "an object has a key that is not a string"
                 deeper.extend(item)
                 deeper.extend(item.values())
             elif isinstance(item, list):

@@ -1,4 +1,4 @@
-"""What happens next in a pipeline; no I/O."""
+"""Decides what happens next in a pipeline. Nothing here does I/O."""
 
 from standfast.pipeline_loop.evaluations import Evaluations, read_answer, read_value
 from standfast.pipeline_loop.plans import (

@@ -1,4 +1,4 @@
-"""Calls the functions that users declare with steps, and reads what they give. Each driver does it where it may."""
+"""Calls the functions that users declare with steps, and reads their results. Each driver does so where it may."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,10 +53,10 @@ class Evaluations:
         )  # fmt: skip
 
     def evaluate(self, action: Evaluate) -> tuple[Done, Any]:
-        """Return what a function gives, for the plan and in full.
+        """Return the value of a function, for the plan and in full.
 
         Raises:
-            InputError: it gives what cannot be used, or its step is gone; and whatever the function raises.
+            InputError: its value cannot be used, or its step is gone. Whatever the function raises is raised, too.
         """
         stage = find(self.pipeline, action.path)
         match action.what, stage:
@@ -92,7 +92,7 @@ class Evaluations:
         return value if step is None else _typed(step, value)
 
     def needs(self, action: Evaluate) -> list[str]:
-        """Return the keys that calling a step's function loads."""
+        """Return the keys of the values that a step's function needs."""
         needed: list[str] = []
         scope = self.state.scope(action.path, needed.append, what=action.what)
         if action.what == "output":
@@ -151,7 +151,7 @@ def _within(stage: Stage) -> tuple[Step[Any], ...]:
 
 
 def _typed(stage: Stage, value: Any) -> Any:
-    """Return a kept output as its step's type; with a copy of its own for everyone who gets it."""
+    """Return a kept output as its step's type; each caller gets a copy of its own."""
     match stage:
         case Step():
             return _read_kept(stage, value)

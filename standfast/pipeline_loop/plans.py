@@ -1,4 +1,4 @@
-"""What happens next in a pipeline, decided without I/O from its plan and what its steps came to.
+"""Decides what happens next in a pipeline, without I/O, from its plan and the results of its steps.
 
 A plan is names and numbers: no function, no schema, so that it can be recorded when a run starts. Every step has a path
 that is its own for good: its name, below that of the stage it is in, with the number of the item or round in between.
@@ -38,10 +38,10 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a step came to, or what a function of a stage gave.
+    """The result of a step, or of a function of a stage.
 
     Args:
-        value: of a function: the key of a branch, the number of items of a map, whether a loop ends.
+        value: for a function: the key of a branch, the number of items of a map, whether a loop ends.
         reason: why it failed.
         error: the same in words.
     """
@@ -90,7 +90,7 @@ Action = Evaluate | RunStep
 
 @dataclass(frozen=True, slots=True)
 class Todo:
-    """What may run now, in the order in which it was declared; what runs already among it."""
+    """The steps that may run now, in the order of their declaration, including those that already run."""
 
     actions: tuple[Action, ...]
 
@@ -166,7 +166,7 @@ class PipelineState:
         """Return what may run, or how the pipeline ended.
 
         Args:
-            running: keys of what runs: a stage that failed ends when nothing of it runs any more.
+            running: keys of running steps: a stage that failed ends when none of its steps runs any more.
         """
         return self._sequence(self.stages, "", running)
 
@@ -210,7 +210,7 @@ class PipelineState:
     def _together(
         self, children: list[tuple[Planned, str]], running: Collection[str], at_once: int | None = None
     ) -> Todo | Ended:
-        """Run steps beside each other; the first that failed, in their order, is what fails."""
+        """Run steps side by side; the first that failed, in their order, is the one that fails the stage."""
         found = [self._visit(child, path, running) for child, path in children]
         failed = next((one for one in found if isinstance(one, Ended) and one.reason is not None), None)
         waiting = [one for one in found if isinstance(one, Todo)]
@@ -298,7 +298,7 @@ class PipelineState:
         Args:
             path: of the step; of a round of a loop for its `until`, which sees that round, too.
             load: returns the output of a step by its path.
-            what: is called.
+            what: the function that is called.
         """
         return self._scope(self.stages, "", path.split("/") + ["?"] * (what == "until"), load)
 
@@ -317,7 +317,7 @@ class PipelineState:
         return self._within(stage, f"{above}{stage.name}", parts[1:], Scope(above, prev), load)
 
     def _within(self, stage: Planned, path: str, parts: list[str], scope: Scope, load: Callable[[str], Any]) -> Scope:
-        """Return the scope of what is so far within a stage."""
+        """Return the scope within a stage, with what has run so far."""
         if not parts:
             return scope
         match stage.kind:

@@ -1,4 +1,4 @@
-"""Builds pipelines: stage by stage, each method giving another builder."""
+"""Builds pipelines stage by stage; each method returns another builder."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -65,7 +65,7 @@ class PipelineBuilder:
         cases: Mapping[str, Step[Any]],
         default: Step[Any] | None = None,
     ) -> "PipelineBuilder":
-        """Add a choice between steps: `on` gives a key of `cases`; see `Branch`."""
+        """Add a choice between steps: `on` returns a key of `cases`; see `Branch`."""
         check_name(name, "Step")
         check_function(f"Step '{name}': on", on)
         if not isinstance(cases, Mapping) or not all(isinstance(key, str) for key in cases):
@@ -77,7 +77,7 @@ class PipelineBuilder:
     def map(
         self, name: str, step: Step[Any], /, *, over: Callable[[StepContext], Any], concurrency: int = 5
     ) -> "PipelineBuilder":
-        """Add a step for each item of what `over` gives; see `Map`. The step's functions get it as `ctx.item`."""
+        """Add a step for each item that `over` returns; see `Map`. The step's functions get it as `ctx.item`."""
         check_name(name, "Step")
         _check_steps(name, (step,), least=1)
         check_function(f"Step '{name}': over", over)
@@ -110,7 +110,7 @@ class PipelineBuilder:
         """Return the pipeline.
 
         Raises:
-            DefinitionError: it has no step, or two of one name.
+            DefinitionError: it has no step, or two of the same name.
         """
         return Pipeline(self.name, self.stages, self.input, self.access, self.formerly)
 

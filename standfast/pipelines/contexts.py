@@ -1,4 +1,4 @@
-"""What a pipeline's functions get: its input, and the outputs of the steps before."""
+"""The context that a pipeline's functions get: its input, and the outputs of the earlier steps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,13 +14,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """What a step's functions get; all of it is their own copy.
+    """What a step's functions get, as copies of their own.
 
     Args:
         input: of the pipeline, read by its `input` type.
         prev: the outputs of the steps before, by name; `ctx[step]` gives one with its type.
         item, index: in a `map`, which one it is.
-        iteration: in a `loop`, how often it went round before.
+        iteration: in a `loop`, the number of rounds before.
         user_id, tenant_id: who started the pipeline.
     """
 

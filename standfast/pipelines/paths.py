@@ -1,4 +1,4 @@
-"""Where a step stands in a pipeline: `<stage>/<step>`, below a map or loop with the number of the item or round."""
+"""The paths of steps in a pipeline: `<stage>/<step>`, in a map or loop with the number of the item or round."""
 
 from standfast.errors import InputError
 from standfast.pipelines.pipeline import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step
@@ -17,10 +17,10 @@ def find(pipeline: Pipeline, path: str) -> Stage:
 
 
 def stage_index(pipeline: Pipeline, name: str) -> int:
-    """Return which stage of a pipeline has a name.
+    """Return the index of the stage of a name.
 
     Raises:
-        InputError: none has it.
+        InputError: there is none.
     """
     for index, stage in enumerate(pipeline.stages):
         if stage.name == name:
@@ -53,5 +53,5 @@ def nested_pipeline(pipeline: Pipeline, above: str) -> Pipeline:
         return pipeline
     step = find(pipeline, above.rstrip("/"))
     if not isinstance(step, Step) or step.pipeline is None:
-        raise InputError(f'Step "{above.rstrip("/")}" of workflow "{pipeline.name}" is no pipeline any more.')
+        raise InputError(f'Step "{above.rstrip("/")}" of workflow "{pipeline.name}" is not a pipeline any more.')
     return step.pipeline

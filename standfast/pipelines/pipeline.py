@@ -89,7 +89,7 @@ class Step(Generic[T]):
 
     @functools.cached_property
     def type_digest(self) -> str:
-        """What tells the type of the output from another one; "" if there is none."""
+        """A digest that changes with the type of the output; "" if it has none."""
         return _digest(self._output_type, self.shape)
 
     def read_output(self, value: Any) -> Any:
@@ -139,7 +139,7 @@ class Step(Generic[T]):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Parallel:
-    """Steps that run at once; the output is theirs, by name. One that fails fails it, when all that ran have ended."""
+    """Steps that run at once; the output is theirs, by name. If one fails, the stage fails once all have ended."""
 
     kind: ClassVar[str] = "parallel"
     name: str
@@ -163,7 +163,7 @@ class Branch:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Map:
-    """A step for each item of a list, a few at once; the output is the list of theirs, in its order."""
+    """A step for each item of a list, a few at once; the output is the list of their outputs, in its order."""
 
     kind: ClassVar[str] = "map"
     name: str
@@ -178,7 +178,7 @@ class Map:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Repeat:
-    """A step again and again, until a function says that it is enough; the output is the last one."""
+    """A step that is repeated until a function says that it is enough; the output is the last one."""
 
     kind: ClassVar[str] = "loop"
     name: str
@@ -255,7 +255,7 @@ class Pipeline:
 
     @property
     def type_digest(self) -> str:
-        """What tells the type of the input from another one; "" if there is none."""
+        """A digest that changes with the type of the input; "" if it has none."""
         return _digest(self._input_type, self.input)
 
     def read_input(self, data: Any) -> Any:
@@ -270,7 +270,7 @@ class Pipeline:
             return self._input_type.validate_json(data if isinstance(data, bytes) else to_json(data))
         except ValidationError as error:
             raise InputError(f'Workflow "{self.name}" input validation failed: {explain(error)}') from error
-        except Exception as error:  # whatever a validator of the user's raises, or what is no JSON
+        except Exception as error:  # whatever a validator of the user's raises, or it is not JSON
             raise InputError(f'Workflow "{self.name}" input validation failed: {error_text(error)}') from error
 
     def write_input(self, value: Any) -> Any:
@@ -283,7 +283,7 @@ def _names_of(stage: Stage) -> list[str]:
 
 
 def _digest(kind: TypeAdapter[Any] | None, shape: Any) -> str:
-    """Return what tells a type from others: its schema, or how it is written if it is read by code alone."""
+    """Return what identifies a type: its schema, or its source text if only code reads it."""
     if kind is None:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Who is at work on a session, and which workers live: asked of the store by both drivers."""
+"""Asks the store which run is at work on a session, and which workers are alive; for both drivers."""
 
 import asyncio
 from functools import partial

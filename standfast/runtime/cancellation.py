@@ -1,4 +1,4 @@
-"""What a cancel is, and what it must not break off."""
+"""Handles cancellation, and protects what it must not interrupt."""
 
 import asyncio
 import contextlib

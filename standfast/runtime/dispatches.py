@@ -1,4 +1,4 @@
-"""The keys of tool calls in the ledger: of the transcript, so that every run of either driver meets the same entries.
+"""The ledger keys of tool calls, taken from the transcript, so that all runs of both drivers find the same entries.
 
 A call stands under the message that asks for it. Each dispatch of it has an entry of its own, and none is made before
 the one before it was abandoned: whoever comes later finds the last.

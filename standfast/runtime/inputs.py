@@ -1,4 +1,4 @@
-"""What a caller brings to a run, read and checked before anything happens."""
+"""Reads and checks what a caller passes to a run, before anything happens."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

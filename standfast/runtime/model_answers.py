@@ -14,7 +14,7 @@ _LOG = logging.getLogger("standfast")
 
 
 def note_failure(agent: Agent, model: str | None, error: Exception) -> None:
-    """Log why a model could not be called; with a traceback where it is no provider's fault."""
+    """Log why a model could not be called, with a traceback if the fault is not a provider's."""
     after, trace = agent.model_after(model), None if isinstance(error, ModelError | OSError) else error
     which = model or agent.model or "its model"
     then = "" if after is None else f"; next is {after}"

@@ -1,4 +1,4 @@
-"""Reads what models said by types that users declare: beside the event loop, and not for longer than a while.
+"""Reads models' answers by types that users declare, beside the event loop and for a limited time.
 
 An answer is kept before it is read. Were it read on a worker's loop, one answer that a type's own validators never get
 done with would stop the worker, and then every other that finds it kept.

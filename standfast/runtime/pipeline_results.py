@@ -1,4 +1,4 @@
-"""What a pipeline's steps came to, kept so that no step runs again: in memory, or in a durable store as well."""
+"""The results of a pipeline's steps, kept so that no step runs again: in memory, or also in a durable store."""
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Runs handlers for as long as they may take, and plain functions beside the event loop."""
+"""Runs handlers within their time limits, and plain functions beside the event loop."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What a user said to a session that its agent has not heard yet: kept in the store once it was acknowledged.
+"""Messages that a session's agent has not heard yet, kept in the store from the moment they are acknowledged.
 
 It outlives the run that it was said to. The next run of the session hears it, before what it was started with.
 """

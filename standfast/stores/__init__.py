@@ -1,4 +1,4 @@
-"""Where sessions are kept: a Protocol, and one module per database."""
+"""Stores of sessions: a Protocol, and one module per database."""
 
 from standfast.stores.memory import MemoryStore, memory_store
 from standfast.stores.partial_answers import PartialAnswer, PartialAnswers

@@ -1,4 +1,4 @@
-"""Reads what was kept: whoever wrote it, or whatever has happened to it since, ends in an error in words."""
+"""Reads stored values; one that cannot be read, for whatever reason, raises an error that says so."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -15,15 +15,15 @@ T = TypeVar("T")
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Read something kept; what nobody could have written as it is, is an error of the store that names it.
+    """Read a stored value; one that nobody can have written like this is an error of the store that names it.
 
     Raises:
-        StoreError: it cannot be read; any other error would be retried without a word of what is wrong.
+        StoreError: it cannot be read; any other error would be retried without saying what is wrong.
     """
     try:
         yield
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        # pydantic's own words show what was there, which is the session's.
+        # pydantic's own words would show the value, which belongs to the session.
         why = explain(error) if isinstance(error, ValidationError) else cut(error_text(error), 600)
         raise StoreError(f"The store has {what}, but it cannot be read: {why}. Put back a copy of the store") from error
 
@@ -39,7 +39,7 @@ def read_kept(what: str, text: str, read: Callable[[str], T]) -> T:
 
 
 def read_kept_object(what: str, text: str) -> dict[str, Any]:
-    """Return a kept JSON object; what is in it may be as deep as what was kept in it, and its frame.
+    """Return a kept JSON object, which may be deeper by its frame than the values that were kept in it.
 
     Raises:
         StoreError: it is not one.

@@ -1,4 +1,4 @@
-"""Who runs a session now: known to every process on the machine, and forgotten by nobody but the dead.
+"""Locks that tell every process on the machine which session a run holds, and that die with their process.
 
 A lock is one byte of a file beside the database, at a place that follows from the session's id. The operating system
 drops it when its process dies, however it dies: a lock needs no clock. It keeps a second run from taking live calls for
@@ -33,7 +33,7 @@ class SessionLocks:
     """Locks by session id; never waits, and may be used from several threads.
 
     Args:
-        path: of the database, beside which the lock file stands; None guards within this object only.
+        path: of the database, which the lock file is beside; None guards within this object only.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -42,7 +42,7 @@ class SessionLocks:
         self._held: set[str] = set()
         self._process = os.getpid()
         self._guard = threading.Lock()
-        self.shared = path is not None and fcntl is not None  # until the file system says otherwise
+        self.shared = path is not None and fcntl is not None  # unless the file system says otherwise
 
     def take(self, session_id: str) -> bool:
         """Take a session's lock; False if anybody has it.
@@ -71,7 +71,7 @@ class SessionLocks:
                 self._close_if_idle()
 
     def scope(self) -> str:
-        """Return what is the same for all who use the same lock file; "" if locks are not shared."""
+        """Return an id of the lock file, the same for all who use it; "" if locks are not shared."""
         with self._guard:
             self._leave_to_parent()
             if self._path is None or not self.shared:
@@ -100,7 +100,7 @@ class SessionLocks:
         return True
 
     def _leave_to_parent(self) -> None:
-        """After a fork the open file is the parent's, and its locks with it."""
+        """After a fork the open file and its locks belong to the parent."""
         if self._process != os.getpid():
             self._process = os.getpid()
             self._held.clear()
@@ -113,7 +113,7 @@ class SessionLocks:
 
 
 def _open_beside(path: str) -> int:
-    # In a folder of others somebody may have put a link there, to a file that would be made, or get other rights.
+    # In other people's folders there may be a link, to a file that would be created or get other permissions.
     file = private(f"{path}-lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         lock, database = os.fstat(file), os.stat(path)
@@ -122,7 +122,9 @@ def _open_beside(path: str) -> int:
         if lock.st_uid not in (os.geteuid(), database.st_uid) and not database.st_mode & 0o022:
             raise OSError(errno.EPERM, "it belongs to somebody who may not write to the database")
         if lock.st_mode & 0o777 != database.st_mode & 0o777:
-            with contextlib.suppress(PermissionError):  # somebody else's: who may write to the database may lock, too
+            with contextlib.suppress(
+                PermissionError
+            ):  # another user's: whoever may write to the database may lock, too
                 os.fchmod(file, database.st_mode & 0o777)
     except BaseException:
         os.close(file)

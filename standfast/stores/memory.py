@@ -1,4 +1,4 @@
-"""Sessions for the lifetime of one object: for tests and for chats that may be forgotten."""
+"""A store in memory, for tests and for chats that may be forgotten."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""What a store may tell of answers that models still give: a Protocol of its own, since not every store has it."""
+"""The Protocol of stores that also keep answers while models still give them; not every store does."""
 
 from typing import Protocol, runtime_checkable
 
@@ -10,7 +10,7 @@ class PartialAnswer(Record):
 
     Args:
         turn: of the run.
-        attempt: at this turn; of two texts the greater one has the later.
+        attempt: at this turn; the greater one of two is the later.
         offset: where `text` begins in what was said, in characters.
     """
 
@@ -21,20 +21,20 @@ class PartialAnswer(Record):
 
     @property
     def end(self) -> int:
-        """Where it ends."""
+        """The position of its end."""
         return self.offset + len(self.text)
 
 
 @runtime_checkable
 class PartialAnswers(Protocol):
-    """What models say while they say it, for whoever looks on: at most one answer a run, and nothing depends on it."""
+    """Models' answers while they are given, for anybody who watches: at most one per run. Nothing depends on them."""
 
     async def add_partial(self, run_key: str, part: PartialAnswer) -> None:
-        """Add what was said since; once, however often it is added. What an earlier attempt says is left out."""
+        """Add what was said since; adding it again changes nothing. What an earlier attempt says is ignored."""
         ...
 
     async def load_partial(self, run_key: str, *, after: PartialAnswer | None = None) -> PartialAnswer | None:
-        """Return what was said, only what is new `after` an earlier look; None if nobody speaks.
+        """Return what was said, or only what is new `after` an earlier look; None if no answer is being given.
 
         What another attempt says is returned from its beginning.
         """

@@ -1,4 +1,4 @@
-"""Files that are for their owner alone, from the moment at which they are made; one that is there keeps its rights."""
+"""Creates files that only their owner can read; an existing file keeps its permissions."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What a store is: sessions and their messages, and, if it is durable, a ledger of tool calls and model replies.
+"""The Protocols of stores: sessions and their messages, and, if durable, a ledger of tool calls and model replies.
 
 Anyone may write one; `standfast.testing.StoreSuite` is the test that it has to pass.
 """
@@ -74,11 +74,11 @@ class Session(Record):
         questions: open questions; None if none.
         workflow_id, run_key: of the Temporal run that wrote last, by which its calls are found in the ledger; None
             if that was a run in process.
-        usage: what its messages have used, pruned ones included; None if none said.
+        usage: what its messages have used, pruned ones included; None if none reported any.
         last_seq: the number of the last message ever written. Set by the store.
         version: how often the session was written, with or without messages. Set by the store.
         created_at: UTC; the first save's is kept, and set by the store if that has none. With the id it tells a
-            session from one that was made anew under the same id.
+            session from a later one of the same id.
         updated_at: UTC. Set by the store.
     """
 
@@ -98,18 +98,18 @@ class Session(Record):
 
     @property
     def key(self) -> str:
-        """What tells it from one that was made anew under the same id: the same for every run of either driver."""
+        """What distinguishes it from a later session of the same id; the same for every run of either driver."""
         return f"{self.id}@{self.created_at:%Y%m%dT%H%M%S%f}"
 
     def used_by(self, messages: Sequence[Message]) -> Usage | None:
-        """Return what it will have used with these messages."""
+        """Return its usage after these messages are added."""
         used = usage_of(messages)
         return self.usage if used is None else used + self.usage
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Messages for a session, and what it is to be with them.
+    """Messages for a session, and the session as it is with them.
 
     Args:
         write_key: names this write; the same key again changes nothing.
@@ -164,16 +164,16 @@ Act = Literal["answer", "message", "resume", "abort", "resolve", "cancel", "star
 
 
 class DecisionRecord(Record):
-    """One decision at a gate, counted or not, or another thing that somebody did: a row of the audit trail, never
-    changed.
+    """A row of the audit trail, never changed: a decision at a gate, counted or not, or something else that somebody
+    did.
 
     Args:
         run_key: of the pipeline's or agent's run.
-        gate: the path of the step, or the id of the tool call; empty where it is about the run.
+        gate: the path of the step, or the id of the tool call; empty if the row is about the run.
         at: when it arrived, UTC.
-        decision: at a gate "approve" or "reject"; all others decide nothing there, and say what else was done.
-        digest: of what the gate showed; if the person's page said on what they decided, of that.
-        edit: what they put in place of it, as JSON data.
+        decision: at a gate "approve" or "reject"; any other word says what else was done.
+        digest: of what the person's page showed, if it said so; else of what the gate showed.
+        edit: what they replaced it with, as JSON data.
         refused: why it did not count.
         key: makes it one row, however often it is recorded; a new one each time if None.
     """
@@ -198,7 +198,7 @@ class AgentStore(Protocol):
 
     @property
     def shares_holds(self) -> bool:
-        """Whether a hold is seen by other processes and ends with its own: only then does a free one prove a death."""
+        """Whether other processes see a hold, and it ends with its process: only then a free one proves a death."""
         ...
 
     async def hold(self, session_id: str) -> bool:
@@ -241,8 +241,8 @@ class AgentStore(Protocol):
             write_key: names this write; the same key again changes nothing, as long as its messages are kept, or, for
                 a write without any, until the next write.
             expected_seq: the last number the writer knows of.
-            expected_version: the session's version that the writer knows of, 0 for a new one; tells of writes
-                without messages, too.
+            expected_version: the session's version that the writer knows of, 0 for a new one; it also reveals writes
+                without messages.
 
         Raises:
             SessionConflictError: someone else has written since, or made the session anew.
@@ -293,7 +293,7 @@ class Ledger(Protocol):
     async def finish(
         self, run_key: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
     ) -> bool:
-        """Record the result of a call that `owner` has claimed, once or again; False if it is not its any more."""
+        """Record the result of a call that `owner` has claimed, once or again; False if `owner` has lost it."""
         ...
 
     async def abandon(self, run_key: str, call_key: str, *, owner: str) -> LedgerEntry:
@@ -305,11 +305,11 @@ class Ledger(Protocol):
         ...
 
     async def begin_call(self, running: RunningCall) -> None:
-        """Keep that an activity runs which claims nothing, until `end_call` of its owner."""
+        """Record that an activity without a claim runs, until `end_call` of its owner."""
         ...
 
     async def end_call(self, owner: str) -> None:
-        """Forget an activity that runs no more, if it is there."""
+        """Forget an activity that has ended, if it is there."""
         ...
 
     async def running_calls(self) -> list[RunningCall]:
@@ -327,7 +327,7 @@ class Ledger(Protocol):
     async def append_reply(self, appends: Sequence[Append], *, run_key: str, turn: int, reply: str) -> str:
         """Keep a model's reply and make appends in their order, all or nothing.
 
-        Returns the reply that is kept. If that is another one, nothing was appended: append what it says.
+        Returns the reply that is kept. If that is another one, nothing was appended: append that reply's messages.
 
         Raises:
             SessionConflictError: someone else has written to the session since.
@@ -352,7 +352,7 @@ class Ledger(Protocol):
 
 
 class DurableStore(AgentStore, Ledger, Workers, Protocol):
-    """All of it."""
+    """All methods of a durable store."""
 
 
 def kept_from(roles: Sequence[str], keep: int) -> int:

@@ -51,7 +51,7 @@ from standfast.stores.workers import AtWork
 class SQLiteStore:
     """A durable store in a SQLite file: WAL, synchronous=FULL, foreign keys. Safe to use from several processes.
 
-    Beside the file stand SQLite's `-wal` and `-shm`, and `-lock`, by which processes know who runs a session. The file
+    Beside the file are SQLite's `-wal` and `-shm`, and `-lock`, by which processes know who runs a session. The file
     is opened by the first operation. `await store.close()`, or leaving `async with store`, closes it; a store that
     nobody holds any more closes itself.
     """
@@ -83,7 +83,7 @@ class SQLiteStore:
         return self._locks.shared
 
     async def hold(self, session_id: str) -> bool:
-        if not self._is_ours:  # nothing is put beside a file before it is known to be a store
+        if not self._is_ours:  # creates nothing beside a file before it is known to be a store
             await self._do(lambda db: None, writes=False)
             self._is_ours = True
         return self._locks.take(session_id)
@@ -352,7 +352,7 @@ class SQLiteStore:
 def sqlite_store(path: str | os.PathLike[str]) -> SQLiteStore:
     """Return a durable store in a SQLite file; ":memory:" keeps it in this object.
 
-    Every operation raises `StoreError`, with what to do, when the file is no database, is read-only, locked or full,
+    Every operation raises `StoreError`, with what to do, when the file is not a database, is read-only, locked or full,
     or was written by a newer version of standfast. Nothing is overwritten then.
     """
     return SQLiteStore(path)
@@ -361,5 +361,5 @@ def sqlite_store(path: str | os.PathLike[str]) -> SQLiteStore:
 def _checked(path: str) -> str:
     if not isinstance(path, str) or not path or "\0" in path:
         raise InputError(f"sqlite_store needs the path of a file, or ':memory:', got {path!r}")
-    # Absolute now: the file is opened later, and the process may have moved by then.
+    # Absolute now: the file is opened later, when the process may have another working directory.
     return path if path == ":memory:" else os.path.realpath(path)

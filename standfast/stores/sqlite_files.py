@@ -1,4 +1,4 @@
-"""The file of a SQLite store: opened only if it is one, migrated, and what its errors mean."""
+"""The file of a SQLite store: checks that it is one, opens and migrates it, and explains its errors."""
 
 import os
 import re
@@ -10,8 +10,8 @@ from contextlib import suppress
 from standfast.errors import StandfastError, StoreError
 from standfast.stores.private_files import private
 
-_MOUNTS = "/proc/self/mountinfo"  # of Linux; the fifth word of a line is where something is mounted
-BREAKING = "-- breaking"  # begins a script after which code that does not know it cannot use the file
+_MOUNTS = "/proc/self/mountinfo"  # on Linux; the fifth word of a line is a mount point
+BREAKING = "-- breaking"  # begins a script; code that does not know the script cannot use the file after it
 
 _MEANINGS = {
     "SQLITE_BUSY": "is locked by another process; end that one or wait, then try again",
@@ -28,8 +28,8 @@ _MEANINGS = {
 class SameFile:
     """Knows the file that a path led to when it was opened.
 
-    An open connection goes on with a file that was moved or replaced, where nobody finds what it writes: a call would
-    be claimed there, and run again by whoever opens the file that stands at the path.
+    An open connection keeps using a file that was moved or replaced, and nobody finds what it writes: a call would be
+    claimed there, and run again by a process that opens the file now at the path.
     """
 
     def __init__(self, path: str) -> None:
@@ -37,7 +37,7 @@ class SameFile:
         self._known: tuple[int, int] | None = None
 
     def note(self) -> None:
-        """Take note of the file that stands there, the first time."""
+        """Remember the file at the path, the first time."""
         if self._known is None and self._path != ":memory:":
             found = os.stat(self._path)
             self._known = (found.st_dev, found.st_ino)
@@ -46,7 +46,7 @@ class SameFile:
         self._known = None
 
     def check(self) -> None:
-        """Look whether it still stands there.
+        """Check that it is still there.
 
         Raises:
             StoreError: it does not.
@@ -66,13 +66,13 @@ class SameFile:
 
 def open_file(path: str, migrations: tuple[str, ...], busy_timeout: float) -> sqlite3.Connection:
     if path != ":memory:":
-        # SQLite would let everybody read it. The files beside it get its rights. What is wrong SQLite says itself.
+        # SQLite would let everybody read it. The files beside it get its permissions. SQLite reports errors itself.
         with suppress(OSError):
             os.close(private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
         _refuse_second_names(path)
     db = sqlite3.connect(path, timeout=busy_timeout, isolation_level=None)
     try:
-        # Looked at before anything is changed: what is no database, or newer, stays as it is.
+        # Checked before anything is changed: a file that is not a database, or is newer, stays as it is.
         _refuse_foreign(db, path)
         _version(db, path, len(migrations))
         _switch_to_wal(db, busy_timeout)
@@ -85,7 +85,7 @@ def open_file(path: str, migrations: tuple[str, ...], busy_timeout: float) -> sq
 
 
 def open_again(path: str) -> sqlite3.Connection:
-    """Open a file that `open_file` has opened before, with a connection that waits for nobody."""
+    """Open a file that `open_file` has opened before, with a connection that does not wait for locks."""
     db = sqlite3.connect(path, timeout=0, isolation_level=None)
     _set_up(db)
     return db
@@ -97,7 +97,7 @@ def _set_up(db: sqlite3.Connection) -> None:
 
 
 def wait_for_locks(db: sqlite3.Connection, seconds: float) -> None:
-    """Have a connection wait so long for others."""
+    """Let a connection wait this long for others' locks."""
     db.execute(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
 
 
@@ -107,9 +107,9 @@ def is_busy(error: Exception | None) -> bool:
 
 
 def _refuse_second_names(path: str) -> None:
-    """Refuse a file that others may have open by another name.
+    """Refuse a file that others may have open under another name.
 
-    SQLite and our locks keep what is new in files beside it, which have its name: who comes by another name does not
+    SQLite and our locks keep recent data in files beside it, under its name: a process that uses another name does not
     see it, and would claim and run again what has run.
     """
     with suppress(OSError):  # SQLite says what is wrong with it
@@ -132,7 +132,7 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def _switch_to_wal(db: sqlite3.Connection, busy_timeout: float) -> None:
-    """SQLite does not wait by itself here, and several processes may open a new file at once."""
+    """Switch to WAL. SQLite does not wait by itself here, and several processes may open a new file at once."""
     deadline = time.monotonic() + busy_timeout
     while True:
         try:
@@ -192,7 +192,7 @@ def _migrate(db: sqlite3.Connection, path: str, migrations: tuple[str, ...]) -> 
         db.execute("CREATE TABLE IF NOT EXISTS standfast_schema (version INTEGER NOT NULL, oldest_reader INTEGER)")
         if "oldest_reader" not in _schema_columns(db):
             db.execute("ALTER TABLE standfast_schema ADD COLUMN oldest_reader INTEGER")
-        # Asked again under the lock: another process may have migrated meanwhile.
+        # Checked again under the lock: another process may have migrated meanwhile.
         done = _version(db, path, len(migrations))
         for version, script in enumerate(migrations[done:], done + 1):
             for statement in script.split(";"):
@@ -209,7 +209,7 @@ def _migrate(db: sqlite3.Connection, path: str, migrations: tuple[str, ...]) -> 
 def translated(error: Exception, path: str) -> Exception:
     if isinstance(error, StandfastError) or not isinstance(error, sqlite3.Error):
         return error
-    # What Python cannot decode has no code of SQLite's: the text was torn.
+    # Text that Python cannot decode was torn; SQLite has no error code for that.
     name = getattr(error, "sqlite_errorname", "SQLITE_CORRUPT" if "decode" in str(error) else "")
     meaning = next((text for code, text in _MEANINGS.items() if name.startswith(code)), f"refused: {error}")
     translated = StoreError(f"The store {path} {meaning} ({error})")

@@ -1,4 +1,4 @@
-"""The schema of the SQLite store, as the scripts that bring a file from one version of it to the next."""
+"""The schema of the SQLite store, as scripts that bring a file from one version to the next."""
 
 MIGRATIONS = (
     """
@@ -39,8 +39,8 @@ MIGRATIONS = (
       run_key TEXT PRIMARY KEY, turn INTEGER NOT NULL, attempt TEXT NOT NULL, text TEXT NOT NULL
     ) STRICT;
     """,
-    # Made anew, since files were written in which it has the column below, and others in which it has not. Nothing is
-    # lost: what stands in it is told for seconds, while a model speaks.
+    # Created again, since some files have the column below in it and others do not. Nothing is lost: its rows matter
+    # only for seconds, while a model speaks.
     """
     DROP TABLE partial_answers;
     CREATE TABLE partial_answers (

@@ -1,4 +1,4 @@
-"""Rows of the SQLite store: how sessions, messages and ledger entries are written into columns and read back."""
+"""Rows of the SQLite store: writes sessions, messages and ledger entries into columns and reads them back."""
 
 import json
 import sqlite3
@@ -51,7 +51,7 @@ def _advance_session(
     expected_seq: int | None,
     expected_version: int | None,
 ) -> int | None:
-    """Save the session and move its last number on; return it, or None if the write key was used before."""
+    """Save the session and advance its last number; return it, or None if the write key was used before."""
     session_id = session.id
     if expected_seq:  # the common case in one statement: the session is there and nobody else wrote
         done = db.execute(
@@ -286,13 +286,13 @@ def now() -> str:
 
 
 def add_partial(db: sqlite3.Connection, run_key: str, part: PartialAnswer) -> None:
-    """Add to what is said; a later attempt takes the place of an earlier one, if this is its beginning."""
+    """Add to what is said; a later attempt replaces an earlier one, if this is its beginning."""
     added = db.execute(
         "UPDATE partial_answers SET text = substr(text, 1, ?) || ? WHERE run_key = ? AND turn = ? AND attempt = ?",
         (part.offset, part.text, run_key, part.turn, part.attempt),
     ).rowcount
     if not added and part.offset == 0:
-        # Those whose workers have died, and whose runs have ended before there was another one.
+        # Those whose workers died and whose runs ended before another worker came.
         db.execute("DELETE FROM partial_answers WHERE begun_at < datetime('now', '-1 day')")
         db.execute(
             "INSERT INTO partial_answers (run_key, turn, attempt, text) VALUES (?, ?, ?, ?)"

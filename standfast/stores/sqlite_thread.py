@@ -1,4 +1,4 @@
-"""Where the work on a SQLite file is done: on the event loop while it is little and quick, else in a thread.
+"""Does the work on a SQLite file: on the event loop if it is little and quick, else in a thread.
 
 Whatever waits at the same time goes into one transaction (group commit), so that many runs share the cost of a flush to
 disk; a caller hears of success only after that commit. On the loop a commit takes 0.13 ms (measured, p99 0.4 ms); the
@@ -24,11 +24,11 @@ T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], Any]
 Put = Callable[["list[_Job]"], None]
 
-A_FEW = 16  # jobs of one turn of the loop; for more, the thread's hand-overs are cheap
+A_FEW = 16  # jobs of one turn of the loop; with more, the thread's hand-overs are cheap
 QUICK = 0.005  # seconds; a disk that takes longer must not hold the loop up
-STALL = 0.05  # seconds of one commit, after which all is the thread's, until one of its own was quicker
-LOCKED = 0.5  # seconds that work waits for a lock that was not given before; also what reads stands behind it
-A_WHILE = 1.0  # seconds, for which all work then is the thread's
+STALL = 0.05  # seconds of one commit; after that the thread does all work until one of its own is quicker
+LOCKED = 0.5  # seconds that work waits for a lock that it did not get; reads wait behind it
+A_WHILE = 1.0  # seconds during which the thread then does all work
 
 
 class SQLiteThread:
@@ -57,7 +57,7 @@ class SQLiteThread:
     def _put(self, jobs: "list[_Job]") -> None:
         if not jobs:
             return
-        with self._lock:  # so that nothing gets behind the end of a queue that closes
+        with self._lock:  # so that nothing is queued after the end of a queue that closes
             if self._thread is None or not self._thread.is_alive():  # a fork leaves threads behind
                 self._start()
             self._queue.asked += len(jobs)
@@ -78,7 +78,7 @@ class SQLiteThread:
         self._file.forget()
 
     def _start(self) -> None:
-        # Each thread has a queue of its own: one that closes does not take the end of the next.
+        # Each thread has a queue of its own, so that one that closes does not take the next one's end.
         self._queue = _Queue()
         thread = threading.Thread(
             target=_serve,
@@ -93,10 +93,10 @@ class SQLiteThread:
 
 
 class _Here:
-    """Does what is asked for in one turn of an event loop at the end of that turn, on the loop itself.
+    """Does the work of one turn of an event loop at the end of that turn, on the loop itself.
 
-    What it cannot do at once it gives to the thread: when that has work, since work is done in order; when there is
-    much; when another process writes; when the disk is slow.
+    It gives work to the thread if the thread is busy, since work is done in order; if there is much of it; if another
+    process writes; or if the disk is slow.
     """
 
     def __init__(self, path: str, file: SameFile) -> None:
@@ -105,7 +105,7 @@ class _Here:
         self._jobs: list[_Job] = []
         self._db: sqlite3.Connection | None = None
         self._owner: tuple[int, int] | None = None  # a connection belongs to its process and thread
-        self._typical = 0.0  # seconds that work takes here
+        self._typical = 0.0  # typical seconds of work here
         self._slow_until = 0.0
 
     def takes(self, job: "_Job", queue: "_Queue", put: "Put") -> bool:
@@ -148,14 +148,16 @@ class _Here:
             self._db = self._db or open_again(self._path)
             _work_off(self._db, jobs)
         except (sqlite3.Error, StoreError):
-            put(jobs)  # the thread opens the file, too, and says what is wrong with it
+            put(jobs)  # the thread opens the file, too, and reports what is wrong with it
             return
-        except BaseException:  # a signal's: nothing was done
+        except BaseException:  # raised by a signal: nothing was done
             for job in jobs:
                 job.future.cancel()
             raise
         ended = time.monotonic()
-        self._typical += (ended - started - self._typical) / 8  # one slow flush among quick ones is no slow disk
+        self._typical += (
+            ended - started - self._typical
+        ) / 8  # one slow flush among quick ones does not mean a slow disk
         if self._typical > QUICK or ended - started > STALL:
             self._slow_until, self._typical = ended + A_WHILE, 0.0
             queue.is_slow = ended - started > STALL
@@ -165,7 +167,7 @@ class _Here:
         for job in jobs:
             job.error = translated(job.error, self._path) if job.error and job not in busy else None
         _tell([job for job in jobs if job not in busy])
-        put(busy)  # nothing of them was done, or only read; the thread waits for its turn
+        put(busy)  # none of them was done, or only read; the thread waits for its turn
 
     def close(self) -> "list[_Job]":
         """Close the connection, and return what was not done yet."""
@@ -250,7 +252,7 @@ def _write(db: sqlite3.Connection, jobs: list[_Job]) -> None:
     try:
         db.execute("BEGIN IMMEDIATE")
     except sqlite3.Error as error:
-        # They have waited for the lock together, and do not wait again one after the other.
+        # They have waited for the lock together, so they do not wait again one by one.
         for job in jobs:
             job.error = error
         return
@@ -285,7 +287,7 @@ def _write_apart(db: sqlite3.Connection, jobs: list[_Job]) -> None:
             db.execute("RELEASE job")
         db.execute("COMMIT")
     except BaseException as error:
-        # A full disk undoes everything: each by itself then, so that the large ones do not take the small ones down.
+        # A full disk undoes everything: then one by one, so that the large ones do not make the small ones fail.
         if db.in_transaction:
             db.execute("ROLLBACK")
         if not isinstance(error, Exception):
@@ -310,6 +312,6 @@ def _tell(jobs: list[_Job]) -> None:
             continue
         if job.error is not None:
             job.future.set_exception(job.error)
-            job.error = None  # its traceback leads back to the job
+            job.error = None  # its traceback refers to the job
         else:
             job.future.set_result(job.result)

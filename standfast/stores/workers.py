@@ -1,4 +1,4 @@
-"""Who is at work: the workers that serve a store, and the sessions that workflows of theirs have opened."""
+"""The workers that serve a store, and the sessions that their workflows have opened."""
 
 from typing import Protocol, runtime_checkable
 
@@ -23,19 +23,19 @@ class AtWork(Record):
 class Workers(Protocol):
     """What keeps runs of both drivers from working on a session at the same time.
 
-    A worker holds its name (see `AgentStore.hold`) as long as it lives, and has added it. Where holds are not shared,
-    or are not those that the worker sees (see `hold_scope`), nobody can tell that it is dead: its name counts until it
-    drops it, and what it ran may still be running until the time for that has passed.
+    A worker adds its name and holds it (see `AgentStore.hold`) as long as it lives. If holds are not shared, or are not
+    those that the worker sees (see `hold_scope`), nobody can tell that it is dead. Its name then counts until it drops
+    it, and its calls may still be running until their time has passed.
     """
 
     async def hold_scope(self) -> str:
-        """Return what is the same for all who see each other's holds, and for no others; "" if holds are not shared."""
+        """Return an id shared by exactly those who see each other's holds; "" if holds are not shared."""
         ...
 
     async def begin_work(self, work: AtWork, *, instead_of: AtWork | None = None) -> AtWork:
-        """Mark a session as one that a workflow is at work on, and return whose it is then.
+        """Mark a session as one that a workflow is at work on, and return the mark that then holds.
 
-        It is another's if that has marked it before, unless that is `instead_of`.
+        It is another workflow's if that one marked it before, unless that one is `instead_of`.
         """
         ...
 

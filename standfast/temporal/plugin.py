@@ -1,4 +1,4 @@
-"""Makes any Temporal worker one that runs agents: workflow types, activities, converter, and what keeps the promise."""
+"""Turns any Temporal worker into one that runs agents: adds workflow types, activities and the converter."""
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Stops runs where it hurts and looks at what is left: for users' agents as for standfast's own tests.
+"""Stops runs at the worst moments and inspects what is left, for users' agents and for standfast's own tests.
 
 A crash here is an exception after which the store takes nothing more, as if the process had died. What it cannot
 show is what a real SIGKILL does to the operating system; the acceptance tests do that.

@@ -1,4 +1,4 @@
-"""What a durable store must do beyond any other: atomic writes, and a ledger of calls and replies."""
+"""Checks of durable stores, beyond those of any store: atomic writes, and a ledger of calls and replies."""
 
 import asyncio
 from datetime import UTC, datetime

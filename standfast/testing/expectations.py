@@ -1,4 +1,4 @@
-"""What the checks of a store compare, and with what."""
+"""Values and comparisons that the checks of a store use."""
 
 from collections.abc import Awaitable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a store's ledger, its journal of replies and its list of running calls must do, as checks."""
+"""Checks of a store's ledger, its journal of replies and its list of running calls."""
 
 import asyncio
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""A model behind a real HTTP server on loopback, which answers by script and with the faults that real ones have.
+"""A model behind a real HTTP server on loopback, which answers by script and with real servers' faults.
 
 It speaks Chat Completions, Responses and Messages, by the path of the request, and Cloudflare's form of errors; so the
 providers' own SDKs can be used with it, which a mock of their transport could not prove.

@@ -1,4 +1,4 @@
-"""A model whose answers are known beforehand."""
+"""A model whose answers are known in advance."""
 
 import inspect
 import re

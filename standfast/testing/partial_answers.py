@@ -1,4 +1,4 @@
-"""What a store must do that tells what models say while they say it."""
+"""Checks of a store that keeps models' answers while they are given."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What any store must do, as checks that its author can run.
+"""Checks of any store, which its author can run.
 
     @pytest.mark.parametrize("check", store_suite(), ids=lambda check: check.__name__)
     async def test_my_store(check, my_store):

@@ -1,4 +1,4 @@
-"""Answers as the providers write them: whole, or as the events of a stream. Each format in a function of its own."""
+"""Writes answers as the providers do: whole, or as the events of a stream, with one function per format."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a store must know of workers, and of the sessions that they are at work on, as checks."""
+"""Checks of what a store knows about workers and the sessions that they work on."""
 
 import asyncio
 from typing import Any

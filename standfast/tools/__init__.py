@@ -1,4 +1,4 @@
-"""Tools: what a model may call, declared once, and what one call comes to."""
+"""Tools: declared once, called by a model, with typed outcomes of a call."""
 
 from standfast.tools.approvals import Approval
 from standfast.tools.attempts import (

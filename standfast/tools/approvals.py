@@ -19,23 +19,23 @@ DepthFirst = dict[str, None]  # a set that keeps its order
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
-    """A gate: nothing goes on until people have decided, or their time is over.
+    """A gate: nothing continues until people have decided, or their time is over.
 
     Args:
         message: what people read: a text, or a function of `StepContext`; for a tool, of the `ToolCall`.
         timeout: how long it waits: seconds, a text like "7d", or None for ever.
         on_timeout: "fail" ends the pipeline with "approval-timeout", "reject" with "approval-rejected", "approve" goes
             on, "escalate" asks `escalate_to`. For a tool the first two are errors that the model reads.
-        remind_every: people are reminded so often.
+        remind_every: how often people are reminded.
         approvers: who may decide: users and names of `groups`; anybody if empty. People are told apart by their names,
             however those are spelled: "Ada" and "ada" are one.
         groups: users, and names of other groups, by name.
-        quorum: how many different people must approve (1); more than one are named by `approvers`, since anybody can
-            say two names. One rejection is enough.
+        quorum: how many different people must approve (1); more than one requires `approvers`, since anybody can
+            give two names. One rejection is enough.
         exclude_requester: who has spoken to the run cannot approve: who started it, said something or answered; and
-            who edits a call cannot approve what it then says.
-        escalate_to: asked instead when the time is over, with a time of its own. What it does not say itself is as
-            here: message, approvers, groups, quorum, exclude_requester.
+            whoever edits a call cannot approve the edited call.
+        escalate_to: asked instead when the time is over, with a time of its own. What it leaves out stays as here:
+            message, approvers, groups, quorum, exclude_requester.
 
     Raises:
         DefinitionError: naming the setting and the rule.
@@ -53,7 +53,7 @@ class Approval:
 
     def __post_init__(self) -> None:
         if not isinstance(self.message, str):
-            check_function("approval.message, if it is no text,", self.message, "StepContext or ToolCall")
+            check_function("approval.message, if it is not text,", self.message, "StepContext or ToolCall")
         check_choice("approval.on_timeout", self.on_timeout, ("fail", "approve", "reject", "escalate"))
         for name in ("timeout", "remind_every"):
             if getattr(self, name) is not None:
@@ -82,7 +82,7 @@ class Approval:
             context: what its function gets, if the message is one.
 
         Raises:
-            InputError: the message is no text.
+            InputError: the message is not text.
         """
         text = self.message if isinstance(self.message, str) else self.message(context)
         if not isinstance(text, str):
@@ -121,7 +121,7 @@ class Approval:
 
     @property
     def chain(self) -> "tuple[Approval, ...]":
-        """This one, and those that take its place when nobody decides."""
+        """This approval, and those that replace it when nobody decides."""
         return (self,) if self.escalate_to is None else (self, *self.escalate_to.chain)
 
     @property

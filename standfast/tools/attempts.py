@@ -1,4 +1,4 @@
-"""What surrounds one attempt at a tool call: what the handler learns, what it can come to, when there is another."""
+"""The surroundings of one attempt at a tool call: what the handler learns, its possible outcomes, and retries."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -62,10 +62,10 @@ class AgentInvoker(Protocol):
 
 @runtime_checkable
 class AgentFinder(Protocol):
-    """What finds an agent that was a call of the model, where it has a session of its own."""
+    """Finds an agent that was a call of the model and has a session of its own."""
 
     async def find(self, agent: Any) -> str | None:
-        """Return what the agent of this very call has answered, after it went on if it had not; None if it is gone."""
+        """Return what the agent of this call answered, letting it finish first if need be; None if it is gone."""
         ...
 
 
@@ -147,7 +147,7 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The call was given up: before it started, or, where that is harmless, while it ran."""
+    """The call was abandoned before it started or, if that is harmless, while it ran."""
 
     reason: str
 
@@ -171,6 +171,6 @@ Verdict = Happened | NotHappened | None
 
 
 def call_key(position: int, call_id: str, dispatch: int = 1) -> str:
-    """Return the key of a call under its message: by its place, since providers' ids repeat."""
+    """Return the key of a call under its message; it includes the place, since providers' ids repeat."""
     again = f"#{dispatch}" if dispatch > 1 else ""
     return f"{position}/{call_id}{again}"

@@ -56,7 +56,7 @@ def check_access(what: str, access: object) -> Mapping[str, Callable[[str | None
 
 
 def check_function(what: str, value: object, of: str = "StepContext") -> None:
-    """Refuse what is no plain function. An async one would be called and never awaited; a coroutine is true."""
+    """Refuse anything but a plain function. An async one would be called but not awaited, and a coroutine is true."""
     if not callable(value):
         raise DefinitionError(f"{what} must be a function of {of}, got {value!r:.80}")
     if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(type(value).__call__):

@@ -1,4 +1,4 @@
-"""Makes tools of functions: `@tool`."""
+"""Makes tools from functions: `@tool`."""
 
 import sys
 from collections.abc import Callable

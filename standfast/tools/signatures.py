@@ -1,4 +1,4 @@
-"""Reads a function: the schema of its arguments, what its docstring says of them, where it takes the context."""
+"""Reads a function's signature: the schema of its arguments, their descriptions, and where it takes the context."""
 
 import contextlib
 import functools
@@ -25,7 +25,7 @@ class Takes(NamedTuple):
 
 
 def parameters_of(handler: Callable[..., Any] | None) -> Takes:
-    """Return what a handler takes, as far as it can be known."""
+    """Return what a handler takes, as far as that can be known."""
     try:
         parameters = inspect.signature(handler).parameters.values()  # type: ignore[arg-type]  # None is a TypeError
     except (TypeError, ValueError):
@@ -78,7 +78,7 @@ def read_signature(name: str, function: Callable[..., Any], names: Mapping[str, 
 
 
 def schema_type(annotation: Any, owner: str, what: str) -> TypeAdapter[Any]:
-    """Return what reads and writes values of a type.
+    """Return the adapter that reads and writes values of a type.
 
     Raises:
         DefinitionError: saying for whom and what the type cannot be used.
@@ -117,7 +117,7 @@ def _problem(parameter: inspect.Parameter, annotation: Any) -> str | None:
 
 
 def _described(annotation: Any, text: str) -> Any:
-    """Add a description in front of the user's own metadata, so that a description of theirs wins."""
+    """Add a description before the user's own metadata, so that the user's description takes precedence."""
     if get_origin(annotation) is Annotated:
         bare, *metadata = get_args(annotation)
         return Annotated[(bare, Field(description=text), *metadata)]

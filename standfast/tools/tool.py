@@ -1,5 +1,6 @@
-"""Declares tools, reads the arguments of a call and writes its result. It makes one attempt and says what that was;
-how often a call runs is no business of this module.
+"""Declares tools, reads the arguments of a call, makes one attempt and writes its result.
+
+How often a call runs is decided elsewhere.
 """
 
 import contextlib
@@ -70,7 +71,7 @@ class Tool(Generic[P, R]):
         output: a type that results must match; extra keys are dropped. Anything JSON can carry if None.
         handler: a function, async or plain (plain ones run in a thread). May be given when the agent runs.
         safe_to_retry: running it twice is harmless. Permits a second run after a crash and under `retry`.
-        parallel: calls that stand next to each other may run at once.
+        parallel: adjacent calls may run at the same time.
         timeout: of one attempt; in process there is none by default. A call with effects that is cut off has an
             unknown outcome.
         retry: what to do when the handler raises, before the model sees it. Needs `safe_to_retry=True`.
@@ -112,7 +113,7 @@ class Tool(Generic[P, R]):
         if self.timeout is not None:
             object.__setattr__(self, "timeout", seconds(self.timeout, f"Tool '{self.name}': timeout"))
         self._check_policies()
-        # A broken schema is found now, when the tool is declared, not by the first model that calls it.
+        # So that a broken schema is found when the tool is declared, not when a model first calls it.
         _ = self._input_schema, self._result
 
     def _check_policies(self) -> None:
@@ -132,7 +133,7 @@ class Tool(Generic[P, R]):
         return DefinitionError(f"Tool '{self.name}': {text}")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the handler itself, as a test of it would."""
+        """Call the handler itself, for instance in a test."""
         if self.handler is None:
             raise self._fault("has no handler")
         return self.handler(*args, **kwargs)
@@ -153,14 +154,14 @@ class Tool(Generic[P, R]):
 
     @functools.cached_property
     def schema_digest(self) -> str:
-        """What tells the input of this tool from that of another under its name."""
+        """A digest that changes when the tool's input does."""
         return hashlib.blake2b(to_json(self._input_schema), digest_size=8).hexdigest()
 
     @functools.cached_property
     def _input_schema(self) -> dict[str, Any]:
         if self.input is None:
             return {"type": "object", "properties": {}}
-        # Taken as it is: pydantic cannot take in one that has references of its own.
+        # Used as it is: pydantic cannot include a schema that has references of its own.
         said = [one for one in getattr(self.input, "__metadata__", ()) if isinstance(one, WithJsonSchema)]
         given = copy.deepcopy(said[-1].json_schema) if said else None
         schema = given or json_schema(self._arguments, f"Tool '{self.name}'", "input")
@@ -183,7 +184,7 @@ class Tool(Generic[P, R]):
         return schema_type(self.output, f"Tool '{self.name}'", "output")
 
     def read_result(self, content: str) -> Any:
-        """Return what `write_result` made a text of: the text itself, if the result may be one, else the JSON in it."""
+        """Return the value that `write_result` wrote: the text itself if it may be text, else the JSON in it."""
         if self.output is not Any:
             with contextlib.suppress(ValidationError):
                 self._result.validate_python(content, strict=True)
@@ -194,10 +195,10 @@ class Tool(Generic[P, R]):
             return content
 
     def approval_of(self, call: ToolCall) -> Approval | None:
-        """Return what must be decided before a call may run; None if it may.
+        """Return the approval that a call needs before it may run; None if it needs none.
 
         Raises:
-            InputError: the function that says so gave something else; and what it raises.
+            InputError: the function returned something else, or raised.
         """
         if self.approval is None or isinstance(self.approval, Approval):
             return self.approval
@@ -228,7 +229,7 @@ class Tool(Generic[P, R]):
     def normal_arguments(self, arguments: dict[str, Any] | str) -> dict[str, Any]:
         """Return arguments as the handler gets them, as JSON: with defaults, converted, without unknown keys.
 
-        One of a type that does not show its value, such as a secret, stays as it is.
+        An argument whose type does not show its value, such as a secret, stays as it is.
 
         Raises:
             InputError: saying what is wrong, in words for the model; also if they cannot be written as they are read.
@@ -249,7 +250,7 @@ class Tool(Generic[P, R]):
         raise InputError(f'Invalid input for tool "{self.name}": arguments that cannot be shown to people as they are')
 
     def _shows(self, given: dict[str, Any], name: str, item: Any, value: Any) -> bool:
-        """Whether a written argument is read as the same again."""
+        """Whether a written argument is read back as the same value."""
         return json_problem(item) is None and (name not in given or self.read_arguments({**given, name: item}) == value)
 
     def write_result(self, value: Any, limit: int) -> Outcome:
@@ -259,7 +260,7 @@ class Tool(Generic[P, R]):
             content = clean_text(result) if isinstance(result, str) else self._result.dump_json(result).decode()
         except ValidationError as error:
             return Failed(f'Tool "{self.name}" returned invalid output: {explain(error)}')
-        except Exception as error:  # no JSON, or whatever a serializer of the user's raises
+        except Exception as error:  # not JSON, or whatever a serializer of the user's raises
             return Failed(f'Tool "{self.name}" ran, but its result was lost: it is no JSON ({error_text(error)})')
         if size := size_over(content, limit):
             return Failed(
@@ -277,13 +278,13 @@ class Tool(Generic[P, R]):
         in_thread: InThread,
         approved: str | None = None,
     ) -> Outcome:
-        """Run the handler once and say what came of it.
+        """Run the handler once and return the outcome.
 
         Args:
             limit: the largest result in bytes.
-            in_thread: runs a plain function where it may block.
-            approved: people have let these arguments through, for the tool of this fingerprint; "" if none was
-                recorded, None if nobody was asked. A call that needs that is not run without.
+            in_thread: runs a plain function in a thread, where it may block.
+            approved: the fingerprint of the tool for which people approved these arguments; "" if none was recorded,
+                None if nobody was asked. A call that needs approval does not run without it.
         """
         if self.handler is None:
             return Failed(
@@ -320,7 +321,7 @@ class Tool(Generic[P, R]):
         return None
 
     def not_as_approved(self) -> Failed:
-        """Return what becomes of a call that people have let through when the tool was another one."""
+        """Return the outcome of a call if the tool has changed since people approved it."""
         return Failed(f'Not run: tool "{self.name}" has changed since the call was approved. Call it again')
 
     async def ask_whether_it_happened(
@@ -350,7 +351,7 @@ class Tool(Generic[P, R]):
                 return Unknown(f"verify returned {type(verdict).__name__} instead of Happened, NotHappened or None")
 
     def bind(self, handler: Callable[..., Any], arguments: Any, context: ToolContext) -> Callable[[], Any]:
-        """Return the call of a handler: of keywords if it came from a signature, else of the value it reads."""
+        """Bind a handler's arguments: as keywords if they came from a signature, else as the value that was read."""
         takes = self._takes if handler is self.handler else parameters_of(handler)
         extra = {takes.context: context} if takes.context is not None else {}
         if self.by_keyword:

@@ -1,4 +1,4 @@
-"""Who may see the page, and who may act on it: bearer tokens, signed cookies, a trusted proxy; roles; forged requests.
+"""Decides who may see the page and who may act: tokens, cookies, a trusted proxy, roles, forged requests.
 
 Nobody is trusted for where a request comes from: whatever changes something is a POST that carries a token of the
 session (`csrf`), and browsers say by `Sec-Fetch-Site` whether another site has sent it.
@@ -33,7 +33,7 @@ COOKIE = "standfast_session"
 SESSION = 12 * 3_600  # seconds that somebody stays signed in
 _MOST_FIELDS = 500  # of a form
 _UNIX = "unix:"
-_NOT_YOURS = "This form is not of your session. Open the page again, and send it from there."
+_NOT_YOURS = "This form does not belong to your session. Open the page again and send it from there."
 _LOCAL = ("127.0.0.1", "::1", "localhost", "testclient")
 
 
@@ -111,14 +111,16 @@ class Access:
     def __post_init__(self) -> None:
         names = [identity(person.name) for person in self.people]
         if len(names) != len(set(names)):
-            raise DefinitionError("access.people: two have one name")
+            raise DefinitionError("access.people: two have the same name")
         tokens = [token_digest(person.token) for person in self.people if person.token is not None]
         if len(tokens) != len(set(tokens)):
-            raise DefinitionError("access.people: two have one token")
+            raise DefinitionError("access.people: two have the same token")
         if self.people and self.local is not None:
-            raise DefinitionError("access.local: where there are people, everybody signs in")
+            raise DefinitionError("access.local: with access.people everybody signs in")
         if self.proxy_header is not None and not self.proxies:
-            raise DefinitionError("access.proxies: say from where the proxy asks, or anybody could send its header")
+            raise DefinitionError(
+                "access.proxies: say where the proxy's requests come from, or anybody could send its header"
+            )
         for proxy in self.proxies:
             if not (proxy.startswith(_UNIX) or _is_address(proxy)):
                 raise DefinitionError(f"access.proxies must be addresses, or unix:PATH, got {proxy!r:.80}")
@@ -175,17 +177,17 @@ class Access:
         """Return what a signed link lets somebody do, and who that is.
 
         Raises:
-            HTTPException: 403; the link is not good, or its person is no approver here any more.
+            HTTPException: 403; the link is not valid, or its person is not an approver here any more.
         """
         if self.link_secret is None:
-            raise HTTPException(403, "This page takes no links: sign in.")
+            raise HTTPException(403, "This page does not accept links: sign in.")
         try:
             link = read_link(self.link_secret, token)
         except InputError as error:
             raise HTTPException(403, f"{error}.") from error
         person = self._named(link.by)
         if person is None or not person.may("approver"):
-            raise HTTPException(403, "Whoever this link was made for is no approver here.")
+            raise HTTPException(403, "The person for whom this link was made is not an approver here.")
         return link, person
 
     def _named(self, name: str) -> Person | None:
@@ -222,7 +224,7 @@ class Access:
     # --- forged requests ---
 
     async def form(self, request: Request, *, in_session: bool = True) -> dict[str, str]:
-        """Return what somebody has sent by a form of ours. A bearer token is no browser's, and needs no `csrf`.
+        """Return what somebody has sent by a form of ours. A program's bearer token needs no `csrf`.
 
         Args:
             in_session: False for a form that is opened by a link, which is itself the proof.
@@ -318,13 +320,13 @@ def check_listening(host: str, access: Access, names: Iterable[str]) -> None:
     """
     if (host not in _LOCAL or [*names]) and not access.people:
         raise DefinitionError(
-            f"The page would listen at {', '.join([host, *names])}, where others are, and anybody could decide: say "
-            "who may (--people FILE), or leave it to this machine, at 127.0.0.1"
+            f"The page would listen at {', '.join([host, *names])}, where anybody who reaches it could decide. Say "
+            "who may (--people FILE), or listen at 127.0.0.1 only"
         )
     if host not in _LOCAL and not access.https:
         raise DefinitionError(
-            f"The page speaks plain HTTP, and would listen at {host}: tokens and cookies would cross the network for "
-            "everybody on it to read. Put a proxy before it that ends TLS and say so (--https), or listen at 127.0.0.1"
+            f"The page speaks plain HTTP and would listen at {host}: everybody on the network could read its tokens "
+            "and cookies. Put a proxy that ends TLS in front of it and say so (--https), or listen at 127.0.0.1"
         )
 
 

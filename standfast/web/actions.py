@@ -1,4 +1,4 @@
-"""What the forms of a run do: decide, answer, repair. The run itself says whether each counts."""
+"""Carries out the forms of a run: decide, answer, repair. The run itself says whether each counts."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -126,7 +126,7 @@ SAID = {
     "message": "Said",
     "cancel": "Cancelled",
     "start": "Started",
-    "started": "It was started before: nothing more has begun",
+    "started": "It had already been started; nothing new has begun",
 }
 
 _ACT_OF = {"approval": "decide", "question": "answer", "unknown": "resolve", "pause": "resume"}

@@ -1,4 +1,4 @@
-"""What people are asked to approve that is too large for a card: read whole from the store, or not approved here."""
+"""Reads from the store what is too large for a card; if it cannot be read, it cannot be approved here."""
 
 import hashlib
 import json
@@ -42,7 +42,7 @@ async def load_whole(store: AgentStore | None, item: Mapping[str, Any]) -> Whole
     if not is_cut(item):
         return None
     if not isinstance(store, Ledger):
-        return Whole(why="This page has no store in which it could read them: start it with that of the workers.")
+        return Whole(why="This page has no store to read them from: start it with the store of the workers.")
     try:
         arguments = await load_arguments(store, item)
     except (StandfastError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Wrong attempts at signing in: each address may make a few, then has to wait longer and longer."""
+"""Counts wrong attempts at signing in: after a few, an address has to wait, longer each time."""
 
 import time
 from ipaddress import IPv6Address, ip_address

@@ -1,4 +1,4 @@
-"""Forms made from JSON schemas: what a person fills in, read as the data that the schema describes.
+"""Makes forms from JSON schemas, and reads what a person fills in as the data that the schema describes.
 
 A field is made for what HTML has a control for; all else is typed as JSON. The type itself checks what was typed, so a
 field only has to say no lies about it.
@@ -193,7 +193,7 @@ def _number(text: str) -> int | float:
         with contextlib.suppress(ValueError):
             if math.isfinite(number := float(text)):
                 return number
-        raise InputError(f"{cut(text, 40)!r} is no number") from None
+        raise InputError(f"{cut(text, 40)!r} is not a number") from None
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""A pipeline as a picture: what follows what, and how far each step is; as SVG without style or script of its own.
+"""Draws a pipeline as SVG, without style or script of its own: the order of its steps, and how far each is.
 
 What is left is done before what is right of it, and beside what is above or below it. A step that runs several times,
 in a map or a loop, has a frame that counts.

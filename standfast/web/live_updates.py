@@ -1,4 +1,4 @@
-"""What open pages are told by server-sent events: that something has changed, and what a model is saying."""
+"""Tells open pages, by server-sent events, that something has changed, and what a model is saying."""
 
 import asyncio
 import hashlib

@@ -185,7 +185,9 @@ class Pages:
         items = [item for item in await self.people.pending(run) if item["name"] == gate]
         whole = await load_whole(self._store, items[0]) if items else None
         if whole is None or whole.why is not None:
-            raise HTTPException(404, (whole and whole.why) or "Nothing of this name waits, or its card has all of it.")
+            raise HTTPException(
+                404, (whole and whole.why) or "Nothing of this name is waiting, or its card shows all of it."
+            )
         if "file" in request.query_params:
             name = {"Content-Disposition": 'attachment; filename="arguments.json"'}
             return Response(whole.file, media_type="application/json", headers=name)
@@ -206,7 +208,7 @@ class Pages:
         """Tell a page that is open when what it shows is no longer so, and what a model says, by server-sent events."""
         person = self._person(request)
         if self._listening[person.name] >= _LISTENING:
-            raise HTTPException(429, f"{person.name} has {_LISTENING} pages open already that are told of changes.")
+            raise HTTPException(429, f"{person.name} already has {_LISTENING} open pages that listen for changes.")
         asked = request.query_params
         # A browser that comes back says itself what it heard last.
         has = read_position(request.headers.get("Last-Event-ID") or asked.get("has", ""))

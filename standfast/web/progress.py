@@ -1,4 +1,4 @@
-"""How far a pipeline is: what is done by the store, what runs and waits by the run itself."""
+"""Finds how far a pipeline is: the store says what is done, the run itself what runs and waits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ async def load_progress(store: DurableStore, run_key: str, seen: Mapping[str, An
     Args:
         seen: the run; see `looked_at`.
 
-    Returns None for what is no pipeline's run, or another store's.
+    Returns None for a run that is not a pipeline's, or is another store's.
     """
     opened = await store.load_reply(f"{run_key}/open", 0)
     facts = None if opened is None else read_json(opened)

@@ -1,4 +1,4 @@
-"""How values become text on a page: nothing that is written hides, and nothing is too long."""
+"""Turns values into text on a page, in which nothing is hidden and nothing is too long."""
 
 from datetime import datetime
 from pathlib import Path

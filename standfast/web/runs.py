@@ -1,4 +1,4 @@
-"""What is known of one run: from the server, from its worker, and from the store."""
+"""Collects what is known about one run from the server, from its worker, and from the store."""
 
 import asyncio
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Serves the page over HTTP: whoever is slow, or many, or sends what is not HTTP, keeps nobody else from it."""
+"""Serves the page over HTTP, so that no slow, greedy or faulty client keeps the others from it."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What people may start from the page: an agent by a message, a pipeline by a form for its input."""
+"""The forms by which people start agents (with a message) and pipelines (with their input) from the page."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from standfast.temporal.wire.names import workflow_id
 from standfast.web.forms import Field, form_of
 
 _MESSAGE = Field("message", "message", "Message", "text")
-_SESSION = Field("session", "session", "Session", "input", "The conversation to go on with; a new one if left empty.",
+_SESSION = Field("session", "session", "Session", "input", "The conversation to continue; a new one if left empty.",
                  kind="text", required=False)  # fmt: skip
 
 
@@ -57,7 +57,7 @@ class Start:
             else:
                 message, session = (field.read(form) for field in self.fields)
                 if message is None or not message.strip():
-                    raise InputError("Message: there is none")
+                    raise InputError("Message is missing")
                 if session is not None:
                     check_session_id(session, "Session")
                 # A session that somebody has named may have had runs; that of the form has this one alone.

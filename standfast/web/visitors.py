@@ -1,4 +1,4 @@
-"""Who sends a request: by the rules of `Access`, less who has signed out, and less who guesses tokens.
+"""Identifies who sends a request, by the rules of `Access`, and keeps out who signed out or guesses tokens.
 
 What has ended stands in the store, so that it has ended for every process of the page, and after a restart.
 """
@@ -131,7 +131,7 @@ class Recognised:
             except TooManyAttempts as error:
                 answer = refusal(error)
             except StandfastError as error:
-                answer = PlainTextResponse(f"Nobody can be recognised now: {visible(str(error))}", 503)
+                answer = PlainTextResponse(f"Sign-ins cannot be checked now: {visible(str(error))}", 503)
         await answer(scope, receive, send)
 
 

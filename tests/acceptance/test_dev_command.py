@@ -141,7 +141,7 @@ def test_a_worker_that_does_not_end_is_killed_at_the_second_ctrl_c(tmp_path: Pat
     with dev(environment, tmp_path, "--worker", "deaf.py") as terminal:
         terminal.read_until("deaf\n")
         terminal.type(CTRL_C)
-        terminal.read_until("a second Ctrl-C does not wait")
+        terminal.read_until("press Ctrl-C again to stop without waiting")
         terminal.type(CTRL_C)
         assert terminal.end() == 0, terminal.shown
         assert left_running(environment) == []

@@ -30,7 +30,7 @@ def environment() -> dict[str, str]:
 def test_a_conversation_with_questions_and_approvals_and_ctrl_c(shop: Path, environment: dict[str, str]) -> None:
     words = (*COMMAND, "chat", "clerk", "--app", "shop.py", "-s", "s")
     with Terminal(*words, environment=environment, cwd=shop) as terminal:
-        terminal.read_until("Session s; --session s goes on with it")
+        terminal.read_until("Session s; continue it with --session s")
         terminal.read_until("> ")
         terminal.type("hello\n")
         terminal.read_until("you said hello")
@@ -76,7 +76,7 @@ def test_a_person_sees_what_is_approved_and_is_asked_once_more(
     for typed, code in (("n\n", 1), ("y\n", 0)):
         with Terminal(*COMMAND, "approve", "clerk/s", "--edit", '{"amount": 7}', environment=at, cwd=shop) as terminal:
             terminal.read_until(r'Arguments +\{"amount": 5\}')
-            terminal.read_until(r'In its place: \{"amount": 7\}')
+            terminal.read_until(r'Instead: \{"amount": 7\}')
             terminal.read_until(r"Approve\? \[y/N\]")
             terminal.type(typed)
             assert terminal.end() == code, terminal.shown
@@ -98,7 +98,7 @@ def test_a_person_sees_what_is_approved_and_is_asked_once_more(
     assert "\x1b" not in say("ls").stdout
     assert "\x1b[1m" in say("ls", "--color", "always").stdout
     refused = say("approve", "clerk/s")
-    assert (refused.returncode, refused.stderr) == (1, "Error: Run clerk/s waits for no approval\n")
+    assert (refused.returncode, refused.stderr) == (1, "Error: Run clerk/s does not wait for an approval\n")
 
 
 SLOW = """

@@ -51,7 +51,7 @@ async def test_a_person_signs_in_approves_with_an_edit_and_answers(
         await page.goto(address)
         await page.get_by_label("Token").fill("wrong wrong wrong wrong")
         await page.get_by_role("button", name="Sign in").click()
-        await expect(page.get_by_role("alert")).to_have_text("Nobody has this token.")
+        await expect(page.get_by_role("alert")).to_have_text("This token is not valid.")
         faults.clear()  # a status 401 is one, for the console
         await page.get_by_label("Token").fill(TOKEN)
         await page.get_by_role("button", name="Sign in").click()
@@ -149,7 +149,7 @@ async def test_many_pages_can_be_open(temporal: Temporal, chromium: Browser, ser
             for earlier in context.pages[:-1]:
                 await earlier.evaluate(LOOK_AWAY, True)
             await page.goto(address)
-            await expect(page.get_by_role("heading", name="What waits")).to_be_visible()
+            await expect(page.get_by_role("heading", name="Inbox")).to_be_visible()
 
 
 async def test_an_open_page_stays_true_but_for_what_somebody_is_typing(

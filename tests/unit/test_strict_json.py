@@ -263,7 +263,7 @@ def test_a_refused_object_says_what_is_wrong(text: str, problem: str) -> None:
         (10**4_300, "an integer has more than 4300 digits"),
         (-(10**4_300), "an integer has more than 4300 digits"),
         (float("-inf"), "-inf is not JSON"),
-        ({1: 1}, "an object has a key that is no string"),
+        ({1: 1}, "an object has a key that is not a string"),
         ({"a": (1,)}, "a tuple is not JSON"),
         ({"a": b""}, "a bytes is not JSON"),
     ],

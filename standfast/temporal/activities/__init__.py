@@ -1,1 +1,1 @@
-"""What workers do for workflows: models, tools, stores, hooks, webhooks."""
+"""Activities, which do for workflows all that needs I/O: models, tools, stores, hooks, webhooks."""

@@ -1,4 +1,4 @@
-"""Runs an agent for a tool's handler: as a workflow of its own, which the same call finds again."""
+"""Runs an agent for a tool's handler, as a workflow of its own that the same call finds again."""
 
 import asyncio
 import hashlib

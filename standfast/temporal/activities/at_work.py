@@ -1,4 +1,4 @@
-"""Marks sessions in the store while a workflow is at work on them, so that no other run of either driver begins."""
+"""Marks sessions in the store while a workflow works on them, so that no other run of either driver begins."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Finds the activities of workers that died, and tells Temporal at once, instead of letting it wait for heartbeats.
+"""Finds the activities of workers that died, and tells Temporal at once, without waiting for heartbeats.
 
 A worker holds its own name in the store as long as it lives. Whoever can take the name knows that the worker is dead:
 no clock, no process table.

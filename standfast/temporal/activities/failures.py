@@ -1,4 +1,4 @@
-"""What our errors are to Temporal: failures that name their class, and say whether trying again may help."""
+"""Turns our errors into Temporal failures that name their class, and say whether trying again may help."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""What activities do at gates: find out which calls must pass one, and record what people decided."""
+"""Activities at gates: find the calls that need approval, and record people's decisions."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Where users' code runs: on one long-lived event loop in a thread of its own, beside the worker's.
+"""Runs users' code on one long-lived event loop, in a thread of its own beside the worker's loop.
 
 A handler that blocks the worker's loop would stop its heartbeats, and the server would take live calls for lost ones
 (measured: 4 of 4). One loop for all, and for as long as the worker lives, because clients of databases and HTTP belong

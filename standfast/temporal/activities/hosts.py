@@ -1,4 +1,4 @@
-"""What the activities of a worker work with: its agents, their tools and models, its store, and who it is."""
+"""The host of a worker's activities: its agents, their tools and models, its store, and its name."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""Looks for agents that were calls of a run that was lost: what they did stands in sessions of their own."""
+"""Looks for agents that were called by a lost run; what they did is in sessions of their own."""
 
 import asyncio
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The activity that calls the model: once per turn, however often it is attempted."""
+"""The activity that calls the model: once per turn, however often the activity is attempted."""
 
 import asyncio
 import contextlib

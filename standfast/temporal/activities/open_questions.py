@@ -1,4 +1,4 @@
-"""Tells which questions that a run has left are still to be asked by the next, after a look into the ledger."""
+"""Finds the questions of an earlier run that the next one still has to ask, after a look into the ledger."""
 
 from collections.abc import Sequence
 

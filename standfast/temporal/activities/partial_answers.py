@@ -1,4 +1,4 @@
-"""What a model says while it says it, told beside the run: by the store, in pieces, and never in a history.
+"""Publishes a model's answer while it is given: through the store, in pieces, and never in a history.
 
 Nothing depends on it. The answer itself is kept when it is whole; what was told of it is forgotten then.
 """

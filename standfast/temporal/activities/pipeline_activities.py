@@ -1,4 +1,4 @@
-"""The activities of pipelines: what users declare is called here, and what steps came to is read and kept."""
+"""Activities of pipelines: call what users declare, and read and keep the results of steps."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Checks that a store can do what workers need, before any run is begun."""
+"""Checks that a store can do what workers need, before any run begins."""
 
 from typing import Any
 

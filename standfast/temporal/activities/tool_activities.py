@@ -1,4 +1,4 @@
-"""The activity of a tool: claim, run the handler, record, report. And the one that settles a lost call."""
+"""The activity of a tool (claim, run the handler, record, report), and the one that settles a lost call."""
 
 import asyncio
 import contextvars

@@ -1,4 +1,4 @@
-"""What a worker remembers of runs in flight, so that a step costs the same at any length and needs few reads.
+"""Caches runs in flight in a worker, so that a step costs the same at any length and needs few reads.
 
 Memory is never trusted against the store: a write says which message it follows, and is refused if that is not so.
 """

@@ -1,4 +1,4 @@
-"""What activities read and write of a session: its transcript as far as the run knows it, and the results of a turn."""
+"""Reads and writes a session for activities: its transcript as far as the run knows it, and the results of a turn."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What the calls of a turn need, recorded with the turn that asks for them, from the agent as that worker has it.
+"""Records what the calls of a turn need together with the turn, from the agent as that worker has it.
 
 A deploy shows the model other tools than those that the run began with, and it may call what it is shown. What is as it
 was at the start is not said again: histories are long.

@@ -1,4 +1,4 @@
-"""Webhooks: people are told of what waits for them, wherever they are; signed by the Standard Webhooks specification.
+"""Sends webhooks that tell people what waits for them, signed by the Standard Webhooks specification.
 
 A workflow asks for a notice when something begins to wait; this delivers it, and Temporal tries again.
 """

@@ -1,4 +1,4 @@
-"""Makes writes until the store takes them, and has people see those that take long."""
+"""Repeats writes until the store accepts them, and shows people those that take long."""
 
 import asyncio
 import itertools

@@ -1,1 +1,1 @@
-"""What any process does with runs: starts them, looks at them, speaks to them."""
+"""The client side: starts runs, looks at them, speaks to them; any process may use it."""

@@ -1,4 +1,4 @@
-"""Loads what people are asked to approve: the whole of it, where a history has only its beginning."""
+"""Loads all of what people are asked to approve, if the history has only its beginning."""
 
 from collections.abc import Mapping
 from typing import Any

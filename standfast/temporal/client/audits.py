@@ -1,4 +1,4 @@
-"""What people did to runs besides deciding: rows of the audit trail that say who answered, said, resumed, cancelled.
+"""Writes audit rows about what people did to runs besides deciding: answered, said, resumed, cancelled.
 
 Whoever does it for somebody writes the row, once it counts: the page, and the command where it has the store. What
 other programs send stands in the history of the run, with the name that they gave.

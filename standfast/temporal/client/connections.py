@@ -1,4 +1,4 @@
-"""The way to a Temporal server, and what to do when none answers.
+"""Connects to a Temporal server, and explains what to do when none answers.
 
 Address, namespace, key and TLS are read by `temporalio.envconfig` alone, from TEMPORAL_* and TOML profiles, so that
 standfast, the `temporal` command and every other SDK mean the same server.

@@ -1,4 +1,4 @@
-"""How values become payloads: as pydantic does it, and encoded by a codec, if there is one."""
+"""Converts values to payloads: as pydantic does it, and encoded by a codec if there is one."""
 
 import importlib
 import os

@@ -1,4 +1,4 @@
-"""Reads what runs say of themselves: what waits for people, and how far they are.
+"""Reads what runs say about themselves: what waits for people, and how far they are.
 
 Any workflow may answer our queries with anything, and what is read here is shown to people, who decide on it. So it is
 read strictly, whoever asks for it; what cannot be read becomes one card that says so.

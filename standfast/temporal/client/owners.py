@@ -1,4 +1,4 @@
-"""Finds out whose a run is, by what it was started with, and keeps strangers from it.
+"""Finds out who owns a run, by what it was started with, and keeps strangers from it.
 
 A history is read for that, since nobody changes it and no worker has to be alive. It protects an application that
 passes on who has signed in to it; whoever may write to the namespace itself can be anybody.

@@ -1,4 +1,4 @@
-"""Replays a history and compares what it says with what this version would say: commands, and what they carry.
+"""Replays a history and compares its commands, and what they carry, with those of this version.
 
 A replay by the SDK alone compares the kinds of commands. Of what activities, children and the next run of a chain are
 told it sees nothing, though they are what a renamed key breaks.

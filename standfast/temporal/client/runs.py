@@ -1,4 +1,4 @@
-"""How runs look from outside: what the server lists of one, how far it says it is, what it came to."""
+"""Describes runs from outside: what the server lists about one, how far it says it is, and its result."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping

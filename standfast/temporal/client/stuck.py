@@ -1,4 +1,4 @@
-"""Finds runs whose workflow task fails again and again, and says how they are rescued."""
+"""Finds runs whose workflow task fails again and again, and says how to rescue them."""
 
 import re
 import shlex

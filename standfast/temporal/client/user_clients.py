@@ -1,4 +1,4 @@
-"""Speaks to the runs of one user: what an application gives those who have signed in to it."""
+"""Speaks to the runs of one user; an application gives one to each person who has signed in."""
 
 from typing import Any, Literal
 

@@ -1,1 +1,1 @@
-"""What crosses Temporal, or is kept beside it, as plain JSON: read and written here, by all sides."""
+"""Data that crosses Temporal, or is kept beside it, as plain JSON; all sides read and write it here."""

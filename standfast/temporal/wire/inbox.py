@@ -1,4 +1,4 @@
-"""What people and programs send to a run: read, checked against what the run waits for, and kept until it is taken.
+"""Keeps what people and programs send to a run, checked against what it waits for, until the run takes it.
 
 Nothing here acts. Signals that cannot be used are noted with the reason; updates are refused with it.
 """
@@ -293,7 +293,7 @@ def split_id(data: object) -> tuple[str | None, object]:
     """Return the id that the sender of a signal has given it, or None, and the rest of what was sent.
 
     Raises:
-        InputError: it is no id.
+        InputError: it is not an id.
     """
     if not isinstance(data, dict) or data.get("id") is None:
         return None, data

@@ -1,4 +1,4 @@
-"""Inputs of workflows, and what users say to them, as JSON. Whatever is read here may be junk."""
+"""Inputs of workflows, and what users say to them, as JSON. The data read here may be malformed."""
 
 from dataclasses import dataclass, fields
 from typing import Any

@@ -1,4 +1,4 @@
-"""Limits of what crosses Temporal, and reading what anybody sent within them."""
+"""Limits of what crosses Temporal, and readers of strangers' data that keep within them."""
 
 from collections.abc import Collection, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Every name that stands in a workflow's history or is typed by a person. Renaming one breaks runs in flight."""
+"""Every name that is in a workflow's history or is typed by a person. Renaming one breaks runs in flight."""
 
 import hashlib
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Outcomes of tool calls as JSON: whatever is read may be junk, whatever is written fits."""
+"""Outcomes of tool calls as JSON: what is read may be malformed, what is written fits."""
 
 import json
 from collections.abc import Mapping

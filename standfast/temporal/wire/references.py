@@ -1,4 +1,4 @@
-"""What stands in a history for what is in the store."""
+"""References that stand in a history for values in the store."""
 
 import hashlib
 from typing import Any

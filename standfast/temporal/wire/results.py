@@ -1,4 +1,4 @@
-"""What the results of our activities look like: an operator may complete one by hand, with anything.
+"""The shapes of our activities' results, which are checked because an operator may complete one by hand with anything.
 
 Tools are not here: whatever somebody puts in as the result of a call is its result (see `wire.put_in`). These steer the
 run; what no run can use would fail its workflow task again and again.

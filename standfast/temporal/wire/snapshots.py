@@ -1,4 +1,4 @@
-"""What steers an agent's workflow: numbers and names, recorded once at its start, so that no deploy changes them later.
+"""Snapshots that steer an agent's workflow: recorded once at its start, so that no deploy changes them later.
 
 Here and in the loop's state nothing of the user's is left: no callable, no schema, no text but names.
 """

@@ -1,4 +1,4 @@
-"""What is kept of a turn in the store: the model's answer, and all that the calls in it need to know."""
+"""Records of turns in the store: the model's answer, and all that its calls need."""
 
 from collections.abc import Mapping
 from typing import Any

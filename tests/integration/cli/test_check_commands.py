@@ -69,7 +69,7 @@ async def test_the_doctor_finds_runs_whose_sessions_are_in_another_store(tempora
             await other.list_sessions()  # makes it
         wrong = await until(lambda: _wrong(found("other.db")))
         assert run.id in wrong
-        assert "is it the store of the workers" in wrong
+        assert "is it the store of all workers" in wrong
         assert "nobody" not in wrong
         assert await found("standfast.db") == {
             "check": "sessions", "ok": True, "found": f"those of 1 runs in flight are in {tmp_path / 'standfast.db'}"

@@ -239,12 +239,12 @@ async def test_a_call_is_approved_with_an_edit(temporal: Temporal) -> None:
         assert "root may not decide it; ada may" in await refused(
             temporal, "approve", run.id, "--yes", STANDFAST_USER="root"
         )
-        assert "no approval 'c2'; open: c1" in await refused(temporal, "approve", run.id, "c2")
+        assert "an approval 'c2'; open: c1" in await refused(temporal, "approve", run.id, "c2")
         assert "digest" in await refused(temporal, "approve", run.id, "--digest", "0123")
         approved = await done(temporal, "approve", run.id, "--yes", "--edit", '{"amount": 7}', "--comment", "less")
         assert approved == f"Approved c1 of {run.id}, by ada\n"
         await result(run)
-        assert "waits for no approval" in await refused(temporal, "approve", run.id)
+        assert "does not wait for an approval" in await refused(temporal, "approve", run.id)
     assert "charged 7" in (await temporal.messages())[2].content
 
 
@@ -304,7 +304,7 @@ async def test_a_question_that_nobody_asks_is_not_answered(temporal: Temporal) -
     async with temporal.worker(agent, llm=asking(CHARGES)):
         run = await temporal.start(agent)
         await pending(run)
-        assert f"Run {run.id} asks nothing" in await refused(temporal, "answer", run.id)
+        assert f"Run {run.id} has no open question" in await refused(temporal, "answer", run.id)
 
 
 async def test_a_run_is_told_something_with_an_image(temporal: Temporal, tmp_path: Path) -> None:

@@ -79,8 +79,8 @@ async def test_a_conversation_that_is_left_at_a_gate_goes_on_there(app: str) -> 
 async def test_an_edit_in_a_conversation_may_be_bare_json_and_what_is_wrong_with_it_is_said(app: str) -> None:
     lines = ["charge", "edit {oops", "perhaps", '{"amount": 8}']
     result = await standfast(None, "chat", "clerk", "--app", app, stdin="\n".join(lines))
-    assert "That is no JSON" in result.stderr
-    assert "Say approve (y), or reject (n) and why" in result.stderr
+    assert "That is not JSON" in result.stderr
+    assert "Type approve (y), or reject (n) and why" in result.stderr
     assert "charged 8" in result.stdout
 
 

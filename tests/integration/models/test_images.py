@@ -55,9 +55,9 @@ async def test_a_run_on_temporal_is_shown_images_later(temporal: Temporal) -> No
 
 WRONG: list[tuple[Any, str]] = [
     ("cat.png", "images must be a list, got str"),
-    ([{"url": "u", "data": "aaaa"}], r"images\[0\] is no image: value: Value error, an image has either a url, or"),
-    ([LINK, {"data": "a", "media_type": "image/png"}], r"images\[1\] is no image: data: .*base64"),
-    ([{"data": "no base64!", "media_type": "image/png"}], r"images\[0\] is no image: data: "),
+    ([{"url": "u", "data": "aaaa"}], r"images\[0\] is not an image: value: Value error, an image has either a url, or"),
+    ([LINK, {"data": "a", "media_type": "image/png"}], r"images\[1\] is not an image: data: .*base64"),
+    ([{"data": "no base64!", "media_type": "image/png"}], r"images\[0\] is not an image: data: "),
     ([{"url": "x" * 2_000_000}], "images: 2,000,000 bytes, more than 1,048,576; give their urls, or make them smaller"),
 ]
 
@@ -69,7 +69,7 @@ def test_what_is_no_image_is_refused(wrong: Any, says: str) -> None:
 
 
 async def test_a_run_refuses_what_is_no_image(driver: Driver) -> None:
-    with pytest.raises(InputError, match=r"images\[0\] is no image"):
+    with pytest.raises(InputError, match=r"images\[0\] is not an image"):
         await driver.run(Agent("a"), ScriptedModel([]), images=[{"address": "cat.png"}])
 
 

@@ -257,7 +257,7 @@ async def test_a_token_is_made_with_what_stands_for_it() -> None:
 
 
 async def test_tokens_do_not_cross_a_network_in_the_clear(temporal: Temporal, tmp_path: Path) -> None:
-    with pytest.raises(DefinitionError, match=r"plain HTTP.*at 0.0.0.0.*Put a proxy before it"):
+    with pytest.raises(DefinitionError, match=r"plain HTTP.*at 0.0.0.0.*Put a proxy that ends TLS"):
         create_app(temporal.client, access=Access(people=PEOPLE), host="0.0.0.0")
     (tmp_path / "people.toml").write_text('[people.ada]\ntoken = "ada-token-that-is-long-enough"\n')
     words = ("web", "--host", "0.0.0.0", "--port", "0", "--people", str(tmp_path / "people.toml"))

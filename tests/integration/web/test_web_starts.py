@@ -92,8 +92,8 @@ async def test_what_a_browser_would_not_send_is_refused(temporal: Temporal) -> N
         file = await client.post("/start/article", data=fields_of(page), files={"input.title": ("a.txt", b"text")})
         assert file.status_code == 400
         word = await client.post("/start/article", data=fields_of(page) | {"input.title": "Tea", "input.words": "many"})
-        assert (word.status_code, "Words: 'many' is no number" in html.unescape(word.text)) == (422, True)
-        for typed, says in (({"message": " "}, "Message: there is none"), ({"session": "a b"}, "Session must be")):
+        assert (word.status_code, "Words: 'many' is not a number" in html.unescape(word.text)) == (422, True)
+        for typed, says in (({"message": " "}, "Message is missing"), ({"session": "a b"}, "Session must be")):
             sent = fields_of((await client.get("/start/writer")).text) | {"message": "Hi"} | typed
             refused = await client.post("/start/writer", data=sent)
             assert (refused.status_code, says in refused.text) == (422, True)
