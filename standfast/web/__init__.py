@@ -45,19 +45,19 @@ def create_app(
     pipelines: Iterable[Pipeline] = (),
     task_queue: str = TASK_QUEUE,
 ) -> Starlette:
-    """Make the page as an ASGI application. Its `state.close()` ends what open pages are told, before a server stops.
+    """Make the page as an ASGI application. Call its `state.close()` to end the event streams before a server stops.
 
     Args:
         access: who may use it.
         store: of the workers; shows transcripts and the audit trail.
         host: where it will listen.
-        names: under which people ask for it, such as "runs.example.com"; requests for others are refused.
+        names: host names of the page, such as "runs.example.com"; requests for others are refused.
         temporal_ui: address of Temporal Web, for links.
         agents, pipelines: what people may start from the page, with forms made from the types of inputs.
         task_queue: of the workers that have them.
 
     Raises:
-        DefinitionError: it would listen where strangers are, and nobody has to sign in.
+        DefinitionError: strangers could reach it, and nobody has to sign in.
     """
     check_listening(host, access, names)
     visitors = Visitors(access, store)
@@ -109,7 +109,7 @@ def create_app(
 
 
 class _Limit:
-    """Refuses more than people type."""
+    """Refuses requests that are longer than what people type."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -130,7 +130,7 @@ class _Limit:
 
 
 class _Headers:
-    """Says on every answer what a browser may do with it."""
+    """Adds to every answer the headers that say what a browser may do with it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -28,7 +28,7 @@ from standfast.temporal.activities.approval_links import SHORTEST_SECRET, Link, 
 from standfast.tools import check_choice
 
 Role = Literal["viewer", "approver", "operator"]
-ROLES: tuple[Role, ...] = ("viewer", "approver", "operator")  # each may what those before it may
+ROLES: tuple[Role, ...] = ("viewer", "approver", "operator")  # each may do what those before it may
 COOKIE = "standfast_session"
 SESSION = 12 * 3_600  # seconds that somebody stays signed in
 _MOST_FIELDS = 500  # of a form
@@ -42,10 +42,10 @@ class Person:
     """Somebody who may use the page, or a program.
 
     Args:
-        name: by which decisions are recorded, and which gates know.
+        name: the name that gates know and decisions are recorded with.
         role: "viewer" sees everything, "approver" also decides and answers, "operator" also starts, resumes, cancels.
-        token: what signs in and what programs send as a bearer token, or `token_digest` of it; None where a proxy says
-            who it is.
+        token: what people sign in with and programs send as a bearer token, or `token_digest` of it; None if a proxy
+            says who it is.
 
     Raises:
         DefinitionError: naming the field and the rule.
@@ -74,7 +74,7 @@ _DIGEST = "sha256:"
 
 
 def token_digest(token: str) -> str:
-    """Return what tells whether a token is the right one, and not what it is: that is what files and stores keep."""
+    """Return a digest by which a token can be checked but not recovered; files and stores keep it."""
     return token if is_digest(token) else _DIGEST + hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -88,7 +88,7 @@ class Access:
 
     Args:
         people: who may use it. Empty: only this machine, as `local`.
-        local: who it is who sits at this machine, where nobody has to sign in.
+        local: the person at this machine, who does not have to sign in.
         link_secret: of the workers that send signed links to approvers; None refuses all links.
         secret: signs cookies; a new one at every start if None, and then everybody signs in again.
         proxy_header: where a proxy says who it is, such as "X-Forwarded-User"; believed only from `proxies`. Somebody
@@ -134,7 +134,7 @@ class Access:
         """Return who has sent a request, None for a stranger, and the session by which that is known, if by one."""
         if (token := bearer(request)) is not None:
             return self.by_token(token), ""
-        if (names := self._by_proxy(request)) is not None:  # a second one is of whom the proxy has let in
+        if (names := self._by_proxy(request)) is not None:  # a second header would come from whom the proxy has let in
             return self._named(names[0]) if len(names) == 1 else None, ""
         if self.local is not None:
             return self.local if _host(request) in _LOCAL and is_ours(request) else None, ""
@@ -142,18 +142,18 @@ class Access:
         return person, session
 
     def stranger(self, request: Request) -> str | None:
-        """Return whom the proxy has let in, if that is nobody who may use the page."""
+        """Return the name of a person whom the proxy has let in but who may not use the page."""
         names = self._by_proxy(request)
         return None if names is None or self.who(request)[0] is not None else ", ".join(names) or "nobody"
 
     def address(self, request: Request) -> str:
-        """Return from where somebody asks: behind a proxy of ours, what that says."""
+        """Return the address of a request's sender; behind our proxy, the one that the proxy gives."""
         if self._is_proxy(request) and (passed := request.headers.getlist("X-Forwarded-For")):
-            return passed[-1].rpartition(",")[2].strip()  # what stands before it, anybody may have written
+            return passed[-1].rpartition(",")[2].strip()  # anybody may have written the part before it
         return _host(request) or "a socket"
 
     def _by_proxy(self, request: Request) -> list[str] | None:
-        """Return what the proxy says who it is; None if the request is not from there."""
+        """Return the name that the proxy gives; None if the request does not come from it."""
         if self.proxy_header is None or not self._is_proxy(request):
             return None
         return request.headers.getlist(self.proxy_header)
@@ -165,7 +165,7 @@ class Access:
         return server is not None and f"{_UNIX}{server[0]}" in self.proxies
 
     def by_token(self, token: str) -> Person | None:
-        """Return whose token it is; takes as long for a wrong one as for a right one."""
+        """Return the owner of a token; takes as long for a wrong one as for a right one."""
         given, found = hashlib.sha256(token.encode()).hexdigest(), None
         for person in self.people:
             known = token_digest(person.token or secrets.token_urlsafe()).removeprefix(_DIGEST)
@@ -174,7 +174,7 @@ class Access:
         return found
 
     def by_link(self, token: str) -> tuple[Link, Person]:
-        """Return what a signed link lets somebody do, and who that is.
+        """Return what a signed link allows, and to whom.
 
         Raises:
             HTTPException: 403; the link is not valid, or its person is not an approver here any more.
@@ -196,7 +196,7 @@ class Access:
     # --- sessions ---
 
     def read(self, cookie: str) -> tuple[str, Person | None]:
-        """Return which session a cookie is of, and whose that is."""
+        """Return the session of a cookie, and its owner."""
         try:
             session, name, token = self._signer.unsign(cookie, max_age=SESSION).decode().split(".")
         except (BadSignature, ValueError):
@@ -210,10 +210,10 @@ class Access:
         return TimestampSigner(self.secret, salt="standfast.session", digest_method=hashlib.sha256)
 
     def sign_in(self, response: Response, person: Person) -> None:
-        # With a digest of the token: who has another one now signs in again.
+        # With a digest of the token: whoever has another token now must sign in again.
         session = f"{secrets.token_urlsafe(16)}.{_ascii(person.name)}.{_digest(person)}"
         value = self._signer.sign(session).decode()
-        # Lax: a link in a message opens the page for who has signed in; every act needs `csrf` besides.
+        # Lax: a link in a message opens the page for those who have signed in; every act also needs `csrf`.
         response.set_cookie(COOKIE, value, max_age=SESSION, httponly=True, samesite="lax", secure=self.https)
 
     def csrf(self, request: Request) -> str:
@@ -224,13 +224,13 @@ class Access:
     # --- forged requests ---
 
     async def form(self, request: Request, *, in_session: bool = True) -> dict[str, str]:
-        """Return what somebody has sent by a form of ours. A program's bearer token needs no `csrf`.
+        """Return what somebody has sent with one of our forms. A program's bearer token needs no `csrf`.
 
         Args:
             in_session: False for a form that is opened by a link, which is itself the proof.
 
         Raises:
-            HTTPException: 403, another site has sent it in somebody's name; 400 or 413, it is more than a form has.
+            HTTPException: 403 if another site sent it in their name; 400 or 413 if it is too large for a form.
         """
         is_bearer = bool(bearer(request))
         site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
@@ -275,11 +275,11 @@ _CONNECTED = "01"
 
 
 def is_ours(request: Request) -> bool:
-    """Whether a request from this machine is of who runs the page, and not passed on for somebody else.
+    """Whether a request from this machine comes from the user who runs the page, and not through a proxy.
 
-    On Linux the kernel says whose a connection is. Elsewhere anybody at this machine is taken for who sits at it.
+    On Linux the kernel says whose a connection is. Elsewhere anybody at this machine counts as that user.
     """
-    known = request.scope.setdefault("state", {})  # of this request: the kernel is asked once, however often we are
+    known = request.scope.setdefault("state", {})  # for this request: the kernel is asked only once
     if "is_ours" not in known:
         known["is_ours"] = _is_ours(request)
     return bool(known["is_ours"])
@@ -293,7 +293,7 @@ def _is_ours(request: Request) -> bool:
 
 
 def _user_of(client: Any, server: Any) -> int | None:
-    """Return the user who has this end of a connection open, by the kernel's tables; None if nobody has."""
+    """Return the user who owns this end of a connection, by the kernel's tables; None if nobody does."""
     ends = [(ip_address(host), port) for host, port in (client, server)]
     for table in _TCP:
         with contextlib.suppress(OSError):
@@ -313,10 +313,10 @@ def _address(shown: str) -> tuple[Any, int]:
 
 
 def check_listening(host: str, access: Access, names: Iterable[str]) -> None:
-    """Refuse to listen where strangers are, without knowing who somebody is, or where they could read along.
+    """Refuse to listen where strangers could decide without signing in, or could read the traffic.
 
     Raises:
-        DefinitionError: it would not be for this machine alone, and nobody has to sign in, or not by https.
+        DefinitionError: others could reach it without signing in, or without https.
     """
     if (host not in _LOCAL or [*names]) and not access.people:
         raise DefinitionError(
@@ -331,7 +331,7 @@ def check_listening(host: str, access: Access, names: Iterable[str]) -> None:
 
 
 def hosts_of(host: str, names: Iterable[str]) -> list[str]:
-    """Return the names under which the page may be asked for: no others, which a stranger's site could have."""
+    """Return the host names of the page; a request for another name may come from a stranger's site."""
     return ["127.0.0.1", "localhost", "[::1]", *names] if host in _LOCAL else [*names] or ["*"]
 
 

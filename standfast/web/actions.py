@@ -23,7 +23,7 @@ class Done:
     Args:
         said: the word for it; see `SAID`.
         act: for the audit trail; None for decisions, which the run itself puts there.
-        of: the id of the call that it was about.
+        of: the id of the call that it is about.
         comment: what was said, or why.
     """
 
@@ -59,7 +59,7 @@ async def _decide(people: StandfastClient, run: str, form: Form, person: Person)
 
 
 def _edited(text: str, shown: str | None) -> dict[str, Any] | None:
-    """Return the arguments that were typed in the place of those that were shown; None if nothing was changed."""
+    """Return the arguments that were typed instead of those that were shown; None if nothing was changed."""
     try:
         edit = read_object(text)
         json.loads(text, object_pairs_hook=_once)
@@ -69,14 +69,14 @@ def _edited(text: str, shown: str | None) -> dict[str, Any] | None:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse an object that has a key twice: who reads it sees one value, and another one would be used."""
+    """Refuse an object that has a key twice: a reader sees one value, and the other one would be used."""
     if len(pairs) > len(found := dict(pairs)):
         raise InputError("an object has a key twice")
     return found
 
 
 def _same(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)  # in which true, 1 and 1.0 are three things
+    return json.dumps(value, sort_keys=True)  # which tells true, 1 and 1.0 apart
 
 
 async def _answer(people: StandfastClient, run: str, form: Form, person: Person) -> Done:
@@ -114,7 +114,7 @@ async def _cancel(people: StandfastClient, run: str, form: Form, person: Person)
     return Done("cancel", "cancel")
 
 
-# What is said when it is done, by the word in the address; nothing else can be put there.
+# What the page says when it is done, by the word in the address; no other text can be put there.
 SAID = {
     "approve": "Approved",
     "reject": "Rejected",

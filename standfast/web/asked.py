@@ -38,7 +38,7 @@ class Whole:
 
 
 async def load_whole(store: AgentStore | None, item: Mapping[str, Any]) -> Whole | None:
-    """Return all of what an item of `pending` asks about; None if the item has it."""
+    """Return everything that an item of `pending` asks about; None if the item itself has it."""
     if not is_cut(item):
         return None
     if not isinstance(store, Ledger):
@@ -51,6 +51,6 @@ async def load_whole(store: AgentStore | None, item: Mapping[str, Any]) -> Whole
 
 
 async def load_all(store: AgentStore | None, items: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Whole]:
-    """Return what items do not have themselves, by run and gate."""
+    """Return the arguments that items do not have themselves, by run and gate."""
     found = {(item["workflow_id"], item["name"]): await load_whole(store, item) for item in items}
     return {key: whole for key, whole in found.items() if whole is not None}

@@ -3,7 +3,7 @@
 import time
 from ipaddress import IPv6Address, ip_address
 
-_FREE = 5  # wrong ones that nobody waits for
+_FREE = 5  # wrong attempts without a wait
 _LONGEST = 60.0  # seconds
 _FORGOTTEN = 900.0  # seconds after the last one
 _MOST = 10_000  # addresses that are remembered
@@ -16,7 +16,7 @@ class Attempts:
         self._wrong: dict[str, tuple[int, float]] = {}  # how many, and when the last one was; the latest last
 
     def wait(self, address: str) -> float:
-        """Return for how many seconds an address is not listened to."""
+        """Return for how many seconds an address has to wait."""
         wrong, last = self._wrong.get(_network(address), (0, 0.0))
         if wrong < _FREE:
             return 0.0

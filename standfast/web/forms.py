@@ -31,8 +31,8 @@ class Field:
         label, help: for people.
         kind: of an "input" or "number": the value of the attribute `type`, or `step`.
         options: of a "select": the JSON of each value, and its text.
-        value: what it has at first, as text; of a checkbox "on" or nothing.
-        required: must be filled in; else what is left empty is left out, or null if only that is allowed.
+        value: its first value, as text; for a checkbox "on" or nothing.
+        required: must be filled in; else an empty field is left out, or null if only that is allowed.
         fields: of a group.
     """
 
@@ -54,7 +54,7 @@ class Field:
         """Return what was filled in.
 
         Raises:
-            InputError: what should be a number or JSON is none.
+            InputError: something that should be a number or JSON is not.
         """
         found = self._read(form)
         return None if found is _ABSENT else found
@@ -83,7 +83,7 @@ class Field:
             raise InputError(f"{self.label}: {error}") from error
 
     def _emptied(self) -> Any:
-        """Return what it means that a field was left empty, or was emptied of its first value."""
+        """Return the value of a field that was left empty, or whose first value was deleted."""
         if self.is_null:
             return None
         return "" if self.control == "text" and self.value else _ABSENT
@@ -109,7 +109,7 @@ class _Known:
     within: tuple[str, ...] = ()
 
     def resolve(self, schema: Mapping[str, Any]) -> "tuple[dict[str, Any], _Known]":
-        """Return what a schema refers to, with what it says besides."""
+        """Return the schema that a reference means, with the keys beside the reference."""
         name = str(schema["$ref"]).rpartition("/")[2] if "$ref" in schema else None
         rest = {key: value for key, value in schema.items() if key != "$ref"}
         if name is None or name in self.within or name not in self.definitions:
@@ -130,7 +130,7 @@ def _field(part: Mapping[str, Any], name: str, key: str | None, known: _Known, *
         "required": required and not is_null,
         "is_null": is_null and (required or schema.get("default") is not None),
     }
-    # What may be left out is typed as JSON as a whole: the boxes of a group would always say something.
+    # An optional group is typed as JSON: its controls would always give some value.
     if schema.get("type") == "object" and not schema.get("additionalProperties") and required and not is_null:
         has["fields"] = tuple(
             _field(one, f"{name}.{_escaped(inner)}", inner, known, required=inner in schema.get("required", ()))
@@ -143,7 +143,7 @@ def _field(part: Mapping[str, Any], name: str, key: str | None, known: _Known, *
 
 
 def _control(schema: Mapping[str, Any], *, is_optional: bool) -> dict[str, Any]:
-    """Return what is special of the control for a schema without properties."""
+    """Return the attributes of the control for a schema without properties."""
     default, items = schema.get("default"), schema.get("items")
     if options := [schema["const"]] if "const" in schema else schema.get("enum"):
         first = "" if default is None else json.dumps(default)
@@ -161,7 +161,7 @@ def _control(schema: Mapping[str, Any], *, is_optional: bool) -> dict[str, Any]:
             limits = {"least": schema.get("minimum"), "most": schema.get("maximum")}
             return {"control": "number", "kind": "1" if kind == "integer" else "any", "value": _text(default), **limits}
         case "string" if kind := _INPUTS.get(schema.get("format", "")):
-            # What stands for a secret in a schema is not the secret.
+            # A schema shows a placeholder for a secret, not the secret.
             return {"control": "input", "kind": kind, "value": "" if kind == "password" else _text(default)}
         case "array" if items == {"type": "string"} and not default:
             return {"control": "lines", "help": "One per line."}

@@ -24,7 +24,7 @@ _LONGEST = 26  # letters of a name that are shown
 
 @dataclass(frozen=True, slots=True)
 class _Drawing:
-    """A part of the picture; lines come in at the middle of its left side and go out at that of its right one.
+    """A part of the picture; lines enter at the middle of its left side and leave at the middle of its right side.
 
     Args:
         at: draws it with its upper left corner there.
@@ -39,7 +39,7 @@ def draw(progress: Progress, *, ended: bool, link: Callable[[str], str]) -> Mark
     """Return the picture.
 
     Args:
-        ended: what has not run will not.
+        ended: steps that have not run will not run.
         link: returns where an agent's run at a path is shown.
     """
     by_place: dict[str, dict[str, str]] = {}
@@ -54,7 +54,7 @@ def draw(progress: Progress, *, ended: bool, link: Callable[[str], str]) -> Mark
 
 @dataclass(frozen=True, slots=True)
 class _Picture:
-    """What the parts of one picture are drawn from."""
+    """The data from which the parts of one picture are drawn."""
 
     by_place: Mapping[str, Mapping[str, str]]
     counts: Mapping[str, int]
@@ -104,7 +104,7 @@ class _Picture:
         return self.failed is not None and place_of(self.failed) == place
 
     def _counted(self, step: Planned, place: str) -> str:
-        """Return how often the step of a map or loop was run."""
+        """Return how often the step of a map or loop has run."""
         begun: dict[tuple[str, ...], str] = {}  # by the numbers of an item or round
         for at, runs in self.by_place.items():
             if at == place or at.startswith(f"{place}/"):
@@ -121,7 +121,7 @@ class _Picture:
 
 
 def _item(path: str, place: str) -> tuple[str, ...]:
-    """Return the part of a path that tells an item or round of the stage at a place, with those that it is in."""
+    """Return the part of a path that names an item or round of a stage, with the stages around it."""
     parts, at = path.split("/"), 0
     for name in place.split("/"):
         at = parts.index(name, at) + 1
@@ -151,7 +151,7 @@ def _box(name: str, below: str, how: str, href: str | None) -> _Drawing:
 
 
 def _row(parts: Sequence[_Drawing]) -> _Drawing:
-    """One after the other."""
+    """Draw parts one after the other."""
     width = sum(part.width for part in parts) + _GAP * (len(parts) - 1)
     height = max(part.height for part in parts)
 
@@ -168,7 +168,7 @@ def _row(parts: Sequence[_Drawing]) -> _Drawing:
 
 
 def _rows(parts: Sequence[_Drawing]) -> _Drawing:
-    """One row after the other; a line goes back from the end of each to the start of the next."""
+    """Draw one row below the other; a line goes back from the end of each to the start of the next."""
     width, height = max(part.width for part in parts), sum(part.height + _GAP for part in parts) - _GAP
 
     def at(x: float, y: float) -> Iterator[Markup]:
@@ -185,7 +185,7 @@ def _rows(parts: Sequence[_Drawing]) -> _Drawing:
 
 
 def _fork(parts: Sequence[_Drawing], keys: Sequence[str] = ()) -> _Drawing:
-    """One above the other, between two points; the lines to them have the keys of a branch."""
+    """Draw parts one above the other, between two points; the lines to them have the keys of a branch."""
     keys = [_short(key, _LONGEST) for key in keys]
     before = max([_GAP, *(len(key) * _SMALL + 2 * _PAD for key in keys)])
     inner = max(part.width for part in parts)
@@ -224,7 +224,7 @@ def _framed(title: str, part: _Drawing, has_failed: bool) -> _Drawing:
 
 
 def _line(x: float, y: float, to_x: float, to_y: float, *, bends_at: float | None = None) -> Markup:
-    """Return a line that goes level at both ends."""
+    """Return a line that is level at both ends."""
     start = x if bends_at is None else bends_at
     half = (start + to_x) / 2
     path = f"M{x:.1f} {y:.1f}H{start:.1f}C{half:.1f} {y:.1f} {half:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}"

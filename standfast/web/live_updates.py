@@ -15,12 +15,12 @@ from standfast.stores.partial_answers import PartialAnswer, PartialAnswers
 from standfast.stores.protocol import AgentStore
 
 _EVERY, _AT_LEAST_EVERY = 2.0, 10.0  # seconds between two looks at what a page shows; more if looking takes long
-_SHARE = 0.1  # of the time is spent on looking at one thing
+_SHARE = 0.1  # of the time is spent on looking at one page
 _WORDS_EVERY = 0.25  # seconds between two looks at what a model says
 
 
 class Looks:
-    """Looks that pages share: however many have the same thing open, it is looked at once.
+    """Looks that pages share: if several have the same thing open, it is looked at only once.
 
     Args:
         look: returns what is shown of a run, or of the inbox.
@@ -32,11 +32,11 @@ class Looks:
         self._last: dict[str, tuple[float, asyncio.Future[Any]]] = {}
 
     def close(self) -> None:
-        """End what open pages are told: a server that is to stop would wait for them."""
+        """End the event streams of open pages: a server that is stopping would wait for them."""
         self._closing.set()
 
     async def events(self, of: str, shown: str, words: tuple[str, PartialAnswer | None] | None) -> AsyncIterator[str]:
-        """Yield events: "changed" when what is shown is no longer so, "words" with what was said since.
+        """Yield events: "changed" when the page is out of date, "words" with what was said since.
 
         Args:
             shown: `digest` of what the page shows.
@@ -65,7 +65,7 @@ class Looks:
                 await asyncio.wait_for(self._closing.wait(), _EVERY if words is None else _WORDS_EVERY)
 
     async def _shared(self, of: str, since: float) -> Any:
-        """Return what somebody has seen since then, or look."""
+        """Return what another page has seen since then, or look."""
         now = asyncio.get_running_loop().time()
         self._last = {
             known: (at, look) for known, (at, look) in self._last.items() if now - at < _EVERY or not look.done()
@@ -83,12 +83,12 @@ def digest(shown: Any) -> str:
 
 
 def position(part: PartialAnswer | None) -> str:
-    """Return what an open page says it has of an answer."""
+    """Return an open page's position in an answer."""
     return "" if part is None else f"{part.turn}/{part.attempt}/{part.end}"
 
 
 def read_position(text: str) -> PartialAnswer | None:
-    """Return what `position` wrote; None for anything else, and then a page is told all."""
+    """Return what `position` wrote; None for anything else, and then a page gets everything."""
     turn, _, rest = text.partition("/")
     attempt, _, end = rest.rpartition("/")
     if not (

@@ -84,7 +84,7 @@ class Pages:
             Route("/runs/{run:path}", self.run),
         ]
 
-    # --- what everybody needs ---
+    # --- common parts ---
 
     def _person(self, request: Request, role: Role = "viewer") -> Person:
         person = who(request)
@@ -97,7 +97,7 @@ class Pages:
     def page(
         self, request: Request, name: str, *, status: int = 200, decider: Person | None = None, **values: Any
     ) -> Response:
-        """Return a page; `decider` is who acts on it, if that is not who has signed in."""
+        """Return a page; `decider` is the person who acts on it, if not the one who has signed in."""
         person = who(request)
         html = self._templates.get_template(f"{name}.html").render(
             person=person,
@@ -115,7 +115,7 @@ class Pages:
     def refused(
         self, request: Request, status: int, why: str, *, run: str | None = None, form: Form | None = None
     ) -> Response:
-        """Say why something was not done, with what was typed, which is nowhere else."""
+        """Say why something was not done, and show what was typed, since that is kept nowhere else."""
         title = _TITLES.get(status, "That was not done")
         typed = {name: form[name] for name in _TYPED if form is not None and name in form}
         return self.page(request, "refused", status=status, title=title, run=run, why=why, typed=typed, changes=None)
@@ -205,12 +205,12 @@ class Pages:
     # --- changes ---
 
     async def changes(self, request: Request) -> Response:
-        """Tell a page that is open when what it shows is no longer so, and what a model says, by server-sent events."""
+        """Tell an open page, by server-sent events, when it is out of date, and what a model says."""
         person = self._person(request)
         if self._listening[person.name] >= _LISTENING:
             raise HTTPException(429, f"{person.name} already has {_LISTENING} open pages that listen for changes.")
         asked = request.query_params
-        # A browser that comes back says itself what it heard last.
+        # A browser that reconnects says itself what it heard last.
         has = read_position(request.headers.get("Last-Event-ID") or asked.get("has", ""))
         words = (asked["words"], has) if "words" in asked else None
         events = self.looks.events(asked.get("of", "/"), asked.get("shown", ""), words)
@@ -241,7 +241,7 @@ class Pages:
         return self.page(request, "starts", starts=self._starts.values(), changes=None)
 
     async def start(self, request: Request) -> Response:
-        """Start an agent or a pipeline by a form; what was typed stays where it cannot be used."""
+        """Start an agent or a pipeline by a form; input that cannot be used stays in the form."""
         person = self._person(request, "operator")
         start = self._starts.get(request.path_params["name"])
         if start is None:
@@ -288,7 +288,7 @@ class Pages:
                        *map(visible, (person.name, done.act, run, str(error))))  # fmt: skip
 
     async def link(self, request: Request) -> Response:
-        """Show what a signed link is for, and decide on it by the form: who has the link needs no session."""
+        """Show what a signed link is for, and decide by its form: whoever has the link needs no session."""
         token = request.path_params["token"]
         link, person = self._access.by_link(token)
         found = await self.people.pending(link.workflow_id)
@@ -309,7 +309,7 @@ class Pages:
     # --- signing in ---
 
     async def login(self, request: Request) -> Response:
-        """Sign in with a token; afterwards a cookie says who it is."""
+        """Sign in with a token; after that a cookie identifies the person."""
         to = _own_path(request.query_params.get("to", "/"))
         if request.method == "GET":
             return self.page(request, "login", to=to, wrong=False, changes=None)
@@ -338,13 +338,13 @@ def status_of(error: StandfastError | RPCError) -> int:
 
 
 def _changes(of: str, shown: Any, words: str | None = None, has: PartialAnswer | None = None) -> str:
-    """Return where an open page hears that it is no longer true, and the words of a run's model that it has not yet."""
+    """Return the address at which an open page hears of changes, and of a run's new words."""
     hears = {"words": words, "has": position(has)} if words is not None else {}
     return f"/changes?{urlencode({'of': of, 'shown': digest(shown), **hears})}"
 
 
 def _own_path(to: str) -> str:
-    """Return where somebody goes after signing in: a page of this site, and no other."""
+    """Return where somebody goes after signing in: a page of this site only."""
     try:
         parts = urlsplit(to)
     except ValueError:

@@ -10,7 +10,7 @@ from standfast.runtime.pipeline_results import Kept
 from standfast.stores.protocol import DurableStore
 from standfast.temporal.wire.plans import read_plan
 
-# What counts for a step of several, first to last.
+# If a step has several states, the first of these counts.
 STATES = ("failed", "waits", "runs", "not known", "done", "not run", "to come", "not looked up")
 _STEPS = ("agent", "tool", "approval")
 _MOST = 1_000  # steps that are looked up
@@ -24,7 +24,7 @@ class Progress:
         plan: its stages.
         states: of its steps, by path, in the order in which they come; one of `STATES`.
         counts: of maps, how many items they have, by path.
-        failed: the path of the stage that failed, if it is none of its steps that did.
+        failed: the path of the stage that failed, if none of its steps did.
         is_cut: there are more steps than were looked up.
         input: of the pipeline, as JSON data.
     """
@@ -63,7 +63,7 @@ async def load_progress(store: DurableStore, run_key: str, seen: Mapping[str, An
         states |= dict.fromkeys(state.get("running", ()), "runs")
         waiting = [item["name"] for item in state.get("waiting", ()) if item["name"] in states]
         states |= dict.fromkeys([*waiting, *seen.get("steps", ())], "waits")
-    if not state and not isinstance(result, dict):  # nobody says what had begun
+    if not state and not isinstance(result, dict):  # it is not known what had begun
         states |= dict.fromkeys(next_ones, "not known")
     failed = result.get("failed_step") if isinstance(result, dict) else seen.get("failed_step")
     if failed is not None and PipelineState(plan).planned(failed).kind in _STEPS:
@@ -73,7 +73,7 @@ async def load_progress(store: DurableStore, run_key: str, seen: Mapping[str, An
 
 
 async def _load_done(kept: Kept, plan: tuple[Planned, ...]) -> tuple[Mapping[str, Done], list[str], bool]:
-    """Return what is done by key, the steps that may have begun, and whether that is not all that there is."""
+    """Return what is done by key, the steps that may have begun, and whether there are more."""
     state, tried = PipelineState(plan), set[str]()
     while isinstance(todo := state.next_actions(), Todo):
         new = [action for action in todo.actions if action.key not in tried]

@@ -38,17 +38,17 @@ def run_path(run: str) -> str:
 
 
 def _finalized(value: Any) -> Any:
-    """Let nothing that is written hide, or read otherwise than it is."""
+    """Keep values from hiding anything or looking like something else."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _typed(text: str) -> Markup:
-    """Return what somebody has typed, as it was."""
+    """Return what somebody has typed, unchanged."""
     return escape(text.replace("\r\n", "\n"))
 
 
 def _long(text: str) -> str:
-    """Return the beginning of a text that is long for a page."""
+    """Return the beginning of a text that is too long for a page."""
     return text if len(text) <= _LONG else f"{text[:_LONG]}\n[{len(text) - _LONG:,} more characters]"
 
 
@@ -57,12 +57,12 @@ def _pretty(value: Any) -> str:
 
 
 def _editable(value: Any) -> Markup:
-    """Return JSON to be edited, or sent back: what is read from it is the value."""
+    """Return JSON to be edited or sent back, which is read as the same value."""
     return escape(visible_json(value))
 
 
 def _is_drawn_otherwise(value: Any) -> bool:
-    """Whether a field, which isolates nothing, draws JSON otherwise than it is read: it has words from the right."""
+    """Whether a field would draw JSON in another order than it is read, because it has right-to-left words."""
     return visible(text := visible_json(value)) != text
 
 

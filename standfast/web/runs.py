@@ -26,17 +26,17 @@ from standfast.web.progress import Progress, load_progress
 
 _MESSAGES = 400  # of a transcript, the last
 _PATIENCE = timedelta(seconds=2)
-_STEPS = 100  # of a pipeline, that run, are asked what they wait for
+_STEPS = 100  # running agents of a pipeline that are asked what they wait for
 
 
 class Runs:
-    """Looks at runs; what only a store has is missing where there is none."""
+    """Looks at runs; without a store, what only a store has is missing."""
 
     def __init__(self, people: StandfastClient, store: AgentStore | None) -> None:
         self._people, self._store = people, store
 
     async def seen(self, run: str) -> dict[str, Any]:
-        """Return what is known of a run; of a pipeline's also what the agents wait for that its steps run."""
+        """Return what is known about a run; for a pipeline's also what the agents of its steps wait for."""
         seen = await looked_at(self._people.client, run)
         paths = [path for path in seen.get("state", {}).get("running", ()) if isinstance(path, str)][:_STEPS]
         found = await asyncio.gather(*(self._pending(child_id(run, path)) for path in paths))

@@ -19,7 +19,7 @@ _REMEMBERED = 1_000  # lines
 
 
 def server_of(app: ASGIApp) -> uvicorn.Server:
-    """Return a server of the page, which leaves the signals of its process to others."""
+    """Return a server of the page that does not handle the signals of its process."""
     config = uvicorn.Config(
         app,
         http=_Connection,  # its parser is h11, whichever else is installed
@@ -38,7 +38,7 @@ def server_of(app: ASGIApp) -> uvicorn.Server:
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed if its client takes too long; of too many, the one that has sent nothing longest."""
+    """A connection that is closed if its client is too slow; with too many, the longest silent one is closed."""
 
     idle_since: float | None = None  # while it has no whole request that is being answered
     _reading: asyncio.TimerHandle | None = None
@@ -67,7 +67,7 @@ class _Connection(H11Protocol):
     def _give_up(self) -> None:
         if self.cycle is None or self.cycle.response_complete:
             self.transport.abort()
-        else:  # the application hears that nobody is there any more
+        else:  # the application learns that the client is gone
             self.transport.close()
 
     def handle_events(self) -> None:
@@ -96,9 +96,7 @@ class _Connection(H11Protocol):
 
 
 class Sparing(logging.Filter):
-    """Lets a line into the log once a minute, then with how often it came: who sends a fault again and again writes
-    no gigabytes.
-    """
+    """Lets a line into the log once a minute, with its count: a client that repeats a fault must not fill the disk."""
 
     def __init__(self) -> None:
         super().__init__()

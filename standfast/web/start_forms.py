@@ -41,7 +41,7 @@ class Start:
         """Start it as the form says, and return the workflow id, and whether this has started it.
 
         Args:
-            key: of the form that was shown: who sends it twice starts one run.
+            key: of the form that was shown; sending it twice starts one run.
 
         Raises:
             InputError: what was typed cannot be used.
@@ -60,7 +60,7 @@ class Start:
                     raise InputError("Message is missing")
                 if session is not None:
                     check_session_id(session, "Session")
-                # A session that somebody has named may have had runs; that of the form has this one alone.
+                # A session that somebody has named may have had runs; the form's own session has only this one.
                 once: dict[str, Any] = {} if session else {"id_reuse_policy": WorkflowIDReusePolicy.REJECT_DUPLICATE}
                 run = await start_agent(
                     client, self.item, message=message, session_id=session or key, user_id=user, task_queue=task_queue,

@@ -22,7 +22,7 @@ _LOG = logging.getLogger("standfast.web")
 
 
 class TooManyAttempts(StandfastError):  # noqa: N818  # as an answer of HTTP is called
-    """Somebody has to wait before the next attempt at signing in."""
+    """Too many wrong attempts: the next one has to wait."""
 
     def __init__(self, wait: float) -> None:
         self.seconds = int(wait) + 1
@@ -43,7 +43,7 @@ class Visitors:
         self._attempts = Attempts()
 
     async def recognise(self, request: Request) -> Person | None:
-        """Return who has sent a request, and keep it with the request for `who`.
+        """Return who has sent a request, and keep the name with the request for `who`.
 
         Raises:
             TooManyAttempts: it has a token, and its address has sent too many wrong ones.
@@ -76,7 +76,7 @@ class Visitors:
         return person
 
     async def sign_out(self, request: Request, response: Response) -> None:
-        """End a session: its cookie is good for nothing any more."""
+        """End a session: its cookie is not valid any more."""
         session, person = self.access.read(request.cookies.get(COOKIE, ""))
         if person is not None:
             await self._end(session)
@@ -118,7 +118,7 @@ def _place(session: str) -> str:
 
 
 class Recognised:
-    """Finds out who has sent a request before anything else is done with it."""
+    """Identifies the sender of a request before anything else happens."""
 
     def __init__(self, app: ASGIApp, visitors: Visitors) -> None:
         self._app, self._visitors = app, visitors

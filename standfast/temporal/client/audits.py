@@ -28,7 +28,7 @@ async def record_act(
     """Add what somebody did to the audit trail of a run, if there is a store that keeps one.
 
     Args:
-        of: the id of the call that it was about.
+        of: the id of the call that it is about.
         comment: what was said, or why.
     """
     if not isinstance(store, Ledger):

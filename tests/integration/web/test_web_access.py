@@ -242,7 +242,7 @@ async def test_every_answer_says_what_a_browser_may_do_with_it(temporal: Tempora
 
 
 async def test_without_people_it_listens_on_this_machine_alone(temporal: Temporal) -> None:
-    with pytest.raises(DefinitionError, match="anybody who reaches it could decide. Say who may"):
+    with pytest.raises(DefinitionError, match=r"anybody who reaches it could decide. Say who may"):
         create_app(temporal.client, access=LOCAL, host="0.0.0.0")
     with pytest.raises(DefinitionError, match=r"would listen at 127.0.0.1, runs"):
         create_app(temporal.client, access=LOCAL, names=["runs.example.com"])
