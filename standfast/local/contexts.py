@@ -10,7 +10,7 @@ from standfast.tools.attempts import call_key
 
 
 async def call_hook(hook: Callable[[AgentContext], object] | None, context: AgentContext) -> None:
-    """Call a hook of the agent's, if it has it."""
+    """Call a hook of the agent, if it has that hook."""
     result = None if hook is None else hook(context)
     if isinstance(result, Awaitable):
         await result
@@ -25,7 +25,7 @@ def tool_contexts(
     who: AgentContext,
     invoker: Callable[[str, str], AgentInvoker],
 ) -> Callable[[ToolCall, int], ToolContext]:
-    """Return what makes the context of an attempt at a call of the last turn.
+    """Return a function that makes the context of an attempt at a call of the last turn.
 
     Args:
         last_seq: the number of the transcript's last message in its session.
@@ -52,7 +52,7 @@ def tool_contexts(
 
 
 def coordinates(transcript: Sequence[Message], last_seq: int, run_key: str) -> tuple[str, dict[str, int]]:
-    """Return what the keys of the last turn's calls begin with, and the places of the calls by id."""
+    """Return the beginning of the keys of the last turn's calls, and the places of the calls by id."""
     at = last_answer(transcript) or 0
     positions = {call.id: position for position, call in enumerate(transcript[at].tool_calls or ())}
     return f"{run_key}/{last_seq - (len(transcript) - 1 - at)}", positions

@@ -8,14 +8,14 @@ from standfast.messages import Message, ToolCall
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """A piece of the model's text. An adapter that cannot stream gives the whole text as one."""
+    """A piece of the model's text. An adapter that cannot stream gives the whole text as one piece."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRetried:
-    """The model could not be called and is asked again in so many seconds; what it has said of this answer is void."""
+    """The model could not be called and is called again after a delay; its partial answer is void."""
 
     error: str
     delay: float

@@ -39,7 +39,7 @@ async def judge(
     """Return a pipeline's gate after a decision, which is recorded whether it counts or not.
 
     Args:
-        may: who may decide besides, asked of the pipeline.
+        may: the pipeline's own rule about who may decide.
 
     Raises:
         InputError: it does not count.
@@ -69,10 +69,10 @@ def at_new_gates(
 
 
 async def at_gates(state: LoopState, decisions: Sequence[Decision], agent: Agent, kept: Kept) -> LoopState:
-    """Return the state after what people decided on the calls of a turn, and the time that has passed.
+    """Return the state after people's decisions on the calls of a turn, and after expired times.
 
-    Either all decisions count or none does. The very same once more changes nothing, so that a call can be repeated.
-    What was recorded counts, whatever has become of the process that recorded it.
+    Either all decisions count or none does. The same decision again changes nothing, so that a call can be repeated.
+    A recorded decision counts, whatever happened to the process that recorded it.
 
     Raises:
         InputError: one does not count.
@@ -98,7 +98,7 @@ async def at_gates(state: LoopState, decisions: Sequence[Decision], agent: Agent
 
 
 async def _judged(state: LoopState, decision: Decision, agent: Agent, kept: Kept) -> tuple[Gate | None, str | None]:
-    """Return the gate that a decision is on, and why it does not count; neither if it changes nothing."""
+    """Return the gate of a decision, and why it does not count; neither if it changes nothing."""
     waiting = {str(question.tool_call_id): question for question in state.gates}
     if decision.gate in waiting:
         gate = _gate(waiting[decision.gate])
@@ -126,7 +126,7 @@ async def has_counted(kept: Kept, decision: Decision) -> bool | None:
 
 
 def pending_approvals(state: LoopState) -> tuple[PendingApproval, ...]:
-    """Return what people are shown of the calls that wait for them."""
+    """Return what people see of the calls that wait for them."""
     calls = {call.id: call for call in state.open_calls}
     return tuple(_shown(question, calls[str(question.tool_call_id)]) for question in state.gates)
 

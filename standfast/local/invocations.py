@@ -18,9 +18,9 @@ class Invocations:
 
     Args:
         make: makes the run of an agent: (agent, key, instance_id, user_id, tenant_id).
-        lost: makes the run that goes on with an agent that was lost on Temporal; None if there can be none.
+        lost: makes the run that continues an agent that was lost on Temporal; None if there can be none.
         key: the idempotency key of the call; those of the agents' calls begin with it.
-        depth: how many agents stand above.
+        depth: how many agents are above.
         spent: hears what each agent used, also of one that failed.
     """
 
@@ -50,7 +50,7 @@ class Invocations:
     ) -> dict[str, str]:
         """Run an agent to its end and return `{"response": text}`; see `AgentInvoker`."""
         check_depth(agent, self._depth)
-        # By what is asked, not by when: agents that run at once must have the same keys after a crash.
+        # By the message, not by order: agents that run at once must have the same keys after a crash.
         asked = repr((agent.name, message, instance_id, user_id, tenant_id)).encode(errors="replace")
         name = hashlib.blake2b(asked, digest_size=6).hexdigest()
         self._counts[name] = self._counts.get(name, 0) + 1
@@ -58,7 +58,7 @@ class Invocations:
         return {"response": await self._response(agent, run, message)}
 
     async def find(self, agent: Agent) -> str | None:
-        """Go on with the agent that the call is, which a Temporal run has left; see `AgentFinder`."""
+        """Continue the agent of this call, which a Temporal run has left; see `AgentFinder`."""
         check_depth(agent, self._depth)
         try:
             return None if self._lost is None else await self._response(agent, self._lost(agent), None)

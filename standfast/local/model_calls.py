@@ -20,8 +20,7 @@ _LOG = logging.getLogger("standfast")
 class ModelCalls:
     """The model's side of a run.
 
-    Notices and compression change the view alone: what is
-    stored stays whole.
+    Notices and compression change only the view; what is stored stays whole.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class ModelCalls:
         self._view = messages
 
     def put_in_order(self) -> None:
-        """Results that came late stand where their calls do."""
+        """Move results that came late to their calls."""
         self._view = in_call_order(self._view)
 
     def add(self, messages: Sequence[Message]) -> None:
@@ -68,7 +67,7 @@ class ModelCalls:
         return answer
 
     async def _patiently(self, adapter: LLMAdapter, has_fallback: bool) -> LLMResponse:
-        """Ask, and ask again where that may help."""
+        """Ask, and ask again if that may help."""
         attempt = 1
         while True:
             try:

@@ -37,7 +37,7 @@ class StepRunner:
     async def run(
         self, path: str, step: Step[Any], given: Any, decisions: Sequence[Decision]
     ) -> StepResult | InterruptedResponse:
-        """Return what a step comes to, or what calls of its agent wait for.
+        """Return the result of a step, or what calls of its agent wait for.
 
         Args:
             given: the message for its agent, or the arguments for its tool.
@@ -73,7 +73,7 @@ class StepRunner:
 
 
 def begins_anew(step: Step[Any], result: StepResult) -> bool:
-    """Whether a later run begins a step anew that has failed; but not where a tool has, or may have, had its effect."""
+    """Whether a later run starts a failed step again: not if a tool had its effect, or may have had it."""
     has_run = result.status == "complete" or "tool-durability-error" in result.response
     return step.run is None or not has_run
 
@@ -117,7 +117,7 @@ def _of_tool(result: RunResult | str) -> StepResult:
 
 
 def nothing_of(name: str, missing: Sequence[str]) -> str:
-    """Return why a step cannot be taken for done."""
+    """Return why a step does not count as done."""
     return (
         f"resume_after={name!r} skips {', '.join(missing)}, of which previous_results has nothing: give the "
         "step_results of the earlier run"

@@ -99,7 +99,7 @@ class PipelineRun:
         return self._result(ended)
 
     def _skip_to(self, name: str) -> None:
-        """Take the stages before this one for done, and this one, too; a gate is approved by whoever says so."""
+        """Treat this stage and those before it as done; whoever says so approves the gates among them."""
         stages = self._pipeline.stages[: stage_index(self._pipeline, name) + 1]
         self._skipped = tuple(stage.name for stage in stages)
         if isinstance(stages[-1], Step) and stages[-1].kind == "approval":
@@ -115,9 +115,9 @@ class PipelineRun:
     # --- going on ---
 
     async def _advance(self) -> Ended | None:
-        """Carry out what is next until the end; None if all that is left waits for people.
+        """Carry out what is next until the end; None if everything left waits for people.
 
-        When something raises, nothing more is started, and what runs is waited for: it may be an effect.
+        If something raises, nothing more is started, and what runs is awaited, since it may have effects.
         """
         running: dict[str, asyncio.Task[Done]] = {}
         error: BaseException | None = None
@@ -145,7 +145,7 @@ class PipelineRun:
                 running[action.key] = asyncio.create_task(self._do(action))
 
     def _collect(self, running: dict[str, asyncio.Task[Done]]) -> BaseException | None:
-        """Take in what has ended; returns what was raised."""
+        """Record what has ended; return what was raised."""
         error: BaseException | None = None
         for key in [key for key, task in running.items() if task.done()]:
             task = running.pop(key)
@@ -158,7 +158,7 @@ class PipelineRun:
     async def _do(self, action: Action) -> Done:
         try:
             return await self._carry_out(action)
-        except Exception as error:  # what a user's function raises says where
+        except Exception as error:  # an exception of a user's function says where it was raised
             error.add_note(f"at step '{action.path}' of pipeline '{self._pipeline.name}'")
             raise
 
@@ -226,7 +226,7 @@ class PipelineRun:
         return done
 
     async def _failed(self, path: str, step: Step[Any], result: StepResult) -> None:
-        """Note that a later run begins a step anew. What was approved is asked again then: a verdict counts once."""
+        """Note that a later run starts a step again. Approvals before it are asked again: a verdict counts once."""
         if begins_anew(step, result):
             for gate in self._places:
                 if self._places[gate] in self._kept:
@@ -234,7 +234,7 @@ class PipelineRun:
             await self._kept.add(f"{path}?failed", result.response)
 
     async def _came_to(self, path: str, step: Step[Any], result: StepResult) -> Done:
-        """Note what a step came to, and keep it if that is an output."""
+        """Note the result of a step, and keep it if it is an output."""
         self._results[path] = result
         done, output = await read_in_time(step, lambda: read_result(step, result))
         if done.reason is None:
@@ -262,7 +262,7 @@ class PipelineRun:
         return (path, step) if isinstance(step, Step) and step.agent is not None else None
 
     def _check_gate(self, gate: str) -> None:
-        """Refuse what can be no gate: neither an approval, nor a call of an agent."""
+        """Refuse a name that cannot be a gate: neither an approval nor a call of an agent."""
         if self._agent_of(gate) is not None:
             return
         try:
@@ -276,7 +276,7 @@ class PipelineRun:
             raise InputError(text)
 
     async def _find_place(self, path: str) -> str:
-        """Return where the verdict of a gate is kept: beside earlier ones, behind which a step has failed since."""
+        """Return where the verdict of a gate is kept: beside earlier ones that a later failure made void."""
         if path not in self._places:
             self._places[path] = f"{path}?{count}" if (count := await self._kept.count(f"{path}?again")) else path
         return self._places[path]
@@ -332,7 +332,7 @@ class PipelineRun:
             raise InputError(f"{'; '.join(problems)}. What ran is kept: call again without these decisions")
 
     async def _record_of(self, decision: Decision) -> tuple[Kept, Decision]:
-        """Return where a decision is recorded, and as what."""
+        """Return where a decision is recorded, and under which name."""
         agent = self._agent_of(decision.gate)
         if agent is None:
             return self._kept, decision

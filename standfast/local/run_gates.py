@@ -42,7 +42,7 @@ class RunGates:
         return Kept(f"{self._agent.name}/{self._transcript.log.session.id}", cast("DurableStore | None", ledger))
 
     async def decide(self, given: RunInput, state: LoopState) -> LoopState:
-        """Take in decisions. What they let through is written before it runs, as only one run of a session can."""
+        """Apply decisions. What they approve is written before it runs, which only one run of a session can do."""
         decided = await at_gates(state, given.decisions_as_shown, self._agent, self._kept)
         if decided.kept_questions != state.kept_questions:
             await self._transcript.write(decided.kept_questions)

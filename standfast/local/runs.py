@@ -136,7 +136,7 @@ class Run:
                     result = await self._loop(state)
                 finally:
                     await self._log.flush()
-            except Exception as error:  # tools may have run: who hears of it hears what they came to
+            except Exception as error:  # tools may have run: the error carries their results
                 show_checkpoint(error, self._transcript.checkpoint(self._state))
                 raise
             if self._log.has_written:
@@ -184,7 +184,7 @@ class Run:
         return state
 
     async def _take_in(self, given: inputs.RunInput, state: LoopState) -> LoopState:
-        """Take in the answer or message: an answer without a question is a message, an empty one nothing."""
+        """Add the answer or message: an answer without a question is a message, an empty one is nothing."""
         message = given.message
         if state.unasked and given.claimed_gates:
             state = await self._gates.open(state, state.unasked, given.claimed_gates)
@@ -314,7 +314,7 @@ class Run:
         self._transcript.add(state.results(outcomes, self._nested_usage))
         try:
             await self._transcript.write(state.asked(outcomes, self._nested_usage))
-        except Exception as error:  # it must not take the place of the cancel
+        except Exception as error:  # it must not replace the cancel
             _LOG.warning("Agent %s: results were lost when its run was cancelled: %s", self._agent.name, error)
 
     @property

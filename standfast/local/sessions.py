@@ -38,14 +38,14 @@ _RETRY_DELAYS = (0.05, 0.2, 1.0)  # seconds; a locked database has waited for it
 
 
 class Log:
-    """A run's session: what was in it, and how more is written.
+    """A run's session: its contents, and the writes to it.
 
     A durable store is written to at once. A memory store gets everything at the end, and without a store nothing
     is written at all.
     """
 
     def __init__(self, store: AgentStore | None, session: Session, messages: list[Message], *, is_new: bool) -> None:
-        if session.usage is None and messages:  # written by who keeps no account
+        if session.usage is None and messages:  # written by a version that kept no account
             session = session.model_copy(update={"usage": usage_of(messages)})
         self.session = session
         self.messages = messages
@@ -69,7 +69,7 @@ class Log:
 
     @property
     def unheard(self) -> Unheard | None:
-        """What was said to the session that nobody has heard; None where nothing can be."""
+        """Messages to the session that nobody has heard; None if there can be none."""
         return Unheard(self.session, self._store) if isinstance(self._store, Ledger) and not self.is_new else None
 
     @property
@@ -93,11 +93,11 @@ class Log:
         try:
             self.last_seq = await self._append(self._store, session, messages, _RETRY_DELAYS)
         except asyncio.CancelledError:
-            # It may have landed or not. The same write again does no harm, and tells; only then may the run end.
+            # It may have landed or not. The same write again is harmless, and tells; only then may the run end.
             try:
                 self.last_seq = await to_the_end(partial(self._append, self._store, session, messages, ()))
                 self._version, self.session = self._version + 1, session
-            except Exception as error:  # it must not take the place of the cancel
+            except Exception as error:  # it must not replace the cancel
                 _LOG.warning("Session %s: a cancelled run could not write: %s", session.id, error)
             raise
         self._version, self.session = self._version + 1, session
@@ -105,7 +105,7 @@ class Log:
     async def _append(
         self, store: AgentStore, session: Session, messages: Sequence[Message], delays: tuple[float, ...]
     ) -> int:
-        """Write, and try again for a while: what a store refuses now are the results of effects that are done."""
+        """Write, and try again for a while: these are the results of effects that have happened."""
         append = partial(
             store.append_messages_atomic,
             session.id,
@@ -123,7 +123,7 @@ class Log:
         return await append()
 
     async def flush(self) -> None:
-        """Write what a memory store has not got yet."""
+        """Write what a memory store does not have yet."""
         if self._store is not None and not self._store.durable and self._unwritten:
             await self._store.save_session(self.session)
             await self._store.append_messages(self.session.id, self._unwritten, self.session)
@@ -196,7 +196,7 @@ async def open_log(
 
 
 async def _check_free(store: AgentStore, new: Session, agent: Agent, session: Session | None) -> None:
-    """Refuse a session that is another's, or at which a Temporal run is at work."""
+    """Refuse a session that is somebody else's, or that a Temporal run is at work on."""
     if session is not None:
         check_access(session, agent, new.user_id, new.tenant_id)
     await check_not_at_work(store, new.id)

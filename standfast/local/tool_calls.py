@@ -19,7 +19,7 @@ class ToolCalls:
 
     Args:
         context: makes the context of an attempt.
-        fence: crossed before a call runs that may have run before.
+        fence: crossed before running a call that may have run before.
         emit: hears of every start and end; None if nobody listens.
     """
 
@@ -40,13 +40,13 @@ class ToolCalls:
         self._emit = emit
         self._outcomes: dict[str, Outcome] = {call.id: outcome for call, outcome in action.settled}
         if action.recovering:
-            # Until it is known better: an earlier process may have started them, whatever stops this one.
+            # Until more is known: an earlier process may have started them, whatever stops this one.
             lost = (call for batch in action.batches for call in batch if not tools[call.name].safe_to_retry)
             self._outcomes.update((call.id, Unknown()) for call in lost)
         self._stopped_by: str | None = None
 
     def outcomes(self) -> list[Settled]:
-        """Return the outcome of every call of the turn, in call order; what has none was never started."""
+        """Return the outcome of every call of the turn, in call order; a call without one was never started."""
         reason = f"Not run: {self._stopped_by or 'the run was cancelled before this call started'}"
         return [(call, self._outcomes.get(call.id, Cancelled(reason))) for call in self._state.open_calls]
 
@@ -90,7 +90,7 @@ class ToolCalls:
             call = ToolCall(id=call.id, name=call.name, arguments=gate.arguments if gate.edit is None else gate.edit)
         if self._emit is not None:
             self._emit(ToolStarted(call))
-        self._outcomes[call.id] = cancelled(tool)  # until it is known better, whatever breaks this off
+        self._outcomes[call.id] = cancelled(tool)  # until more is known, whatever interrupts this
         try:
             if tool is None:
                 outcome: Outcome = not_found(call.name, self._tools)
@@ -110,7 +110,7 @@ class ToolCalls:
             self._stopped_by = f"call {call.id} of tool {call.name} failed for good"
         if self._emit is not None:
             self._emit(ToolEnded(call, result_message(call, outcome, self._state.loop.max_message_bytes)))
-        if cancellation.requested():  # a plain function that could not be stopped has ended: now is the time
+        if cancellation.requested():  # a plain function that could not be stopped has ended: raise the cancel now
             raise asyncio.CancelledError
 
     async def _settle(

@@ -12,7 +12,7 @@ from standfast.messages import Message, Usage
 
 
 class RunTranscript:
-    """What was said in a run, by whom it is seen, and how it is written.
+    """The messages of a run, shown to its model and written to its session.
 
     Args:
         log: of the session.
@@ -56,12 +56,12 @@ class RunTranscript:
         self._model.add(messages)
 
     def put_in_order(self) -> None:
-        """Results that came late stand where their calls do."""
+        """Move results that came late to their calls."""
         self.messages = in_call_order(self.messages)
         self._model.put_in_order()
 
     async def write(self, questions: tuple[Question, ...] = ()) -> None:
-        """Write what is unwritten, the agent's state, and what is asked: all or nothing."""
+        """Write new messages, the agent's state, and open questions: all or nothing."""
         messages, self.unwritten, before = self.unwritten, [], self.log.last_seq
         try:
             await self.log.write(messages, self.state(), questions)
@@ -74,7 +74,7 @@ class RunTranscript:
                 self._emit(MessageAdded(index, message))
 
     async def hear(self, state: LoopState) -> LoopState:
-        """Take in what was said to earlier runs of the session, on Temporal, and nobody has heard."""
+        """Add messages to earlier runs of the session, on Temporal, that nobody has heard."""
         unheard = None if state.open_calls or state.questions else self.log.unheard
         if unheard is None or not (kept := await unheard.take(self.messages)):
             return state
@@ -84,12 +84,12 @@ class RunTranscript:
         return state.told()
 
     async def write_rest(self, state: LoopState) -> None:
-        """Write what is unwritten, if anything is."""
+        """Write new messages, if there are any."""
         if self.unwritten:
             await self.write(state.kept_questions)
 
     def checkpoint(self, state: LoopState) -> Checkpoint:
-        """Return the run as plain JSON; of a state that is behind, without questions that have their answers."""
+        """Return the run as plain JSON, without questions that have been answered since `state`."""
         waiting = {None, *(call.id for call in unanswered(self.messages))}
         questions = tuple(one for one in state.kept_questions if one.tool_call_id in waiting)
         asked = [one for one in questions if one.is_open]

@@ -1,7 +1,7 @@
 """Shows texts to people as what they are, because people approve what they read.
 
-What people are shown comes from models and strangers, too. Escape sequences must not reach a terminal, no character be
-there that nobody sees, no letter that looks like another one, and nothing be drawn in another order than it has.
+What people are shown also comes from models and strangers. Escape sequences must not reach a terminal. No character
+may be invisible or look like another one, and nothing may be drawn in another order than it has.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 # Joiners between letters of scripts that need them, and what belongs to an emoji, have a shape there. All else here has
-# none of its own: controls, marks of direction, fillers, tags, selectors of variants, blanks that are none.
+# none of its own: controls, marks of direction, fillers, tags, variation selectors, unusual blanks.
 _JOINED = r"[\u0600-\u08ff\u0900-\u0dff\u1000-\u109f\u1780-\u17ff]"
 _EMOJI = r"[\u2190-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff]"
 _SHAPELESS = re.compile(
@@ -82,7 +82,7 @@ def _escaped(char: str) -> str:
 
 
 def _with_look_alikes(text: str, write: Callable[[str], str]) -> str:
-    """Write otherwise what stands for a letter or digit that it is not, unless its mark follows already."""
+    """Mark characters that look like another letter or digit, unless they are marked already."""
     others = {char for char in set(text) if _script(char) in _OF_OTHERS}
     is_disguise = bool(others) and others <= _ALIKE and any(_is_latin(char) for char in set(text))
 
@@ -126,7 +126,7 @@ def _is_latin(char: str) -> bool:
 
 @lru_cache(maxsize=4_096)
 def _stands_for_ascii(char: str) -> bool:
-    """Whether it is a letter or digit of ASCII in other clothes, such as those of mathematics."""
+    """Whether it is a variant of an ASCII letter or digit, such as a mathematical one."""
     plain = unicodedata.normalize("NFKC", char)
     return len(plain) == 1 and plain.isascii() and plain.isalnum() and unicodedata.category(char) != "No"
 

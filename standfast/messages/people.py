@@ -7,8 +7,8 @@ from collections.abc import Iterable
 def person(name: str | None) -> str:
     """Return what is the same for all spellings of somebody's name; "" if there is none.
 
-    Upper and lower case, full-width and other forms of a letter, spaces around it and characters that nobody sees make
-    no other person.
+    Upper and lower case, full-width and other forms of a letter, spaces around it and invisible characters do not make
+    another person.
     """
     if name is None:
         return ""

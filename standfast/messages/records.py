@@ -1,7 +1,7 @@
 """The vocabulary of a conversation: messages, tool calls, usage, and what a model answers.
 
 The values are frozen and hold nothing that JSON cannot carry, however malformed the model's output was: a call
-whose arguments are no JSON object keeps them as text, and is answered with an error instead of being run.
+whose arguments are not a JSON object keeps them as text, and is answered with an error instead of being run.
 """
 
 import base64
@@ -246,7 +246,7 @@ def _is_number(name: str, value: Any) -> bool:
 
 
 def usage_of(messages: Iterable[Message]) -> Usage | None:
-    """Return what messages have used together; None if none says."""
+    """Return what messages have used together; None if none reports any."""
     total = None
     for message in messages:
         if message.usage is not None:

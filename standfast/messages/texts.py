@@ -69,7 +69,7 @@ def read_json(text: str) -> Any:
 
 
 def unfenced(text: str) -> str:
-    """Return what a model has put into a fence of Markdown, as many do with JSON; any other text as it is.
+    """Return the text inside a Markdown fence, which many models put around JSON; any other text as it is.
 
     Without a regular expression: one that skips blanks on both sides of a text takes cubic time to find that the fence
     is never closed, and holds the interpreter meanwhile (4,000 line breaks: 106 s).

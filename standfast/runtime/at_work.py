@@ -12,7 +12,7 @@ _LOOKS = (0.01, 0.05, 0.2)  # seconds until the next try: a look (`is_held`) is 
 
 
 async def hold(store: AgentStore, name: str) -> bool:
-    """Hold a session or a worker's name; False if somebody does who is at work, and does not only look."""
+    """Hold a session or a worker's name; False if another holder is at work, and not only looking."""
     for delay in _LOOKS:
         if await store.hold(name):
             return True
@@ -29,15 +29,15 @@ async def is_held(store: AgentStore, name: str) -> bool:
 
 
 async def check_not_at_work(store: AgentStore, session_id: str) -> None:
-    """Refuse a session that a Temporal run is at work on, as long as a worker lives that may go on with it.
+    """Refuse a session that a Temporal run is at work on, as long as a worker lives that may continue it.
 
-    Otherwise the session is free; a mark that is left over is dropped by the next worker. To be asked by who holds the
-    session.
+    Otherwise the session is free; the next worker drops a mark that was left over. Only the holder of the session may
+    ask.
 
     Raises:
         SessionConflictError: naming the workflow.
     """
-    if not hasattr(store, "find_work"):  # it is for runs in process alone
+    if not hasattr(store, "find_work"):  # the store is only for runs in process
         return
     store = cast(DurableStore, store)
     for work in await store.find_work(session_id):
@@ -52,7 +52,7 @@ async def check_not_at_work(store: AgentStore, session_id: str) -> None:
 
 
 def scope_of(worker: str) -> str:
-    """Return by which holds others can tell whether a worker lives; its name ends with it."""
+    """Return the scope of the holds by which others can tell whether a worker lives; its name ends with it."""
     return worker.rpartition("_")[2]
 
 

@@ -11,7 +11,7 @@ T = TypeVar("T")
 class Cancellation:
     """Tells a cancel of the run from one that code under it raised by itself.
 
-    Made before code is awaited; afterwards `requested()` tells whether somebody cancelled this task meanwhile.
+    Make it before awaiting code; afterwards `requested()` tells whether somebody has cancelled this task meanwhile.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Cancellation:
 
 
 async def to_the_end(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Wait for work however often this is cancelled meanwhile. The caller is on its way out, and says so itself.
+    """Wait for work however often this is cancelled meanwhile; the caller is already ending, and raises itself.
 
     Args:
         work: begins it; again if it was cancelled itself, as all tasks are when an event loop is shut down.

@@ -24,7 +24,7 @@ def child_session(session: str, name: str) -> str:
 
 
 def call_digest(asked: str) -> str:
-    """Return what tells a call from all others, as its provider's id does not."""
+    """Return a digest that identifies a call, as its provider's id does not."""
     return hashlib.blake2b(asked.encode(), digest_size=6).hexdigest()
 
 

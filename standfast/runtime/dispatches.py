@@ -22,7 +22,7 @@ async def last_dispatch(store: Ledger, scope: str, position: int, call_id: str) 
 
 
 async def has_started(store: Ledger, scope: str, position: int, call_id: str) -> bool:
-    """Return whether a call was ever begun: then it cannot be rejected any more."""
+    """Return whether a call was ever begun; if so, it cannot be rejected any more."""
     _, entry = await _dispatched(store, scope, position, call_id)
     return entry is not None and entry.state != "abandoned"
 
@@ -40,7 +40,7 @@ async def _dispatched(store: Ledger, scope: str, position: int, call_id: str) ->
 
 
 async def claim_next(store: Ledger, scope: str, position: int, call_id: str, *, owner: str) -> bool:
-    """Claim a call that nobody has claimed, fencing all who might still; returns whether it is the owner's then."""
+    """Claim a call that nobody has claimed, and fence off later claims; return whether the owner has it then."""
     dispatch = max(1, await last_dispatch(store, scope, position, call_id))
     entry = await store.settle(scope, call_key(position, call_id, dispatch))
     if entry.state == "abandoned":
@@ -50,7 +50,7 @@ async def claim_next(store: Ledger, scope: str, position: int, call_id: str, *, 
 
 
 class Fence:
-    """Lets one run alone, of either driver, run a call that an earlier one may have run, and did not.
+    """Lets only one run, of either driver, run a call that an earlier one may have run but did not.
 
     Args:
         write: makes a write that only one run of the session can make.
@@ -69,7 +69,7 @@ class Fence:
         self._is_written = False
 
     async def cross(self, call_id: str) -> None:
-        """Have nobody else run a call from now on.
+        """Keep everybody else from running a call from now on.
 
         Raises:
             SessionConflictError: somebody else runs it.
@@ -84,6 +84,6 @@ class Fence:
         if (last := await last_dispatch(self._ledger, self._scope, position, call_id)) > 0:
             key = call_key(position, call_id, last)
             if (owner := (await self._ledger.settle(self._scope, key)).owner) is not None:
-                await self._ledger.abandon(self._scope, key, owner=owner)  # it has not happened
+                await self._ledger.abandon(self._scope, key, owner=owner)  # the call has not happened
         if not await claim_next(self._ledger, self._scope, position, call_id, owner=f"a run in process {uuid4().hex}"):
             raise SessionConflictError(f"Call {call_id} of {self._scope} was run by another run meanwhile")

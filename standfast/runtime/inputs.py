@@ -23,7 +23,7 @@ Handlers = Mapping[str, Callable[..., object]]
 
 
 class RunOptions(TypedDict, total=False):
-    """What `run`, `resume` and `run_streaming` take besides what the run is about; see `run`."""
+    """The options of `run`, `resume` and `run_streaming`; see `run`."""
 
     llm: LLM | None
     store: AgentStore | None
@@ -38,7 +38,7 @@ class RunOptions(TypedDict, total=False):
 
 
 def check_given(agent: object, user_id: str | None, max_stored_messages: object, tools: object) -> None:
-    """Refuse what no run can be made of.
+    """Refuse arguments that no run can use.
 
     Raises:
         InputError: saying what.
@@ -83,10 +83,10 @@ class RunInput:
         agent: str = "",
         key: bytes | None = None,
     ) -> "RunInput":
-        """Read what a caller gave; texts come out clean and at most `limit` bytes long.
+        """Read what a caller passed; texts are cleaned and have at most `limit` bytes.
 
         Args:
-            agent, key: whose checkpoint it must be, and what it must be signed with; with anything if None.
+            agent, key: whose checkpoint it must be, and the key that it must be signed with; any or none if None.
 
         Raises:
             InputError: saying what cannot be used.
@@ -123,8 +123,10 @@ class RunInput:
 
     @property
     def credible_questions(self) -> tuple[Question, ...]:
-        """The questions that a run may go on with. Whoever holds an unsigned checkpoint can write into it that a call
-        was approved, by whom it may be, and that time approves it: its gates are made anew from the agent.
+        """The questions that a run may continue with.
+
+        Whoever holds an unsigned checkpoint can write into it that a call was approved, who may approve it, or that
+        time approves it. So its gates are made again from the agent.
         """
         return tuple(question for question in self.questions if self.is_signed or question.gate is None)
 
@@ -136,7 +138,7 @@ class RunInput:
 
     @property
     def decisions_as_shown(self) -> tuple[Decision, ...]:
-        """The decisions, each on what the checkpoint shows: nobody approves what it became when it was made anew."""
+        """The decisions, each on what the checkpoint shows: nobody approves a gate that changed when it was remade."""
         shown = {gate.name: gate.digest for gate in self.claimed_gates}
         return tuple(
             one if one.digest or one.gate not in shown else one.model_copy(update={"digest": shown[one.gate]})
@@ -153,7 +155,7 @@ class RunInput:
                 raise InputError(f"the checkpoint has a gate that cannot be used: {problem}")
 
     def check_not_elsewhere(self, session_id: str, questions: tuple[Question, ...]) -> None:
-        """Refuse a session that waits at a gate of a workflow: what is decided there may run there at any moment."""
+        """Refuse a session that waits at a gate of a workflow, where an approved call may run at any moment."""
         for question in questions:
             if question.gate is not None and (workflow := question.gate.get("workflow")) is not None:
                 raise InputError(
@@ -172,7 +174,7 @@ class RunInput:
     def session_for(self, session_id: str | None, has_store: bool) -> str | None:
         """Return the session to run: the checkpoint's, if it has one.
 
-        A checkpoint of a session goes on in that session only. Gone on from twice, it would run later effects twice.
+        A checkpoint of a session continues in that session only. Continued twice, it would run later effects twice.
         """
         mine = None if self.checkpoint is None else self.checkpoint.session_id
         if mine is None:
@@ -184,7 +186,7 @@ class RunInput:
         return mine
 
     def check_session(self, session_id: str, questions: tuple[Question, ...], stored: list[Message]) -> None:
-        """Refuse an answer to what the session does not ask, or not any more."""
+        """Refuse an answer to a question that the session does not ask, or does not ask any more."""
         if not self.questions and self.answer is None:
             return
         asked = self.questions[0].tool_call_id if self.questions else None
@@ -200,7 +202,7 @@ class RunInput:
             )
 
     def not_in(self, stored: list[Message]) -> list[Message]:
-        """Return what the user said after the stored messages end: a run whose model failed has not written it."""
+        """Return the user's words after the end of the stored messages: a run whose model failed did not write them."""
         mine = self.messages or []
         for end in range(len(mine), len(stored) - 1, -1):
             rest = mine[end:]
@@ -234,7 +236,7 @@ def _read_checkpoint(checkpoint: GivenCheckpoint) -> Checkpoint:
 
 
 def check_may_start(agent: Agent, user: str | None) -> None:
-    """Refuse whom the agent does not let begin a run."""
+    """Refuse a user whom the agent does not allow to begin a run."""
     if refused := access_problem(agent.access.get("start"), user):
         raise InputError(f"Agent '{agent.name}': {refused} start it")
 

@@ -54,7 +54,7 @@ async def streamed(
     settings: Mapping[str, Any],
     tell: Callable[[str], None],
 ) -> LLMResponse:
-    """Return an adapter's answer as `chat` does, and tell its text as it comes; at its end, if the adapter cannot."""
+    """Return an adapter's answer as `chat` does, and emit its text as it comes, or at the end if it cannot stream."""
     if not isinstance(adapter, StreamingLLMAdapter):
         response = await chat(adapter, view, tools, settings)
         if response.text:
@@ -77,7 +77,7 @@ async def streamed(
 
 
 async def compressed(rule: ContextCompression | None, messages: Sequence[Message]) -> list[Message] | None:
-    """Return what is shown in the place of `messages`; None where they are not too many.
+    """Return what is shown instead of `messages`; None if they are not too many.
 
     Raises:
         ModelError: the rule returned something that cannot be shown.

@@ -1,7 +1,7 @@
 """Reads models' answers by types that users declare, beside the event loop and for a limited time.
 
-An answer is kept before it is read. Were it read on a worker's loop, one answer that a type's own validators never get
-done with would stop the worker, and then every other that finds it kept.
+An answer is kept before it is read. If it were read on a worker's loop, an answer that a type's own validators never
+finish would stop that worker, and then every other one that reads it.
 """
 
 import asyncio

@@ -37,7 +37,7 @@ class Kept:
         return key in self._values
 
     async def find(self, key: str) -> bool:
-        """Look whether something is kept, and have it at hand then."""
+        """Return whether something is kept, and cache it if so."""
         if key not in self._values and self._store is not None:
             text = await self._store.load_reply(f"{self._place}/{key}", 0)
             if text is not None:
@@ -55,12 +55,12 @@ class Kept:
         return read_kept(f"{key} of run {self.name}", text, read_json)
 
     async def keep_type(self, key: str, step: Step[Any]) -> None:
-        """Keep, when a step begins, what its output is to be."""
+        """Keep the type of a step's output when the step begins."""
         if step.type_digest:
             await self.keep(key, step.type_digest)
 
     async def check_type(self, key: str, step: Step[Any], done: Done) -> None:
-        """Refuse an output that does not fit, if a deploy is to blame: the step began with another type.
+        """Refuse an output that does not fit because of a deploy: the step began with another type.
 
         Raises:
             InputError: it is kept, so that it is read again by the type of the next version.
@@ -86,7 +86,7 @@ class Kept:
             await self._store.save_reply(f"{self._place}/{key}", await self.count(key), to_json(value).decode())
 
     async def begin(self, given: Any, who: Mapping[str, str | None]) -> None:
-        """Keep the input of a run, and who began it; one that was begun is the same, or gave none this time.
+        """Keep the input of a run, and who began it; a later call gives the same input, or none.
 
         Raises:
             InputError: it was begun with another input.
@@ -101,7 +101,7 @@ class Kept:
             raise InputError(f"Run {self.name} was begun with another input; give it another run_key, or no input")
 
     async def check(self, who: Mapping[str, str | None]) -> None:
-        """Refuse who has not begun the run, if anybody has.
+        """Refuse anybody but the user who began the run, if anybody has.
 
         Raises:
             SessionAccessDeniedError: somebody else has.
@@ -112,13 +112,13 @@ class Kept:
     # --- decisions ---
 
     async def decisions(self, gate: str) -> list[DecisionRecord]:
-        """Return what was decided at a gate and counted, in order."""
+        """Return the decisions at a gate that counted, in order."""
         found = self._decisions if self._store is None else await self._store.load_decisions(self.name)
         verdicts = [record for record in found if record.decision in ("approve", "reject")]
         return [record for record in verdicts if record.gate == gate and record.refused is None]
 
     async def editors(self) -> list[str | None]:
-        """Return who has put something else in the place of what was asked for, and counted."""
+        """Return the people whose edits counted."""
         found = self._decisions if self._store is None else await self._store.load_decisions(self.name)
         return [record.by for record in found if record.edit is not None and record.refused is None]
 
@@ -140,7 +140,7 @@ class Kept:
 
 @contextlib.asynccontextmanager
 async def held(names: Sequence[str], store: DurableStore, who: Mapping[str, str | None]) -> AsyncIterator[Kept]:
-    """Hold a run by all names that it may have, and give what is kept of it: by the name under which it was begun.
+    """Hold a run under all names that it may have, and yield what is kept under the name that it was begun with.
 
     Args:
         names: with a slash, as no session has it; that of today first.
@@ -150,7 +150,7 @@ async def held(names: Sequence[str], store: DurableStore, who: Mapping[str, str 
         SessionConflictError: it is in flight.
     """
     async with contextlib.AsyncExitStack() as holds:
-        for name in sorted(names):  # in one order, so that of two versions at once one goes on
+        for name in sorted(names):  # in one order, so that of two versions at the same time one continues
             if not await store.hold(name):
                 await Kept(name, store).check(who)  # a stranger learns nothing, not even of the run
                 raise SessionConflictError(f"Run {name} is in flight; wait for it to end, then run it again")
@@ -161,5 +161,5 @@ async def held(names: Sequence[str], store: DurableStore, who: Mapping[str, str 
 
 
 def decision_of(row: DecisionRecord) -> Decision:
-    """Return what a person decided, of a row of the audit trail."""
+    """Return a person's decision from a row of the audit trail."""
     return Decision(**{name: getattr(row, name) for name in Decision.model_fields})

@@ -26,7 +26,7 @@ async def bounded(
 
     Args:
         ask: the tool's `attempt` or `ask_whether_it_happened`.
-        tool: what its being cut off is judged by.
+        tool: decides what a timeout means.
         limit: the largest result in bytes.
     """
     try:
@@ -43,7 +43,7 @@ async def in_thread(call: Callable[[], Any], *, limit: asyncio.Timeout) -> Any:
     Of its own, because in a pool it could wait for a place, and start after its timeout had already been reported;
     a daemon, because a function that hangs must not keep the process from ending. When the run is cancelled, the
     function is waited for: it cannot be stopped, and an outcome that will soon be known should not be called unknown.
-    Past `limit` it is given up.
+    After `limit` it is abandoned.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
@@ -68,6 +68,6 @@ async def in_thread(call: Callable[[], Any], *, limit: asyncio.Timeout) -> Any:
                 raise
             await asyncio.wait({future})
         except asyncio.CancelledError:
-            future.cancel()  # given up: nobody asks for what it comes to
+            future.cancel()  # abandoned: nobody reads its result
             raise
         return future.result()

@@ -1,6 +1,6 @@
 """Messages that a session's agent has not heard yet, kept in the store from the moment they are acknowledged.
 
-It outlives the run that it was said to. The next run of the session hears it, before what it was started with.
+They outlive the run that they were sent to. The session's next run hears them before its own message.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ class KeptMessage(Record):
     """A message that was acknowledged.
 
     Args:
-        id: what tells it from all others, however often it is kept.
+        id: identifies it, however often it is kept.
     """
 
     id: str
@@ -28,17 +28,17 @@ class Unheard:
         self._said, self._heard, self._store = f"{session.key}/said", f"{session.key}/heard", store
 
     async def load(self, transcript: Iterable[Message]) -> list[KeptMessage]:
-        """Return them; what stands in the transcript was heard, whether or not anybody has lived to take note of it."""
+        """Return them; messages in the transcript were heard, even if no process survived to note that."""
         heard = {message.id for message in transcript}
         return [one for one in await self._noted() if one.id not in heard]
 
     async def take(self, transcript: Sequence[Message]) -> list[KeptMessage]:
-        """Return them, and take note of what stands in the transcript, of which it may be pruned."""
+        """Return them, and note those that are in the transcript, which may be pruned."""
         await self.hear(transcript)
         return await self.load(transcript)
 
     async def _noted(self) -> list[KeptMessage]:
-        """Return those that nobody has taken note of as heard."""
+        """Return those that are not noted as heard."""
         first = await self._count(self._heard)
         found: list[KeptMessage] = []
         while (text := await self._store.load_reply(self._said, first + len(found))) is not None:
@@ -47,7 +47,7 @@ class Unheard:
         return found
 
     async def keep(self, messages: Sequence[KeptMessage], transcript: Iterable[Message]) -> None:
-        """Keep messages, each once, but those that stand in the transcript."""
+        """Keep messages, each once, except those in the transcript."""
         known = {message.id for message in transcript} | {one.id for one in await self._noted()}
         number = await self._count(self._said)
         for one in messages:
@@ -59,7 +59,7 @@ class Unheard:
             number += 1
 
     async def hear(self, messages: Iterable[Message]) -> None:
-        """Take note that these were heard, up to the first message that was not."""
+        """Note that these were heard, up to the first message that was not."""
         ids = {message.id for message in messages if message.id is not None}
         first = await self._count(self._heard) if ids else 0
         for number, one in enumerate(await self._noted() if ids else (), first):

@@ -22,7 +22,7 @@ _WRITES = ("append_messages_atomic", "append_messages", "save_session", "prune_m
 
 
 class SimulatedCrash(BaseException):
-    """The process is dead from here on. No `except Exception` holds it up."""
+    """The process is dead from here on. `except Exception` does not catch it."""
 
 
 def crash_after_tool_results(store: Any, fail_on_call: int = 2) -> Any:
@@ -147,7 +147,7 @@ async def _explore(scenario: _Scenario, stops: tuple[int, ...], crashes: int, re
     while True:
         boundary += 1
         crashed = await _run_stopped(scenario, (*stops, boundary))
-        if len(crashed.stopped_at) <= len(stops):  # it ended before reaching this boundary: all are explored
+        if len(crashed.stopped_at) <= len(stops):  # it ended before this boundary: all of them are explored
             if not stops:
                 report.runs.append(crashed)
             return
@@ -227,7 +227,7 @@ class _Process:
         return result
 
     def _watched(self, by_agent: dict[str, Tool[..., Any]]) -> Callable[..., Any]:
-        """Return what runs in place of the tools of one name, of whichever agent calls."""
+        """Return what runs instead of the tools of one name, of whichever agent calls."""
 
         async def watched(*value: Any, standfast_context: ToolContext, **arguments: Any) -> Any:
             tool = by_agent[standfast_context.agent_name]

@@ -26,7 +26,7 @@ def session(session_id: str = "s1", **fields: Any) -> Session:
 
 
 def say(*texts: str) -> list[Message]:
-    """Turns of a user message and its answer."""
+    """Return turns of a user message and its answer."""
     return [Message(role="user" if index % 2 == 0 else "assistant", content=text) for index, text in enumerate(texts)]
 
 

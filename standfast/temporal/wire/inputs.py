@@ -62,7 +62,7 @@ class AgentInput:
         checkpoint: a run to go on with, instead of a message.
         call: the call that an agent was started for, as `{"run", "turn", "position"}`: its arguments are the input.
         step: the step of a pipeline that it was started for, as `{"run", "path"}`: its message is the input.
-        depth: how many agents stand above.
+        depth: how many agents are above.
         max_tokens: what is left of their budget.
         asks_caller: end with status "interrupted" where the agent would ask a person; its caller asks instead.
         carried: the state of the run that continues as new.
