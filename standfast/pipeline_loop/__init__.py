@@ -1,6 +1,6 @@
 """Decides what happens next in a pipeline. Nothing here does I/O."""
 
-from standfast.pipeline_loop.evaluations import Evaluations, read_answer, read_value
+from standfast.pipeline_loop.evaluations import Evaluations, read_answer, read_value, typed_output
 from standfast.pipeline_loop.plans import (
     Action,
     Done,
@@ -28,4 +28,5 @@ __all__ = [
     "plan",
     "read_answer",
     "read_value",
+    "typed_output",
 ]

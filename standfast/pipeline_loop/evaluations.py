@@ -37,7 +37,7 @@ class Evaluations:
         scope = self.state.scope(path, self.load, what=what)
         owner = nested_pipeline(self.pipeline, scope.pipeline)
         known = {step.name: step for stage in owner.stages for step in (stage, *_within(stage))}
-        prev = {name: _typed(known[name], value) for name, value in scope.prev.items() if name in known}
+        prev = {name: typed_output(known[name], value) for name, value in scope.prev.items() if name in known}
         for stage in owner.stages:
             if isinstance(stage, Branch) and stage.name in prev:
                 prev[stage.name] = next((prev[step.name] for step in stage.steps if step.name in prev), None)
@@ -86,10 +86,10 @@ class Evaluations:
 
     def _output_of(self, stage: Stage, value: Any) -> Any:
         if not isinstance(stage, Branch):
-            return _typed(stage, value)
+            return typed_output(stage, value)
         chosen = chosen_step(self.state.planned(stage.name), self.state.done[f"{stage.name}?on"].value)
         step = next((step for step in stage.steps if chosen is not None and step.name == chosen.name), None)
-        return value if step is None else _typed(step, value)
+        return value if step is None else typed_output(step, value)
 
     def needs(self, action: Evaluate) -> list[str]:
         """Return the keys of the values that a step's function needs."""
@@ -150,17 +150,17 @@ def _within(stage: Stage) -> tuple[Step[Any], ...]:
     return () if isinstance(stage, Step) else stage.steps
 
 
-def _typed(stage: Stage, value: Any) -> Any:
+def typed_output(stage: Stage, value: Any) -> Any:
     """Return a kept output as its step's type; each caller gets a copy of its own."""
     match stage:
         case Step():
             return _read_kept(stage, value)
         case Parallel():
-            return {step.name: _typed(step, value[step.name]) for step in stage.steps if step.name in value}
+            return {step.name: typed_output(step, value[step.name]) for step in stage.steps if step.name in value}
         case Map():
-            return [_typed(stage.step, item) for item in value]
+            return [typed_output(stage.step, item) for item in value]
         case Repeat():
-            return _typed(stage.step, value)
+            return typed_output(stage.step, value)
         case Branch():
             return _copy(value)
 

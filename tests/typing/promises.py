@@ -8,6 +8,7 @@ from standfast import (
     Agent,
     InterruptedResponse,
     Pipeline,
+    PipelineResult,
     RunResult,
     Step,
     StepContext,
@@ -20,6 +21,7 @@ from standfast import (
     run,
     tool,
 )
+from standfast.temporal import StandfastClient, approval
 
 
 @tool
@@ -69,6 +71,18 @@ async def a_run_has_one_type_of_result_with_the_output_of_its_agent() -> None:
         assert_type(await resume(clerk, result.checkpoint, f"{result.question} yes"), RunResult[Invoice])
     assert_type(assert_complete(result).output.total, int)
     assert_type((await run(Agent("greeter"), message="hi")).output, None)
+
+
+async def a_result_on_temporal_has_the_type_of_one_in_process(people: StandfastClient, line: Pipeline) -> None:
+    assert_type(await people.result("clerk/s", Agent("clerk", output=Invoice)), RunResult[Invoice])
+    assert_type(await people.result("line/1", line), PipelineResult)
+    assert_type(await people.result("clerk/s"), dict[str, Any])
+
+
+async def a_gate_has_options_with_names() -> None:
+    decided = await approval("ship", message="Ship?", approvers=["ada"], timeout="3d")
+    assert_type(decided["by"], list[str])
+    await approval("ship", mesage="Ship?")  # type: ignore[call-arg]
 
 
 async def a_result_is_narrowed_both_ways() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from datetime import timedelta
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, overload
 from uuid import uuid4
 
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowQueryFailedError
@@ -12,7 +12,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.agents import Agent
-from standfast.checkpoints import Checkpoint
+from standfast.checkpoints import Checkpoint, PipelineResult, RunResult, T
 from standfast.errors import InputError, SessionConflictError, StandfastError
 from standfast.messages import read_images
 from standfast.pipelines import Pipeline
@@ -24,6 +24,7 @@ from standfast.temporal.client.owners import check_owner, start_or_say
 from standfast.temporal.client.run_ends import end_of
 from standfast.temporal.client.runs import answer, our_run, runs_query
 from standfast.temporal.client.sending import Signal, send
+from standfast.temporal.client.typed_results import pipeline_result, run_result
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput, PipelineInput
 from standfast.temporal.wire.limits import CHECKPOINT_BYTES, check_json
@@ -173,16 +174,33 @@ class StandfastClient:
         """Return the handle of a run, the last of its workflow id if none is named."""
         return self.client.get_workflow_handle(workflow_id, run_id=run_id, result_type=dict[str, Any])
 
-    async def result(self, workflow_id: str, *, run_id: str | None = None) -> dict[str, Any]:
+    @overload
+    async def result(self, workflow_id: str, *, run_id: str | None = None) -> dict[str, Any]: ...
+    @overload
+    async def result(self, workflow_id: str, of: Agent[T], *, run_id: str | None = None) -> RunResult[T]: ...
+    @overload
+    async def result(self, workflow_id: str, of: Pipeline, *, run_id: str | None = None) -> PipelineResult: ...
+    async def result(self, workflow_id: str, of: Agent | Pipeline | None = None, *, run_id: str | None = None) -> Any:
         """Wait for a run's end and return its result.
+
+        Args:
+            of: what runs: then it is what `run` or `run_pipeline` returns, with outputs of their types. The transcript
+                is in the store, and so `messages` is empty. Without it the result is JSON, as on the wire.
 
         Raises:
             StandfastError: it failed, or was cancelled or terminated.
+            InputError: its output does not fit its type, or is in the store alone.
         """
         try:
-            return await end_of(self.client, workflow_id, run_id)
+            ended = await end_of(self.client, workflow_id, run_id)
         except WorkflowFailureError as error:
             raise StandfastError(f"Run {workflow_id} failed: {error.cause}") from error
+        match of:
+            case Agent():
+                return run_result(of, ended)
+            case Pipeline():
+                return pipeline_result(of, ended)
+        return ended
 
     async def status(self, workflow_id: str, *, run_id: str | None = None) -> dict[str, Any]:
         """Return how far a run is, what it waits for, and what messages it could not use."""

@@ -1,11 +1,13 @@
 """Speaks to the runs of one user; an application gives one to each person who has signed in."""
 
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from temporalio.client import Client
 
-from standfast.checkpoints import Checkpoint
+from standfast.agents import Agent
+from standfast.checkpoints import Checkpoint, PipelineResult, RunResult, T
 from standfast.errors import InputError, SessionAccessDeniedError
+from standfast.pipelines import Pipeline
 from standfast.runtime.inputs import Images
 from standfast.stores.protocol import check_tenant_id
 from standfast.temporal.client.clients import StandfastClient
@@ -30,9 +32,15 @@ class UserClient:
         self._client, self._people = client, StandfastClient(client)
         self._who: Owner = (user_id, check_tenant_id(tenant_id))
 
-    async def result(self, workflow_id: str) -> dict[str, Any]:
+    @overload
+    async def result(self, workflow_id: str) -> dict[str, Any]: ...
+    @overload
+    async def result(self, workflow_id: str, of: Agent[T]) -> RunResult[T]: ...
+    @overload
+    async def result(self, workflow_id: str, of: Pipeline) -> PipelineResult: ...
+    async def result(self, workflow_id: str, of: Any = None) -> Any:
         """Wait for a run's end and return its result."""
-        return await self._people.result(workflow_id, run_id=await self._check(workflow_id))
+        return await self._people.result(workflow_id, of, run_id=await self._check(workflow_id))
 
     async def status(self, workflow_id: str) -> dict[str, Any]:
         """Return how far a run is, what it waits for, and what messages it could not use."""
