@@ -8,7 +8,7 @@ LONGEST_FIRST = tests/acceptance tests/integration/local/test_regular_expression
 # Tests start hundreds of processes, each of which would compile all of standfast.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-pythons check format bench test-llm test-browser pictures wheel-test clean
+.PHONY: demo test test-pythons test-lowest check format bench test-llm test-browser pictures wheel-test clean
 
 demo: .venv/demo                ## a worker is killed in the middle of a post, and an agent asks you
 	.venv/bin/python -m examples.demo
@@ -23,6 +23,14 @@ check: .venv/test
 
 test-pythons:                   ## the demo and tests on other Pythons of this machine, Debian's own first
 	PYTHON="$(PYTHON)" .ci/pythons
+
+test-lowest:                    ## unit tests with the oldest packages that pyproject.toml allows
+	$(PYTHON) -m venv .cache/lowest
+	.cache/lowest/bin/python -m pip --quiet --disable-pip-version-check install uv
+	.cache/lowest/bin/uv --quiet --system-certs pip install --python .cache/lowest/bin/python \
+		--constraint constraints-lowest.txt --editable ".[application,prices,mcp,web]" \
+		hypothesis pytest pytest-asyncio pytest-xdist
+	.cache/lowest/bin/python -m pytest -q -p no:cacheprovider tests/unit
 
 format: .venv/test
 	.venv/bin/ruff check --fix .

@@ -17,7 +17,6 @@ from examples.sinks import Sinks
 from standfast import InputError, StandfastError
 from standfast.cli.processes import Process, child, local_environment
 from standfast.temporal import DevServer, Run, connect, dev_server
-from standfast.temporal.client.servers import temporal_binary
 
 ROOT = Path(__file__).parents[2]
 WEBHOOK_DELAY = 2.0  # seconds between taking a post and answering: in between, a worker can be killed
@@ -92,9 +91,7 @@ class World:
 
     def temporal(self, command: str) -> str:
         """Return a `temporal` command as it can be typed here."""
-        binary = temporal_binary()
-        found = shutil.which("temporal")
-        name = "temporal" if found and os.path.realpath(found) == binary else shown(Path(binary))
+        name = "temporal" if shutil.which("temporal") else shown(Path(sys.executable).with_name("temporal"))
         return f"{name} {command} --address {self.server.address}"
 
 

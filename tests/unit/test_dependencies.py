@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 import standfast
 
@@ -28,6 +29,18 @@ def declared() -> dict[str, set[str]]:
     listed = {"": project["dependencies"], **project["optional-dependencies"]}
     named = {extra: {re.split(r"[^\w.-]", line)[0] for line in lines} for extra, lines in listed.items()}
     return {extra: names - {"standfast"} for extra, names in named.items() if extra != "dev"}
+
+
+def test_the_oldest_packages_that_are_allowed_are_those_that_are_tested() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {name: lines for name, lines in project["optional-dependencies"].items() if name != "dev"}
+    lines = [*project["dependencies"], *(line for lines in extras.values() for line in lines)]
+    bounds = {match[1]: match[2] for line in lines if (match := re.match(r"([\w.-]+)>=([\w.]+)", line))}
+    tested = dict(
+        line.split("==") for line in (ROOT / "constraints-lowest.txt").read_text().splitlines() if "==" in line
+    )
+    at = {name: Version(tested[name.replace("_", "-")]) for name in bounds}
+    assert at == {name: Version(bound) for name, bound in bounds.items()}
 
 
 def imported(*files: Path) -> dict[str, str]:

@@ -250,3 +250,24 @@ def test_the_error_codes_are_pinned() -> None:
         "TerminalError": "TERMINAL",
         "ToolDurabilityError": "TOOL_DURABILITY_ERROR",
     }
+
+
+# It starts processes that never outlive it, which is the command's own business, and the demo's.
+DEMO = {("standfast.cli.processes", "examples/demo/__main__.py"), ("standfast.cli.processes", "examples/demo/world.py")}
+
+
+def test_examples_and_the_application_import_only_what_is_public() -> None:
+    root = LIBRARY.parent
+    if not (root / "examples").is_dir():
+        pytest.skip("only a clone has the examples")
+    found = set()
+    for path in [
+        root / "worker.py",
+        *(file for name in ("examples", "workflows", "activities") for file in (root / name).rglob("*.py")),
+    ]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "standfast":
+                public = getattr(importlib.import_module(str(node.module)), "__all__", ())
+                if {alias.name for alias in node.names} - set(public):
+                    found.add((str(node.module), str(path.relative_to(root))))
+    assert found == DEMO
