@@ -28,7 +28,6 @@ from standfast.errors import InputError, TerminalError
 from standfast.llm import LLM, tools_to_descriptions
 from standfast.local.contexts import call_hook, coordinates, tool_contexts
 from standfast.local.events import CheckpointReached, Event
-from standfast.local.exported import at_home
 from standfast.local.gates import GivenDecision, pending_approvals, read_decisions
 from standfast.local.invocations import Invocations
 from standfast.local.model_calls import ModelCalls
@@ -40,6 +39,7 @@ from standfast.messages import Message, ToolCall, Usage, error_text
 from standfast.runtime import inputs
 from standfast.runtime.child_sessions import session_of_call
 from standfast.runtime.dispatches import Fence
+from standfast.runtime.exported import at_home
 from standfast.runtime.model_answers import note_failure
 from standfast.runtime.outputs import output_problem
 from standfast.stores.protocol import AgentStore

@@ -8,9 +8,9 @@ from temporalio import activity
 from standfast.agents import Agent
 from standfast.checkpoints import Checkpoint
 from standfast.errors import InputError, SessionConflictError
-from standfast.local.exported import exported_session
 from standfast.messages import Message
 from standfast.runtime.at_work import is_held
+from standfast.runtime.exported import exported_session
 from standfast.runtime.inputs import RunInput
 from standfast.stores.protocol import DurableStore, Session, session_id_of
 from standfast.temporal.activities.at_work import is_running
