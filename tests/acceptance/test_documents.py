@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = [*DOCUMENTS, *(ROOT / f"{name}.md" for name in ("ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "SECURITY"))]
 WITH_EXAMPLES = [document for document in DOCUMENTS if "```python" in document.read_text()]
 
 
@@ -39,9 +40,27 @@ async def test_the_examples_of_a_document_do_what_it_says(
         await store.close()
 
 
-@pytest.mark.parametrize(
-    "document", [*DOCUMENTS, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name
-)
+@pytest.mark.parametrize("document", TEXTS, ids=lambda path: path.name)
 def test_a_link_in_a_document_leads_somewhere(document: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text())
     assert [link for link in links if "://" not in link and not (document.parent / link).exists()] == []
+
+
+def too_long(document: Path) -> list[str]:
+    """Return the lines of prose of over 100 characters. Tables, pictures and code are as long as they are."""
+    found, is_prose = [], True
+    for number, line in enumerate(document.read_text().splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            is_prose = not is_prose
+        elif is_prose and len(line) > 100 and not line.lstrip().startswith(("|", "![", "`{", "`settings=")):
+            found.append(f"{number}: {line}")
+    return found
+
+
+@pytest.mark.parametrize("document", TEXTS, ids=lambda path: path.name)
+def test_a_line_of_a_document_fits_on_a_screen(document: Path) -> None:
+    assert too_long(document) == []
+
+
+def test_the_map_of_the_code_can_be_read_at_one_sitting() -> None:
+    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 190  # of at most 100 characters
