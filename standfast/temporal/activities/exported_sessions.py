@@ -39,19 +39,20 @@ def unanswered_in_export(
     return [said_by_user(message.content, message.images, message.by) for message in unwritten]
 
 
-async def check_at_rest(store: DurableStore, checkpoint: Checkpoint) -> None:
-    """Refuse to go on from an export beside its own session, while that has a run in flight.
+async def check_at_rest(store: DurableStore, checkpoint: Checkpoint, session: str) -> None:
+    """Refuse to go on in a session from another one's export, while that has a run in flight.
 
     Raises:
         SessionConflictError: saying so.
     """
-    if (session := await exported_session(store, checkpoint)) is None:
+    key, _ = await exported_session(store, checkpoint)
+    if key is None or key == session:
         return
-    name, client = session_id_of(session.id), activity.client()
-    for work in await store.find_work(session.id):
+    name, client = session_id_of(key), activity.client()
+    for work in await store.find_work(key):
         if await is_running(client, work):
             raise SessionConflictError(
                 f"Session {name}, which was exported, has a run in flight, workflow {work.workflow_id}: cancel it first"
             )
-    if await is_held(store, session.id):
+    if await is_held(store, key):
         raise SessionConflictError(f"Session {name}, which was exported, has a run in flight in a process")

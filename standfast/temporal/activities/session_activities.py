@@ -188,7 +188,7 @@ class SessionActivities:
         brought = read_checkpoint(self._host, agent, given)
         brought.check_questions()
         checkpoint, messages = cast(Checkpoint, brought.checkpoint), brought.messages or []
-        await check_at_rest(self._host.store, checkpoint)
+        await check_at_rest(self._host.store, checkpoint, reference["session"])
         if checkpoint.session_id is not None:
             raise InputError(
                 f"the checkpoint belongs to session {checkpoint.session_id}: start that session, or leave its "

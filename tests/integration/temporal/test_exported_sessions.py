@@ -86,6 +86,32 @@ async def _has_signal(handle: Run) -> bool:
     return any(event.HasField("workflow_execution_signaled_event_attributes") for event in await events(handle))
 
 
+async def test_an_export_of_a_session_that_is_not_written_yet_begins_none_beside_it(temporal: Temporal) -> None:
+    effects, agent = clerk()
+    handle = await temporal.start(agent)
+    exporting = asyncio.create_task(temporal.people.export(handle.id))
+    await until(lambda: _has_signal(handle))
+    goes = asyncio.Event()
+
+    async def answers(messages: Sequence[Message], tools: Any) -> Any:
+        await until(goes.is_set)
+        return await _asks_and_posts(messages, tools)
+
+    async with temporal.worker(agent, llm=ScriptedModel(answers)):
+        exported = await exporting
+        assert await temporal.store.load_session(temporal.session()) is None
+        for session in (None, "beside"):
+            with pytest.raises(SessionConflictError, match="in flight on Temporal"):
+                await resume(agent, exported, llm=model(), store=temporal.store, session_id=session)
+        error = await failure(await go_on(temporal, exported, temporal.session("beside")))
+        assert (error.type, handle.id in error.message) == ("SessionConflictError", True)
+        goes.set()
+        await pending(handle)
+        await temporal.people.answer(handle.id, "Ada")
+        await result(handle)
+    assert (effects, shape(await temporal.messages())) == (["hi"], WHOLE)
+
+
 async def test_an_export_is_refused_while_its_run_is_in_flight(temporal: Temporal) -> None:
     effects, agent = clerk()
     async with temporal.worker(agent, llm=model()):
@@ -206,11 +232,11 @@ async def test_what_was_said_to_a_run_that_was_cut_off_before_it_answered_is_hea
 
     async def hangs(messages: Sequence[Message], tools: Any) -> Any:
         asked.set()
-        await down.wait()
+        await until(down.is_set)
 
     async with temporal.worker(agent, llm=ScriptedModel(hangs)):
         exported = await exporting
-        await asked.wait()
+        await until(asked.is_set)
         await temporal.people.message(handle.id, "and more")
         await terminated(handle)
         down.set()
@@ -232,7 +258,9 @@ async def test_an_export_is_complete_in_itself_where_its_session_is_not(temporal
         await terminated(handle)
     async with sqlite_store(tmp_path / "other.db") as other:
         ended = assert_complete(await resume(agent, exported, "Ada", llm=model(), store=other))
-    assert (ended.session_id != temporal.session(), effects) == (True, ["hi"])
+        with pytest.raises(InputError, match="has messages of its own: give the checkpoint another session_id"):
+            await resume(agent, exported, "Ada", llm=model(), store=other)
+    assert (ended.session_id, effects) == (temporal.session(), ["hi"])
 
 
 async def test_an_export_of_a_tenants_session_is_not_gone_on_from_in_anothers(temporal: Temporal) -> None:
