@@ -36,7 +36,7 @@ HEALTHY = 10.0  # seconds; a worker that has lived so long is not caught in a lo
 @click.option("--port", type=int, default=7233, show_default=True, help="Port of the server; 0 for a free one.")
 @click.option("--ui-port", type=int, default=8233, show_default=True, help="Port of the Web UI; 0 for a free one.")
 @click.option("--web-port", type=int, default=8234, show_default=True, help="Port of the page; 0 for a free one.")
-@click.option("--web/--no-web", default=True, help="Also serve the page on which people decide; needs standfast[web].")
+@click.option("--web/--no-web", default=True, help="Also serve the page on which people decide; needs the extra web.")
 @click.option(
     "--log-file",
     type=click.Path(dir_okay=False, writable=True),

@@ -14,8 +14,9 @@ from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import Facts
 from standfast.temporal.workflows.agent_workflows import AgentRun
 from standfast.temporal.workflows.calls import Calls
+from standfast.temporal.workflows.closing import Closing
+from standfast.temporal.workflows.pauses import Pauses
 from standfast.temporal.workflows.pipeline_workflows import PipelineRun
-from standfast.temporal.workflows.waits import Waits
 
 Patch = pytest.MonkeyPatch
 MUTANTS: list[Any] = []
@@ -148,10 +149,10 @@ def an_update_is_renamed(patch: Patch) -> None:
 
 @mutant("paused")
 def a_pause_does_not_wait(patch: Patch) -> None:
-    async def goes_on(run: Waits, name: str, message: str) -> bool:
+    async def goes_on(pauses: Pauses, name: str, message: str) -> bool:
         return True
 
-    patch.setattr(Waits, "pause", goes_on)
+    patch.setattr(Pauses, "pause", goes_on)
 
 
 @mutant("attached")
@@ -161,7 +162,7 @@ def a_result_of_a_model_call_is_read_under_another_name(patch: Patch) -> None:
 
 @mutant("awaited")
 def the_result_of_a_run_has_another_key(patch: Patch) -> None:
-    renamed(patch, AgentRun, "_result", "session_id", "session")
+    renamed(patch, Closing, "result", "session_id", "session")
 
 
 @pytest.mark.parametrize(("apply", "history"), MUTANTS)

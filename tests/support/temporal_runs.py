@@ -21,7 +21,7 @@ from temporalio.worker import Worker
 from standfast import Agent, InputError, Message
 from standfast.stores import SQLiteStore
 from standfast.temporal import StandfastClient, StandfastPlugin, connect, start_agent
-from standfast.temporal.workflows import agent_workflows
+from standfast.temporal.workflows import model_calls
 from standfast.testing import ScriptedModel
 from support.questions import ask
 from support.transcripts import asks_for, call
@@ -276,5 +276,5 @@ async def question(temporal: Temporal, agent: Agent = clerk, **options: Any) -> 
 
 def ask_models_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a run pause as soon as its model could not be called; an agent's own limit would end it."""
-    usual = agent_workflows.model_options
-    monkeypatch.setattr(agent_workflows, "model_options", lambda retry: usual(replace(retry, maximum_attempts=1)))
+    usual = model_calls.model_options
+    monkeypatch.setattr(model_calls, "model_options", lambda retry: usual(replace(retry, maximum_attempts=1)))

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic_core import to_json
 
@@ -240,6 +240,12 @@ class Mailbox:
         for sent_id, call_id in self.unwritten:
             self.came_of(sent_id, accepted=True, tool_call_id=call_id)
         self.unwritten = []
+
+    def refuse_all(self) -> None:
+        """The run ends: the senders of answers that it has not taken in are told."""
+        for name, box in (("answer", self.answers), ("resolve", self.resolves)):
+            for one in cast("Mapping[str, Answer | Resolve]", box).values():
+                self.came_of(one.sent.id, refused=f"{name}: the run has ended")
 
     def take_messages(self) -> list[Said]:
         taken, self.messages = self.messages, []

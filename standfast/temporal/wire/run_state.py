@@ -1,4 +1,4 @@
-"""How far a run is: all that it must not lose when it continues as new, as plain data."""
+"""Holds how far a run is: all that it must not lose when it continues as new, as plain data."""
 
 from dataclasses import dataclass, field
 from datetime import datetime

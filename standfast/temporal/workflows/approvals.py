@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypedDict, cast
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+from temporalio.exceptions import ActivityError, ApplicationError
 
 from standfast.agent_loop import Gate, GateRule, digest_of
 from standfast.errors import DefinitionError
@@ -15,7 +15,9 @@ from standfast.messages import distinct_people
 from standfast.temporal.wire import names
 from standfast.temporal.wire.snapshots import Surroundings
 from standfast.temporal.workflows.activity_options import OPEN_OPTIONS
-from standfast.temporal.workflows.gates import Gates
+from standfast.temporal.workflows.gates import GateKeeper
+from standfast.temporal.workflows.handlers import RunHandlers
+from standfast.temporal.workflows.run_parts import RunParts
 from standfast.temporal.workflows.visibility import pipeline_details
 from standfast.tools import Approval, Duration
 from standfast.tools.approvals import OnTimeout
@@ -23,33 +25,28 @@ from standfast.tools.approvals import OnTimeout
 _ATTRIBUTE = "_standfast_gates"  # of the user's workflow
 
 
-class _WorkflowGates(Gates):
+class _WorkflowGates(RunHandlers):
     """The gates of one run of a user's workflow."""
 
-    _asks_groups = False  # until it does
-
     def __init__(self) -> None:
-        super().__init__()
+        self._parts = parts = RunParts(self._details, lambda: (names.SEARCHABLE, {}))
+        self._board = parts.board
+        self._gates = GateKeeper(parts, workflow.info().original_execution_run_id)
         self._looking: asyncio.Future[Surroundings] | None = None
 
-    async def look(self) -> None:
-        """Find out, once, where the run is. A worker without our activities is asked in vain."""
+    async def wait_at(self, gate: Gate, message: str) -> Gate:
+        """Find out, once, where the run is, and wait. A worker without our activities is asked in vain."""
         if self._looking is None:
             self._looking = asyncio.ensure_future(_look())
         found = await asyncio.shield(self._looking)
-        self._search, self._notices = found["search"], found.get("notices", False)
-
-    def _learn_from(self, error: FailureError) -> None:
-        """`look` has."""
-
-    def _run_key(self) -> str:
-        return workflow.info().original_execution_run_id
+        self._board.search, self._board.notices = found["search"], found.get("notices", False)
+        return await self._gates.wait_at(gate, message)
 
     def status(self, *ignored: Any) -> dict[str, Any]:
-        return {"status": self._status()} | self._seen()
+        return {"status": self._board.status} | self._board.seen()
 
     def _details(self) -> str:
-        return pipeline_details(self._status(), {}, (), self._waiting, self._mailbox.refused)
+        return pipeline_details(self._board.status, {}, (), self._board.waiting, self._parts.mailbox.refused)
 
 
 class ApprovalResult(TypedDict):
@@ -105,9 +102,7 @@ async def _decided(name: str, asked: Approval, message: str, requester: str | No
     digest = digest_of(name, message)
     gate = Gate(name=name, rule=GateRule.of(asked), digest=digest, since=workflow.now(),
                 requesters=distinct_people([requester]))  # fmt: skip
-    gates = _gates()
-    await gates.look()
-    decided = await gates._at_gate(gate, message)
+    decided = await _gates().wait_at(gate, message)
     return cast(ApprovalResult, {"status": decided.status, **decided.output})
 
 

@@ -20,13 +20,14 @@ from standfast.runtime.child_sessions import session_of_call
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.outcomes import is_reported, put_in, read_outcome, write_outcome
-from standfast.temporal.wire.run_state import Progress, Turn
+from standfast.temporal.wire.run_state import Turn
 from standfast.temporal.wire.snapshots import ToolFacts
 from standfast.temporal.wire.states import Call, read_usage
 from standfast.temporal.workflows.activity_options import settle_options, summary, tool_options
 from standfast.temporal.workflows.child_agents import run_agent
-from standfast.temporal.workflows.missing_workers import SkippedError, Waiter, anywhere, is_missing, is_store_away
-from standfast.temporal.workflows.running import Running
+from standfast.temporal.workflows.missing_workers import SkippedError, is_missing, is_store_away
+from standfast.temporal.workflows.run_parts import RunParts
+from standfast.temporal.workflows.shared_state import RunState
 from standfast.tools import Cancelled, Failed, Outcome, Terminated, Unknown
 from standfast.tools.attempts import call_key
 
@@ -37,29 +38,15 @@ _STILL_RUNNING = (names.CALL_NOT_OURS, "ActivityReset", "ActivityPaused")
 
 
 class Calls:
-    """Carries out the calls of a run.
+    """Carries out the calls of a run."""
 
-    Args:
-        running: where a cancel finds what runs.
-        waiter: waits for what workers have not, and for people.
-    """
-
-    def __init__(
-        self,
-        given: AgentInput,
-        progress: Progress,
-        running: Running,
-        waiter: Waiter,
-    ) -> None:
+    def __init__(self, run: RunState, parts: RunParts) -> None:
         self.terminal: TerminalError | None = None  # the last that a tool raised
-        self._given = given
-        self._progress = progress
-        self._running = running
-        self._waiter = waiter
+        self._run, self._running, self._workers, self._pauses = run, parts.running, parts.workers, parts.pauses
 
     async def run_all(self, action: CallTools, state: LoopState) -> list[Settled]:
         """Carry the action out, and return what became of every open call, in call order."""
-        turn = self._progress.turn
+        turn = self._run.progress.turn
         outcomes: dict[str, Outcome] = {}
         lost: list[tuple[Call, ...]] = []
         for settled, outcome in cast("tuple[tuple[Call, Outcome], ...]", action.settled):
@@ -100,7 +87,7 @@ class Calls:
         """
         tool = cast("ToolFacts | None", state.tools.get(call.name))
         if tool is not None and (not tool.agent or workflow.patched(names.AGENTS_SETTLED)):
-            known = await self._settle(call, self._progress.turn, tool, said={"not_happened": True})
+            known = await self._settle(call, self._run.progress.turn, tool, said={"not_happened": True})
             recorded()
             if known is not None:
                 return known
@@ -108,13 +95,13 @@ class Calls:
 
     async def run(self, call: Call, state: LoopState, *, recovering: bool = False) -> Outcome:
         """Return what a call came to, and note in the turn where its result is."""
-        turn, tool = self._progress.turn, cast("ToolFacts | None", state.tools.get(call.name))
+        turn, tool = self._run.progress.turn, cast("ToolFacts | None", state.tools.get(call.name))
         if tool is None:
             return self._inline(call, turn, not_found(call.name, state.tools))
         if tool.agent:
             given = self._child_input(call, state)
             lost, asked = self._reference(call, turn) if recovering else None, self._asked(call)
-            return await run_agent(call, turn, given, self._running, self._waiter, asked=asked, lost=lost)
+            return await run_agent(call, turn, given, self._running, self._pauses, asked=asked, lost=lost)
         if recovering and not tool.safe_to_retry:
             verdict = await self._settle(call, turn, tool, recovering=True)
             if verdict is not None:
@@ -131,20 +118,20 @@ class Calls:
     def _child_input(self, call: Call, state: LoopState) -> AgentInput:
         budget, usage = state.loop.budget, state.usage
         used = 0 if usage is None else usage.total_tokens
-        asked = {"run": self._progress.run, "turn": self._progress.turn.number, "position": call.position}
+        asked = {"run": self._run.progress.run, "turn": self._run.progress.turn.number, "position": call.position}
         return AgentInput(
             call=asked,
-            session_id=session_of_call(self._progress.session_id, call.id, self._asked(call)),
-            user_id=self._given.user_id,
-            tenant_id=self._given.tenant_id,
-            depth=(self._given.depth or 0) + 1,
+            session_id=session_of_call(self._run.progress.session_id, call.id, self._asked(call)),
+            user_id=self._run.given.user_id,
+            tenant_id=self._run.given.tenant_id,
+            depth=(self._run.given.depth or 0) + 1,
             max_tokens=None if budget is None else max(1, budget.max - used),
             asks_caller=True,
         )
 
     def _asked(self, call: Call) -> str:
         """Return what tells a call from all others of any session, also for a later run of this one."""
-        return f"{self._progress.opened.get('key')}/{self._progress.turn.seq}.{call.position}"
+        return f"{self._run.progress.opened.get('key')}/{self._run.progress.turn.seq}.{call.position}"
 
     # --- one tool ---
 
@@ -152,7 +139,7 @@ class Calls:
         tries = lacking = 0
         while True:
             holder = names.holder(call.name, self._reference(call, turn))
-            outcome, error = await self._waiter.store_waits.holding(holder, self._try(call, turn, tool))
+            outcome, error = await self._workers.store_waits.holding(holder, self._try(call, turn, tool))
             if outcome is not None:
                 return outcome
             # It never started, and the fence proves it: it is dispatched again, and nobody needs to be asked.
@@ -162,7 +149,7 @@ class Calls:
                 lacking += 1
                 if lacking > 1:  # once may be chance: some of the workers have it
                     try:
-                        await self._waiter.await_worker(error, call.name)
+                        await self._workers.await_worker(error, call.name)
                     except SkippedError as skipped:
                         return self._inline(call, turn, Failed(f"Not run: {skipped}"))
             elif error is None or not is_store_away(error):  # a worker that has lost its store does not count
@@ -170,7 +157,7 @@ class Calls:
             if tries == REDISPATCHES:
                 tries = 0
                 why = f"no worker could start it {REDISPATCHES} times: {_reason(error)}"
-                if not await self._waiter.pause(call.name, why):
+                if not await self._pauses.pause(call.name, why):
                     return self._inline(call, turn, Failed("Not run: no worker could start it"))
             await workflow.sleep(timedelta(seconds=0.1 * 2**tries), summary=f"until {call.name} is dispatched again")
 
@@ -205,13 +192,13 @@ class Calls:
 
     def _reference(self, call: Call, turn: Turn, **more: Any) -> dict[str, Any]:
         where: dict[str, Any] = {"path": turn.path} if turn.path else {"turn": turn.number}
-        reference = where | self._progress.run_reference(workflow.info().run_id)
+        reference = where | self._run.progress.run_reference(workflow.info().run_id)
         if call.position:
             reference["position"] = call.position
         if (dispatch := turn.dispatches.get(call.position, 1)) > 1:
             reference["dispatch"] = dispatch
-        if self._given.depth:
-            reference["depth"] = self._given.depth
+        if self._run.given.depth:
+            reference["depth"] = self._run.given.depth
         if call.position in turn.approved:
             reference["approved"] = turn.approved[call.position]
         return reference | more
@@ -240,8 +227,7 @@ class Calls:
         if cause is not None and isinstance(cause.cause, ApplicationError) and cause.cause.type in _STILL_RUNNING:
             more["wait"] = True
         try:
-            found: dict[str, Any] = await anywhere(
-                self._waiter,
+            found: dict[str, Any] = await self._workers.execute(
                 names.SETTLE,
                 self._reference(call, turn, **more),
                 {**settle_options(tool), "summary": summary(f"what became of {call.name}")},

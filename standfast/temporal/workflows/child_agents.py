@@ -26,7 +26,8 @@ from standfast.temporal.wire.results import LOST, OTHER, fits, is_result
 from standfast.temporal.wire.run_state import Turn
 from standfast.temporal.wire.states import Call
 from standfast.temporal.workflows.activity_options import ATTACH_OPTIONS, summary
-from standfast.temporal.workflows.missing_workers import Waiter, put_in_by_hand
+from standfast.temporal.workflows.missing_workers import put_in_by_hand
+from standfast.temporal.workflows.pauses import Pauses
 from standfast.temporal.workflows.running import Running
 from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Unknown
 
@@ -36,7 +37,7 @@ async def run_agent(
     turn: Turn,
     given: AgentInput,
     running: Running,
-    waiter: Waiter,
+    pauses: Pauses,
     *,
     asked: str,
     lost: dict[str, Any] | None = None,
@@ -58,7 +59,7 @@ async def run_agent(
         if lost is not None:
             name = f"{call.id}.{call_digest(f'{asked} {workflow.info().original_execution_run_id}')}"
         try:
-            result = await agent_result(call.name, given, running, waiter, name=name, asked=asked, shown=call.shown)
+            result = await agent_result(call.name, given, running, pauses, name=name, asked=asked, shown=call.shown)
             outcome, spent = _outcome(call.name, result), result_usage(result)
         except FailureError as error:
             outcome = _failure(call.name, error)
@@ -83,7 +84,7 @@ async def _can_go_on(call: Call, given: AgentInput, running: Running, asked: str
 
 
 async def agent_result(
-    agent: str, given: AgentInput, running: Running, waiter: Waiter, *, name: str, asked: str, shown: str = ""
+    agent: str, given: AgentInput, running: Running, pauses: Pauses, *, name: str, asked: str, shown: str = ""
 ) -> dict[str, Any]:
     """Run an agent as the child workflow `<parent>/<name>`, or find the one that an earlier attempt has started.
 
@@ -104,18 +105,18 @@ async def agent_result(
             memo={names.AGENT_MEMO: agent, names.ASKED_MEMO: digest},
         )
     except WorkflowAlreadyStartedError:
-        result = await _attached(child, digest, running, waiter)
+        result = await _attached(child, digest, running, pauses)
         if result is not None:
             return result
         # Providers' ids repeat: that one is the agent of another call.
-        return await agent_result(agent, given, running, waiter, name=f"{name}.{digest}", asked=asked, shown=shown)
+        return await agent_result(agent, given, running, pauses, name=f"{name}.{digest}", asked=asked, shown=shown)
     result = await running.wait(handle)
     if not is_result(result):  # it is a workflow of somebody else's that has the agent's name
         raise ApplicationError(f"workflow {child} ended as no agent does", type="StandfastError", non_retryable=True)
     return cast("dict[str, Any]", result)
 
 
-async def _attached(child: str, digest: str, running: Running, waiter: Waiter) -> dict[str, Any] | None:
+async def _attached(child: str, digest: str, running: Running, pauses: Pauses) -> dict[str, Any] | None:
     """Return the result of an agent that runs already; None if it was asked something else."""
     reference = {"workflow_id": child, "asked": digest}
     while True:
@@ -125,7 +126,7 @@ async def _attached(child: str, digest: str, running: Running, waiter: Waiter) -
             return None
         if found is not None and fits(names.ATTACH, reference, found):
             return cast("dict[str, Any]", found)
-        if not await waiter.pause(names.ATTACH, put_in_by_hand(names.ATTACH)):
+        if not await pauses.pause(names.ATTACH, put_in_by_hand(names.ATTACH)):
             if running.cancelled:
                 with suppress(FailureError):  # it has ended
                     await workflow.get_external_workflow_handle(child).cancel()

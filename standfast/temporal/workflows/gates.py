@@ -7,7 +7,7 @@ update was accepted, or that of a signal's event. What was recorded before a wor
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -24,10 +24,10 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import LaterError, Sent
 from standfast.temporal.wire.limits import AWAITED_BYTES, EARLY_BYTES, PARKED_MESSAGES, check_json, read_fields
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
-from standfast.temporal.workflows.arrivals import refuse_by
-from standfast.temporal.workflows.missing_workers import anywhere
+from standfast.temporal.workflows.inbox import refuse_by
+from standfast.temporal.workflows.run_parts import RunParts
+from standfast.temporal.workflows.running import began_again
 from standfast.temporal.workflows.waiting import Waiting
-from standfast.temporal.workflows.waits import Waits, began_again
 
 _DECISION = {"gate": str, "decision": str, "by": str, "comment": str, "digest": str, "edit": object}
 
@@ -47,68 +47,71 @@ class Arrived:
     sent: Sent | None = None
 
 
-class Gates(Waits):
-    """The part of a run that waits for decisions."""
+class GateKeeper:
+    """The gates of a run, and the decisions at them.
 
-    _asks_groups = True
+    Args:
+        run_key: of the run.
+        leave_if_long: sets `is_leaving` if the history has grown so long.
+        may_open: whether a gate that is not open may open later.
+        elsewhere: says where a gate may be that is not here.
+        as_kept: returns what the run keeps of a decision that counts.
+        recorded_with, recalled_with: return what else the activities need to know of a gate that record a decision, and
+            that find what was decided before a reset.
+        progressed: takes in a gate after a decision.
+    """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        parts: RunParts,
+        run_key: str,
+        *,
+        leave_if_long: Callable[[], None] = lambda: None,
+        may_open: Callable[[str], bool] = lambda gate: True,
+        elsewhere: Callable[[str], str] = lambda gate: "",
+        as_kept: Callable[[Decision], Decision] = lambda decision: decision,
+        recorded_with: Callable[[str], dict[str, Any]] = lambda gate: {},
+        recalled_with: Callable[[str], dict[str, Any]] = lambda gate: {},
+        progressed: Callable[[Gate], None] = lambda gate: None,
+    ) -> None:
+        self.left: dict[str, dict[str, Any]] = {}  # gates that are open while the run continues as new
+        self.is_leaving = False  # the run is about to, and nothing but gates is left of it
+        self._board, self._inbox, self._running, self._workers = parts.board, parts.inbox, parts.running, parts.workers
+        self._inbox.parked.append(self._parked)
+        self._inbox.pending.append(self._pending)
+        self._run_key = run_key
+        self._leave_if_long, self._may_open, self._elsewhere = leave_if_long, may_open, elsewhere
+        self._as_kept, self._recorded_with, self._recalled_with = as_kept, recorded_with, recalled_with
+        self._progressed = progressed
         self._arrived: dict[str, deque[Arrived]] = {}
         self._closed: dict[str, str] = {}  # gates that were decided, and how
-        self._gates: dict[str, dict[str, Any]] = {}  # those that were open when the run continued as new
-        self._gates_leave = False  # the run is about to, and nothing but gates is left of it
         self._looked: dict[str, int] = {}  # gates that somebody waits at, and behind how many resets each has looked
 
-    def _run_key(self) -> str:
-        raise NotImplementedError
-
-    def _leaves_gate(self, gate: Gate) -> None:
-        """Take note of a gate that nobody waits at now; it may be open."""
-
-    def _as_kept(self, decision: Decision) -> Decision:
-        """Return what the run keeps of a decision that counts."""
-        return decision
-
-    def _recorded_with(self, decision: Decision) -> dict[str, Any]:
-        """Return what else the activity that records a decision needs to know."""
-        return {}
-
-    def _recalled_with(self, gate: str) -> dict[str, Any]:
-        """Return what else the activity needs to know that finds what was decided before a reset."""
-        return {}
-
     def _parked(self) -> list[Any]:
-        arrived = [item.decision.model_dump() for items in self._arrived.values() for item in items]
-        return [*super()._parked(), *arrived]
+        """Return as JSON the decisions that wait to be judged."""
+        return [item.decision.model_dump() for items in self._arrived.values() for item in items]
 
-    def _may_come_to(self, gate: str) -> bool:
-        """Whether a gate may open later."""
-        return True
-
-    def _elsewhere(self, gate: str) -> str:
-        """Say where a gate may be that is not here."""
-        return ""
-
-    def _outcome(self, sent_id: str) -> dict[str, Any] | None:
+    def _pending(self, sent_id: str) -> dict[str, Any] | None:
+        """Return what a signal came to that waits to be judged, which nobody knows yet."""
         waiting = (item.sent for items in self._arrived.values() for item in items if item.sent is not None)
-        return {} if any(one.id == sent_id for one in waiting) else super()._outcome(sent_id)
+        return {} if any(one.id == sent_id for one in waiting) else None
 
-    def _has_senders(self) -> bool:
+    def has_senders(self) -> bool:
         """Whether somebody waits for what becomes of a decision."""
         return any(item.verdict is not None for items in self._arrived.values() for item in items)
 
-    def _carried_decisions(self) -> dict[str, Any]:
+    def carried(self) -> dict[str, Any]:
         """Return as JSON what a run that continues as new must not lose; of decisions those that nobody waits for."""
         arrived = {
             gate: [[item.decision.model_dump(), item.at.isoformat(), item.sent and item.sent.id] for item in items]
             for gate, items in self._arrived.items()
             if items
         }
-        data = {"arrived": arrived, "closed": self._closed, "mailbox": self._mailbox.carried(), "resets": self._resets}
+        data = {"arrived": arrived, "closed": self._closed, "mailbox": self._inbox.mailbox.carried(),
+                "resets": self._running.resets}  # fmt: skip
         return {name: value for name, value in data.items() if value}
 
-    def _take_over(self, data: Mapping[str, Any]) -> None:
+    def take_over(self, data: Mapping[str, Any]) -> None:
         """Take in what the run before carried over; what arrived meanwhile stands behind it."""
         for gate, items in data.get("arrived", {}).items():
             before = [
@@ -117,17 +120,23 @@ class Gates(Waits):
             ]
             self._arrived[gate] = deque([*before, *self._arrived.get(gate, ())])
         self._closed = {**data.get("closed", {}), **self._closed}
-        self._resets += data.get("resets", 0) + began_again()
-        self._mailbox.take_over(data.get("mailbox", {}))
+        self._running.resets += data.get("resets", 0) + began_again()
+        self._inbox.mailbox.take_over(data.get("mailbox", {}))
+
+    def refuse_closed_to_all(self) -> None:
+        """Refuse decisions at gates of which is known by now that the run has none of that name."""
+        for gate in [gate for gate in self._arrived if not self._may_open(gate)]:
+            for item in self._arrived.pop(gate):
+                self._board.refuse(item.decision.decision, f"there is no gate {gate}")
 
     # --- what arrives ---
 
-    def _read_decision(self, name: str, data: Any, extra: tuple[Any, ...], *, may_be_early: bool) -> Decision:
+    def _read(self, name: str, data: Any, extra: tuple[Any, ...], *, may_be_early: bool) -> Decision:
         known = {key: kind for key, kind in _DECISION.items() if name == names.DECIDE_UPDATE or key != "decision"}
-        fields = read_fields(self._one(name, data, extra, most=AWAITED_BYTES), name, known)
+        fields = read_fields(self._inbox.one(name, data, extra, most=AWAITED_BYTES), name, known)
         if name != names.DECIDE_UPDATE:
             fields["decision"] = name
-        open_gates = [*self._gates, *(waiting.name for waiting in self._waiting if waiting.kind == "approval")]
+        open_gates = [*self.left, *self._board.gates()]
         if "gate" not in fields:
             raise InputError(f"{name}: 'gate' is missing; open: {_listed(open_gates)}")
         gate = fields["gate"]
@@ -139,7 +148,7 @@ class Gates(Waits):
         if gate in self._closed:
             raise InputError(f"{name}: gate {gate} was {self._closed[gate]} already")
         is_open = gate in open_gates
-        if not is_open and not (may_be_early and self._may_come_to(gate)):
+        if not is_open and not (may_be_early and self._may_open(gate)):
             raise InputError(f"{name}: no gate {gate} is open; open: {_listed(open_gates)}{self._elsewhere(gate)}")
         waiting = len(self._arrived.get(gate, ())) if is_open else sum(map(len, self._arrived.values()))
         if waiting >= PARKED_MESSAGES:
@@ -154,7 +163,7 @@ class Gates(Waits):
 
     def _early(self) -> list[Decision]:
         """Return the decisions at gates that are not open yet."""
-        open_gates = {waiting.name for waiting in self._waiting if waiting.kind == "approval"} | self._gates.keys()
+        open_gates = {*self.left, *self._board.gates()}
         return [item.decision for gate, items in self._arrived.items() if gate not in open_gates for item in items]
 
     def _keep(
@@ -165,29 +174,17 @@ class Gates(Waits):
     ) -> None:
         self._arrived.setdefault(decision.gate, deque()).append(Arrived(decision, workflow.now(), verdict, sent))
 
-    def _take_decision(self, name: str, data: Any, extra: tuple[Any, ...]) -> None:
-        self._take(
+    def take_signal(self, name: str, data: Any, extra: tuple[Any, ...]) -> None:
+        self._inbox.take(
             name,
             data,
-            lambda given, sent_id: self._read_decision(name, given, extra, may_be_early=sent_id is None),
+            lambda given, sent_id: self._read(name, given, extra, may_be_early=sent_id is None),
             self._keep,
         )
 
-    @workflow.signal(name=names.APPROVE, description='Approve a gate: {"gate", "by"?, "comment"?, "digest"?, "edit"?}')
-    def approve_signal(self, data: Any = None, *extra: Any) -> None:
-        self._take_decision(names.APPROVE, data, extra)
-
-    @workflow.signal(name=names.REJECT, description='Reject at a gate: {"gate", "by"?, "comment"?, "digest"?}')
-    def reject_signal(self, data: Any = None, *extra: Any) -> None:
-        self._take_decision(names.REJECT, data, extra)
-
-    @workflow.update(
-        name=names.DECIDE_UPDATE,
-        description='Decide at a gate: {"gate", "decision": "approve" | "reject", "by"?, "comment"?, "digest"?, '
-        '"edit"?}',
-    )
-    async def decide_update(self, data: Any = None, *extra: Any) -> dict[str, Any]:
-        decision = self._read_decision(names.DECIDE_UPDATE, data, extra, may_be_early=False)
+    async def take_update(self, data: Any, extra: tuple[Any, ...]) -> dict[str, Any]:
+        """Take in an update; returns when the decision was judged."""
+        decision = self._read(names.DECIDE_UPDATE, data, extra, may_be_early=False)
         verdict: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._keep(decision, verdict=verdict)
         refused = await verdict
@@ -195,13 +192,12 @@ class Gates(Waits):
             raise ApplicationError(refused, type="InputError", non_retryable=True)
         return {"accepted": True, "gate": decision.gate}
 
-    @decide_update.validator
-    def _check_decide(self, data: Any = None, *extra: Any) -> None:
-        refuse_by(lambda: self._read_decision(names.DECIDE_UPDATE, data, extra, may_be_early=False))
+    def check_update(self, data: Any, extra: tuple[Any, ...]) -> None:
+        refuse_by(lambda: self._read(names.DECIDE_UPDATE, data, extra, may_be_early=False))
 
     # --- a gate ---
 
-    async def _at_gate(self, gate: Gate, message: str, **shown: Any) -> Gate:
+    async def wait_at(self, gate: Gate, message: str, **shown: Any) -> Gate:
         """Wait until a gate is decided, or its time is over; still open if the run is cancelled or continues as new.
 
         Args:
@@ -209,21 +205,22 @@ class Gates(Waits):
         """
         arrived = self._arrived.setdefault(gate.name, deque())
         self._looked.setdefault(gate.name, 0)
+        self.left.pop(gate.name, None)
         self._closed.pop(gate.name, None)  # of another call of the same id
-        while gate.status == "open" and not self._running.cancelled and (arrived or not self._gates_leave):
+        while gate.status == "open" and not self._running.cancelled and (arrived or not self.is_leaving):
             rule = gate.rule
             waiting = Waiting("approval", gate.name, rule.message or message, gate.since, gate.deadline, gate.digest,
                               rule.users, rule.groups, rule.quorum, gate.approved_by, **shown)  # fmt: skip
-            self._asks_groups = self._asks_groups or bool(gate.rule.groups)
-            self._wait_for(waiting)
+            self._board.asks_groups = self._board.asks_groups or bool(rule.groups)
+            self._board.begin(waiting)
             try:
                 gate = await self._asked(gate, arrived)
             except FailureError:  # the run fails, and nobody waits here any more
                 del self._looked[gate.name]
                 raise
-            self._leaves_gate(gate)
-            self._end_waiting(*(item for item in self._waiting if _is_of(item, gate)))
+            self._board.end(*(item for item in self._board.waiting if _is_of(item, gate)))
         if gate.status == "open" and not self._running.cancelled:
+            self.left[gate.name] = {**gate.plain(), "message": message}
             return gate
         if gate.status != "open":
             self._closed[gate.name] = gate.status.replace("-", " ")
@@ -237,16 +234,18 @@ class Gates(Waits):
 
     def _show_progress(self, gate: Gate) -> None:
         """Show who has approved; people find the run by what it waits for, which is the same."""
-        self._waiting = tuple(
-            replace(item, approved_by=gate.approved_by) if _is_of(item, gate) else item for item in self._waiting
+        board = self._board
+        board.waiting = tuple(
+            replace(item, approved_by=gate.approved_by) if _is_of(item, gate) else item for item in board.waiting
         )
-        self._tell()
+        board.tell()
+        self._progressed(gate)
 
     async def _asked(self, gate: Gate, arrived: "deque[Arrived]") -> Gate:
         """Return the gate when it asks others than now, or nobody any more."""
         rule = gate.rule
         while gate.status == "open" and gate.rule is rule and not self._running.cancelled:
-            if self._looked[gate.name] < self._resets:
+            if self._looked[gate.name] < self._running.resets:
                 gate = await self._recall(gate)
                 self._show_progress(gate)
                 continue
@@ -256,38 +255,37 @@ class Gates(Waits):
                 self._show_progress(gate)
                 continue
             self._leave_if_long()
-            if self._gates_leave:
+            if self.is_leaving:
                 return gate
             reminder = gate.next_reminder(workflow.now())
-            is_over = await self._until(
-                lambda: bool(arrived) or self._gates_leave or self._looked[gate.name] < self._resets,  # noqa: B023
+            is_over = await self._running.until(
+                lambda: bool(arrived) or self.is_leaving or self._looked[gate.name] < self._running.resets,  # noqa: B023
                 reminder or gate.deadline,
                 f"decision at {gate.name}",
             )
-            if not is_over or arrived or self._looked[gate.name] < self._resets:
+            if not is_over or arrived or self._looked[gate.name] < self._running.resets:
                 continue
             if reminder is None:
                 gate = gate.expired()
             else:
                 workflow.logger.warning("Gate %s still waits for %s", gate.name, ", ".join(rule.users) or "anybody")
-                for item in [item for item in self._waiting if _is_of(item, gate)]:
-                    self._notify(item, int((workflow.now() - gate.since).total_seconds()))
+                for item in [item for item in self._board.waiting if _is_of(item, gate)]:
+                    self._board.notify(item, int((workflow.now() - gate.since).total_seconds()))
         return gate
 
     async def _judge(self, gate: Gate, arrived: Arrived, problem: str | None = None) -> Gate:
         """Return the gate after a decision, which is recorded whether it counts or not."""
         decision, at = arrived.decision, arrived.at
         if gate.at(at) != gate and arrived.sent is not None and arrived.sent.number:
-            at = await self._when_sent(arrived.sent, at)
+            at = await self._inbox.when_sent(arrived.sent, at)
         gate = gate.at(at)
-        problem = problem or ("the run has ended" if self._ended else gate.problem(self._as_kept(decision)))
-        reference = {"run": self._run_key(), "at": at.isoformat(), "refused": problem, "digest": gate.digest,
+        problem = problem or ("the run has ended" if self._board.ended else gate.problem(self._as_kept(decision)))
+        reference = {"run": self._run_key, "at": at.isoformat(), "refused": problem, "digest": gate.digest,
                      **{name: value for name, value in decision.model_dump().items() if value is not None}}  # fmt: skip
         what = summary(f"{decision.decision} of {decision.by or 'somebody'} at {gate.name}")
-        refused: str | None = await anywhere(
-            self,
+        refused: str | None = await self._workers.execute(
             names.DECIDE,
-            {**reference, **self._recorded_with(decision)},
+            {**reference, **self._recorded_with(gate.name)},
             {**STORE_OPTIONS, "summary": what},
             otherwise="the run is cancelled",
         )
@@ -295,18 +293,17 @@ class Gates(Waits):
         if arrived.verdict is not None:
             arrived.verdict.set_result(refused)
         elif refused is not None:
-            self._came_of(decision.decision, sent_id, refused)
+            self._inbox.came_of(decision.decision, sent_id, refused)
         else:
-            self._mailbox.came_of(sent_id, accepted=True, gate=gate.name)
+            self._inbox.mailbox.came_of(sent_id, accepted=True, gate=gate.name)
         return gate if refused is not None else gate.decided(self._as_kept(decision))
 
     async def _recall(self, gate: Gate) -> Gate:
         """Return the gate after what was decided before the run was reset; approved, if what it is for has run."""
-        self._looked[gate.name] = self._resets
-        found: dict[str, Any] = await anywhere(
-            self,
+        self._looked[gate.name] = self._running.resets
+        found: dict[str, Any] = await self._workers.execute(
             names.RECALL,
-            {"run": self._run_key(), "gate": gate.name, **self._recalled_with(gate.name)},
+            {"run": self._run_key, "gate": gate.name, **self._recalled_with(gate.name)},
             {**STORE_OPTIONS, "summary": summary(f"what was decided at {gate.name} before the reset")},
             otherwise={},
         )
@@ -316,17 +313,16 @@ class Gates(Waits):
 
     # --- the end ---
 
-    async def _handlers_ended(self) -> None:
+    async def senders_told(self) -> None:
         """Wait until every sender knows what became of a decision; at gates that nobody waits at, nothing did."""
         for gate in [gate for gate in self._arrived if gate not in self._looked]:
             for item in self._arrived.pop(gate):
                 if item.verdict is not None and not item.verdict.done():
                     item.verdict.set_result("the run has ended")
                 elif item.sent is not None:
-                    self._mailbox.came_of(item.sent.id, refused="the run has ended")
+                    self._inbox.mailbox.came_of(item.sent.id, refused="the run has ended")
         if self._is_judging() and workflow.patched(names.SENDERS_HEAR):
             await workflow.wait_condition(lambda: not self._is_judging())
-        await super()._handlers_ended()
 
     def _is_judging(self) -> bool:
         """Whether signals whose senders look up what becomes of them are being judged."""

@@ -11,7 +11,7 @@ from typing import Any, cast
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
-from standfast.agent_loop import Decision, Gate, GateRule, LoopState
+from standfast.agent_loop import Gate, GateRule, LoopState
 from standfast.agents import Loop
 from standfast.errors import InputError
 from standfast.messages import cut, distinct_people
@@ -28,27 +28,28 @@ from standfast.temporal.wire.states import Call
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
 from standfast.temporal.workflows.calls import Calls
 from standfast.temporal.workflows.child_agents import agent_result
-from standfast.temporal.workflows.gates import Gates
-from standfast.temporal.workflows.missing_workers import SkippedError, until_mended
+from standfast.temporal.workflows.gates import GateKeeper
+from standfast.temporal.workflows.handlers import RunHandlers
+from standfast.temporal.workflows.missing_workers import SkippedError
 from standfast.temporal.workflows.run_failures import failed, why
+from standfast.temporal.workflows.run_parts import RunParts
+from standfast.temporal.workflows.running import carried_in, is_long, run_to_end
+from standfast.temporal.workflows.shared_state import RunState
 from standfast.temporal.workflows.visibility import pipeline_details, show_started
-from standfast.temporal.workflows.waits import is_long
 from standfast.tools import Outcome
 
 NOTHING = object()  # was made, since what was to come before failed
 CANCELLED = Done(reason="cancelled", error="the run was cancelled")
 
 
-class PipelineRun(Gates):
+class PipelineRun(RunHandlers):
     """One run of a pipeline; its workflow type is in `workflow_types`."""
 
-    _patience = None
-
     def __init__(self, data: Any, extra: tuple[Any, ...]) -> None:
-        super().__init__()
         self._data, self._extra = data, extra
         self._given = PipelineInput()
-        self._run = ""
+        carried = carried_in(data) or {}
+        self._run = carried.get("run") or workflow.info().original_execution_run_id
         self._state: PipelineState | None = None
         self._rules: dict[str, GateRule] | None = None  # of its gates, once it is open
         self._tools: dict[str, ToolFacts] = {}
@@ -56,14 +57,29 @@ class PipelineRun(Gates):
         self._is_leaving = False  # nothing more is started, since the run is about to continue as new
         self._made: dict[str, asyncio.Future[Any]] = {}  # what is made for the next steps, by key
         self._result: dict[str, Any] | None = None
-        if workflow.info().continued_run_id is not None and isinstance(data, dict) and "carried" in data:
-            # Before anybody can ask: what was open in the run before is open.
-            self._gates = dict(data["carried"]["gates"])
-            self._take_over(data["carried"])
+        self._parts = parts = RunParts(
+            self._details, self._opening, self._learn, asks_groups=True, taken=self._leave_if_long
+        )
+        self._board, self._running, self._workers = parts.board, parts.running, parts.workers
+        self._gates = GateKeeper(
+            parts,
+            self._run,
+            leave_if_long=self._leave_if_long,
+            may_open=self._may_open,
+            elsewhere=self._elsewhere,
+            recorded_with=lambda gate: {"access": True},
+        )
+        if carried:  # before anybody can ask: what was open in the run before is open
+            self._gates.left = dict(carried["gates"])
+            self._gates.take_over(carried)
 
     async def drive(self) -> dict[str, Any]:
-        """Run to the end; see `Waits`."""
-        return await self._drive(self._main())
+        """Run to the end; see `run_to_end`."""
+        return await run_to_end(self._main(), self._running, self._board, self._senders_told)
+
+    async def _senders_told(self) -> None:
+        await self._gates.senders_told()
+        await workflow.wait_condition(workflow.all_handlers_finished)
 
     async def _main(self) -> dict[str, Any]:
         try:
@@ -76,7 +92,7 @@ class PipelineRun(Gates):
             raise ApplicationError(str(error), type="InputError", non_retryable=True) from None
         state = await self._open()
         self._state = state
-        self._tell()
+        self._board.tell()
         while True:
             found = self._state.next_actions(self._tasks)
             if isinstance(found, Ended):
@@ -90,7 +106,7 @@ class PipelineRun(Gates):
                 raise asyncio.CancelledError
             await workflow.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
             self._state = self._collect(self._state)
-            self._tell()
+            self._board.tell()
 
     def _start(self, todo: Todo) -> None:
         for action in todo.actions:
@@ -115,19 +131,16 @@ class PipelineRun(Gates):
 
     async def _open(self) -> PipelineState:
         carried = self._given.carried or {}
-        self._run = carried.get("run") or workflow.info().original_execution_run_id
         try:
-            opened = await self._open_anywhere()
+            opened = await self._workers.open()
         except FailureError as error:
             raise failed(error) from None
         if opened is None:
             raise asyncio.CancelledError
         self._learn(cast(Surroundings, opened))
-        self._resets += opened.pop("again", False)
+        self._running.resets += opened.pop("again", False)
         self._rules = read_gates(opened["gates"])
-        for gate in [gate for gate in self._arrived if not self._may_come_to(gate)]:
-            for item in self._arrived.pop(gate):
-                self._refuse(item.decision.decision, f"there is no gate {gate}")
+        self._gates.refuse_closed_to_all()
         self._tools = {name: read_tool_facts(facts) for name, facts in opened["tools"].items()}
         done = {key: Done(value) for key, value in opened.get("done", {}).items()}
         if carried:
@@ -135,9 +148,9 @@ class PipelineRun(Gates):
         return PipelineState(read_plan(opened["plan"]), done)
 
     def _learn(self, found: Surroundings) -> None:
-        if found["search"] and not self._search:
+        if found["search"] and not self._board.search:
             show_started(None, self._given.tenant_id)
-        self._search, self._notices = found["search"], found.get("notices", False)
+        self._board.search, self._board.notices = found["search"], found.get("notices", False)
 
     # --- what may run ---
 
@@ -176,7 +189,9 @@ class PipelineRun(Gates):
         given = AgentInput(step={"run": self._run, "path": path}, session_id=session,
                            user_id=self._given.user_id, tenant_id=self._given.tenant_id)  # fmt: skip
         try:
-            result = await agent_result(str(agent), given, self._running, self, name=path, asked=f"{self._run}/{path}")
+            result = await agent_result(
+                str(agent), given, self._running, self._parts.pauses, name=path, asked=f"{self._run}/{path}"
+            )
         except FailureError as error:
             if self._running.cancelled:
                 return CANCELLED
@@ -198,7 +213,7 @@ class PipelineRun(Gates):
         call = Call(path, str(name), 0, shown)
         turn.calls[call.id] = call
         progress = Progress(run=self._run, turn=turn)
-        calls = Calls(AgentInput(), progress, self._running, self)
+        calls = Calls(RunState(progress=progress), self._parts)
         state = LoopState(loop=Loop(), tools=cast(Any, tools))
         outcome: Outcome = await calls.run(call, state)
         if self._running.cancelled:
@@ -209,7 +224,7 @@ class PipelineRun(Gates):
         return await self._came_to(path, outcome=write_outcome(outcome))
 
     async def _decide(self, path: str) -> Done:
-        if (before := self._gates.get(path)) is not None:
+        if (before := self._gates.left.get(path)) is not None:
             gate, message = Gate.read(before), before["message"]
         else:
             shown = await self._make(path, "gate")
@@ -219,10 +234,7 @@ class PipelineRun(Gates):
             gate = Gate(name=path, rule=rule, digest=shown["digest"], since=workflow.now(),
                         requesters=distinct_people([self._given.user_id, *shown.get("editors", ())]))  # fmt: skip
             message = shown["message"]
-        self._gates.pop(path, None)
-        gate = await self._at_gate(gate, message)
-        if gate.status == "open" and not self._running.cancelled:
-            self._gates[path] = {**gate.plain(), "message": message}
+        gate = await self._gates.wait_at(gate, message)
         if gate.status == "open":
             return CANCELLED
         if gate.failure is not None:
@@ -290,7 +302,7 @@ class PipelineRun(Gates):
         whole = {"run": self._run, **reference, **({"known": known} if known else {})}
         options = {**STORE_OPTIONS, "summary": summary(asks)}
         try:
-            found: dict[str, Any] | None = await until_mended(self, names.STEP, whole, options)
+            found: dict[str, Any] | None = await self._workers.execute_until_mended(names.STEP, whole, options)
         except ActivityError as error:
             if self._running.cancelled:
                 raise asyncio.CancelledError from None
@@ -309,19 +321,18 @@ class PipelineRun(Gates):
 
     def _leave_if_long(self) -> None:
         self._is_leaving = self._is_leaving or is_long()
-        gates = {waiting.name for waiting in self._waiting if waiting.kind == "approval"}
-        self._gates_leave = self._is_leaving and self._tasks.keys() <= gates
+        self._gates.is_leaving = self._is_leaving and self._tasks.keys() <= set(self._board.gates())
 
     async def _continue_as_new(self) -> None:
         """Go on as new, gates that are open with it; or here, if somebody has decided at one meanwhile."""
-        await workflow.wait_condition(lambda: workflow.all_handlers_finished() or self._has_senders())
-        if self._has_senders():
-            self._is_leaving = self._gates_leave = False
+        await workflow.wait_condition(lambda: workflow.all_handlers_finished() or self._gates.has_senders())
+        if self._gates.has_senders():
+            self._is_leaving = self._gates.is_leaving = False
             return
         given = {name: value for name, value in self._given.plain().items() if name not in ("carried", "restart")}
         done = {key: [came_to.value, came_to.reason, came_to.error] for key, came_to in self._done().items()}
-        state = {"run": self._run, "done": done, "gates": self._gates}
-        workflow.continue_as_new({**given, "carried": {**state, **self._carried_decisions()}})
+        state = {"run": self._run, "done": done, "gates": self._gates.left}
+        workflow.continue_as_new({**given, "carried": {**state, **self._gates.carried()}})
 
     # --- the end ---
 
@@ -333,17 +344,11 @@ class PipelineRun(Gates):
             result = found["result"]
         status = "complete" if ended.reason is None else "error"
         why_not = {"failed_step": ended.failed_step, "error_reason": ended.reason, "error": ended.error}
-        self._ending(status)
-        await self._handlers_ended()
+        self._board.end_run(status)
+        await self._senders_told()
         return {"status": status, **result, **({} if ended.reason is None else why_not), "run_key": self._run}
 
     # --- what is told ---
-
-    def _run_key(self) -> str:
-        return self._run
-
-    def _recorded_with(self, decision: Decision) -> dict[str, Any]:
-        return {"access": True}
 
     def _elsewhere(self, gate: str) -> str:
         path = gate.rpartition("/")[0]
@@ -351,25 +356,25 @@ class PipelineRun(Gates):
             return ""
         return f"; calls of step {path} wait in workflow {names.child_id(workflow.info().workflow_id, path)}"
 
-    def _may_come_to(self, gate: str) -> bool:
+    def _may_open(self, gate: str) -> bool:
         return self._rules is None or place_of(gate) in self._rules
 
     def _details(self) -> str:
         return pipeline_details(
-            self._ended or self._status(), self._done(), list(self._tasks), self._waiting, self._mailbox.refused
+            self._board.status, self._done(), list(self._tasks), self._board.waiting, self._parts.mailbox.refused
         )
 
     @workflow.query(name=names.STATUS, description="How far the run is, what it waits for, what it refused")
     def status(self, *ignored: Any) -> dict[str, Any]:
         if self._state is None:
-            return {"status": self._ended or (self._status() if self._waiting else "starting")} | self._seen()
+            return {"status": self._board.first_status} | self._board.seen()
         done = self._done()
         return {
-            "status": self._ended or self._status(),
+            "status": self._board.status,
             "done": [key for key in done if "?" not in key],
             "running": [key for key in self._tasks if "?" not in key],
             "run_key": self._run,
-        } | self._seen()
+        } | self._board.seen()
 
 
 def _skipped(path: str, skipped: SkippedError) -> Done:

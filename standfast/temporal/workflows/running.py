@@ -1,6 +1,18 @@
-"""What a run waits for now, and how a cancel reaches it."""
+"""What a run waits for now, how a cancel or a reset reaches it, and how it comes to its end."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import FailureError
+
+from standfast.temporal.workflows.board import Board
+from standfast.temporal.workflows.run_failures import why
+
+EVENTS = 4_000  # of a history, after which a run continues as new while it waits: replay stays short
+_FIRST_TASK = 3  # events up to the beginning of the first task
 
 
 class Running:
@@ -12,7 +24,14 @@ class Running:
 
     def __init__(self) -> None:
         self.cancelled = False
+        self.resets = 0  # of the workflow: what was acknowledged behind the point of a reset is in the store
         self._handles: dict[Any, None] = {}
+        if workflow.in_workflow():
+            # The one thing that a workflow hears of a reset, in every replay at the same place.
+            workflow.register_random_seed_callback(self._was_reset)
+
+    def _was_reset(self, seed: int) -> None:
+        self.resets += 1
 
     def cancel(self) -> None:
         """Cancel what runs and what will. Each is waited for, so that its outcome is known."""
@@ -29,3 +48,69 @@ class Running:
             return await handle
         finally:
             self._handles.pop(handle, None)
+
+    async def until(self, condition: Callable[[], bool], deadline: datetime | None, summary: str) -> bool:
+        """Wait for a condition, the deadline or a cancel; returns whether it was the deadline."""
+        timeout = None if deadline is None else max(0.0, (deadline - workflow.now()).total_seconds())
+        try:
+            await workflow.wait_condition(
+                lambda: condition() or self.cancelled, timeout=timeout, timeout_summary=summary
+            )
+        except TimeoutError:
+            return True
+        return False
+
+
+async def run_to_end(
+    main: Awaitable[dict[str, Any]], running: Running, board: Board, senders_told: Callable[[], Awaitable[None]]
+) -> dict[str, Any]:
+    """Run to the end. A cancel reaches what runs first; the run ends when that has ended.
+
+    Args:
+        senders_told: waits until whoever was sending something knows what became of it.
+    """
+
+    async def to_its_end() -> dict[str, Any]:
+        try:
+            return await main
+        except FailureError as error:
+            board.error = why(error)
+            board.end_run("error")
+            await senders_told()
+            raise
+        except asyncio.CancelledError:
+            if not board.ended:
+                board.end_run("cancelled")
+            await senders_told()
+            raise
+
+    task = asyncio.ensure_future(to_its_end())
+    while True:
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.done():
+                raise
+            running.cancel()
+
+
+def carried_in(data: Any) -> dict[str, Any] | None:
+    """Return what the run before has carried over to one that goes on as new, None in all others."""
+    if workflow.info().continued_run_id is None or not isinstance(data, dict):
+        return None
+    return data.get("carried")
+
+
+def began_again() -> bool:
+    """Whether the first task of a run may not be its first: it may have been reset to its beginning.
+
+    The history of a reset has that task's failure in it. So has that of a task that failed by itself, and one that a
+    signal began is longer, too: these look into the store in vain.
+    """
+    return workflow.info().get_current_history_length() > _FIRST_TASK
+
+
+def is_long() -> bool:
+    """Whether the history has grown so long that the run should continue as new."""
+    info = workflow.info()
+    return info.is_continue_as_new_suggested() or info.get_current_history_length() > EVENTS

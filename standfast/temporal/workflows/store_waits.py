@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from temporalio import workflow
 
-from standfast.temporal.workflows.arrivals import read_moment
+from standfast.temporal.workflows.inbox import read_moment
 from standfast.temporal.workflows.waiting import Waiting
 
 _SAID = 2_000  # characters

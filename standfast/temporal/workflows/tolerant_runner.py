@@ -24,7 +24,7 @@ from temporalio.worker import (
 from standfast.messages import cut, error_text
 from standfast.temporal.wire import names
 from standfast.temporal.workflows.agent_workflows import AgentRun
-from standfast.temporal.workflows.waits import Waits
+from standfast.temporal.workflows.handlers import RunHandlers
 from standfast.temporal.workflows.workflow_types import Unknown, base_of, workflow_type
 
 
@@ -56,7 +56,7 @@ class AgentWorkflowRunner(WorkflowRunner):
                 raise RuntimeError(f"This worker has no agent and no workflow type '{det.info.workflow_type}'")
             known = workflow._Definition.must_from_class(workflow_type(cast(Any, base), det.info.workflow_type))
             det = replace(det, defn=known, disable_eager_activity_execution=True)  # what it starts is for others
-        if issubclass(det.defn.cls, Waits):
+        if issubclass(det.defn.cls, RunHandlers):
             factory = det.payload_converter_factory
             det = replace(
                 det,

@@ -22,7 +22,7 @@ from temporalio.client import WorkflowFailureError
 from integration.local.test_tool_approvals import approve, posts, reject, world
 from integration.temporal.test_temporal_tool_approvals import TEAM, at_gate
 from standfast import Agent, Approval, InputError, SessionConflictError, assert_complete, is_interrupted, tool
-from standfast.temporal.workflows import waits
+from standfast.temporal.workflows import running
 from standfast.testing import ScriptedModel
 
 
@@ -59,7 +59,7 @@ async def test_a_gate_outlives_its_worker(temporal: Temporal) -> None:
 async def test_a_run_that_grows_long_at_a_gate_goes_on_as_new(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waits, "EVENTS", 60)
+    monkeypatch.setattr(running, "EVENTS", 60)
     posted, post = world(Approval(approvers=["ada", "bob"], quorum=2))
     async with temporal.worker(Agent("a", tools=[post]), llm=posts("one", "two")):
         handle = await temporal.start("a")
@@ -91,7 +91,7 @@ async def test_a_run_that_grows_long_at_a_gate_goes_on_as_new(
 async def test_no_approval_is_lost_when_a_run_goes_on_as_new_amid_exports(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(waits, "EVENTS", most)
+    monkeypatch.setattr(running, "EVENTS", most)
     posted, post = world(Approval(approvers=["ada", "bob"], quorum=2))
     async with temporal.worker(Agent("a", tools=[post]), llm=posts("hi")):
         handle = await temporal.start("a")

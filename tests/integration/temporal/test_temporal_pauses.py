@@ -28,19 +28,19 @@ from temporalio.exceptions import CancelledError
 
 from standfast import Agent, AgentContext, InputError, Loop, Message, ModelError, RetryPolicy, StoreError, tool
 from standfast.temporal.activities import writes
-from standfast.temporal.workflows import agent_workflows
+from standfast.temporal.workflows import model_calls
 from standfast.testing import ScriptedModel
 
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the model be asked twice, soon one after the other."""
-    usual = agent_workflows.model_options
+    usual = model_calls.model_options
 
     def soon(retry: RetryPolicy) -> dict[str, Any]:
         return usual(dataclasses.replace(retry, maximum_attempts=2, initial_interval=0.05))
 
-    monkeypatch.setattr(agent_workflows, "model_options", soon)
+    monkeypatch.setattr(model_calls, "model_options", soon)
 
 
 class Refusal(Exception):  # noqa: N818  # what an SDK raises

@@ -7,7 +7,7 @@ import pytest
 
 from standfast.pipeline_loop import Done
 from standfast.temporal.workflows.visibility import details, pipeline_details
-from standfast.temporal.workflows.waits import Waiting
+from standfast.temporal.workflows.waiting import Waiting
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

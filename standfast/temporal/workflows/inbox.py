@@ -1,4 +1,4 @@
-"""What arrives at a run: read, refused or kept, and what became of it, which its sender can look up.
+"""Takes in what arrives at a run: reads it, refuses or keeps it, and knows what its sender looks up.
 
 A signal of the wrong shape would wedge a workflow for good, and so would an update without a validator (both
 measured). So handlers take whatever comes, read it themselves, and note or refuse what they cannot use. They only
@@ -21,39 +21,36 @@ from standfast.temporal.wire.inbox import LaterError, Mailbox, Sent, split_id, u
 from standfast.temporal.wire.limits import INLINE_BYTES, PARKED_BYTES
 from standfast.temporal.wire.references import edit_digest
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
-from standfast.temporal.workflows.waiting import Waiting
+from standfast.temporal.workflows.board import Board
 
 _REFUSED = 2_000  # characters of why a message is refused, which its sender reads
 _SEEN = (names.APPROVE, names.REJECT)  # whose refusals people see, whoever was told
 T = TypeVar("T")
 
 
-class Arrivals:
-    """What has come to a run that waits for things; `Waits` says what it does with it."""
+class Inbox:
+    """What has come to a run.
 
-    def __init__(self) -> None:
-        self._mailbox = Mailbox()
-        self._waiting: tuple[Waiting, ...] = ()
-        self._ended = ""  # or how
+    Args:
+        taken: is called when a signal was taken in.
+    """
+
+    def __init__(self, mailbox: Mailbox, board: Board, taken: Callable[[], None]) -> None:
+        self.mailbox = mailbox
+        # Of other parts of the run: return as JSON what waits there to be taken in, and what a signal with an id came
+        # to that it has, `{}` if that is not known yet.
+        self.parked: list[Callable[[], list[Any]]] = []
+        self.pending: list[Callable[[str], dict[str, Any] | None]] = []
+        self._board, self._taken = board, taken
         self._signals: dict[tuple[str, str], int] = {}  # that came, by name and digest
-
-    def _parked(self) -> list[Any]:
-        """Return what waits to be taken in, as JSON."""
-        return [self._mailbox.carried()]
-
-    def _details(self) -> str:
-        """Return the Markdown that stands on the run's page."""
-        raise NotImplementedError
-
-    def _tell(self) -> None:
-        workflow.set_current_details(self._details())
 
     # --- reading what came ---
 
-    def _one(self, name: str, data: Any, extra: tuple[Any, ...], *, most: int = PARKED_BYTES) -> Any:
+    def one(self, name: str, data: Any, extra: tuple[Any, ...], *, most: int = PARKED_BYTES) -> Any:
+        """Return the one JSON object that was sent."""
         if extra:
             raise InputError(f"{name}: takes one JSON object, got {1 + len(extra)} arguments")
-        if self._ended:
+        if self._board.ended:
             raise InputError(f"{name}: the run has ended")
         if isinstance(data, dict) and json_problem(data) is None:
             self._check_room(name, data, most)
@@ -63,26 +60,22 @@ class Arrivals:
         """Refuse what would make all that waits to be taken in outgrow a history."""
         if len(to_json(data)) > INLINE_BYTES:
             return  # refused by itself, by those who read it
-        if (size := len(to_json([*self._parked(), data]))) > most:
+        parked = [item for parked in self.parked for item in parked()]
+        if (size := len(to_json([self.mailbox.carried(), *parked, data]))) > most:
             raise LaterError(f"{name}: {size:,} bytes wait to be taken in, more than {most:,}; try again later")
 
-    def _overdue(self, *kinds: str) -> datetime | None:
-        """Return until when it was to come that ends what waits, if that has passed."""
-        deadlines = [item.deadline for item in self._waiting if item.kind in kinds and item.deadline is not None]
-        return min((deadline for deadline in deadlines if deadline <= workflow.now()), default=None)
+    def refuse_overdue(self, name: str, *kinds: str) -> None:
+        if (deadline := self._board.overdue(*kinds)) is not None:
+            raise InputError(_too_late(name, deadline))
 
-    def _refuse_overdue(self, name: str, *kinds: str) -> None:
-        if (deadline := self._overdue(*kinds)) is not None:
-            raise InputError(too_late(name, deadline))
-
-    async def _is_late(self, sent: Sent, deadline: datetime | None) -> bool:
+    async def is_late(self, sent: Sent, deadline: datetime | None) -> bool:
         """Whether what a signal brought was sent after a deadline; its sender learns now that it does not count."""
-        if deadline is None or await self._when_sent(sent, workflow.now()) < deadline:
+        if deadline is None or await self.when_sent(sent, workflow.now()) < deadline:
             return False
-        self._came_of(sent.name, sent.id, too_late(sent.name, deadline))
+        self.came_of(sent.name, sent.id, _too_late(sent.name, deadline))
         return True
 
-    def _take(
+    def take(
         self, name: str, data: Any, read: Callable[[Any, str | None], T], keep: Callable[[T, Sent], object]
     ) -> None:
         """Take in a signal. The sender of one with an id looks up what it came to; sent again it changes nothing.
@@ -99,36 +92,13 @@ class Arrivals:
                 return
             kept = keep(read(data, sent_id), sent)
         except LaterError as error:
-            self._came_of(name, sent.id, str(error), again=True)
+            self.came_of(name, sent.id, str(error), again=True)
         except InputError as error:
-            self._came_of(name, sent.id, str(error))
+            self.came_of(name, sent.id, str(error))
         else:
             if isinstance(kept, dict):
-                self._mailbox.came_of(sent.id, **kept)
-        self._leave_if_long()
-
-    def _knows(self, name: str, sent_id: str, data: Any) -> bool:
-        """Whether a signal with this id has had its outcome; people see it if that was another signal's."""
-        use = use_of(name, data)
-        if problem := self._mailbox.reused(sent_id, use[1]):
-            self._refuse(name, f"{name}: {problem}")
-            return True
-        self._mailbox.use(sent_id, use)
-        known = self._outcome(sent_id)
-        return known is not None and "again" not in known
-
-    def _came_of(self, name: str, sent_id: str | None, refused: str, **more: bool) -> None:
-        """Tell why a signal changes nothing: its sender, and people, who see it where no sender looks it up."""
-        self._mailbox.came_of(sent_id, refused=refused[:_REFUSED], **more)
-        if sent_id is None or name in _SEEN:
-            self._refuse(name, refused)
-
-    def _leave_if_long(self) -> None:
-        """Prepare to continue as new, if the history has grown so long."""
-
-    def _outcome(self, sent_id: str) -> dict[str, Any] | None:
-        """Return what a signal with an id came to, `{}` if that is not known yet; None if there was no such signal."""
-        return self._mailbox.outcomes.get(sent_id)
+                self.mailbox.came_of(sent.id, **kept)
+        self._taken()
 
     def _count(self, name: str, data: Any) -> Sent:
         """Count a signal, by which its event is found in the history."""
@@ -138,17 +108,41 @@ class Arrivals:
         number = self._signals[name, digest] = self._signals.get((name, digest), 0) + 1
         return Sent(name, digest, number)
 
-    async def _when_sent(self, sent: Sent, otherwise: datetime) -> datetime:
+    def _knows(self, name: str, sent_id: str, data: Any) -> bool:
+        """Whether a signal with this id has had its outcome; people see it if that was another signal's."""
+        use = use_of(name, data)
+        if problem := self.mailbox.reused(sent_id, use[1]):
+            self._board.refuse(name, f"{name}: {problem}")
+            return True
+        self.mailbox.use(sent_id, use)
+        known = self._outcome(sent_id)
+        return known is not None and "again" not in known
+
+    async def when_sent(self, sent: Sent, otherwise: datetime) -> datetime:
         """Return the time of a signal's event, where it matters: a handler only sees when a worker took it."""
         reference = {"name": sent.name, "digest": sent.digest, "number": sent.number}
         asks = summary(f"when {sent.name} was sent")
         found = await workflow.execute_activity(names.SENT, reference, **STORE_OPTIONS, summary=asks)
         return otherwise if (moment := read_moment(found)) is None else moment
 
-    def _refuse(self, name: str, reason: str) -> None:
-        """Note why something changes nothing: the sender of a signal can only look it up."""
-        self._mailbox.note(name, reason, workflow.now().isoformat())
-        self._tell()
+    # --- what became of it ---
+
+    def came_of(self, name: str, sent_id: str | None, refused: str, **more: bool) -> None:
+        """Tell why a signal changes nothing: its sender, and people, who see it where no sender looks it up."""
+        self.mailbox.came_of(sent_id, refused=refused[:_REFUSED], **more)
+        if sent_id is None or name in _SEEN:
+            self._board.refuse(name, refused)
+
+    def outcome(self, sent_id: Any, digest: Any) -> dict[str, Any] | None:
+        """Return what a signal with an id came to, `{}` if that is not known yet; None if there was no such signal."""
+        if not isinstance(sent_id, str):
+            return None
+        problem = self.mailbox.reused(sent_id, digest) if isinstance(digest, str) else None
+        return self._outcome(sent_id) if problem is None else {"refused": problem}
+
+    def _outcome(self, sent_id: str) -> dict[str, Any] | None:
+        found = (outcome for pending in self.pending if (outcome := pending(sent_id)) is not None)
+        return next(found, self.mailbox.outcomes.get(sent_id))
 
 
 def read_moment(found: object) -> datetime | None:
@@ -160,8 +154,10 @@ def read_moment(found: object) -> datetime | None:
     return None if moment.tzinfo is None else moment
 
 
-def too_late(name: str, deadline: datetime) -> str:
-    return f"{name}: it came too late, after {deadline:%Y-%m-%d %H:%M:%S} UTC"
+def sent_by_update(name: str) -> Sent:
+    """Return by what the sender of the update that is handled now is told what it came to."""
+    update = workflow.current_update_info()
+    return Sent(name, id=f"update/{'' if update is None else update.id}")
 
 
 def refuse_by(read: Callable[[], object]) -> None:
@@ -170,3 +166,7 @@ def refuse_by(read: Callable[[], object]) -> None:
         read()
     except InputError as error:
         raise ApplicationError(str(error), type="InputError", non_retryable=True) from None
+
+
+def _too_late(name: str, deadline: datetime) -> str:
+    return f"{name}: it came too late, after {deadline:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,121 @@
+"""Shows people what a run waits for: to queries, by search attributes, on its page, and with notices."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from temporalio import workflow
+
+from standfast.temporal.wire import names
+from standfast.temporal.wire.inbox import TOLD, Mailbox
+from standfast.temporal.wire.inputs import user_message
+from standfast.temporal.workflows.activity_options import NOTIFY_OPTIONS, summary
+from standfast.temporal.workflows.visibility import show_ended, show_waiting
+from standfast.temporal.workflows.waiting import Waiting
+
+_SHOWN = 500  # characters of what was said and is not heard yet
+
+
+class Board:
+    """What a run waits for, and how it ended.
+
+    Args:
+        mailbox: what arrived at the run, of which people see what was refused and what is not heard yet.
+        details: returns the Markdown that stands on the run's page.
+        asks_groups: the run may ask groups of people; without it, that is known once it does.
+    """
+
+    def __init__(self, mailbox: Mailbox, details: Callable[[], str], *, asks_groups: bool = False) -> None:
+        self.waiting: tuple[Waiting, ...] = ()
+        self.ended = ""  # or how
+        self.error: str | None = None  # what the run failed with
+        self.search = False  # the namespace has the search attributes
+        self.notices = False  # the worker had webhooks when the run began
+        self.asks_groups = asks_groups
+        self._mailbox = mailbox
+        self._details = details
+
+    @property
+    def status(self) -> str:
+        return self.ended or self._status()
+
+    @property
+    def first_status(self) -> str:
+        """The status of a run that is not open yet."""
+        return self.status if self.waiting else self.ended or "starting"
+
+    def _status(self) -> str:
+        if any(item.kind == "pause" for item in self.waiting):
+            return "paused"
+        return "waiting" if self.waiting else "running"
+
+    def seen(self) -> dict[str, Any]:
+        """Return what `status` shows of every run."""
+        seen: dict[str, Any] = {"waiting": self.pending(), "refused": self._mailbox.refused}
+        if unheard := [user_message(said).content[:_SHOWN] for said in self._mailbox.messages]:
+            seen["unheard"] = unheard
+        return seen if self.error is None else {**seen, "error": self.error}
+
+    def pending(self) -> list[dict[str, Any]]:
+        return [item.plain() for item in self.waiting]
+
+    def gates(self) -> list[str]:
+        """Return the names of what waits to be approved."""
+        return [item.name for item in self.waiting if item.kind == "approval"]
+
+    def overdue(self, *kinds: str) -> datetime | None:
+        """Return until when it was to come that ends what waits, if that has passed."""
+        deadlines = [item.deadline for item in self.waiting if item.kind in kinds and item.deadline is not None]
+        return min((deadline for deadline in deadlines if deadline <= workflow.now()), default=None)
+
+    # --- what changes it ---
+
+    def begin(self, *waiting: Waiting) -> None:
+        self.waiting += waiting
+        self._show()
+        for item in waiting:
+            self.notify(item)
+
+    def end(self, *ended: Waiting) -> None:
+        # By identity: two calls may wait for the same, since the same time.
+        self.waiting = tuple(item for item in self.waiting if not any(item is one for one in ended))
+        self._show()
+
+    def end_run(self, status: str) -> None:
+        """The run ends: nothing that arrived and was not taken in counts."""
+        self.ended = status
+        self.tell()
+        if self.search:
+            show_ended(status)
+        self._mailbox.refuse_all()
+
+    def tell(self) -> None:
+        workflow.set_current_details(self._details())
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Note why something changes nothing: the sender of a signal can only look it up."""
+        self._mailbox.note(name, reason, workflow.now().isoformat())
+        self.tell()
+
+    def notify(self, item: Waiting, reminder: int | None = None) -> None:
+        """Have people told of what waits, once; the run does not wait for that."""
+        told = f"{item.kind}/{item.name}/{item.since.isoformat()}/{item.digest}/{reminder}"
+        if not self.notices or told in self._mailbox.told:
+            return
+        self._mailbox.told = [*self._mailbox.told[1 - TOLD :], told]
+        reference: dict[str, Any] = {"item": item.plain()} | ({} if reminder is None else {"reminder": reminder})
+        task = workflow.start_activity(
+            names.NOTIFY, reference, **NOTIFY_OPTIONS, summary=summary(f"tell of {item.kind} {item.name}")
+        )
+        task.add_done_callback(_tell_of_failure)
+
+    def _show(self) -> None:
+        self.tell()
+        if self.search:
+            show_waiting(self._status(), self.waiting, groups=self.asks_groups)
+
+
+def _tell_of_failure(notice: "asyncio.Task[Any]") -> None:
+    if not notice.cancelled() and (error := notice.exception()) is not None:
+        workflow.logger.warning("Nobody was told: %s", error.__cause__ or error)

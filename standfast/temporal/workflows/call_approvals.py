@@ -1,0 +1,97 @@
+"""Has people decide on the calls of a turn: each that asks for it waits at a gate of its own."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from temporalio import workflow
+
+from standfast.agent_loop import Decision, Gate
+from standfast.checkpoints import Question
+from standfast.temporal.wire.references import edit_reference, let_through
+from standfast.temporal.workflows.gates import GateKeeper
+from standfast.temporal.workflows.run_parts import RunParts
+from standfast.temporal.workflows.running import is_long
+from standfast.temporal.workflows.shared_state import RunState
+
+
+class CallApprovals:
+    """The gates of an agent's run: they are of calls, on which nobody can decide who has not seen them.
+
+    Args:
+        is_interrupted: whether the run has something else to do than to wait for decisions.
+    """
+
+    def __init__(self, run: RunState, parts: RunParts, run_key: str, is_interrupted: Callable[[], bool]) -> None:
+        self.gates = GateKeeper(
+            parts,
+            run_key,
+            leave_if_long=self.leave_if_long,
+            may_open=lambda gate: False,
+            as_kept=_as_kept,
+            recorded_with=self._recorded_with,
+            recalled_with=self._call_at,
+            progressed=self._take_progress,
+        )
+        self._run, self._running, self._is_interrupted = run, parts.running, is_interrupted
+        self._deciding: dict[str, asyncio.Task[Gate]] = {}  # gates of the turn, by call
+
+    def leave_if_long(self) -> None:
+        self.gates.is_leaving = self.gates.is_leaving or is_long()
+
+    async def wait(self, questions: Sequence[Question]) -> None:
+        """Wait until a gate of the turn is decided; all are open at once."""
+        turn = self._run.progress.turn
+        for question in questions:
+            gate = Gate.read(question.gate or {})
+            if gate.name not in self._deciding:
+                call = turn.calls[gate.name]
+                shown = {"tool": call.name, "arguments": turn.arguments.get(call.id, call.shown)}
+                if call.id in turn.sizes:
+                    place = {"run_key": self._run.progress.run, "turn": turn.number, "position": call.position}
+                    shown |= {"size": turn.sizes[call.id], "reference": place}
+                deciding = self.gates.wait_at(gate, question.question, **shown)
+                self._deciding[gate.name] = asyncio.create_task(deciding)
+        tasks = self._deciding
+        await workflow.wait_condition(lambda: any(task.done() for task in tasks.values()) or self._is_interrupted())
+        if self._running.cancelled or self.gates.is_leaving:
+            await self.leave()
+        self._take_passed()
+
+    async def leave(self) -> None:
+        """Wait until no gate is being decided: each ends by itself when the run is cancelled, or goes on as new."""
+        if self._deciding:
+            await asyncio.gather(*self._deciding.values())
+        self._take_passed()
+
+    def _take_passed(self) -> None:
+        """Take in what became of gates."""
+        turn = self._run.progress.turn
+        for name in [name for name, task in self._deciding.items() if task.done()]:
+            gate = self._deciding.pop(name).result()
+            self._run.loop = self._run.loop.decided(gate)
+            if gate.status == "approved":
+                turn.approved[turn.calls[gate.name].position] = let_through(gate)
+
+    # --- what the gates ask of the run ---
+
+    def _take_progress(self, gate: Gate) -> None:
+        """Take in who has approved: an export has it, too."""
+        if gate.status == "open":
+            self._run.loop = self._run.loop.decided(gate)
+
+    def _call_at(self, gate: str) -> dict[str, Any]:
+        """Return what activities need to find the call that waits at a gate."""
+        turn = self._run.progress.turn
+        return {"call": [turn.number, turn.calls[gate].position]} if gate in turn.calls else {}
+
+    def _recorded_with(self, gate: str) -> dict[str, Any]:
+        asks = {"access": True} if "approve" in self._run.facts.hooks else {}
+        return self._call_at(gate) | asks
+
+
+def _as_kept(decision: Decision) -> Decision:
+    """Return a decision with a reference in the place of its edit, which the store has."""
+    if decision.edit is None:
+        return decision
+    return decision.model_copy(update={"edit": edit_reference(decision.edit)})

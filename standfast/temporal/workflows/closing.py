@@ -1,0 +1,109 @@
+"""Writes what an agent's run has come to, and ends it."""
+
+import asyncio
+from typing import Any, NoReturn
+
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from standfast.agent_loop import Finish
+from standfast.temporal.wire import names
+from standfast.temporal.workflows.calls import Calls
+from standfast.temporal.workflows.messages import Messages
+from standfast.temporal.workflows.run_failures import fail, why
+from standfast.temporal.workflows.run_parts import RunParts
+from standfast.temporal.workflows.shared_state import RunState
+
+
+class Closing:
+    """The end of a run, and what is written of it on the way."""
+
+    def __init__(self, run: RunState, parts: RunParts, messages: Messages, calls: Calls) -> None:
+        self._run, self._messages, self._calls = run, messages, calls
+        self._board, self._box, self._pauses, self._workers = parts.board, parts.mailbox, parts.pauses, parts.workers
+
+    async def write_questions(self) -> None:
+        """Write what is asked, and the results that are there: whoever opens the session while it waits has both."""
+        reference = self._run.reference(questions=self._run.questions())
+        try:
+            seq: int | None = await self._workers.execute(names.COMMIT, reference)
+        except ActivityError as error:
+            fail(error)
+        if seq is not None:
+            self._wrote(seq)
+
+    def _wrote(self, seq: int) -> None:
+        self._run.progress.wrote(seq)
+        self._box.written()
+
+    async def close(self, finish: Finish) -> dict[str, Any] | None:
+        """End the run and return its result; None if the user has said something more meanwhile."""
+        last, status = self._run.progress.last, str(finish.status)
+        complete = finish.status == "complete"
+        if complete and "output_error" in last:
+            status = "error"
+        hook = finish.hook if finish.hook in self._run.facts.hooks and status != "error" else None
+        closed: dict[str, Any] = {}
+        if hook is not None or not complete:
+            await (self._messages.until_kept() if complete else self._messages.take_all())
+            closed = await self._finish(status, hook)
+            while self._box.messages and not complete:
+                await self._messages.take_all()
+                await self._finish(status, None)
+        if complete and self._box.messages:
+            return None
+        if finish.raises:
+            self._raise_terminal(finish.response)
+        if complete and status == "complete":
+            response = {"response": last.get("text", self._run.loop.response)}
+            return self.result(status, response | {name: last[name] for name in ("output", "size") if name in last})
+        if complete:
+            return self.result(status, {"response": last.get("text", ""), "error": last["output_error"]})
+        if status == "error":
+            return self.result(status, {"response": finish.response, "error": finish.response})
+        # The whole text of the last answer is in the store; the state has its beginning.
+        return self.result(status, {"response": closed.get("response", "") if finish.response else ""})
+
+    async def cancelled(self) -> NoReturn:
+        await self._messages.until_kept()
+        # What the model's activity has written before it was cut off nobody has told the run, not even of the first.
+        if self._run.progress.seq or self._run.has_asked:
+            await self._finish("cancelled", None)
+        self._board.end_run("cancelled")
+        raise asyncio.CancelledError
+
+    async def _finish(self, status: str, hook: str | None) -> dict[str, Any]:
+        """Write what is unwritten, and call the hook of the end."""
+        # A run that was never answered leaves nothing behind: who says it again must not have said it twice.
+        unheard = status == "cancelled" or (status == "error" and self._run.progress.turn.number == 0)
+        say = None if unheard else self._run.progress.say or None
+        while True:
+            reference = self._run.reference(status=status, hook=hook, say=say, questions=self._run.questions() or None)
+            try:
+                result: dict[str, Any] | None = await self._workers.execute(names.FINISH, reference)
+            except ActivityError as error:
+                if not (isinstance(error.cause, ApplicationError) and error.cause.type == names.HOOK_ERROR):
+                    fail(error)
+                if not await self._pauses.pause(str(hook), why(error)):
+                    hook = None
+                continue
+            if result is None:
+                await self.cancelled()
+            self._wrote(result["seq"])
+            self._run.progress.say = []
+            return result
+
+    def _raise_terminal(self, text: str) -> NoReturn:
+        error = self._calls.terminal
+        details = {} if error is None else {"status_code": error.status_code, "metadata": error.metadata}
+        raise ApplicationError(text, details, type="TerminalError", non_retryable=True)
+
+    def result(self, status: str, more: dict[str, Any]) -> dict[str, Any]:
+        self._board.end_run(status)
+        usage = self._run.loop.usage
+        return {
+            "status": status,
+            **more,
+            "session_id": self._run.progress.session_id,
+            "iterations": self._run.loop.iterations,
+            "usage": None if usage is None else usage.model_dump(),
+        }

@@ -1,0 +1,91 @@
+"""Makes checkpoints of an agent's run for those who ask for them."""
+
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from standfast.errors import InputError
+from standfast.temporal.wire import names
+from standfast.temporal.wire.inbox import Sent
+from standfast.temporal.workflows.inbox import refuse_by
+from standfast.temporal.workflows.run_failures import why
+from standfast.temporal.workflows.run_parts import RunParts
+from standfast.temporal.workflows.shared_state import RunState
+
+_EXPORTED = 4  # checkpoints that a run keeps for those who asked for them by signal
+
+
+class Exports:
+    """The checkpoints of a run. The transcript is whole only between two of its actions, so it makes them there."""
+
+    def __init__(self, run: RunState, parts: RunParts) -> None:
+        self._run, self._board, self._inbox, self._workers = run, parts.board, parts.inbox, parts.workers
+        self._inbox.pending.append(self._pending)
+        self._requests: list[dict[str, Any]] = []
+        self._exported: dict[str, dict[str, Any]] = {}  # of signals, by id
+
+    @property
+    def are_asked_for(self) -> bool:
+        return bool(self._requests)
+
+    def take_signal(self, data: Any, extra: tuple[Any, ...]) -> None:
+        self._inbox.take("export", data, lambda given, sent_id: self._read(given, extra, sent_id), self._keep)
+
+    async def take_update(self) -> dict[str, Any]:
+        request: dict[str, Any] = {}
+        self._requests.append(request)
+        await workflow.wait_condition(lambda: bool(request) or bool(self._board.ended))
+        if "checkpoint" not in request:
+            raise ApplicationError(_not_exported(request), type="InputError")
+        checkpoint: dict[str, Any] = request["checkpoint"]
+        return checkpoint
+
+    def check_update(self, data: Any, extra: tuple[Any, ...]) -> None:
+        refuse_by(lambda: self._inbox.one("export", data, extra))
+
+    def _read(self, data: Any, extra: tuple[Any, ...], sent_id: str | None) -> dict[str, Any]:
+        if sent_id is None:
+            raise InputError("export: a signal needs an id, by which the checkpoint is looked up")
+        self._inbox.one("export", data, extra)
+        return {}
+
+    def _keep(self, request: dict[str, Any], sent: Sent) -> None:
+        self._requests.append(request)
+        self._exported[str(sent.id)] = request
+        if len(self._exported) > _EXPORTED:
+            del self._exported[next(iter(self._exported))]
+
+    def _pending(self, sent_id: str) -> dict[str, Any] | None:
+        """Return what a signal came to that asked for a checkpoint."""
+        request = self._exported.get(sent_id)
+        if request is None:
+            return None
+        if "checkpoint" in request:
+            return {"accepted": True, **request}
+        return {"refused": _not_exported(request)} if "error" in request or self._board.ended else {}
+
+    async def serve(self) -> None:
+        """Make them where the transcript is whole: between two actions, with no call in flight."""
+        run = self._run
+        if not run.is_open or (run.loop.open_calls and not run.loop.gates):
+            return
+        while self._requests:
+            request = self._requests.pop(0)
+            state, unheard = run.loop, [*run.progress.say, *self._inbox.mailbox.messages]
+            reference = run.reference(
+                iterations=state.iterations,
+                usage=None if state.usage is None else state.usage.model_dump(),
+                questions=[question.model_dump() for question in state.kept_questions],
+                at_gate=bool(state.gates) or None,
+                say=None if state.open_calls or state.questions else unheard or None,
+            )
+            try:
+                exported = await self._workers.execute(names.EXPORT, reference)
+            except ActivityError as error:  # nothing of the run depends on it
+                exported = {"error": f"export: {why(error)}"}
+            request.update(exported or {"error": "export: the run was cancelled"})
+
+
+def _not_exported(request: dict[str, Any]) -> str:
+    return str(request.get("error", "export: the run has ended"))

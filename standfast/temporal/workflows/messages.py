@@ -1,0 +1,144 @@
+"""Keeps what is said to an agent until it is heard, and has the store keep it, where it outlives the run."""
+
+import asyncio
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+from standfast.agents import Loop
+from standfast.temporal.wire import names
+from standfast.temporal.wire.inbox import Sent
+from standfast.temporal.wire.inputs import Owner, Said, said_id, user_message, with_id
+from standfast.temporal.workflows.inbox import refuse_by, sent_by_update
+from standfast.temporal.workflows.run_parts import RunParts
+from standfast.temporal.workflows.shared_state import RunState
+from standfast.tools import Outcome, Returned
+
+
+class Messages:
+    """What is said to a run.
+
+    Args:
+        owner: whose run it is, whom those must be who say on whose behalf they speak.
+    """
+
+    def __init__(self, run: RunState, parts: RunParts, owner: Owner) -> None:
+        self.kept: set[str] = set()  # ids of those that the store has
+        self._run, self._owner = run, owner
+        self._board, self._inbox, self._running, self._box = parts.board, parts.inbox, parts.running, parts.mailbox
+        self._workers = parts.workers
+        self._senders: dict[str, str] = {}  # the ids of signals that brought others
+        self._keeping: asyncio.Task[None] | None = None
+        self._looked = 0  # behind how many resets the run has looked for messages
+
+    @property
+    def is_keeping(self) -> bool:
+        return self._keeping is not None
+
+    # --- what arrives ---
+
+    def take_signal(self, data: Any, extra: tuple[Any, ...]) -> None:
+        self._inbox.take("message", data, lambda given, _: self.read(given, extra), self._keep_signal)
+
+    async def take_update(self, data: Any, extra: tuple[Any, ...]) -> dict[str, Any]:
+        message_id = str(sent_by_update(names.MESSAGE).id)
+        self._say(with_id(self.read(data, extra), message_id))
+        if not self._run.is_open:  # nothing but the history has it until the run is open
+            return {"accepted": True}
+        await workflow.wait_condition(
+            lambda: message_id in self.kept or (bool(self._board.ended) and not self.is_keeping)
+        )
+        if message_id not in self.kept:
+            raise ApplicationError("message: the run has ended", type="InputError", non_retryable=True)
+        return {"accepted": True}
+
+    def check_update(self, data: Any, extra: tuple[Any, ...]) -> None:
+        refuse_by(lambda: self.read(data, extra))
+
+    def read(self, data: Any, extra: tuple[Any, ...]) -> Said:
+        loop = self._run.loop.loop if self._run.is_open else Loop()
+        return self._box.read_message(self._inbox.one("message", data, extra), loop.max_message_bytes, self._owner)
+
+    def _keep_signal(self, said: Said, sent: Sent) -> dict[str, Any]:
+        """Take in a message; its sender is told that it counts once the store has it, as soon as the run is open."""
+        # The same again behind a reset, which brings the signal back; another in the run that goes on as new.
+        message_id = f"signal/{workflow.info().original_execution_run_id}/{sent.digest}/{sent.number}"
+        self._say(with_id(said, message_id))
+        if not self._run.is_open or sent.id is None:
+            return {"accepted": True}
+        self._senders[message_id] = sent.id
+        return {}
+
+    def _say(self, said: Said) -> None:
+        self._box.messages.append(said)
+        self.keep()
+
+    # --- in the store ---
+
+    def keep(self) -> None:
+        """Begin to keep what was said in the store, where it outlives the run, as soon as that is open."""
+        if self._run.is_open and self._keeping is None and self._unkept():
+            self._keeping = asyncio.create_task(self._keep_all())
+
+    def _unkept(self) -> list[Said]:
+        ids = ((said, said_id(said)) for said in self._box.messages)
+        return [said for said, message_id in ids if message_id is not None and message_id not in self.kept]
+
+    async def _keep_all(self) -> None:
+        try:
+            while messages := self._unkept():
+                reference = self._run.reference(messages=messages)
+                is_kept = await self._workers.execute(names.KEEP, reference, otherwise=False) is not False
+                kept = {str(said_id(said)) for said in messages}
+                self.kept |= kept
+                came_to: dict[str, Any] = (
+                    {"accepted": True} if is_kept else {"refused": "message: the run is cancelled"}
+                )
+                for message_id in [one for one in self._senders if one in kept]:
+                    self._box.came_of(self._senders.pop(message_id), **came_to)
+        finally:
+            self._keeping = None
+
+    async def until_kept(self) -> None:
+        """Wait until the store has what was said: only what it has it can take note of as heard."""
+        await workflow.wait_condition(lambda: not self.is_keeping)
+
+    async def senders_told(self) -> None:
+        if self._senders and self.is_keeping and workflow.patched(names.SENDERS_HEAR):
+            await self.until_kept()
+
+    # --- what is heard ---
+
+    async def take_all(self) -> None:
+        """Have the next call of the model hear what was said."""
+        await self.until_kept()
+        self._run.progress.say += self._box.take_messages()
+
+    def hear_first(self, said: Said) -> None:
+        """Take in what a person answers to the agent itself; one whose sender waits is kept as a message is."""
+        message_id = f"answer/{self._run.progress.turn.seq}"
+        if message_id in self.kept or any(not call_id for _, call_id in self._box.unwritten):
+            said = with_id(said, message_id)
+        self._box.messages.insert(0, said)
+        self.keep()
+
+    async def recall(self) -> None:
+        """Find what was said before the run was reset, if it was, and nobody has heard."""
+        if self._looked >= self._running.resets:
+            return
+        resets = self._running.resets
+        found = await self._workers.execute(names.KEEP, self._run.reference(messages=[], again=True))
+        self._looked = resets
+        known = {said_id(said) for said in [*self._box.messages, *self._run.progress.say]}
+        unheard = [said for said in found or () if said_id(said) not in known]
+        self.kept |= {str(said_id(said)) for said in unheard}
+        self._box.messages[:0] = unheard
+
+    async def recall_answer(self) -> dict[str, Outcome]:
+        """Return what the agent itself was answered before a reset, if the store keeps it; see `hear_first`."""
+        await self.recall()
+        for said in [one for one in self._box.messages if said_id(one) == f"answer/{self._run.progress.turn.seq}"]:
+            self._box.messages.remove(said)
+            return {"": Returned(user_message(said).content)}
+        return {}

@@ -1,0 +1,104 @@
+"""Asks the model for the next answer of an agent, until there is one or the state of the run says what to do then."""
+
+import asyncio
+from typing import Any
+
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from standfast.temporal.wire import names
+from standfast.temporal.wire.results import fits
+from standfast.temporal.workflows.activity_options import model_options, summary
+from standfast.temporal.workflows.missing_workers import is_missing, is_unavailable, put_in_by_hand
+from standfast.temporal.workflows.run_failures import fail, why
+from standfast.temporal.workflows.run_parts import RunParts
+from standfast.temporal.workflows.shared_state import RunState
+from standfast.temporal.workflows.visibility import shown_usage
+
+_FATAL = ("SessionConflictError", "SessionAccessDeniedError")
+
+
+class ModelCalls:
+    """The calls of the model of a run."""
+
+    def __init__(self, run: RunState, parts: RunParts) -> None:
+        self._is_denied = False  # nobody lets the run use more than its budget
+        self._run, self._running, self._workers, self._pauses = run, parts.running, parts.workers, parts.pauses
+
+    async def ask(self, number: int, fallback: str | None) -> dict[str, Any] | None:
+        """Return the model's answer; None if there is none, and the state says what to do then."""
+        run = self._run
+        run.has_asked = True
+        while True:
+            progress = run.progress
+            other = progress.model or fallback
+            model = other or (run.facts.model if progress.named is None else progress.named)
+            reference = run.reference(turn=number, say=progress.say or None, notices=progress.notices or None,
+                                      view=progress.view, model=other, named=progress.named)  # fmt: skip
+            asks = summary(f"{model} · turn {number}" if model else f"turn {number}")
+            options = {**model_options(run.facts.loop.model_retry), "summary": asks}
+            try:
+                reply: dict[str, Any] = await self._workers.execute_until_cancelled(
+                    names.CALL_MODEL, reference, options
+                )
+            except asyncio.CancelledError:
+                if not self._running.cancelled:
+                    raise
+                return None
+            except ActivityError as error:
+                if self._running.cancelled:
+                    return None
+                if await self._may_ask_again(error):
+                    continue
+                if not self._running.cancelled:
+                    self._failed(f"The model could not be called: {why(error)}")
+                return None
+            is_read = fits(names.CALL_MODEL, reference, reply)
+            if is_read and "error" not in reply:
+                return reply
+            if not await self._asks_again(reply if is_read else None):
+                return None
+
+    async def ask_for_more(self) -> None:
+        """Wait for whoever may let a run go on that has spent its budget; the calls of its turn wait with it."""
+        if not self._run.loop.asks_for_more:
+            return
+        if self._is_denied or self._run.given.asks_caller:
+            self._run.loop = self._run.loop.unattended("Not run: the budget is spent")
+            return
+        used = [shown_usage("this run", self._run.loop.usage)]
+        if self._run.loop.session_usage is not None:
+            used.append(shown_usage("its session", self._run.loop.session_usage))
+        message = f"The budget is spent: {', '.join(used)}. Retry lets it use as much again"
+        if await self._pauses.pause("budget", message):
+            self._run.loop = self._run.loop.granted()
+        else:
+            self._is_denied = True
+
+    async def _asks_again(self, reply: dict[str, Any] | None) -> bool:
+        """Take in that the model refuses; if somebody has completed its activity by hand with junk, wait for them."""
+        if reply is not None:
+            self._run.progress.wrote(reply["seq"])
+        elif await self._pauses.pause("model", put_in_by_hand(names.CALL_MODEL)) or self._running.cancelled:
+            return not self._running.cancelled
+        self._failed(put_in_by_hand(names.CALL_MODEL) if reply is None else reply["error"])
+        return False
+
+    def _failed(self, why: str) -> None:
+        if self._run.loop.has_fallback:
+            self._run.progress.model = None  # what a person chose could not be called either
+        self._run.loop = self._run.loop.failed(why)
+
+    async def _may_ask_again(self, error: ActivityError) -> bool:
+        """Wait for whoever can mend why the model could not be called."""
+        if isinstance(error.cause, ApplicationError) and error.cause.type in _FATAL:
+            fail(error)
+        if isinstance(error.cause, ApplicationError) and error.cause.type == names.MODEL_CHANGED:
+            # People read with each call what is called.
+            self._run.progress.named = error.cause.details[0]["model"]
+            return True
+        if is_missing(error):
+            await self._workers.await_worker(error)
+            return True
+        if self._run.loop.has_fallback or (self._run.facts.limits_retries and is_unavailable(error)):
+            return False
+        return await self._pauses.pause("model", why(error))

@@ -1,0 +1,111 @@
+"""Waits for people who say how a run goes on: after a failure, or without what no worker has."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from temporalio import workflow
+
+from standfast.temporal.wire.inbox import Resume, Sent
+from standfast.temporal.wire.limits import AWAITED_BYTES
+from standfast.temporal.workflows.board import Board
+from standfast.temporal.workflows.inbox import Inbox, refuse_by
+from standfast.temporal.workflows.running import Running
+from standfast.temporal.workflows.waiting import Waiting
+
+
+class Pauses:
+    """What of a run a resume can end.
+
+    Args:
+        patience: returns the seconds that the run waits for a person, None for as long as it takes.
+        choose_model: takes in the model that a person chose with a resume.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        inbox: Inbox,
+        running: Running,
+        patience: Callable[[], Any],
+        choose_model: Callable[[str], None],
+    ) -> None:
+        self._board, self._inbox, self._running = board, inbox, running
+        self._patience, self._choose_model = patience, choose_model
+        self._resumes: list[tuple[Waiting, asyncio.Future[Resume]]] = []
+
+    def deadline(self, since: datetime) -> datetime | None:
+        patience = self._patience()
+        return None if patience is None else since + timedelta(seconds=patience)
+
+    async def pause(self, name: str, message: str, mended: "asyncio.Future[Any] | None" = None) -> bool:
+        """Wait until a person says what to do; True to try again, False if the run is to give up.
+
+        Args:
+            mended: tries by itself; when it has ended, there is nothing to wait for.
+        """
+        since = workflow.now()
+        waiting = Waiting("pause", name, message, since, self.deadline(since))
+        resumed = self.begin(waiting)
+        workflow.logger.warning("Paused, %s: %s", name, message)
+        ends = [resumed] if mended is None else [resumed, mended]
+        await self._running.until(lambda: any(one.done() for one in ends), waiting.deadline, f"resume of {name}")
+        if resumed.done() and (late := resumed.result().late) is not None:
+            if await self._inbox.is_late(late, waiting.deadline):
+                resumed = asyncio.get_running_loop().create_future()
+            else:
+                self._inbox.mailbox.came_of(late.id, accepted=True)
+        self.end(waiting)
+        if mended is not None and not resumed.done() and mended.done():
+            return True
+        if mended is not None:
+            mended.cancel()
+            await asyncio.gather(mended, return_exceptions=True)
+        if not resumed.done() or resumed.result().action == "abort":
+            return False
+        if (model := resumed.result().model) is not None:
+            self._choose_model(model)
+        return True
+
+    def begin(self, waiting: Waiting) -> "asyncio.Future[Resume]":
+        """Show what waits, and return what becomes the resume that ends it."""
+        resumed: asyncio.Future[Resume] = asyncio.get_running_loop().create_future()
+        self._resumes.append((waiting, resumed))
+        self._board.begin(waiting)
+        return resumed
+
+    def end(self, waiting: Waiting) -> None:
+        self._resumes = [one for one in self._resumes if one[0] is not waiting]
+        self._board.end(waiting)
+
+    # --- resumes ---
+
+    def take_signal(self, data: Any, extra: tuple[Any, ...]) -> None:
+        self._inbox.take("resume", data, lambda given, _: self._read(given, extra), self._take)
+
+    def take_update(self, data: Any, extra: tuple[Any, ...]) -> dict[str, Any]:
+        return self._take(self._read(data, extra))
+
+    def check_update(self, data: Any, extra: tuple[Any, ...]) -> None:
+        def read() -> None:
+            self._read(data, extra)
+            self._inbox.refuse_overdue("resume", "pause")
+
+        refuse_by(read)
+
+    def _read(self, data: Any, extra: tuple[Any, ...]) -> Resume:
+        data = self._inbox.one("resume", {} if data is None else data, extra, most=AWAITED_BYTES)
+        paused = [item.name for item, _ in self._resumes if not item.can_skip]
+        return self._inbox.mailbox.read_resume(data, paused, [item.name for item, _ in self._resumes if item.can_skip])
+
+    def _take(self, resume: Resume, sent: Sent | None = None) -> dict[str, Any]:
+        """Let go on, or not, all that the resume is for."""
+        late = None if self._board.overdue("pause") is None else sent
+        ends = [one for one in self._resumes if one[0].can_skip == (resume.action == "skip")
+                and resume.name in (None, one[0].name)]  # fmt: skip
+        self._resumes = [one for one in self._resumes if one not in ends]
+        for _, resumed in ends:
+            resumed.set_result(replace(resume, late=late))
+        return {"accepted": True} if late is None else {}

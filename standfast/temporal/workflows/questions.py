@@ -1,0 +1,249 @@
+"""Waits for what people answer to an agent's questions, and find out of its calls of unknown outcome."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+from standfast.agents import Loop
+from standfast.checkpoints import Question
+from standfast.errors import InputError
+from standfast.temporal.wire import names
+from standfast.temporal.wire.inbox import Answer, LaterError, Resolve, Sent
+from standfast.temporal.wire.inputs import said_by_user
+from standfast.temporal.wire.limits import AWAITED_BYTES, PARKED_BYTES
+from standfast.temporal.wire.outcomes import read_outcome, write_outcome
+from standfast.temporal.wire.states import Call
+from standfast.temporal.workflows.calls import Calls
+from standfast.temporal.workflows.inbox import refuse_by, sent_by_update
+from standfast.temporal.workflows.messages import Messages
+from standfast.temporal.workflows.run_parts import RunParts
+from standfast.temporal.workflows.shared_state import RunState
+from standfast.temporal.workflows.waiting import Waiting
+from standfast.tools import Asked, Failed, Outcome, Returned, Unknown
+
+_ASKING = ("question", "unknown")  # kinds of what waits for an answer
+_RESOLVED = 20  # decisions of operators that `status` shows
+
+
+class Questions:
+    """The questions of a run, and what becomes of them.
+
+    Args:
+        is_interrupted: whether the run has something else to do than to wait for an answer.
+    """
+
+    def __init__(
+        self,
+        run: RunState,
+        parts: RunParts,
+        messages: Messages,
+        calls: Calls,
+        is_interrupted: Callable[[], bool],
+    ) -> None:
+        self._run, self._messages, self._calls = run, messages, calls
+        self._board, self._inbox, self._running, self._box = parts.board, parts.inbox, parts.running, parts.mailbox
+        self._pauses, self._workers = parts.pauses, parts.workers
+        self._is_interrupted = is_interrupted
+        self._looked = 0  # behind how many resets the run has looked for answers
+        self._recalled: dict[str, Outcome] = {}  # what was answered before a reset, by call
+
+    # --- waiting ---
+
+    async def ask(self, question: Question) -> None:
+        """Wait until an open question has its answer. All that are open may be answered, in any order."""
+        progress = self._run.progress
+        since = progress.since = progress.since or workflow.now()
+        deadline = self._pauses.deadline(since)
+        waiting = tuple(
+            Waiting(
+                "unknown" if asked.tool_call_id in progress.unknown else "question",
+                asked.tool_call_id or "",
+                asked.question,
+                since,
+                deadline,
+            )
+            for asked in self._run.loop.questions
+        )
+        if waiting != self._board.waiting:
+            self._board.waiting = ()
+            self._board.begin(*waiting)
+        await self._running.until(
+            lambda: self._with_answer() is not None or self._is_interrupted() or self._looked < self._running.resets,
+            deadline,
+            f"answer to {question.tool_call_id or 'the agent'}",
+        )
+        if self._looked < self._running.resets:
+            await self._recall()
+        question = self._with_answer() or question
+        box, key = self._box, question.tool_call_id or ""
+        if key in self._recalled:
+            box.answered.append(key)
+            self._answered(question, self._recalled.pop(key))
+        elif key in box.resolves:
+            await self._resolve(question, box.take_resolve(key))
+        elif key in box.answers:
+            answer = box.take_answer(question.tool_call_id)
+            if answer.is_late and await self._inbox.is_late(answer.sent, deadline):
+                box.answered.remove(key)
+            else:
+                box.note_taken(answer)
+                self._answered(question, Returned(answer.text), answer.by)
+        elif deadline is not None and workflow.now() >= deadline and not self._running.cancelled:
+            self._answered(question, Failed(f"Nobody answered within {deadline - since}"))
+
+    def _with_answer(self) -> Question | None:
+        """Return the first question that has its answer: none waits for those that are asked before it."""
+        known = (self._box.answers, self._box.resolves, self._recalled)
+        questions = self._run.loop.questions
+        return next((one for one in questions if any((one.tool_call_id or "") in of for of in known)), None)
+
+    async def _recall(self) -> None:
+        """Find what the questions of the turn were answered with before the run was reset."""
+        resets, run = self._running.resets, self._run
+        found = await self._workers.execute(names.ANSWERED, run.reference(after=run.progress.turn.seq))
+        asked = {question.tool_call_id or "" for question in run.loop.questions}
+        self._recalled = {key: read_outcome(outcome) for key, outcome in (found or {}).items() if key in asked}
+        if "" in asked and "" not in self._recalled:
+            self._recalled |= await self._messages.recall_answer()
+        self._looked = resets
+
+    def _answered(self, question: Question, outcome: Outcome, by: str | None = None) -> None:
+        """Take what became of a question: the result of its call, or what a person says to the agent."""
+        call_id, progress = question.tool_call_id, self._run.progress
+        if call_id is None:
+            said = outcome.content if isinstance(outcome, Returned) else _text(outcome)
+            self._messages.hear_first(said_by_user(said, by=by))
+        else:
+            position = progress.turn.calls[call_id].position
+            if position not in progress.turn.sources:
+                spent = {} if question.usage is None else {"spent": question.usage.plain()}
+                who = {} if by is None else {"by": by}
+                progress.turn.sources[position] = write_outcome(outcome) | spent | who
+            progress.unknown.pop(call_id, None)
+        self._run.loop = self._run.loop.answered(question)
+        if not self._run.loop.questions:
+            progress.since = None
+        self._end_waiting(call_id or "")
+
+    def _end_waiting(self, name: str) -> None:
+        self._board.end(*(item for item in self._board.waiting if item.name == name))
+
+    async def _resolve(self, question: Question, resolve: Resolve) -> None:
+        progress = self._run.progress
+        call: Call = progress.unknown[resolve.tool_call_id]
+        resolved = {
+            "tool_call_id": call.id,
+            "decision": resolve.decision,
+            "by": resolve.by,
+            "reason": None if resolve.reason is None else resolve.reason[:500],
+            "at": workflow.now().isoformat(),
+        }
+        progress.resolved = [*progress.resolved[1 - _RESOLVED :], resolved]
+        match resolve.decision:
+            case "happened":
+                self._answered(question, Returned(resolve.result), resolve.by)
+            case "leave":
+                self._answered(question, Unknown(resolve.reason or ""))
+            case "not-happened":
+                await self._run_again(question, call)
+
+    async def _run_again(self, question: Question, call: Call) -> None:
+        """Run a call that did not happen. Until it has, which may take a deploy, nobody else decides on it."""
+        progress = self._run.progress
+        progress.turn.dispatches.setdefault(call.position, 1)
+        progress.unknown.pop(call.id, None)
+        self._box.answered.append(call.id)
+        self._end_waiting(call.id)
+        outcome = await self._calls.run_again(call, self._run.loop, self._box.written)
+        match outcome:
+            case Unknown() | Asked():
+                progress.turn.sources.pop(call.position, None)
+                self._box.answered.remove(call.id)
+                text = outcome.question if isinstance(outcome, Asked) else question.question
+                if isinstance(outcome, Unknown):
+                    progress.unknown[call.id] = call
+                self._run.loop = self._run.loop.asked_instead(question, text)
+            case _:
+                self._answered(question, outcome)
+
+    # --- answers ---
+
+    def answer_signal(self, data: Any, extra: tuple[Any, ...]) -> None:
+        self._inbox.take("answer", data, lambda given, _: self.read_answer(given, extra), self._keep_answer)
+
+    async def answer_update(self, data: Any, extra: tuple[Any, ...]) -> dict[str, Any]:
+        sent = sent_by_update(names.ANSWER)
+        return self._keep_answer(self.read_answer(data, extra), sent) or await self._outcome(sent)
+
+    def check_answer(self, data: Any, extra: tuple[Any, ...]) -> None:
+        def read() -> None:
+            self.read_answer(data, extra)
+            self._inbox.refuse_overdue("answer", *_ASKING)
+
+        refuse_by(read)
+
+    def read_answer(self, data: Any, extra: tuple[Any, ...]) -> Answer:
+        if self._looked < self._running.resets:
+            raise LaterError("answer: the run was reset, and looks up what was answered before; try again in a moment")
+        state = self._run.loop_state
+        questions = () if state is None else tuple(one for one in state.questions if one.gate is None)
+        gates = () if state is None else state.gates
+        call_id = data.get("tool_call_id") if isinstance(data, dict) else None
+        if gates and isinstance(data, dict) and call_id in (None, *(one.tool_call_id for one in gates)):
+            call_id = call_id or gates[0].tool_call_id
+            raise InputError(f"answer: call {call_id} waits to be approved, not for an answer; send `decide`")
+        # What the run waits for lets it take in the rest: there is always room for it.
+        is_awaited = isinstance(data, dict) and call_id in (None, *(question.tool_call_id for question in questions))
+        data = self._inbox.one("answer", data, extra, most=AWAITED_BYTES if is_awaited else PARKED_BYTES)
+        loop = Loop() if state is None else state.loop
+        return self._box.read_answer(data, questions, loop.max_message_bytes)
+
+    def _keep_answer(self, answer: Answer, sent: Sent) -> dict[str, Any]:
+        sender = _told_once_written(sent)
+        is_late = bool(sent.number) and self._board.overdue(*_ASKING) is not None
+        self._box.keep_answer(replace(answer, sent=sender, is_late=is_late))
+        return {} if sender.id else {"accepted": True, "tool_call_id": answer.tool_call_id}
+
+    async def _outcome(self, sent: Sent) -> dict[str, Any]:
+        """Return what an update has come to, as soon as the store has what it brought."""
+        outcomes, board = self._box.outcomes, self._board
+        await workflow.wait_condition(lambda: bool(outcomes.get(str(sent.id))) or bool(board.ended))
+        outcome = outcomes.pop(str(sent.id), {"refused": f"{sent.name}: the run has ended, and may have taken it in"})
+        if "refused" in outcome:
+            raise ApplicationError(outcome["refused"], type="InputError", non_retryable=True)
+        return outcome
+
+    # --- calls of unknown outcome ---
+
+    def resolve_signal(self, data: Any, extra: tuple[Any, ...]) -> None:
+        self._inbox.take("resolve", data, lambda given, _: self._read_resolve(given, extra), self._keep_resolve)
+
+    async def resolve_update(self, data: Any, extra: tuple[Any, ...]) -> dict[str, Any]:
+        sent = sent_by_update(names.RESOLVE)
+        return self._keep_resolve(self._read_resolve(data, extra), sent) or await self._outcome(sent)
+
+    def check_resolve(self, data: Any, extra: tuple[Any, ...]) -> None:
+        refuse_by(lambda: self._read_resolve(data, extra))
+
+    def _read_resolve(self, data: Any, extra: tuple[Any, ...]) -> Resolve:
+        self._inbox.refuse_overdue("resolve", "unknown")
+        data = self._inbox.one("resolve", data, extra, most=AWAITED_BYTES)
+        return self._box.read_resolve(data, self._run.progress.unknown)
+
+    def _keep_resolve(self, resolve: Resolve, sent: Sent) -> dict[str, Any]:
+        sender = _told_once_written(sent)
+        self._box.resolves[resolve.tool_call_id] = replace(resolve, sent=sender)
+        return {} if sender.id else {"accepted": True, "tool_call_id": resolve.tool_call_id}
+
+
+def _told_once_written(sent: Sent) -> Sent:
+    """Return whom to tell once the store has an answer: nobody in runs that have told before, or without an id."""
+    is_told = sent.id is not None and workflow.patched(names.ANSWERS_WRITTEN)
+    return sent if is_told else replace(sent, id=None)
+
+
+def _text(outcome: Outcome) -> str:
+    return outcome.error if isinstance(outcome, Failed) else ""

@@ -1,0 +1,34 @@
+"""Puts together what every run of ours has."""
+
+from collections.abc import Callable
+from typing import Any
+
+from standfast.temporal.wire.inbox import Mailbox
+from standfast.temporal.wire.snapshots import Surroundings
+from standfast.temporal.workflows.board import Board
+from standfast.temporal.workflows.inbox import Inbox
+from standfast.temporal.workflows.pauses import Pauses
+from standfast.temporal.workflows.running import Running
+from standfast.temporal.workflows.workers import Workers
+
+
+class RunParts:
+    """The parts of a run that differ in nothing but what they are given; see each for that."""
+
+    def __init__(
+        self,
+        details: Callable[[], str],
+        opening: Callable[[], tuple[str, dict[str, Any]]],
+        learn: Callable[[Surroundings], None] = lambda found: None,
+        *,
+        asks_groups: bool = False,
+        taken: Callable[[], None] = lambda: None,
+        patience: Callable[[], Any] = lambda: None,
+        choose_model: Callable[[str], None] = lambda model: None,
+    ) -> None:
+        self.mailbox = Mailbox()
+        self.running = Running()
+        self.board = Board(self.mailbox, details, asks_groups=asks_groups)
+        self.inbox = Inbox(self.mailbox, self.board, taken)
+        self.pauses = Pauses(self.board, self.inbox, self.running, patience, choose_model)
+        self.workers = Workers(self.board, self.running, self.pauses, opening, learn)

@@ -1,0 +1,51 @@
+"""Holds what the parts of an agent's run share."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from temporalio import workflow
+
+from standfast.agent_loop import LoopState
+from standfast.agents import Loop
+from standfast.temporal.wire.inputs import AgentInput
+from standfast.temporal.wire.run_state import Progress
+from standfast.temporal.wire.snapshots import Facts
+
+
+@dataclass(slots=True)
+class RunState:
+    """What the parts of an agent's run share.
+
+    Args:
+        given: its input.
+        facts: those of the agent, once the run is open.
+        loop_state: None until the run is open.
+        has_asked: the model was asked.
+    """
+
+    given: AgentInput = field(default_factory=AgentInput)
+    progress: Progress = field(default_factory=Progress)
+    facts: Facts = field(default_factory=lambda: Facts(loop=Loop(), tools={}))
+    loop_state: LoopState | None = None
+    has_asked: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        return self.loop_state is not None
+
+    @property
+    def loop(self) -> LoopState:
+        """The state of the loop, of a run that is open."""
+        assert self.loop_state is not None
+        return self.loop_state
+
+    @loop.setter
+    def loop(self, state: LoopState) -> None:
+        self.loop_state = state
+
+    def questions(self) -> list[dict[str, Any]]:
+        return [question.model_dump() for question in self.loop.questions]
+
+    def reference(self, **more: Any) -> dict[str, Any]:
+        """Return what an activity needs to find the run's data, and `more`."""
+        return self.progress.reference(self.given, workflow.info(), **more)

@@ -1,0 +1,273 @@
+"""Has activities carried out by whichever worker has what they need, and waits for one in sight of people."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, cast
+
+from temporalio import exceptions, workflow
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+
+from standfast.temporal.wire import names
+from standfast.temporal.wire.inbox import Resume
+from standfast.temporal.wire.results import fits
+from standfast.temporal.wire.snapshots import Surroundings
+from standfast.temporal.workflows.activity_options import (
+    OPEN_ELSEWHERE_OPTIONS,
+    OPEN_OPTIONS,
+    STORE_OPTIONS,
+    summary,
+    until_the_store_is_back,
+)
+from standfast.temporal.workflows.board import Board
+from standfast.temporal.workflows.missing_workers import (
+    SkippedError,
+    is_missing,
+    is_store_away,
+    may_be_tried_again,
+    may_pass,
+    missing,
+    missing_step,
+    put_in_by_hand,
+    surroundings_of,
+)
+from standfast.temporal.workflows.pauses import Pauses
+from standfast.temporal.workflows.run_failures import why
+from standfast.temporal.workflows.running import Running
+from standfast.temporal.workflows.store_waits import StoreWaits
+from standfast.temporal.workflows.waiting import Waiting
+
+VERSIONS = 20  # that a step is tried with unasked, before it waits for a person alone
+T = TypeVar("T")
+
+
+class Workers:
+    """The workers of a run, as far as it waits for them.
+
+    Args:
+        opening: returns the activity that opens the run, or looks for a worker that could, and its reference.
+        learn: takes in, before the run is open, where it is.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        running: Running,
+        pauses: Pauses,
+        opening: Callable[[], tuple[str, dict[str, Any]]],
+        learn: Callable[[Surroundings], None],
+    ) -> None:
+        self.store_waits = StoreWaits(board.begin, board.end)
+        self._board, self._running, self._pauses = board, running, pauses
+        self._opening, self._learn = opening, learn
+
+    # --- activities ---
+
+    async def execute(
+        self,
+        activity: str,
+        reference: dict[str, Any],
+        options: dict[str, Any] = STORE_OPTIONS,
+        *,
+        tool: str | None = None,
+        otherwise: Any = None,
+    ) -> Any:
+        """Return the result of an activity, of whichever worker has what it needs.
+
+        Args:
+            tool: what it needs besides the agent or pipeline.
+            otherwise: what is returned if the run is cancelled before it has a result that it can use.
+
+        Raises:
+            ActivityError: it failed for another reason.
+            ApplicationError: it was completed by hand with what no run can use, and nobody wants it tried again.
+            SkippedError: a person goes on without it.
+        """
+
+        def attempt(options: dict[str, Any]) -> Awaitable[Any]:
+            return workflow.execute_activity(activity, reference, **options)
+
+        while True:
+            try:
+                found = await self._with_store(attempt, options)
+            except ActivityError as error:
+                if not is_missing(error):
+                    raise
+                if await self.await_worker(error, tool, missing_step(error)) is None:
+                    return otherwise
+                continue
+            if fits(activity, reference, found):
+                return found
+            if not await self._pauses.pause(activity, put_in_by_hand(activity)):
+                if self._running.cancelled:
+                    return otherwise
+                raise ApplicationError(put_in_by_hand(activity), type="InputError", non_retryable=True)
+
+    async def execute_until_mended(self, activity: str, reference: dict[str, Any], options: dict[str, Any]) -> Any:
+        """Return the result of an activity; if what a user declared raises, of a later version, or when resumed.
+
+        The activity is told which versions have raised, and the server offers it to workers until one has another: a
+        run that waits has no events of that, and tries each version once. What was done is kept, so that it goes on
+        from there.
+
+        Raises:
+            ActivityError: it failed for another reason, or nobody wants it tried again.
+        """
+        raised: list[str] = []
+        trying: Awaitable[Any] = self.execute(activity, reference, options)
+        while True:
+            try:
+                return await trying
+            except ActivityError as error:
+                cause = error.cause
+                if not isinstance(cause, ApplicationError) or cause.type != names.STEP_ERROR:
+                    raise
+                detail, mended = cause.details[0], None
+                if "version" in detail:  # what older versions of this library said has none
+                    raised = [*(one for one in raised if one != detail["version"]), detail["version"]]
+                    if len(raised) <= VERSIONS:
+                        again = self.execute(activity, {**reference, "raised": raised}, options)
+                        mended = asyncio.ensure_future(again)
+                if not await self._pauses.pause(detail["failed_step"], cause.message, mended):
+                    raise
+                if mended is None or _was_cancelled(mended):
+                    trying = self.execute(activity, reference, options)
+                else:
+                    trying = mended
+
+    async def execute_until_cancelled(self, activity: str, reference: dict[str, Any], options: dict[str, Any]) -> Any:
+        """Return the result of an activity that a cancel reaches, however long its store is away."""
+
+        async def attempt(options: dict[str, Any]) -> Any:
+            return await self._running.wait(workflow.start_activity(activity, reference, **options))
+
+        return await self.store_waits.holding(names.holder(activity, reference), self._with_store(attempt, options))
+
+    async def _with_store(self, attempt: Callable[[dict[str, Any]], Awaitable[T]], options: dict[str, Any]) -> T:
+        """Return the result of an activity that needs the store, however long that is away; people see it then.
+
+        Args:
+            attempt: runs the activity with these options.
+
+        Raises:
+            ActivityError: it failed for another reason.
+        """
+        while True:
+            since = workflow.now()
+            try:
+                return await attempt(options)
+            except FailureError as error:
+                if not is_store_away(error):
+                    raise
+                self._learn_from(error)
+                self.store_waits.add(why(error), since)
+            # Not in a `finally`: a worker that drops the run closes it outside of the workflow's loop.
+            try:
+                result = await attempt(until_the_store_is_back(options))
+            except (FailureError, asyncio.CancelledError) as error:
+                self.store_waits.remove()
+                if not isinstance(error, FailureError) or not may_be_tried_again(error):
+                    raise
+            else:
+                self.store_waits.remove()
+                return result
+
+    # --- workers ---
+
+    async def open(self) -> dict[str, Any] | None:
+        """Open the run, on a worker that can; None if it is cancelled before there is one."""
+        activity, reference = self._opening()
+        try:
+            opened: dict[str, Any] = await workflow.execute_local_activity(activity, reference, **OPEN_OPTIONS)
+        except FailureError as error:  # the cause itself, of a local activity that fails at once
+            if is_missing(error):
+                return await self.await_worker(error)
+            if is_store_away(error):
+                self._learn_from(error)
+            elif not may_pass(error):
+                raise
+            return await self._open_elsewhere(activity, reference)
+        return opened
+
+    async def _open_elsewhere(self, activity: str, reference: dict[str, Any]) -> dict[str, Any] | None:
+        """Open the run on any worker, since the one that has its workflow could not at once."""
+        try:
+            return await self._open_with_store(activity, reference, "on a worker that can")
+        except (asyncio.CancelledError, ActivityError) as error:
+            if self._running.cancelled:
+                return None
+            if not isinstance(error, ActivityError) or not is_missing(error):
+                raise
+            return await self.await_worker(error)
+
+    async def _open_with_store(self, activity: str, reference: dict[str, Any], asks: str) -> dict[str, Any]:
+        """Return what opens the run.
+
+        Raises:
+            ApplicationError: it was completed by hand with what no run can use, and nobody wants it tried again.
+        """
+        options = {**OPEN_ELSEWHERE_OPTIONS, "summary": asks}
+        while True:
+            opened = await self.execute_until_cancelled(activity, reference, options)
+            if fits(activity, reference, opened):
+                return cast("dict[str, Any]", opened)
+            if not await self._pauses.pause(activity, put_in_by_hand(activity)):
+                if self._running.cancelled:
+                    raise asyncio.CancelledError
+                raise ApplicationError(put_in_by_hand(activity), type="InputError", non_retryable=True)
+
+    def _learn_from(self, error: FailureError) -> None:
+        """Take in where the run is from what a worker says that cannot open it."""
+        if "input" in self._opening()[1]:
+            self._learn(surroundings_of(error))
+
+    async def await_worker(
+        self, error: FailureError, tool: str | None = None, path: str | None = None
+    ) -> dict[str, Any] | None:
+        """Wait until a worker has what the last one had not; returns what it opens, None if the run is cancelled.
+
+        Args:
+            tool, path: a tool or step that it needs besides the agent or pipeline; a person may go on without it.
+
+        Raises:
+            SkippedError: a person has done so.
+        """
+        name, message = missing(error, tool)
+        activity, reference = self._opening()
+        self._learn_from(error)
+        reference |= {key: value for key, value in (("tool", tool), ("path", path)) if value is not None}
+        waiting = Waiting("worker", name, message, workflow.now(), can_skip=tool is not None or path is not None)
+        skipped = self._pauses.begin(waiting) if waiting.can_skip else None
+        if skipped is None:
+            self._board.begin(waiting)
+        workflow.logger.warning("Waits for a worker: %s", message)
+        try:
+            asks = summary(f"on a worker that has {name}")
+            opening = asyncio.ensure_future(self._open_with_store(activity, reference, asks))
+            opened: dict[str, Any] | None = await _unless(skipped, opening)
+        except (asyncio.CancelledError, ActivityError) as other:
+            if not self._running.cancelled:
+                if isinstance(other, ActivityError):
+                    self._pauses.end(waiting)
+                raise
+            opened = None
+        self._pauses.end(waiting)
+        if skipped is not None and skipped.done():
+            raise SkippedError(name, skipped.result())
+        return opened
+
+
+async def _unless(skipped: "asyncio.Future[Resume] | None", found: "asyncio.Future[T]") -> T | None:
+    """Return what is found, or None as soon as a person goes on without it."""
+    if skipped is None:
+        return await found
+    either: list[asyncio.Future[Any]] = [found, skipped]
+    await workflow.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    if not found.done():
+        found.cancel()
+        await asyncio.gather(found, return_exceptions=True)
+    return None if skipped.done() else await found
+
+
+def _was_cancelled(trying: "asyncio.Future[Any]") -> bool:
+    error = None if trying.cancelled() else trying.exception()
+    return trying.cancelled() or (error is not None and exceptions.is_cancelled_exception(error))
