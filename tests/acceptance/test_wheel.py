@@ -27,6 +27,7 @@ def test_the_wheel_holds_the_library_its_types_and_its_licence(tmp_path: Path) -
     assert sorted(line.split("<")[0].split(">")[0] for line in needed if "extra" not in line) == [
         "click",
         "pydantic",
+        "pydantic-core",
         "rich",
         "temporalio",
         "typing-extensions",

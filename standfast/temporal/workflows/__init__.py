@@ -1,1 +1,1 @@
-"""What stands in a history: deterministic, without I/O, the same in every replay."""
+"""The workflows: deterministic, without I/O, the same in every replay."""

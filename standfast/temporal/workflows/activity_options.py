@@ -1,4 +1,4 @@
-"""How long each kind of activity may take, and how often it is tried: one table."""
+"""Says how long each kind of activity may take, and how often it is tried: one table."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""What a run fails with, and why an activity or child of it failed, in words."""
+"""Says in words what a run fails with, and why an activity or child of it failed."""
 
 from typing import NoReturn
 

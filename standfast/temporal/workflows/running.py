@@ -1,4 +1,4 @@
-"""What a run waits for now, how a cancel or a reset reaches it, and how it comes to its end."""
+"""Keeps what a run waits for now, lets a cancel or a reset reach it, and brings it to its end."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

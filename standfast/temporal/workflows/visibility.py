@@ -1,4 +1,4 @@
-"""How a run shows itself to people: search attributes, and the details that Temporal Web renders as Markdown."""
+"""Shows a run to people: search attributes, and the details that Temporal Web renders as Markdown."""
 
 import re
 from collections.abc import Mapping, Sequence
