@@ -167,19 +167,13 @@ class GateKeeper:
         return [item.decision for gate, items in self._arrived.items() if gate not in open_gates for item in items]
 
     def _keep(
-        self,
-        decision: Decision,
-        sent: Sent | None = None,
-        verdict: "asyncio.Future[str | None] | None" = None,
+        self, decision: Decision, sent: Sent | None = None, verdict: "asyncio.Future[str | None] | None" = None
     ) -> None:
         self._arrived.setdefault(decision.gate, deque()).append(Arrived(decision, workflow.now(), verdict, sent))
 
     def take_signal(self, name: str, data: Any, extra: tuple[Any, ...]) -> None:
         self._inbox.take(
-            name,
-            data,
-            lambda given, sent_id: self._read(name, given, extra, may_be_early=sent_id is None),
-            self._keep,
+            name, data, lambda given, sent_id: self._read(name, given, extra, may_be_early=sent_id is None), self._keep
         )
 
     async def take_update(self, data: Any, extra: tuple[Any, ...]) -> dict[str, Any]:

@@ -36,12 +36,7 @@ class Questions:
     """
 
     def __init__(
-        self,
-        run: RunState,
-        parts: RunParts,
-        messages: Messages,
-        calls: Calls,
-        is_interrupted: Callable[[], bool],
+        self, run: RunState, parts: RunParts, messages: Messages, calls: Calls, is_interrupted: Callable[[], bool]
     ) -> None:
         self._run, self._messages, self._calls = run, messages, calls
         self._board, self._inbox, self._running, self._box = parts.board, parts.inbox, parts.running, parts.mailbox
