@@ -2,7 +2,8 @@
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
 CHROMIUM = /usr/bin/chromium
-TWO_FILES = .venv/bin/python -m pytest -n 2 --dist loadfile
+# A test that stands still is ended, so that the others are not waited for in vain.
+TWO_FILES = .venv/bin/python -m pytest -n 2 --dist loadfile --timeout=300
 LONGEST_FIRST = tests/acceptance tests/integration/local/test_regular_expressions.py tests/histories tests/integration tests/unit
 
 # Tests start hundreds of processes, each of which would compile all of standfast.

@@ -100,7 +100,7 @@ def in_call_order(messages: Sequence[Message]) -> list[Message]:
     return result
 
 
-def mended(messages: Sequence[Message]) -> list[Message]:
+def repair_transcript(messages: Sequence[Message]) -> list[Message]:
     """Return a stored transcript as a model may see it: every call before the last turn answered, in call order.
 
     The store is not changed. A gap in the middle is another program's: nobody can tell what became of the call.

@@ -70,10 +70,10 @@ def chat(
     # A line is read outside of the runner: a thread that reads cannot be stopped.
     with _quiet(), asyncio.Runner() as runner:
         if app is not None:
-            talk: _Talk = _Here(output, load_application(app, store), agent, session, who(by))
+            talk: _Talk = _LocalConversation(output, load_application(app, store), agent, session, who(by))
         else:
             client, kept = runner.run(client_of(server)), None if store is None else sqlite_store(store)
-            talk = _There(output, client, agent, session, task_queue=task_queue, by=who(by), store=kept)
+            talk = _TemporalConversation(output, client, agent, session, task_queue=task_queue, by=who(by), store=kept)
         try:
             asked = runner.run(talk.begin())
             while True:
@@ -142,7 +142,7 @@ def _decision(by: str) -> dict[str, Any] | None:
 # --- in this process ---
 
 
-class _Here:
+class _LocalConversation:
     """A conversation with an agent that runs in this process."""
 
     def __init__(self, output: Output, app: Application, agent: str, session: str, by: str) -> None:
@@ -261,7 +261,7 @@ class _Words:
         return answer
 
 
-class _There:
+class _TemporalConversation:
     """A conversation with runs on Temporal, which continue without anybody."""
 
     def __init__(

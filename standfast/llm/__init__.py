@@ -12,7 +12,7 @@ from standfast.llm.anthropic_sdk import AnthropicMessages
 from standfast.llm.openai_compatible import OpenAICompatible
 from standfast.llm.openai_sdk import OpenAIResponses
 from standfast.llm.prices import Price
-from standfast.llm.providers import PROVIDERS, create_adapter, provided
+from standfast.llm.providers import PROVIDERS, adapter_for_model, create_adapter
 from standfast.messages import LLMResponse, Message, Record
 from standfast.tools import Tool
 
@@ -93,7 +93,7 @@ def adapter_for(llm: LLM | None, agent: Agent) -> LLMAdapter:
 
 
 def _provided(agent: Agent) -> LLMAdapter:
-    if (adapter := provided(agent.model)) is not None:
+    if (adapter := adapter_for_model(agent.model)) is not None:
         return adapter
     what = "has no model to call" if agent.model is None else f"is to call {agent.model!r}, which names no provider"
     raise InputError(

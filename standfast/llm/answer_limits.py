@@ -58,7 +58,7 @@ def _too_large(name: str, limit: int) -> PastLimitError:
     )
 
 
-async def bounded(
+async def read_bounded(
     raw: AsyncIterator[bytes], encoding: str, limits: AnswerLimits, *, streamed: bool
 ) -> AsyncGenerator[bytes, None]:
     """Yield a body as it comes, unpacked.

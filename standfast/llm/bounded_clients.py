@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import httpx2
 
-from standfast.llm.answer_limits import AnswerLimits, bounded
+from standfast.llm.answer_limits import AnswerLimits, read_bounded
 
 
 def bounding(limits: AnswerLimits) -> Callable[[httpx2.Response], Awaitable[None]]:
@@ -28,7 +28,7 @@ class _Bounded(httpx2.AsyncByteStream):
         self._stream, self._encoding, self._limits, self._streamed = stream, encoding, limits, streamed
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        found = bounded(aiter(self._stream), self._encoding, self._limits, streamed=self._streamed)
+        found = read_bounded(aiter(self._stream), self._encoding, self._limits, streamed=self._streamed)
         async with aclosing(found) as pieces:
             async for piece in pieces:
                 yield piece

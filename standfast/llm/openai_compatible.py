@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from standfast.errors import DefinitionError, InputError, ModelError
 from standfast.extras import install
-from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, bounded, events, too_long
+from standfast.llm.answer_limits import ENCODINGS, AnswerLimits, PastLimitError, events, read_bounded, too_long
 from standfast.llm.chat_completions import Answer, AnswerSoFar, request_messages, request_tools
 from standfast.llm.json_tool_calls import plain_messages, read_reply, response_format
 from standfast.llm.prices import Price, check_price, priced
@@ -168,7 +168,7 @@ class OpenAICompatible:
                 async with self._connect() as client, self._opened(client, request) as response:
                     encoding = response.headers.get("Content-Encoding", "")
                     streamed = bool(request.get("stream")) and response.is_success
-                    pieces = bounded(response.aiter_raw(), encoding, self._limits, streamed=streamed)
+                    pieces = read_bounded(response.aiter_raw(), encoding, self._limits, streamed=streamed)
                     async with aclosing(pieces) as body:
                         if not response.is_success:
                             said = b"".join([piece async for piece in body])

@@ -62,7 +62,7 @@ def create_adapter(
     return of if model is None else of(model)
 
 
-def provided(model: str | None) -> "LLMAdapter | None":
+def adapter_for_model(model: str | None) -> "LLMAdapter | None":
     """Return the adapter for a model that is named with its provider, such as "openai:gpt-5"; None for any other."""
     provider, separator, name = (model or "").partition(":")
     return create_adapter(provider=provider, model=name) if separator and provider in PROVIDERS else None

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 from uuid import uuid4
 
-from standfast.agent_loop import mended
+from standfast.agent_loop import repair_transcript
 from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.errors import (
@@ -190,7 +190,7 @@ async def open_log(
             yield Log(store, new, [], is_new=True)
             return
         messages = await store.load_messages(session.id)
-        yield Log(store, session, mended(messages), is_new=False)
+        yield Log(store, session, repair_transcript(messages), is_new=False)
     finally:
         await uninterrupted(partial(store.let_go, new.id))
 

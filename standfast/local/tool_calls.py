@@ -10,7 +10,7 @@ from standfast.local.events import Event, ToolEnded, ToolStarted
 from standfast.messages import ToolCall
 from standfast.runtime.cancellation import Cancellation
 from standfast.runtime.dispatches import Fence
-from standfast.runtime.threads import bounded
+from standfast.runtime.threads import run_bounded
 from standfast.tools import Cancelled, Failed, Outcome, Tool, ToolContext, Unknown
 
 
@@ -139,7 +139,7 @@ class ToolCalls:
     async def _bounded(
         self, tool: Tool[..., Any], call: ToolCall, attempt: int, ask: Callable[..., Awaitable[Outcome | None]]
     ) -> Outcome | None:
-        return await bounded(
+        return await run_bounded(
             ask,
             tool,
             tool.name,

@@ -15,7 +15,7 @@ MAX_ANSWER_BYTES = 16 * 2**20
 
 @asynccontextmanager
 async def bounded_client(mcp: Any, server: Any, limit: int, note: Callable[[str], None]) -> AsyncIterator[Any]:
-    """Connect to a server; what it answers is bounded, and is not checked by schemas of its own.
+    """Connect to a server; what it answers is read_bounded, and is not checked by schemas of its own.
 
     The SDK would match a result with the patterns of the tool's `outputSchema`, on the event loop, for as long as that
     takes. A model reads the result as it is.

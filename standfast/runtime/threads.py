@@ -12,7 +12,7 @@ from standfast.agent_loop import ToolFacts, cut_off
 from standfast.tools import Outcome, ToolContext
 
 
-async def bounded(
+async def run_bounded(
     ask: Callable[..., Awaitable[Outcome | None]],
     tool: ToolFacts,
     name: str,

@@ -7,7 +7,7 @@ from typing import Any
 from standfast.errors import MemoryStoreNotDurableError
 from standfast.messages import Message
 from standfast.stores.locks import SessionLocks
-from standfast.stores.protocol import Session, kept_from
+from standfast.stores.protocol import Session, first_kept_index
 
 
 class MemoryStore:
@@ -76,7 +76,7 @@ class MemoryStore:
 
     async def prune_messages(self, session_id: str, keep: int) -> None:
         messages = self._messages.get(session_id, [])
-        del messages[: kept_from([message.role for message in messages], keep)]
+        del messages[: first_kept_index([message.role for message in messages], keep)]
 
     async def delete_session(self, session_id: str) -> None:
         self._sessions.pop(session_id, None)

@@ -355,7 +355,7 @@ class DurableStore(AgentStore, Ledger, Workers, Protocol):
     """All methods of a durable store."""
 
 
-def kept_from(roles: Sequence[str], keep: int) -> int:
+def first_kept_index(roles: Sequence[str], keep: int) -> int:
     """Return the index of the first message to keep: a user message, `keep` or fewer from the end.
 
     If the last turn alone is longer, it stays whole; a transcript without user messages is cut by count, but never

@@ -13,7 +13,7 @@ from standfast.errors import InputError, SessionConflictError
 from standfast.messages import Message, ToolCall, Usage
 from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
-from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall, Session, kept_from
+from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall, Session, first_kept_index
 from standfast.stores.workers import AtWork
 
 SESSION = (
@@ -150,7 +150,7 @@ def prune_rows(db: sqlite3.Connection, session_id: str, keep: int) -> None:
     rows = db.execute(
         "SELECT seq, role FROM agent_messages WHERE session_id = ? ORDER BY seq", (session_id,)
     ).fetchall()
-    first = kept_from([role for _, role in rows], keep)
+    first = first_kept_index([role for _, role in rows], keep)
     if first:
         before = rows[first][0] if first < len(rows) else rows[-1][0] + 1
         db.execute("DELETE FROM agent_messages WHERE session_id = ? AND seq < ?", (session_id, before))

@@ -42,7 +42,7 @@ class SQLiteThread:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._file = SameFile(path)
-        self._here = _Here(path, self._file)
+        self._here = _LoopWork(path, self._file)
 
     async def do(self, work: Callable[[sqlite3.Connection], T], *, writes: bool = True) -> T:
         """Run work in a transaction and return what it returns, once that is committed. Work is done in order."""
@@ -92,7 +92,7 @@ class SQLiteThread:
         weakref.finalize(self, self._queue.jobs.put, None)
 
 
-class _Here:
+class _LoopWork:
     """Does the work of one turn of an event loop at the end of that turn, on the loop itself.
 
     It gives work to the thread if the thread is busy, since work is done in order; if there is much of it; if another

@@ -11,8 +11,8 @@ from standfast import InputError, Message, ToolCall
 from standfast.agent_loop import (
     in_call_order,
     last_answer,
-    mended,
     read_transcript,
+    repair_transcript,
     result_message,
     unanswered,
     with_notices,
@@ -285,12 +285,12 @@ def lost(call_id: str) -> Message:
     ],
 )
 def test_gaps_of_a_stored_transcript_are_mended_for_the_model(messages: list[Message], seen: list[Message]) -> None:
-    assert mended(messages) == seen
+    assert repair_transcript(messages) == seen
 
 
 @given(_MESSAGES.map(lambda messages: [message for message in messages if message.role != "system"]))
 def test_a_mended_transcript_is_one_that_may_be_read(messages: list[Message]) -> None:
-    seen = mended(messages)
+    seen = repair_transcript(messages)
 
     assert read_transcript(seen or [user()]) == (seen or [user()])
 

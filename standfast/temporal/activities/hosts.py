@@ -29,7 +29,7 @@ from standfast.stores.protocol import RunningCall
 from standfast.temporal.activities.handler_threads import HandlerThread
 from standfast.temporal.activities.store_checks import durable_store
 from standfast.temporal.activities.transcript_cache import TranscriptCache
-from standfast.temporal.activities.writes import surely
+from standfast.temporal.activities.writes import retry_write
 from standfast.temporal.wire import names
 from standfast.temporal.wire.snapshots import Surroundings
 from standfast.temporal.wire.turn_records import TurnRecord, read_record, step_place
@@ -120,7 +120,7 @@ class AgentHost:
         Raises:
             StoreError: it cannot be written to.
         """
-        await surely(partial(self.store.end_call, self.worker), tries=3)  # there is none: nothing is changed
+        await retry_write(partial(self.store.end_call, self.worker), tries=3)  # there is none: nothing is changed
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -330,7 +330,7 @@ class Heartbeats:
         self._timer.cancel()
 
 
-async def hooked(hook: Callable[..., Any], *arguments: Any) -> Any:
+async def run_hook(hook: Callable[..., Any], *arguments: Any) -> Any:
     """Call a hook, or whatever else of the user's a run cannot do without; on the handlers' loop.
 
     Raises:

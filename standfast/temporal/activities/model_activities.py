@@ -28,11 +28,11 @@ from standfast.stores.protocol import Append
 from standfast.temporal.activities.at_work import begin_work, end_work
 from standfast.temporal.activities.failures import TypedErrors
 from standfast.temporal.activities.gate_activities import asked_of, find_gates, held_by
-from standfast.temporal.activities.hosts import AgentHost, Heartbeats, hooked
+from standfast.temporal.activities.hosts import AgentHost, Heartbeats, run_hook
 from standfast.temporal.activities.partial_answers import PartialAnswerWriter
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.activities.turn_facts import available, called_tools, news, started_facts
-from standfast.temporal.activities.writes import AfterAWhile, surely, write_in_sight
+from standfast.temporal.activities.writes import AfterAWhile, retry_write, write_in_sight
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import Said, user_message
 from standfast.temporal.wire.limits import INLINE_BYTES, PREVIEW
@@ -79,7 +79,7 @@ class ModelActivities:
                 return await self._keep(reference, transcript, results, record)
         except ModelRefusedError as error:
             for append in results:
-                await surely(partial(transcript.write, append))
+                await retry_write(partial(transcript.write, append))
             return {"error": str(error), "seq": transcript.seq}
 
     async def _check_named(self, agent: Agent, reference: Mapping[str, Any]) -> None:
@@ -221,7 +221,7 @@ class ModelActivities:
             else:
                 kept = await write
         except BaseException:  # it was paid for: the next attempt finds it
-            await surely(partial(self._host.store.save_reply, run, turn, written), tries=3)
+            await retry_write(partial(self._host.store.save_reply, run, turn, written), tries=3)
             raise
         if kept != written:  # another attempt was faster; its answer is the turn's
             return await self._write(
@@ -320,7 +320,7 @@ async def _call_adapter(
     tell: Callable[[str], None] | None,
 ) -> tuple[LLMResponse, list[Message] | None]:
     """Run what is the user's: instructions, compression, the adapter. Runs on the handlers' loop."""
-    prompt = await hooked(agent.system_prompt, context)
+    prompt = await run_hook(agent.system_prompt, context)
     shorter = await compressed(agent.loop.context_compression, messages)
     seen = [Message(role="system", content=prompt), *(messages if shorter is None else shorter)]
     tools, settings = tools_to_descriptions(agent.tool_map), settings_for(adapter, agent)

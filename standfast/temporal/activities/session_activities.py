@@ -10,7 +10,7 @@ from temporalio import activity
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from standfast.agent_loop import LoopState, last_answer, mended
+from standfast.agent_loop import LoopState, last_answer, repair_transcript
 from standfast.agents import Agent
 from standfast.checkpoints import Checkpoint, Question
 from standfast.errors import InputError, SessionConflictError, StoreError
@@ -33,7 +33,7 @@ from standfast.temporal.activities.gate_activities import (
     let_through,
     with_references,
 )
-from standfast.temporal.activities.hosts import AgentHost, Heartbeats, hooked
+from standfast.temporal.activities.hosts import AgentHost, Heartbeats, run_hook
 from standfast.temporal.activities.lost_agents import lost_agent
 from standfast.temporal.activities.open_questions import still_asked
 from standfast.temporal.activities.said_activities import unheard_by
@@ -131,7 +131,7 @@ class SessionActivities:
         if given.checkpoint is not None and session.run_key == f"{reference['run']}/0":
             opened["created"] = cast(datetime, session.created_at).isoformat()
             return await self._take_in(agent, given, reference, opened)  # an earlier attempt began to
-        messages = mended(await self._host.store.load_messages(session.id))
+        messages = repair_transcript(await self._host.store.load_messages(session.id))
         unheard = await unheard_by(self._host.store, session, messages)
         if given.checkpoint is not None:
             unheard += unanswered_in_export(self._host, agent, given, session, messages)
@@ -314,7 +314,7 @@ class SessionActivities:
             context = transcript.context()
             before = transcript.agent.write_state(context.state)
             if transcript.agent.on_start is not None:
-                await self._host.thread.run(hooked(transcript.agent.on_start, context))
+                await self._host.thread.run(run_hook(transcript.agent.on_start, context))
             after = transcript.agent.write_state(context.state)
             check_json(after, "the agent's state after on_start")
             return None if after == before and transcript.session.version else after
@@ -347,7 +347,7 @@ class SessionActivities:
         state = None
         if (name := reference.get("hook")) and (hook := getattr(transcript.agent, name)) is not None:
             context = transcript.context()
-            await self._host.thread.run(hooked(hook, context))
+            await self._host.thread.run(run_hook(hook, context))
             state = transcript.agent.write_state(context.state)
         say = [] if reference["status"] == "cancelled" else reference.get("say", [])
         messages = [user_message(one) for one in say]

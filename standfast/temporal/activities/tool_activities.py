@@ -19,7 +19,7 @@ from standfast.errors import InputError
 from standfast.messages import ToolCall, Usage, error_text, read_json
 from standfast.runtime.at_work import may_run
 from standfast.runtime.dispatches import last_dispatch
-from standfast.runtime.threads import bounded
+from standfast.runtime.threads import run_bounded
 from standfast.stores.protocol import LedgerEntry, session_id_of
 from standfast.temporal.activities.agent_invoker import Invocations
 from standfast.temporal.activities.dead_workers import become_known
@@ -28,7 +28,7 @@ from standfast.temporal.activities.gate_activities import arguments_of, load_edi
 from standfast.temporal.activities.hosts import AgentHost, Heartbeats
 from standfast.temporal.activities.transcripts import read_entry
 from standfast.temporal.activities.turn_facts import strictest
-from standfast.temporal.activities.writes import surely, write_in_sight
+from standfast.temporal.activities.writes import retry_write, write_in_sight
 from standfast.temporal.wire import names
 from standfast.temporal.wire.outcomes import previewed, read_outcome, reported, write_outcome
 from standfast.temporal.wire.references import gate_of
@@ -104,9 +104,9 @@ class Attempt:
         gate = gate_of(self.place.record, self.call.id) or {}
         return None if self.approved is None else gate.get("fingerprint", "")
 
-    def bounded(self, ask: Callable[..., Awaitable[Outcome | None]]) -> Coroutine[Any, Any, Outcome | None]:
+    def run_in_time(self, ask: Callable[..., Awaitable[Outcome | None]]) -> Coroutine[Any, Any, Outcome | None]:
         """Return what runs the tool's `attempt`, or asks its `verify`, for as long as that may take."""
-        return bounded(
+        return run_bounded(
             ask,
             self.facts,
             self.tool.name,
@@ -116,7 +116,7 @@ class Attempt:
             seconds=self.facts.timeout - GRACE,
         )
 
-    def told(self, outcome: Outcome) -> Outcome:
+    def with_note_of_edit(self, outcome: Outcome) -> Outcome:
         """Return an outcome with a word to the model if people have changed what it asked for."""
         if self.approved is None or "edit" not in self.approved or isinstance(self.call.arguments, str):
             return outcome
@@ -191,7 +191,7 @@ class ToolActivities:
             arguments_hash=_hash(attempt.call),
             running=self._host.running(owner),
         )
-        entry = await surely(claim, tries=1)
+        entry = await retry_write(claim, tries=1)
         if entry.owner != owner:
             known = await self._known(attempt, entry, owner)
             if known is not None:
@@ -199,7 +199,7 @@ class ToolActivities:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             # Whoever asks finds that it has not started: the run that is cancelled, or one that dispatches it again.
-            await surely(partial(store.abandon, place.scope, key, owner=owner), tries=3)
+            await retry_write(partial(store.abandon, place.scope, key, owner=owner), tries=3)
             raise _not_ours(place, "was given up before it started")
         problem = await self._host.thread.run(attempt.problem())
         outcome = await self._handle(attempt) if problem is None else Failed(problem)
@@ -233,7 +233,7 @@ class ToolActivities:
     async def _handle(self, attempt: Attempt) -> Outcome:
         try:
             outcome = await self._host.thread.run(
-                attempt.bounded(partial(attempt.tool.attempt, approved=attempt.approved_as))
+                attempt.run_in_time(partial(attempt.tool.attempt, approved=attempt.approved_as))
             )
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -245,7 +245,7 @@ class ToolActivities:
                 raise
             return Unknown("its worker was cut off while it ran")
         assert outcome is not None
-        return attempt.told(outcome)
+        return attempt.with_note_of_edit(outcome)
 
     async def _finish(
         self,
@@ -338,11 +338,11 @@ class ToolActivities:
         attempt = self._attempt(place)
         if attempt.tool.verify is None or attempt.facts.safe_to_retry:
             return unknown
-        outcome = await self._host.thread.run(attempt.bounded(attempt.tool.ask_whether_it_happened))
+        outcome = await self._host.thread.run(attempt.run_in_time(attempt.tool.ask_whether_it_happened))
         if isinstance(outcome, Unknown):
             return {**unknown, "reason": outcome.reason}
         if outcome is not None:
-            return await self._enter(place, dispatch, attempt.told(outcome))
+            return await self._enter(place, dispatch, attempt.with_note_of_edit(outcome))
         # Given up before it runs again: who still has it records nothing, and of two who found this one runs it.
         key = place.key(dispatch)
         now = await self._host.store.abandon(place.scope, key, owner=str(entry.owner))
@@ -364,7 +364,7 @@ class ToolActivities:
         entry = await self._host.store.take_over(place.scope, key, owner=owner)
         if entry.owner != owner or entry.state != "claimed":
             return None
-        write = partial(surely, tries=3)  # nothing is lost: it is found out again
+        write = partial(retry_write, tries=3)  # nothing is lost: it is found out again
         written = await self._finish(place, key, owner, outcome, write=write)
         return None if written is None else {**previewed(written), "dispatch": dispatch}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from temporalio import activity
 
-from standfast.agent_loop import last_answer, mended, result_message, unanswered
+from standfast.agent_loop import last_answer, repair_transcript, result_message, unanswered
 from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import Question
 from standfast.errors import SessionConflictError, ToolDurabilityError
@@ -86,7 +86,7 @@ class Transcript:
         """Take in what comes after; a turn that it belongs to is put in order again, those before are."""
         last = last_answer(self.messages)
         at = len(self.messages) if last is None else last
-        self.messages = [*self.messages[:at], *mended([*self.messages[at:], *messages])]
+        self.messages = [*self.messages[:at], *repair_transcript([*self.messages[at:], *messages])]
         self.call_ids.update(call.id for message in messages for call in message.tool_calls or ())
         self.size += sum(map(size_of, messages))
 

@@ -21,7 +21,7 @@ _LAST_TRIES = 5  # that a write still has when its activity has been cancelled
 _SAID = 2_000  # characters of why a store takes nothing
 
 
-async def surely(write: Callable[[], Awaitable[T]], *, tries: int | None = None) -> T:
+async def retry_write(write: Callable[[], Awaitable[T]], *, tries: int | None = None) -> T:
     """Await a write that does no harm when it is made twice, such as the result of an effect that is done.
 
     A store that refuses is asked again, so often or for as long as the activity may take. If a cancel breaks the write
@@ -45,7 +45,7 @@ async def surely(write: Callable[[], Awaitable[T]], *, tries: int | None = None)
 
 
 async def write_in_sight(write: Callable[[], Awaitable[T]], holder: str, patience: float) -> T:
-    """Await a write, by `surely`, of what would be lost if the activity gave it up; its run tells people after a while.
+    """Retry a write of what would be lost if the activity gave it up; its run tells people after a while.
 
     Args:
         holder: by what the run knows the activity; see `names.holder`.
@@ -70,7 +70,7 @@ async def write_in_sight(write: Callable[[], Awaitable[T]], holder: str, patienc
 
     with AfterAWhile(tell, patience) as begun:
         try:
-            return await surely(noted)
+            return await retry_write(noted)
         finally:
             for telling in begun:
                 telling.cancel()

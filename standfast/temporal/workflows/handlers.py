@@ -51,7 +51,7 @@ class RunHandlers:
 
     @workflow.signal(name=names.STORE_WAITS, description="From workers: the store does not take what they hold")
     def store_waits_signal(self, data: Any = None, *extra: Any) -> None:
-        self._parts.workers.store_waits.told(data)
+        self._parts.workers.store_waits.take_signal(data)
 
     @workflow.query(name=names.OUTCOME, description="What became of a signal with an id; null if none has come")
     def outcome(self, sent: Any = None, digest: Any = None, *ignored: Any) -> dict[str, Any] | None:

@@ -58,7 +58,7 @@ class StoreWaits:
         if self._holders.pop(holder, False):
             self.remove()
 
-    def told(self, data: object) -> None:
+    def take_signal(self, data: object) -> None:
         """Take in what `write_in_sight` says; what no activity of now can have said changes nothing."""
         given = data if isinstance(data, dict) else {}
         holder, message = given.get("holder"), given.get("message")

@@ -1,5 +1,6 @@
 """A store that is away for longer than a moment, or the wrong one: people see it, and it ends by itself."""
 
+import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Sequence
@@ -79,16 +80,20 @@ class Refusing:
         return maybe
 
 
-async def test_a_store_that_is_away_when_the_model_is_to_be_asked_is_shown_until_it_is_back(temporal: Temporal) -> None:
+@pytest.mark.parametrize("door", ["signal", "execute_update"])
+async def test_a_store_that_is_away_after_an_answer_is_shown_until_it_is_back(temporal: Temporal, door: str) -> None:
     store, model = Refusing(temporal.store), ScriptedModel(ask_once)
     async with temporal.worker(clerk, llm=model, store=store, store_patience=SOON):
         run = await temporal.start(clerk)
         await pending(run)
         store.refuses = None
-        await run.execute_update("answer", {"text": "Ada"})
+        answered = asyncio.create_task(
+            getattr(run, door)("answer", {"text": "Ada"})
+        )  # an update waits for the store
         await until(partial(waits_for_the_store, run))
         store.refuses = set()
         assert (await result(run))["response"] == "done"
+        await answered
         assert await waiting(run) == []
         await check_healthy(run)
     assert len(model.calls) == 2
@@ -110,7 +115,7 @@ async def test_a_model_that_fails_when_the_store_is_back_has_all_its_attempts(te
         run = await temporal.start(agent)
         await pending(run)
         store.refuses, down[0] = None, True
-        await run.execute_update("answer", {"text": "Ada"})
+        await run.signal("answer", {"text": "Ada"})
         await until(partial(waits_for_the_store, run))
         store.refuses = set()
         assert (await result(run))["status"] == "error"  # as the agent's own limit of attempts says
@@ -176,7 +181,7 @@ async def test_a_run_that_waits_for_its_store_is_not_filled_with_events(temporal
         run = await temporal.start(clerk)
         await pending(run)
         store.refuses = None
-        await run.execute_update("answer", {"text": "Ada"})
+        await run.signal("answer", {"text": "Ada"})
         await until(partial(waits_for_the_store, run))
         before = len(await events(run))
         await until(partial(_is_tried_again, temporal, run))
@@ -213,7 +218,7 @@ async def test_a_run_whose_worker_has_the_wrong_store_says_so(temporal: Temporal
         sqlite_store(tmp_path / "wrong.db") as wrong,
         temporal.worker(clerk, llm=ScriptedModel(ask_once), store=wrong, store_patience=SOON),
     ):
-        await run.execute_update("answer", {"text": "Ada"})
+        await run.signal("answer", {"text": "Ada"})
         shown = await until(partial(waits_for_the_store, run))
         assert "is it the run's store?" in shown["message"]
     async with temporal.worker(clerk, llm=ScriptedModel(ask_once)):
