@@ -87,9 +87,7 @@ async def test_a_store_that_is_away_after_an_answer_is_shown_until_it_is_back(te
         run = await temporal.start(clerk)
         await pending(run)
         store.refuses = None
-        answered = asyncio.create_task(
-            getattr(run, door)("answer", {"text": "Ada"})
-        )  # an update waits for the store
+        answered = asyncio.create_task(getattr(run, door)("answer", {"text": "Ada"}))  # an update waits for the store
         await until(partial(waits_for_the_store, run))
         store.refuses = set()
         assert (await result(run))["response"] == "done"
