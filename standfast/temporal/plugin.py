@@ -1,6 +1,7 @@
 """Turns any Temporal worker into one that runs agents: adds workflow types, activities and the converter."""
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -130,7 +131,7 @@ class StandfastPlugin(SimplePlugin):
             if config.get(name, usual) == usual:
                 config[name] = value  # type: ignore[literal-required]
         config["unsandboxed_workflow_runner"] = AgentWorkflowRunner(
-            config.get("unsandboxed_workflow_runner"), config["workflows"]
+            config.get("unsandboxed_workflow_runner"), config["workflows"], clock=time.monotonic
         )
         return config
 

@@ -21,6 +21,7 @@ from temporalio.worker import Worker
 from standfast import Agent, InputError, Message
 from standfast.stores import SQLiteStore
 from standfast.temporal import StandfastClient, StandfastPlugin, connect, start_agent
+from standfast.temporal.client.runs import answer
 from standfast.temporal.workflows import model_calls
 from standfast.testing import ScriptedModel
 from support.questions import ask
@@ -158,7 +159,7 @@ async def pending(handle: Run, count: int = 1) -> list[dict[str, Any]]:
 
 async def waiting(handle: Run) -> list[dict[str, Any]]:
     """Return what waits for a person now."""
-    found: list[dict[str, Any]] = await handle.query("pending")
+    found: list[dict[str, Any]] = await answer(handle, "pending", timedelta(seconds=SECONDS))
     return found
 
 
@@ -169,7 +170,7 @@ async def until_over(item: dict[str, Any], seconds: float = 0.3) -> None:
 
 
 async def status(handle: Run) -> dict[str, Any]:
-    described: dict[str, Any] = await handle.query("status")
+    described: dict[str, Any] = await answer(handle, "status", timedelta(seconds=SECONDS))
     return described
 
 
