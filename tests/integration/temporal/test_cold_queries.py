@@ -7,7 +7,7 @@ from support.temporal_runs import Temporal, ask_once, check_healthy, clerk, even
 from temporalio import workflow
 from temporalio.api.enums.v1 import EventType
 
-from standfast.temporal.workflows.arrivals import Arrivals
+from standfast.temporal.workflows.inbox import Inbox
 from standfast.testing import ScriptedModel
 
 RUNS = 8  # of which a worker gets the query first with one in two
@@ -17,14 +17,14 @@ async def test_what_came_after_a_query_is_taken_in_by_its_task_alone(
     temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[tuple[str, int]] = []  # where the history ended when a signal was taken in for the first time
-    count = Arrivals._count
+    count = Inbox._count
 
-    def noting(self: Arrivals, name: str, data: object) -> object:
+    def noting(self: Inbox, name: str, data: object) -> object:
         if not workflow.unsafe.is_replaying():
             taken.append((workflow.info().run_id, workflow.info().get_current_history_length()))
         return count(self, name, data)
 
-    monkeypatch.setattr(Arrivals, "_count", noting)
+    monkeypatch.setattr(Inbox, "_count", noting)
     async with temporal.worker(clerk, llm=ScriptedModel(ask_once)):
         runs = [await temporal.start(clerk, session=f"s{number}") for number in range(RUNS)]
         for run in runs:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from support.commands import standfast
 from support.temporal_runs import Run, Temporal, check_healthy, events, result, until
 from support.transcripts import asks_for, call
@@ -16,8 +17,10 @@ from temporalio.worker import Worker, WorkerConfig
 
 from standfast import Agent, Message, ToolContext, tool
 from standfast.temporal import StandfastPlugin
+from standfast.temporal.client.runs import ask
 from standfast.temporal.client.servers import temporal_binary
 from standfast.temporal.client.stuck import find_stuck
+from standfast.temporal.workflows.tolerant_runner import AgentWorkflowRunner
 from standfast.testing import ScriptedModel
 
 _SOON = timedelta(seconds=20)
@@ -36,6 +39,16 @@ class WorkflowsAlone(StandfastPlugin):
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         return {**super().configure_worker(config), "no_remote_activities": True}
+
+
+class WorkflowsThatTakeIn(WorkflowsAlone):
+    """Makes such a worker that takes in what came with a query, as the SDK does by itself."""
+
+    def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
+        usual = config.get("unsandboxed_workflow_runner")
+        made = super().configure_worker(config)
+        runner = AgentWorkflowRunner(usual, made["workflows"])
+        return {**made, "unsandboxed_workflow_runner": runner}
 
 
 class Till:
@@ -71,12 +84,16 @@ async def say_by_update(run: Run) -> None:
 
 
 async def say_beside_queries(
-    temporal: Temporal, till: Till, elsewhere: Temporal, say: Callable[[Run], Awaitable[None]]
+    temporal: Temporal,
+    till: Till,
+    elsewhere: Temporal,
+    say: Callable[[Run], Awaitable[None]],
+    kind: type[StandfastPlugin] = WorkflowsAlone,
 ) -> list[Run]:
     """Return runs that were asked and told something while no worker had their workflows; updates wedge some."""
 
     def workflows() -> Worker:
-        plugin = till.plugin(temporal, WorkflowsAlone)
+        plugin = till.plugin(temporal, kind)
         return Worker(elsewhere.client, task_queue=temporal.name, plugins=[plugin])
 
     async with workflows():
@@ -84,7 +101,7 @@ async def say_beside_queries(
         await until(lambda: till.has_charged("c1"))
     asked: list[asyncio.Future[Any]] = []
     for one in handles:
-        asked.append(asyncio.ensure_future(one.query("status", rpc_timeout=_SOON)))
+        asked.append(asyncio.ensure_future(ask(one, "status", rpc_timeout=_SOON)))
         await asyncio.sleep(0.01)  # the order in which they reach the server matters
         asked.append(asyncio.ensure_future(say(one)))
         await asyncio.sleep(0.01)
@@ -110,8 +127,8 @@ async def test_the_doctor_finds_a_run_that_an_update_has_wedged_and_its_rescue_d
         till = Till()
         hands = Worker(temporal.client, task_queue=temporal.name, plugins=[till.plugin(temporal, ActivitiesAlone)])
         async with hands:
-            handles = await say_beside_queries(temporal, till, elsewhere, say_by_update)
-            plugin = till.plugin(temporal, WorkflowsAlone)
+            handles = await say_beside_queries(temporal, till, elsewhere, say_by_update, WorkflowsThatTakeIn)
+            plugin = till.plugin(temporal, WorkflowsThatTakeIn)
             async with Worker(elsewhere.client, task_queue=temporal.name, plugins=[plugin]):
                 till.open["c3"].set()
                 stuck = await settled(temporal, handles)
@@ -129,12 +146,15 @@ async def test_the_doctor_finds_a_run_that_an_update_has_wedged_and_its_rescue_d
     raise AssertionError("no run was wedged: has the SDK mended updates beside queries? Then the doctor need not know")
 
 
-async def test_what_our_client_says_beside_a_query_wedges_nothing(temporal: Temporal) -> None:
+@pytest.mark.parametrize("door", ["signal", "update"])
+async def test_what_is_said_beside_a_query_wedges_nothing(temporal: Temporal, door: str) -> None:
     till, elsewhere = Till(), await temporal.elsewhere()
+
+    async def say(run: Run) -> None:
+        await (say_by_update(run) if door == "update" else temporal.people.message(run.id, "hello"))
+
     async with Worker(temporal.client, task_queue=temporal.name, plugins=[till.plugin(temporal, ActivitiesAlone)]):
-        handles = await say_beside_queries(
-            temporal, till, elsewhere, lambda run: temporal.people.message(run.id, "hello")
-        )
+        handles = await say_beside_queries(temporal, till, elsewhere, say)
         plugin = till.plugin(temporal, WorkflowsAlone)
         async with Worker(elsewhere.client, task_queue=temporal.name, plugins=[plugin]):
             till.open["c3"].set()
