@@ -31,7 +31,7 @@ async def at_home(
         SessionAccessDeniedError: it is another tenant's.
         SessionConflictError: another one is named, and a Temporal run is at work on its own.
     """
-    if store is None or not store.durable or given.checkpoint is None or given.checkpoint.exported_from is None:
+    if given.checkpoint is None or given.checkpoint.exported_from is None or store is None or not store.durable:
         return given, given.session_for(session_id, store is not None)
     key, is_stored = await exported_session(store, given.checkpoint)
     name = session_id_of(given.checkpoint.exported_from.rpartition("@")[0])

@@ -66,7 +66,7 @@ async def test_page_and_command_read_what_the_codec_has_hidden(
         assert "Charge the customer?" in (await client.get(f"/runs/{run.id}")).text
         assert "Charge the customer?" in await done(temporal, "pending", run.id, "--codec", f"{HERE}:CODEC")
         assert "Charge the customer?" in await done(temporal, "pending", run.id, STANDFAST_CODEC=f"{HERE}:Reversed")
-        await done(temporal, "approve", run.id, STANDFAST_CODEC=f"{HERE}:CODEC")
+        await done(temporal, "approve", run.id, "--yes", STANDFAST_CODEC=f"{HERE}:CODEC")
         assert (await result(run))["status"] == "complete"
         ended = await done(temporal, "show", run.id, STANDFAST_CODEC=f"{HERE}:CODEC")
         assert "done" in ended

@@ -12,7 +12,7 @@ from standfast import Agent, Approval, Pipeline, Step, pipeline, tool
 from standfast.temporal import start_pipeline
 from standfast.testing import ScriptedModel
 
-EVENTS = 150  # of a run that two versions carry at once: some 40, and each detour some 10
+EVENTS = 300  # of a run that two versions carry at once: some 40, and each detour some 10
 
 
 class Draft(BaseModel):
