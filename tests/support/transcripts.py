@@ -81,3 +81,8 @@ def error(result: RunResult, position: int = 0) -> str:
 
 def tool_contents(messages: Any) -> list[tuple[str | None, str]]:
     return [(message.tool_call_id, message.content) for message in messages if message.role == "tool"]
+
+
+def without_ids(messages: Sequence[Message]) -> list[Message]:
+    """Return messages as a run in process has them, where nobody speaks to a run from elsewhere."""
+    return [message.model_copy(update={"id": None}) for message in messages]

@@ -9,7 +9,7 @@ import pytest
 from support.doubles import echo, fail
 from support.questions import ask
 from support.temporal_runs import Run, Temporal, chain, events, pending, result, scheduled, until, waiting, wedges
-from support.transcripts import asks_for, call, result_of, says
+from support.transcripts import asks_for, call, result_of, says, without_ids
 from temporalio.api.enums.v1 import EventType
 
 from standfast import (
@@ -172,11 +172,6 @@ async def test_a_chain_of_runs_comes_to_the_same_as_a_run_in_process(temporal: T
     )  # fmt: skip
     assert without_ids(await temporal.messages()) == await temporal.messages("here")
     assert [without_ids(asked.messages) for asked in there.calls] == [asked.messages for asked in here.calls]
-
-
-def without_ids(messages: Sequence[Message]) -> list[Message]:
-    """Return messages as a run in process has them, where nobody speaks to a run from elsewhere."""
-    return [message.model_copy(update={"id": None}) for message in messages]
 
 
 @pytest.mark.usefixtures("short_runs")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.temporal_runs import Run, Temporal, chain, has_ended, result, until, waiting, wedges
+from support.transcripts import without_ids
 
 from standfast import (
     Agent,
@@ -202,8 +203,8 @@ async def _answer_all(handle: Run, story: Story) -> None:
 
 
 async def _tell(story: Story, temporal: Temporal, session: str, model: ScriptedModel) -> None:
-    story.seen = [asked.messages for asked in model.calls]
-    story.stored = await temporal.store.load_messages(session)
+    story.seen = [without_ids(asked.messages) for asked in model.calls]
+    story.stored = without_ids(await temporal.store.load_messages(session))
     found = await temporal.store.load_session(session)
     story.state = "" if found is None else found.state
     await temporal.store.delete_session(session)
