@@ -201,7 +201,7 @@ class GateKeeper:
         self._looked.setdefault(gate.name, 0)
         self.left.pop(gate.name, None)
         self._closed.pop(gate.name, None)  # of another call of the same id
-        while gate.status == "open" and not self._running.cancelled and (arrived or not self.is_leaving):
+        while gate.status == "open" and not self._running.cancelled and not self._may_leave(gate, arrived):
             rule = gate.rule
             waiting = Waiting("approval", gate.name, rule.message or message, gate.since, gate.deadline, gate.digest,
                               rule.users, rule.groups, rule.quorum, gate.approved_by, **shown)  # fmt: skip
@@ -243,14 +243,14 @@ class GateKeeper:
                 gate = await self._recall(gate)
                 self._show_progress(gate)
                 continue
+            self._leave_if_long()
+            if self._may_leave(gate, arrived):
+                return gate
             if arrived:
                 gate = await self._judge(gate, arrived[0])
                 arrived.popleft()
                 self._show_progress(gate)
                 continue
-            self._leave_if_long()
-            if self.is_leaving:
-                return gate
             reminder = gate.next_reminder(workflow.now())
             is_over = await self._running.until(
                 lambda: bool(arrived) or self.is_leaving or self._looked[gate.name] < self._running.resets,  # noqa: B023
@@ -266,6 +266,13 @@ class GateKeeper:
                 for item in [item for item in self._board.waiting if _is_of(item, gate)]:
                     self._board.notify(item, int((workflow.now() - gate.since).total_seconds()))
         return gate
+
+    def _may_leave(self, gate: Gate, arrived: "deque[Arrived]") -> bool:
+        """Whether the run may go on as new, with what waits at a gate: also where more comes than can be judged.
+
+        A sender who waits for the verdict would lose it, and when a late signal was sent this history alone tells.
+        """
+        return self.is_leaving and all(item.verdict is None and gate.at(item.at) == gate for item in arrived)
 
     async def _judge(self, gate: Gate, arrived: Arrived, problem: str | None = None) -> Gate:
         """Return the gate after a decision, which is recorded whether it counts or not."""

@@ -19,6 +19,7 @@ from support.temporal_runs import (
     until,
 )
 from support.transcripts import asks_for, call, shape, tool_contents
+from temporalio.client import WorkflowUpdateFailedError
 
 from standfast import Agent, StoreError, sqlite_store, tool
 from standfast.stores import SQLiteStore
@@ -126,9 +127,10 @@ async def test_a_run_waits_for_a_store_that_is_away(temporal: Temporal, when: st
         await pending(run)
         if when == "while a question is open":
             store.refuses.set()
-        await run.execute_update("answer", {"text": "Ada", "tool_call_id": "c1"})
+        answered = asyncio.create_task(run.execute_update("answer", {"text": "Ada", "tool_call_id": "c1"}))
         if when in ("while a question is open", "at the end"):
             await _comes_back(store)
+        assert (await answered)["accepted"]
         ended = await result(run)
         await check_healthy(run)
     assert (ended["status"], effects, len(model.calls)) == ("complete", ["x"], 2)
@@ -149,9 +151,10 @@ async def test_a_run_whose_session_is_deleted_meanwhile_ends_and_repeats_nothing
         run = await temporal.start(agent)
         await pending(run)
         await temporal.store.delete_session(temporal.session())
-        await run.execute_update("answer", {"text": "Ada"})
-        async with asyncio.timeout(5):
-            error = await failure(run)
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await run.execute_update("answer", {"text": "Ada"})
+        assert "the run has ended" in str(refused.value.cause)
+        error = await failure(run)
         assert error.type == "SessionConflictError"
         await check_healthy(run)
     assert effects == ["x"]
