@@ -80,8 +80,8 @@ def test_an_agent_is_started_asked_and_answered_with_the_temporal_command_while_
 ) -> None:
     with dev(environment, tmp_path, "--worker", ROOT / "worker.py") as terminal:
         temporal = Temporal(terminal.read_until(r"Temporal +(\S+:\d+)").group(1))
-        worker = terminal.read_until(r"worker\.py, process (\d+)").group(1)
-        terminal.read_until(READY)
+        # Two processes print these, either of them first.
+        worker = terminal.read_until(rf"(?s)(?=.*{READY}).*worker\.py, process (\d+)").group(1)
         run = temporal.start("ISSUE-121")
         assert "ISSUE-121" in temporal.question(run)
 
