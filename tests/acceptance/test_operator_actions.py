@@ -50,7 +50,7 @@ async def waits_for(world: World, run: Run, activity: str) -> None:
 
 
 async def ended(run: Run) -> tuple[str, str]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         result = await run.result()
     return result["status"], result["response"]
 

@@ -55,7 +55,7 @@ class Places:
         finally:
             ended = asyncio.gather(self._task, return_exceptions=True)
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 return (await ended)[0]
         finally:
             loop.set_task_factory(None)

@@ -15,7 +15,7 @@ from standfast.testing.servers import time_skipping_server
 async def test_time_skipping_moves_days_in_a_second() -> None:
     week = timedelta(days=7).total_seconds()
     async with time_skipping_server() as environment, Worker(environment.client, task_queue="q", workflows=[Wait]):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert await (await start(environment.client, seconds=week)).result() == pytest.approx(week, abs=60)
 
 

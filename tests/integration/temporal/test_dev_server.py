@@ -86,7 +86,7 @@ async def test_a_workflow_is_found_by_every_search_attribute() -> None:
         "StandfastStatus='waiting' AND StandfastWaiting='question' AND StandfastDeadline > '2029-12-31T00:00:00Z' "
         "AND StandfastSession='s' AND StandfastTenant='t' AND StandfastGroup='g'"
     )
-    async with dev_server() as server, asyncio.timeout(10):
+    async with dev_server() as server, asyncio.timeout(60):
         client = await connect(server.address)
         await start(client, search_attributes=attributes)
         # The index is written a moment later, and nobody is told.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support.questions import ask
-from support.temporal_runs import Run, Temporal, chain, has_ended, last_words, pending, result, wedges
+from support.temporal_runs import SECONDS, Run, Temporal, chain, has_ended, last_words, pending, result, wedges
 from support.transcripts import asks_for, call, result_of, tool_contents, tool_results
 
 from standfast import Agent, Happened, InputError, InterruptError, Loop, TerminalError, ToolDurabilityError, run, tool
@@ -19,7 +19,7 @@ MB = 1024 * 1024
 async def soon(handle: Run) -> dict[str, Any]:
     """Return a run's result; if it does not come, say why."""
     try:
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(SECONDS):
             return await result(handle)
     except TimeoutError:
         raise AssertionError(f"the run did not end: {await last_words(handle)}") from None
@@ -68,7 +68,7 @@ async def test_sixty_four_long_questions_are_asked(
     async with temporal.worker(agent, llm=ScriptedModel([asks_for(*calls), "done"])):
         handle = await temporal.start(agent)
         try:
-            async with asyncio.timeout(8):
+            async with asyncio.timeout(SECONDS):
                 await pending(handle, 64)
         except TimeoutError:
             raise AssertionError(f"nothing is asked: {await last_words(handle)}") from None

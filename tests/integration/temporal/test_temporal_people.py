@@ -125,7 +125,7 @@ async def test_a_message_during_a_call_is_told_after_its_result(temporal: Tempor
     agent = Agent("worker", tools=[slow_tool(started, go_on)])
     async with temporal.worker(agent, llm=ScriptedModel([asks_for(call("work", "w1")), "done"])):
         run = await temporal.start(agent)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await started.wait()
         await temporal.people.message(run.id, "one")
         await run.signal("message", {"text": "two"})
@@ -162,7 +162,7 @@ async def test_a_message_while_the_model_thinks_is_told_in_the_next_turn(tempora
     agent = Agent("thinker")
     async with temporal.worker(agent, llm=ScriptedModel(answer)):
         run = await temporal.start(agent)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await thinking.wait()
         await run.execute_update("message", {"text": "more"})
         go_on.set()
@@ -202,7 +202,7 @@ async def test_a_message_that_comes_too_late_for_a_run_at_its_limit_is_kept_for_
     agent = Agent("limited", tools=[slow_tool(started, go_on)], loop=Loop(max_iterations=1))
     async with temporal.worker(agent, llm=ScriptedModel([asks_for(call("work", "w1")), "heard"])):
         run = await temporal.start(agent)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await started.wait()
         await run.execute_update("message", {"text": "more"})
         go_on.set()

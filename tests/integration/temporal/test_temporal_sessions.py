@@ -84,7 +84,7 @@ async def test_a_run_in_process_and_one_on_temporal_do_not_share_a_session(tempo
     here = asyncio.create_task(
         run(helper, message="go", llm=ScriptedModel(answer), store=temporal.store, session_id=temporal.session())
     )
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await inside.wait()
     async with temporal.worker(helper, llm=ScriptedModel(["there"])):
         error = await failure(await temporal.start(helper))

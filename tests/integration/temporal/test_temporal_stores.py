@@ -171,7 +171,7 @@ async def _migrated_under_a_worker(store: Any, path: Path) -> sqlite3.Connection
 async def test_a_store_of_a_newer_schema_is_not_touched_and_the_run_waits(temporal: Temporal, tmp_path: Path) -> None:
     path = tmp_path / "newer.db"
     helper, store = Agent("helper"), Unwilling(sqlite_store(path))
-    async with asyncio.timeout(10), temporal.worker(helper, llm=ScriptedModel(["done"]), store=store):
+    async with asyncio.timeout(60), temporal.worker(helper, llm=ScriptedModel(["done"]), store=store):
         database = await _migrated_under_a_worker(store, path)
         (newest,) = database.execute("SELECT max(version) FROM standfast_schema WHERE oldest_reader > 0").fetchone()
         run = await temporal.start(helper)
