@@ -67,7 +67,7 @@ class Chaos:
     """
 
     def __init__(self, world: World, seed: int, **options: Any) -> None:
-        self.world, self.books, self.options = world, Books(), options
+        self.world, self.seed, self.books, self.options = world, seed, Books(), options
         self.chance = random.Random(seed)
         self.people = StandfastClient(world.client)
         self._names: Iterator[str] = (f"w{number}" for number in count())
@@ -322,7 +322,7 @@ async def faults(chaos: Chaos, cases: Sequence[str], pipelines: Sequence[str] = 
     ]
     begun = [session.id for session in await chaos.world.store.list_sessions()]
     found += [f"{session} was begun from an export, beside its own" for session in begun if session.startswith("sess_")]
-    return found + await failed_replays(chaos.world)
+    return found + await failed_replays(chaos.world, chaos.seed)
 
 
 async def _faults_of_calls(chaos: Chaos, case: str, session: str) -> list[str]:

@@ -1,6 +1,11 @@
 """Replays what runs have done: whoever comes to a run with a cold cache does it, and a run that cannot is wedged."""
 
+import os
+import random
+from pathlib import Path
+
 from temporalio.api.enums.v1 import EventType
+from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
 from acceptance.temporal_worker import Outside
@@ -9,8 +14,16 @@ from standfast.temporal import StandfastPlugin
 from standfast.testing import ScriptedModel
 
 
-async def failed_replays(world: World) -> list[str]:
-    """Return why histories of a world's runs do not replay: of all that were ever begun on its task queue."""
+def chosen_seed() -> int:
+    """Return the seed of what a test leaves to chance: `CHAOS_SEED`, or another each time."""
+    return int(os.environ.get("CHAOS_SEED", "0")) or random.randrange(1, 2**32)
+
+
+async def failed_replays(world: World, seed: int | None = None) -> list[str]:
+    """Return why histories of a world's runs do not replay: of all that were ever begun on its task queue.
+
+    Each is kept as JSON, in the folder that `CHAOS_HISTORIES` names or in the world's.
+    """
     outside = Outside(world.folder, "nobody")
     plugin = StandfastPlugin(
         agents=outside.agents(), pipelines=outside.pipelines(), store=world.store, llm=ScriptedModel([])
@@ -21,5 +34,15 @@ async def failed_replays(world: World) -> list[str]:
         found = await replayer.replay_workflow(history, raise_on_replay_failure=False)
         if found.replay_failure is not None:
             kinds = [EventType.Name(event.event_type).removeprefix("EVENT_TYPE_") for event in history.events]
-            failures.append(f"{run.id}, run {run.run_id}: {found.replay_failure}, of {' '.join(kinds)}")
+            kept = _kept(world, seed, run.run_id, history)
+            failures.append(f"{run.id}, seed {seed}, see {kept}: {found.replay_failure}, of {' '.join(kinds)}")
     return failures
+
+
+def _kept(world: World, seed: int | None, run_id: str, history: WorkflowHistory) -> Path:
+    """Return the file to which a history was written."""
+    folder = Path(os.environ.get("CHAOS_HISTORIES") or world.folder / "histories")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{seed or 'no-seed'}-{run_id}.json"
+    path.write_text(history.to_json())
+    return path

@@ -4,7 +4,7 @@ import asyncio
 import random
 from itertools import count
 
-from acceptance.replays import failed_replays
+from acceptance.replays import chosen_seed, failed_replays
 from acceptance.temporal_world import LOST, World
 
 PLANS = (
@@ -17,24 +17,25 @@ KILLS = 6
 CUT_OFF = 'failed: {"error": "Tool \\"%s\\": it was cut off '
 
 
-async def kill_at_random(world: World) -> None:
+async def kill_at_random(world: World, chance: random.Random) -> None:
     """Keep two workers, and kill one of them at a time; leave two alive."""
     names = (f"w{number}" for number in count())
     alive = [await world.worker(next(names), pace=0.2) for _ in range(2)]
     for _ in range(KILLS):
-        await asyncio.sleep(random.uniform(0.1, 0.8))
-        alive.pop(random.randrange(len(alive))).kill()
+        await asyncio.sleep(chance.uniform(0.1, 0.8))
+        alive.pop(chance.randrange(len(alive))).kill()
         alive.append(await world.worker(next(names), pace=0.2))
 
 
 async def test_runs_complete_and_no_unsafe_effect_happens_twice_whatever_dies(world: World) -> None:
+    seed = chosen_seed()
     plans = {f"run-{number}": PLANS[number % len(PLANS)] for number in range(RUNS)}
     async with asyncio.timeout(60):
         runs = await asyncio.gather(*(world.start(case, plan) for case, plan in plans.items()))
-        killing = asyncio.create_task(kill_at_random(world))
+        killing = asyncio.create_task(kill_at_random(world, random.Random(seed)))
         results = await asyncio.gather(*(run.result() for run in runs))
         await killing
-    assert await failed_replays(world) == []
+    assert await failed_replays(world, seed) == []
     assert [result["response"] for result in results] == [f"done {case}" for case in plans]
     for case, plan in plans.items():
         tools = plan.replace("+", " ").split()

@@ -2,11 +2,11 @@
 
 import asyncio
 import os
-import random
 
 import pytest
 
 from acceptance.chaos_of_sessions import Chaos, faults
+from acceptance.replays import chosen_seed
 from acceptance.temporal_world import World
 from acceptance.test_one_ledger import three_runs
 from standfast.temporal.workflows import agent_workflows
@@ -20,7 +20,7 @@ async def test_sessions_keep_every_promise_whatever_happens_to_their_runs(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_workflows, "STEPS", STEPS)  # of the replays
-    seed = int(os.environ.get("CHAOS_SEED", "0")) or random.randrange(1, 2**32)
+    seed = chosen_seed()
     chaos, cases = Chaos(world, seed, steps=STEPS), [f"s{number}" for number in range(SESSIONS)]
     pipelines = [f"p{number}" for number in range(SESSIONS // 2)]
     desks = [f"d{number}" for number in range(SESSIONS // 3)]
