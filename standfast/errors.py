@@ -20,8 +20,9 @@ caller should branch on is a result; neither is an exception.
 """
 
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any, ClassVar
+
+from standfast.durations import WAYS, Duration, to_seconds
 
 
 class StandfastError(Exception):
@@ -54,6 +55,13 @@ class InputError(StandfastError, ValueError):
     """A message, session id, transcript or answer cannot be used as it is. Nothing was written."""
 
     code = "INPUT_ERROR"
+
+
+def _seconds_to_wait(error: str, retry_after: Duration | None) -> float | None:
+    wait = to_seconds(retry_after)
+    if wait is None and retry_after is not None:
+        raise InputError(f"{error}: retry_after must be like {WAYS}, got {retry_after!r}")
+    return wait
 
 
 class _SessionError(StandfastError):
@@ -118,15 +126,15 @@ class ModelError(StandfastError):
 
     Args:
         transient: calling again, unchanged, may help.
-        retry_after: the seconds that the provider asked to wait before the next call; None if it did not say.
+        retry_after: how long the provider asked to wait before the next call; None if it did not say.
     """
 
     code = "MODEL_ERROR"
 
-    def __init__(self, message: str, *, transient: bool = False, retry_after: float | None = None) -> None:
+    def __init__(self, message: str, *, transient: bool = False, retry_after: Duration | None = None) -> None:
         super().__init__(message)
         self.transient = transient
-        self.retry_after = retry_after
+        self.retry_after = _seconds_to_wait("ModelError", retry_after)
 
 
 class ToolDurabilityError(StandfastError):
@@ -168,17 +176,14 @@ class RetryableError(StandfastError):
     tool is not tried again, and the model reads the message.
 
     Args:
-        retry_after: seconds (or a timedelta) to wait before the next attempt; the policy's own delay if None.
+        retry_after: how long to wait before the next attempt; the policy's own delay if None.
     """
 
     code = "RETRYABLE"
 
-    def __init__(self, message: str = "Try again later", *, retry_after: float | timedelta | None = None) -> None:
+    def __init__(self, message: str = "Try again later", *, retry_after: Duration | None = None) -> None:
         super().__init__(message)
-        wait = retry_after.total_seconds() if isinstance(retry_after, timedelta) else retry_after
-        if wait is not None and (not isinstance(wait, int | float) or not 0 <= wait < float("inf")):
-            raise InputError(f"RetryableError: retry_after must be seconds or a timedelta, got {retry_after!r}")
-        self.retry_after = wait
+        self.retry_after = _seconds_to_wait("RetryableError", retry_after)
 
 
 class TerminalError(StandfastError):

@@ -12,6 +12,7 @@ from standfast.llm.prices import Price
 from standfast.llm.sdk_adapter import SDKAdapter, ToolMode, options_of
 from standfast.llm.strict_schemas import held_schema
 from standfast.messages import LLMResponse, Message
+from standfast.tools import Duration
 
 if TYPE_CHECKING:
     import anthropic
@@ -50,7 +51,7 @@ class AnthropicMessages(SDKAdapter):
         base_url: str | None = None,
         cache: bool = True,
         tool_mode: ToolMode = "native",
-        timeout: float = 120.0,
+        timeout: Duration = 120,
         price: Price | None = None,
         limits: AnswerLimits = AnswerLimits(),  # noqa: B008  # it is frozen
         client: "anthropic.AsyncAnthropic | None" = None,

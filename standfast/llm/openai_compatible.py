@@ -17,6 +17,7 @@ from standfast.llm.json_tool_calls import plain_messages, read_reply, response_f
 from standfast.llm.prices import Price, check_price, priced
 from standfast.llm.provider_errors import check_key, hidden, refusal
 from standfast.messages import LLMResponse, Message, error_text
+from standfast.tools import Duration, seconds
 
 if TYPE_CHECKING:
     import httpx
@@ -53,7 +54,7 @@ class OpenAICompatible:
         base_url: str,
         api_key: str | None = None,
         tool_mode: Literal["native", "json"] = "native",
-        timeout: float = 600.0,
+        timeout: Duration = 600,
         price: Price | None = None,
         provider: str = "openai-compatible",
         limits: AnswerLimits = AnswerLimits(),  # noqa: B008  # it is frozen
@@ -77,7 +78,8 @@ class OpenAICompatible:
         self._url = url
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._tool_mode = tool_mode
-        self._timeout = http.Timeout(timeout, connect=min(timeout, _CONNECT_TIMEOUT))
+        patience = seconds(timeout, "OpenAICompatible: timeout")
+        self._timeout = http.Timeout(patience, connect=min(patience, _CONNECT_TIMEOUT))
         self._client, self._limits = client, limits
         given = "" if client is None else client.headers.get("Authorization", "").removeprefix("Bearer ")
         self._secrets = tuple(secret for secret in (key, given, url.password) if secret)

@@ -15,6 +15,7 @@ from standfast.llm.prices import Price
 from standfast.llm.sdk_adapter import SDKAdapter, ToolMode, options_of, read_body, refused
 from standfast.llm.strict_schemas import held_schema
 from standfast.messages import LLMResponse, Message
+from standfast.tools import Duration
 
 if TYPE_CHECKING:
     import openai
@@ -53,7 +54,7 @@ class OpenAIResponses(SDKAdapter):
         api_key: str | None = None,
         base_url: str | None = None,
         tool_mode: ToolMode = "native",
-        timeout: float = 600.0,
+        timeout: Duration = 600,
         price: Price | None = None,
         limits: AnswerLimits = AnswerLimits(),  # noqa: B008  # it is frozen
         client: "openai.AsyncOpenAI | None" = None,

@@ -171,4 +171,4 @@ def seconds_to_wait(retry_after: str | None, now: datetime) -> float | None:
         except ValueError:
             return None
         seconds = (date.replace(tzinfo=date.tzinfo or UTC) - now).total_seconds()
-    return max(0.0, seconds) if math.isfinite(seconds) else None
+    return min(max(0.0, seconds), _LONGEST_WAIT) if math.isfinite(seconds) else None

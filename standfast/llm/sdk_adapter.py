@@ -18,6 +18,7 @@ from standfast.llm.json_tool_calls import plain_messages, read_reply
 from standfast.llm.prices import Price, check_price, priced
 from standfast.llm.provider_errors import check_key, check_url, hidden, refusal
 from standfast.messages import LLMResponse, Message, cut, error_text
+from standfast.tools import Duration, seconds
 
 if TYPE_CHECKING:
     from standfast.llm import ToolDescription  # the package exports what is built on this module
@@ -176,14 +177,15 @@ def check_tool_mode(tool_mode: object) -> None:
 
 
 def options_of(
-    provider: str, variable: str, api_key: str | None, base_url: str | None, timeout: float, client: object
+    provider: str, variable: str, api_key: str | None, base_url: str | None, timeout: Duration, client: object
 ) -> dict[str, Any]:
     """Return the options of an SDK's client; key and address come from the environment if none are given."""
     address = check_url(f"Provider '{provider}'", base_url or os.environ.get(f"{provider.upper()}_BASE_URL"))
     key = check_key(f"Provider '{provider}'", api_key or os.environ.get(variable))
     if not key and client is None:
         raise DefinitionError(f"Provider '{provider}' has no key: set {variable}, or pass api_key=")
-    return {"api_key": key, "base_url": address, "timeout": timeout, "max_retries": 0}
+    patience = seconds(timeout, f"Provider '{provider}': timeout")
+    return {"api_key": key, "base_url": address, "timeout": patience, "max_retries": 0}
 
 
 def read_body(body: bytes) -> dict[str, Any]:

@@ -44,6 +44,7 @@ from standfast.temporal.workflows.agent_workflows import AgentRun
 from standfast.temporal.workflows.pipeline_workflows import PipelineRun
 from standfast.temporal.workflows.tolerant_runner import AgentWorkflowRunner
 from standfast.temporal.workflows.workflow_types import Unknown, workflow_type
+from standfast.tools import Duration
 
 _LOG = logging.getLogger("standfast")
 DRAIN = 30.0  # seconds that a worker that is asked to stop gives to what runs
@@ -67,7 +68,7 @@ class StandfastPlugin(SimplePlugin):
         webhooks: where people are told of what waits for them, each a `Webhook`; the same for all workers.
         stream: models are asked to stream, and what they say is told by the store while they say it, to whoever looks
             on: the page does. Histories have none of it.
-        store_patience: seconds for which an activity waits for a store that refuses before people see that it does.
+        store_patience: how long an activity waits for a store that refuses before people see that it does.
         checkpoint_key: a secret, as that of `run`: what is exported is signed with it, and no other checkpoint begins
             a run.
 
@@ -88,7 +89,7 @@ class StandfastPlugin(SimplePlugin):
         max_stored_messages: int = 200,
         webhooks: Iterable[Webhook] = (),
         stream: bool = False,
-        store_patience: float = 30.0,
+        store_patience: Duration = "30s",
         checkpoint_key: CheckpointKey | None = None,
     ) -> None:
         told, key = check_webhooks(webhooks), check_key(checkpoint_key)

@@ -1,5 +1,6 @@
 """Tools: declared once, called by a model, with typed outcomes of a call."""
 
+from standfast.durations import Duration
 from standfast.tools.approvals import Approval
 from standfast.tools.attempts import (
     AgentInvoker,
@@ -16,7 +17,7 @@ from standfast.tools.attempts import (
     Unknown,
     Verdict,
 )
-from standfast.tools.checks import Duration, check_access, check_choice, check_count, check_function, seconds
+from standfast.tools.checks import check_access, check_choice, check_count, check_function, seconds
 from standfast.tools.functions import tool
 from standfast.tools.signatures import json_schema, schema_type
 from standfast.tools.tool import TOOL_NAME, InThread, Tool

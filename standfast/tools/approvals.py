@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, Union, cast
 
+from standfast.durations import Duration
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import clean_text, distinct_people
-from standfast.tools.checks import Duration, check_choice, check_count, check_function, seconds
+from standfast.tools.checks import check_choice, check_count, check_function, seconds
 
 _LONGEST_NAME = 256
 _LEAST_REMINDER = 1.0  # seconds

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast, runtime_checkable
 
+from standfast.durations import Duration
 from standfast.errors import DefinitionError, StandfastError, TerminalError
-from standfast.tools.checks import Duration, seconds
+from standfast.tools.checks import seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

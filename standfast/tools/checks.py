@@ -1,37 +1,23 @@
 """Checks of what users declare: each refuses a wrong value with a `DefinitionError` that names the setting."""
 
 import inspect
-import re
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from types import MappingProxyType
 
+from standfast.durations import WAYS, Duration, to_seconds
 from standfast.errors import DefinitionError
-
-_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-
-_LONGEST = 100 * 365 * 86_400  # a century; what an engine's timers can hold
-
-Duration = str | float | int | timedelta
 
 
 def seconds(value: Duration, what: str) -> float:
-    """Read a duration: "30s", "15m", "2h", "7d", "1w", a number of seconds, or a timedelta.
+    """Return the seconds of a duration above zero.
 
     Raises:
-        DefinitionError: it is none of these, or not above zero.
+        DefinitionError: it is not one.
     """
-    result: float | None = None
-    if isinstance(value, timedelta):
-        result = value.total_seconds()
-    elif isinstance(value, str):
-        match = re.fullmatch(r"(\d{1,9})([smhdw])", value)
-        result = int(match[1]) * _UNITS[match[2]] if match else None
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        result = value if 0 < value <= _LONGEST else None
-    if result is None or not 0 < result <= _LONGEST:
-        raise DefinitionError(f'{what} must be like "30s", "15m", "2h", "7d", "1w" or seconds above 0, got {value!r}')
-    return float(result)
+    found = to_seconds(value)
+    if not found:
+        raise DefinitionError(f"{what} must be like {WAYS} above 0, got {value!r}")
+    return found
 
 
 def check_count(name: str, value: object, least: int) -> None:

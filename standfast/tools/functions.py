@@ -4,11 +4,11 @@ import sys
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
+from standfast.durations import Duration
 from standfast.errors import DefinitionError
 from standfast.messages import ToolCall
 from standfast.tools.approvals import Approval
 from standfast.tools.attempts import RetryPolicy
-from standfast.tools.checks import Duration
 from standfast.tools.signatures import read_signature, read_summary
 from standfast.tools.tool import Tool
 

@@ -16,6 +16,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError, WithJsonSchema
 from pydantic_core import to_json
 
+from standfast.durations import Duration
 from standfast.errors import (
     DefinitionError,
     InputError,
@@ -49,7 +50,7 @@ from standfast.tools.attempts import (
     ToolContext,
     Unknown,
 )
-from standfast.tools.checks import Duration, check_function, seconds
+from standfast.tools.checks import check_function, seconds
 from standfast.tools.signatures import Takes, json_schema, parameters_of, schema_type
 
 P = ParamSpec("P")

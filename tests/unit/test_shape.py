@@ -13,6 +13,7 @@ import standfast
 
 LIBRARY = Path(standfast.__file__).parent
 ORDER = [
+    ["durations"],
     ["errors"],
     ["messages"],
     ["checkpoints"],
@@ -29,7 +30,17 @@ ORDER = [
     ["testing", "web"],
     ["cli"],
 ]
-NO_IO = {"errors", "messages", "checkpoints", "tools", "agents", "pipelines", "agent_loop", "pipeline_loop"}
+NO_IO = {
+    "durations",
+    "errors",
+    "messages",
+    "checkpoints",
+    "tools",
+    "agents",
+    "pipelines",
+    "agent_loop",
+    "pipeline_loop",
+}
 FORBIDDEN_WITHOUT_IO = {
     "asyncio", "io", "logging", "os", "pathlib", "random", "secrets", "socket", "sqlite3",
     "subprocess", "tempfile", "threading", "time", "uuid",

@@ -7,12 +7,13 @@ import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from datetime import datetime
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from standfast.errors import DefinitionError, InputError
 from standfast.extras import install
+from standfast.tools import Duration, seconds
 
 _SALT = "standfast.link"
 SHORTEST_SECRET = 20  # characters
@@ -36,7 +37,7 @@ class ApprovalLinks:
     page: str
     secret: str = field(repr=False)
     by: str
-    valid: timedelta = timedelta(days=7)
+    valid: Duration = "7d"
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.page)
@@ -46,11 +47,12 @@ class ApprovalLinks:
             raise DefinitionError(f"approval_links.secret must have at least {SHORTEST_SECRET} characters")
         if not self.by or not self.by.isprintable():
             raise DefinitionError(f"approval_links.by must be a name, got {self.by!r:.80}")
+        object.__setattr__(self, "valid", seconds(self.valid, "approval_links.valid"))
         _serializer(self.secret)
 
     def to(self, workflow_id: str, item: Mapping[str, Any]) -> str:
         """Return the link to a gate that waits; `item` is as in `pending`."""
-        until = time.time() + self.valid.total_seconds()
+        until = time.time() + cast(float, self.valid)  # seconds since it was declared
         if "deadline" in item:
             until = min(until, datetime.fromisoformat(item["deadline"]).timestamp())
         link = Link(workflow_id, item["name"], item["since"], item["digest"], self.by, int(until))

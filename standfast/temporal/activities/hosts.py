@@ -33,7 +33,7 @@ from standfast.temporal.activities.writes import retry_write
 from standfast.temporal.wire import names
 from standfast.temporal.wire.snapshots import Surroundings
 from standfast.temporal.wire.turn_records import TurnRecord, read_record, step_place
-from standfast.tools import Tool, check_count
+from standfast.tools import Duration, Tool, check_count, seconds
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class AgentHost:
         llm: LLM | None,
         handlers: Mapping[str, Callable[..., Any]],
         max_stored_messages: int,
-        store_patience: float,
+        store_patience: Duration,
         checkpoint_key: bytes | None = None,
     ) -> None:
         self.checkpoint_key = checkpoint_key
@@ -87,7 +87,7 @@ class AgentHost:
         self._check_models(llm)
         check_count("max_stored_messages", max_stored_messages, 1)
         self.max_stored_messages = max_stored_messages
-        self.store_patience = store_patience  # seconds that an activity waits for the store, unseen
+        self.store_patience = seconds(store_patience, "store_patience")  # an activity waits for the store, unseen
         self._adapters: dict[tuple[str, str | None], LLMAdapter] = {}
         self.cache = TranscriptCache()
         self.thread: HandlerThread  # while a worker serves

@@ -1,6 +1,5 @@
 """Signed links: an approver decides from a message, without signing in, on what was shown and nothing else."""
 
-from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -98,7 +97,7 @@ async def test_a_link_that_is_forged_old_or_of_nobody_here_is_refused(temporal: 
         assert (await client.get(good)).status_code == 200
         assert await refused(good[:-2] + ("A" if good[-2] != "A" else "B") + good[-1]) == (403, 403)
         assert await refused(links(secret="of somebody else entirely").to(run.id, item)) == (403, 403)
-        assert await refused(links(valid=timedelta(seconds=-1)).to(run.id, item)) == (403, 403)
+        assert await refused(links(valid=0.001).to(run.id, item)) == (403, 403)
         assert await refused(links().to(run.id, item | {"deadline": "2020-01-01T00:00:00+00:00"})) == (403, 403)
         assert await refused(links(by="vera").to(run.id, item)) == (403, 403)  # she may only look
         assert await refused(links(by="mallory").to(run.id, item)) == (403, 403)
