@@ -1,13 +1,13 @@
 """The actions that a driver may be asked to carry out; `next_action` says which."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Generic, Literal
 
+from standfast.agent_loop.tool_facts import CallT
 from standfast.checkpoints import EndStatus, Question
-from standfast.messages import ToolCall
 from standfast.tools import Outcome
 
-Settled = tuple[ToolCall, Outcome]
+Settled = tuple[CallT, Outcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,10 @@ class CallModel:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenGates:
+class OpenGates(Generic[CallT]):
     """Find out which of these calls people must approve, before any call of the turn runs (see `open_gates`)."""
 
-    calls: tuple[ToolCall, ...]
+    calls: tuple[CallT, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,15 @@ class AskApproval:
 
 
 @dataclass(frozen=True, slots=True)
-class CallTools:
+class CallTools(Generic[CallT]):
     """Run the batches one after the other, the calls of a batch together; `settled` ones are not run.
 
     Args:
         recovering: an earlier run may have started the calls; ask `verify` before a call with effects.
     """
 
-    batches: tuple[tuple[ToolCall, ...], ...]
-    settled: tuple[Settled, ...] = ()
+    batches: tuple[tuple[CallT, ...], ...]
+    settled: tuple[Settled[CallT], ...] = ()
     recovering: bool = False
 
 
@@ -79,4 +79,4 @@ class Finish:
         return "on_complete" if self.status == "complete" else "on_stuck"
 
 
-Action = CallModel | OpenGates | AskApproval | CallTools | AskHuman | Finish
+Action = CallModel | OpenGates[CallT] | AskApproval | CallTools[CallT] | AskHuman | Finish

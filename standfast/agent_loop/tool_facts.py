@@ -1,9 +1,11 @@
-"""The facts about tools that the loop needs: which calls run together, and what a lost call means."""
+"""The facts about tools and calls that the loop needs: which calls run together, and what a lost call means."""
 
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from standfast.messages import ToolCall
+from typing_extensions import TypeVar
+
+from standfast.messages import StopReason, ToolCall, Usage
 from standfast.tools import Cancelled, Failed, Outcome, Unknown
 
 
@@ -18,6 +20,35 @@ class ToolFacts(Protocol):
     def verify(self) -> object | None: ...
     @property
     def approval(self) -> object | None: ...
+
+
+class LoopCall(Protocol):
+    """What the loop needs to know of a tool call; a driver may have more, or leave the arguments in the store."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+
+
+CallT = TypeVar("CallT", bound=LoopCall, default=ToolCall)
+CallT_co = TypeVar("CallT_co", bound=LoopCall, default=ToolCall, covariant=True)
+
+
+class Answer(Protocol[CallT_co]):
+    """What the loop needs to know of a model's answer."""
+
+    @property
+    def content(self) -> str: ...
+    @property
+    def tool_calls(self) -> tuple[CallT_co, ...] | None: ...
+    @property
+    def usage(self) -> Usage | None: ...
+    @property
+    def stop_reason(self) -> StopReason | None: ...
+
+
+ToolT_co = TypeVar("ToolT_co", bound=ToolFacts, default=ToolFacts, covariant=True)
 
 
 def cut_off(tool: ToolFacts, name: str, after: float) -> Outcome:
@@ -38,9 +69,9 @@ def may_run_again(tool: ToolFacts | None) -> bool:
     return tool is not None and (tool.safe_to_retry or tool.verify is not None)
 
 
-def batches(calls: Iterable[ToolCall], tools: Mapping[str, ToolFacts]) -> tuple[tuple[ToolCall, ...], ...]:
+def batches(calls: Iterable[CallT], tools: Mapping[str, ToolFacts]) -> tuple[tuple[CallT, ...], ...]:
     """Put adjacent parallel calls into one batch; every other call is a batch of its own."""
-    batches: list[list[ToolCall]] = []
+    batches: list[list[CallT]] = []
     open_batch = False
     for call in calls:
         parallel = call.name in tools and tools[call.name].parallel

@@ -9,6 +9,7 @@ from typing import Any, assert_never
 from pydantic import ValidationError
 from pydantic_core import to_json
 
+from standfast.agent_loop.tool_facts import LoopCall
 from standfast.errors import InputError, ToolDurabilityError
 from standfast.messages import LLMResponse, Message, ToolCall, Usage, clean_text, cut, error_text, explain, json_problem
 from standfast.tools import TOOL_NAME, Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
@@ -194,7 +195,7 @@ def _tool_name(name: str, tools: AbstractSet[str]) -> str:
     return readable
 
 
-def result_message(call: ToolCall, outcome: Outcome, limit: int, usage: Usage | None = None) -> Message | None:
+def result_message(call: LoopCall, outcome: Outcome, limit: int, usage: Usage | None = None) -> Message | None:
     """Return what the model reads about an outcome, with at most about `limit` bytes of an error.
 
     None for a question: its answer will be the result.
@@ -219,7 +220,7 @@ def result_message(call: ToolCall, outcome: Outcome, limit: int, usage: Usage | 
             assert_never(outcome)
 
 
-def _result(call: ToolCall, content: str, status: Any, usage: Usage | None = None) -> Message:
+def _result(call: LoopCall, content: str, status: Any, usage: Usage | None = None) -> Message:
     return Message(
         role="tool",
         content=content,
@@ -231,7 +232,7 @@ def _result(call: ToolCall, content: str, status: Any, usage: Usage | None = Non
     )
 
 
-def _lost(call: ToolCall, reason: str) -> str:
+def _lost(call: LoopCall, reason: str) -> str:
     return json.dumps(ToolDurabilityError(call.name, call.id, reason=reason).payload(), ensure_ascii=False)
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from standfast.agent_loop.actions import Finish
-from standfast.messages import Message
+from standfast.agent_loop.tool_facts import Answer, LoopCall
 
 
-def end_of(answer: Message) -> Finish | None:
+def end_of(answer: Answer[LoopCall]) -> Finish | None:
     """Return how an incomplete answer ends a run; if it has calls, the model is told instead, and the run continues."""
     if answer.stop_reason is None or answer.tool_calls:
         return None
@@ -18,7 +18,7 @@ def correction(problem: str) -> str:
     return f"Your answer could not be used: {problem}. Answer again, with JSON alone that matches the schema."
 
 
-def unfit_calls(answer: Message, limit: int) -> Mapping[str, str]:
+def unfit_calls(answer: Answer[LoopCall], limit: int) -> Mapping[str, str]:
     """Return by id why calls of an answer do not run: there are too many, or the last one was cut off.
 
     Half of a call's arguments may be valid ones: `{"path": "/"}` is what `{"path": "/old"` begins with.
@@ -34,6 +34,6 @@ def unfit_calls(answer: Message, limit: int) -> Mapping[str, str]:
     return unfit
 
 
-def cut_call(answer: Message) -> str | None:
+def cut_call(answer: Answer[LoopCall]) -> str | None:
     """Return the id of the call in the middle of which an answer was cut off. That call never runs."""
     return answer.tool_calls[-1].id if answer.tool_calls and answer.stop_reason is not None else None

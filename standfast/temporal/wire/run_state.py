@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from standfast.agent_loop import LoopState, Settled
+from standfast.agent_loop import Settled
 from standfast.messages import Usage
 from standfast.stores.protocol import session_id_of
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput, Said
 from standfast.temporal.wire.outcomes import write_outcome
-from standfast.temporal.wire.states import Call, write_call, write_state
-from standfast.tools import Outcome, Unknown
+from standfast.temporal.wire.states import Call, RunLoop, write_call, write_state
+from standfast.tools import Unknown
 
 if TYPE_CHECKING:
     from temporalio.workflow import Info
@@ -127,10 +127,10 @@ class Progress:
         self.say = [self.say[index] for index in reply.get("untold", ())]
         return calls
 
-    def note_sources(self, settled: list[Settled], state: LoopState) -> None:
+    def note_sources(self, settled: list[Settled[Call]], state: RunLoop) -> None:
         """Note what a commit cannot read from the ledger: what the loop makes of a question."""
         recorded = {call.id: outcome for call, outcome in state.recorded(settled)}
-        for call, outcome in cast("list[tuple[Call, Outcome]]", settled):
+        for call, outcome in settled:
             if call.id not in recorded:
                 self.turn.sources.pop(call.position, None)
                 if isinstance(outcome, Unknown):
@@ -170,7 +170,7 @@ class Progress:
         }
         return reference | {name: value for name, value in optional.items() if value is not None}
 
-    def carried(self, state: LoopState) -> dict[str, Any]:
+    def carried(self, state: RunLoop) -> dict[str, Any]:
         """Return it as JSON, without what is absent."""
         turn = self.turn
         data = {

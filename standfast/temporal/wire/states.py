@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any
 
 from standfast.agent_loop import Finish, LoopState
 from standfast.agents import Loop
 from standfast.checkpoints import Question
 from standfast.messages import StopReason, Usage
-from standfast.temporal.wire.snapshots import Facts
+from standfast.temporal.wire.snapshots import Facts, ToolFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,10 @@ class Call:
     name: str
     position: int
     shown: str = ""
+
+
+RunLoop = LoopState[Call, ToolFacts]
+"""The loop's state as a workflow has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +39,14 @@ _PLAIN = (
     "iterations", "response", "finished", "recovering", "progressed", "idle_turns", "warning", "warned", "nudge",
     "nudges", "short_calls", "fallback", "corrections", "cut",
 )  # fmt: skip
-_FRESH = LoopState(loop=Loop(), tools={})
+_FRESH: RunLoop = LoopState(loop=Loop(), tools={})
 
 
-def write_state(state: LoopState) -> dict[str, Any]:
+def write_state(state: RunLoop) -> dict[str, Any]:
     """Return a state as JSON: without the facts, and without what is as in a new one."""
     data = {name: value for name in _PLAIN if (value := getattr(state, name)) != getattr(_FRESH, name)}
     if state.open_calls:
-        data["open_calls"] = [write_call(call) for call in cast(tuple[Call, ...], state.open_calls)]
+        data["open_calls"] = [write_call(call) for call in state.open_calls]
     if state.refused:
         data["refused"] = dict(state.refused)
     for name in ("questions", "verdicts"):
@@ -58,7 +62,7 @@ def write_state(state: LoopState) -> dict[str, Any]:
     return data
 
 
-def read_state(data: Mapping[str, Any], facts: Facts) -> LoopState:
+def read_state(data: Mapping[str, Any], facts: Facts) -> RunLoop:
     """Read what `write_state` wrote."""
     plain = {name: data[name] for name in _PLAIN if name in data}
     return LoopState(
@@ -66,7 +70,7 @@ def read_state(data: Mapping[str, Any], facts: Facts) -> LoopState:
         tools=facts.tools,
         on_terminal_tool_error=facts.on_terminal_tool_error,
         fallbacks=facts.fallbacks,
-        open_calls=cast(Any, tuple(Call(*call) for call in data.get("open_calls", ()))),
+        open_calls=tuple(Call(*call) for call in data.get("open_calls", ())),
         refused=data.get("refused", {}),
         questions=tuple(Question(**question) for question in data.get("questions", ())),
         verdicts=tuple(Question(**question) for question in data.get("verdicts", ())),

@@ -5,7 +5,7 @@ nothing of the user's runs in it.
 """
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, FailureError
@@ -147,7 +147,7 @@ class AgentRun(RunHandlers):
                 await self._senders_told()
                 return ended
 
-    async def _carry_out(self, action: Action) -> dict[str, Any] | None:
+    async def _carry_out(self, action: Action[Call]) -> dict[str, Any] | None:
         match action:
             case CallModel():
                 self._continue_as_new_if_due()
@@ -273,14 +273,14 @@ class AgentRun(RunHandlers):
         since = {"since": workflow.now().isoformat()}
         questions = [Question(**{**item, "gate": {**item["gate"], **since}}) for item in gates]
         state = replace(self._run.loop, tools=tools_of(self._run.facts.tools, progress.turn.declared))
-        self._run.loop = state.replied(cast(Any, answer)).gated(questions, refused)
+        self._run.loop = state.replied(answer).gated(questions, refused)
         if progress.say and not calls:
             self._run.loop = self._run.loop.told()
         self._board.tell()
 
     # --- tools ---
 
-    async def _call_tools(self, action: CallTools) -> None:
+    async def _call_tools(self, action: CallTools[Call]) -> None:
         state, turn = self._run.loop, self._run.progress.turn
         settled = await self._calls.run_all(action, state)
         self._run.progress.note_sources(settled, state)
@@ -393,7 +393,7 @@ class AgentRun(RunHandlers):
             "max_iterations": state.loop.max_iterations,
             "usage": None if state.usage is None else state.usage.model_dump(),
             "running": [{"tool_call_id": call.id, "tool": call.name, "arguments": call.shown}
-                        for call in cast("tuple[Call, ...]", () if state.gates else state.open_calls)],
+                        for call in (() if state.gates else state.open_calls)],
             "resolved": self._run.progress.resolved,
             "run_key": self._run.progress.run,
         } | seen  # fmt: skip

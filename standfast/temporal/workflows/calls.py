@@ -8,12 +8,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 from temporalio import exceptions, workflow
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, RetryState
 
-from standfast.agent_loop import CallTools, LoopState, Settled, cancelled, not_found
+from standfast.agent_loop import CallTools, Settled, cancelled, not_found
 from standfast.errors import TerminalError
 from standfast.messages import cut
 from standfast.runtime.child_sessions import session_of_call
@@ -22,7 +22,7 @@ from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.outcomes import is_reported, put_in, read_outcome, write_outcome
 from standfast.temporal.wire.run_state import Turn
 from standfast.temporal.wire.snapshots import ToolFacts
-from standfast.temporal.wire.states import Call, read_usage
+from standfast.temporal.wire.states import Call, RunLoop, read_usage
 from standfast.temporal.workflows.activity_options import settle_options, summary, tool_options
 from standfast.temporal.workflows.child_agents import run_agent
 from standfast.temporal.workflows.missing_workers import SkippedError, is_missing, is_store_away
@@ -44,13 +44,13 @@ class Calls:
         self.terminal: TerminalError | None = None  # the last that a tool raised
         self._run, self._running, self._workers, self._pauses = run, parts.running, parts.workers, parts.pauses
 
-    async def run_all(self, action: CallTools, state: LoopState) -> list[Settled]:
+    async def run_all(self, action: CallTools[Call], state: RunLoop) -> list[Settled[Call]]:
         """Carry the action out, and return what became of every open call, in call order."""
         turn = self._run.progress.turn
         outcomes: dict[str, Outcome] = {}
         lost: list[tuple[Call, ...]] = []
-        for settled, outcome in cast("tuple[tuple[Call, Outcome], ...]", action.settled):
-            tool = cast("ToolFacts | None", state.tools.get(settled.name))
+        for settled, outcome in action.settled:
+            tool = state.tools.get(settled.name)
             if action.recovering and isinstance(outcome, Unknown) and tool is not None and not tool.agent:
                 lost.append((settled,))  # unknown to the transcript, but not to the ledger of the run that left it
             else:
@@ -67,25 +67,25 @@ class Calls:
                 if state.stops_at(outcome):
                     why_not = f"call {call.id} of tool {call.name} failed for good"
 
-        for batch in (*lost, *cast("tuple[tuple[Call, ...], ...]", action.batches)):
+        for batch in (*lost, *action.batches):
             await asyncio.gather(*(run(call) for call in batch))
         reason = f"Not run: {why_not or 'the run was cancelled before this call started'}"
-        for call in cast("tuple[Call, ...]", state.open_calls):
+        for call in state.open_calls:
             if call.id not in outcomes:
-                tool = cast("ToolFacts | None", state.tools.get(call.name))
+                tool = state.tools.get(call.name)
                 unknown = action.recovering and (
                     tool is None or not tool.safe_to_retry
                 )  # an earlier run may have run it
                 outcomes[call.id] = self._inline(call, turn, Unknown() if unknown else Cancelled(reason))
         return [(call, outcomes[call.id]) for call in state.open_calls]
 
-    async def run_again(self, call: Call, state: LoopState, recorded: Callable[[], None]) -> Outcome:
+    async def run_again(self, call: Call, state: RunLoop, recorded: Callable[[], None]) -> Outcome:
         """Run a call of which a person says that it has not happened; return what it came to.
 
         Args:
             recorded: is called when the ledger knows what the person says, which may be long before the call has ended.
         """
-        tool = cast("ToolFacts | None", state.tools.get(call.name))
+        tool = state.tools.get(call.name)
         if tool is not None and (not tool.agent or workflow.patched(names.AGENTS_SETTLED)):
             known = await self._settle(call, self._run.progress.turn, tool, said={"not_happened": True})
             recorded()
@@ -93,9 +93,9 @@ class Calls:
                 return known
         return await self.run(call, state)
 
-    async def run(self, call: Call, state: LoopState, *, recovering: bool = False) -> Outcome:
+    async def run(self, call: Call, state: RunLoop, *, recovering: bool = False) -> Outcome:
         """Return what a call came to, and note in the turn where its result is."""
-        turn, tool = self._run.progress.turn, cast("ToolFacts | None", state.tools.get(call.name))
+        turn, tool = self._run.progress.turn, state.tools.get(call.name)
         if tool is None:
             return self._inline(call, turn, not_found(call.name, state.tools))
         if tool.agent:
@@ -115,7 +115,7 @@ class Calls:
         turn.sources[call.position] = write_outcome(outcome)
         return outcome
 
-    def _child_input(self, call: Call, state: LoopState) -> AgentInput:
+    def _child_input(self, call: Call, state: RunLoop) -> AgentInput:
         budget, usage = state.loop.budget, state.usage
         used = 0 if usage is None else usage.total_tokens
         asked = {"run": self._run.progress.run, "turn": self._run.progress.turn.number, "position": call.position}

@@ -214,7 +214,7 @@ class PipelineRun(RunHandlers):
         turn.calls[call.id] = call
         progress = Progress(run=self._run, turn=turn)
         calls = Calls(RunState(progress=progress), self._parts)
-        state = LoopState(loop=Loop(), tools=cast(Any, tools))
+        state = LoopState[Call, ToolFacts](loop=Loop(), tools=tools)
         outcome: Outcome = await calls.run(call, state)
         if self._running.cancelled:
             return CANCELLED

@@ -5,11 +5,11 @@ from typing import Any
 
 from temporalio import workflow
 
-from standfast.agent_loop import LoopState
 from standfast.agents import Loop
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import Facts
+from standfast.temporal.wire.states import RunLoop
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class RunState:
     given: AgentInput = field(default_factory=AgentInput)
     progress: Progress = field(default_factory=Progress)
     facts: Facts = field(default_factory=lambda: Facts(loop=Loop(), tools={}))
-    loop_state: LoopState | None = None
+    loop_state: RunLoop | None = None
     has_asked: bool = False
 
     @property
@@ -34,13 +34,13 @@ class RunState:
         return self.loop_state is not None
 
     @property
-    def loop(self) -> LoopState:
+    def loop(self) -> RunLoop:
         """The state of the loop, of a run that is open."""
         assert self.loop_state is not None
         return self.loop_state
 
     @loop.setter
-    def loop(self, state: LoopState) -> None:
+    def loop(self, state: RunLoop) -> None:
         self.loop_state = state
 
     def questions(self) -> list[dict[str, Any]]:

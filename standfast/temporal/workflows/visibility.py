@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
 
-from standfast.agent_loop import LoopState
 from standfast.messages import Usage, cut, visible, visible_json
 from standfast.temporal.wire import names
+from standfast.temporal.wire.states import RunLoop
 
 if TYPE_CHECKING:
     from standfast.pipeline_loop import Done
@@ -83,9 +83,7 @@ def show_ended(status: str) -> None:
     workflow.upsert_search_attributes([STATUS.value_set(status)])
 
 
-def details(
-    *, status: str, session: str, state: LoopState | None, waiting: "Sequence[Waiting]", refused: Refused
-) -> str:
+def details(*, status: str, session: str, state: RunLoop | None, waiting: "Sequence[Waiting]", refused: Refused) -> str:
     """Return the Markdown that stands on a run's page."""
     first = " · ".join([f"**{status}**", *_turns(state), f"session {_code(session)}"])
     return "\n".join([first, *_waits(waiting), *_last(refused)])
@@ -101,7 +99,7 @@ def pipeline_details(
     return "\n".join([f"**{status}**", "", *rows[-_ROWS:], *_waits(waiting), *_last(refused)])
 
 
-def _turns(state: LoopState | None) -> list[str]:
+def _turns(state: RunLoop | None) -> list[str]:
     if state is None:
         return []
     turns, usage = f"turn {state.iterations} of at most {state.loop.max_iterations}", state.usage
