@@ -12,20 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypedDict, Un
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from standfast.agents.contexts import AgentContext
 from standfast.agents.limits import Loop
 from standfast.checkpoints import T_co
 from standfast.errors import DefinitionError
 from standfast.messages import cut, explain, read_json, unfenced
-from standfast.tools import (
-    Happened,
-    Tool,
-    ToolContext,
-    check_access,
-    check_choice,
-    json_schema,
-    schema_type,
-    tool,
-)
+from standfast.tools import Happened, Tool, ToolContext, check_access, check_choice, json_schema, schema_type, tool
 from standfast.tools.attempts import AgentFinder
 
 NAME = re.compile(r"[a-z][a-z0-9-]*")
@@ -49,27 +41,6 @@ def check_former_names(name: str, formerly: object, what: str) -> tuple[str, ...
     if len({name, *names}) <= len(names):
         raise DefinitionError(f"{what}: formerly: a name is there twice: {', '.join([name, *names])}")
     return names
-
-
-@dataclass(frozen=True, slots=True)
-class AgentIdentity:
-    """Which run of which agent a hook belongs to."""
-
-    id: str
-    name: str
-
-
-@dataclass(slots=True)
-class AgentContext:
-    """What hooks and callable instructions get. `state` is the run's own copy and may be changed."""
-
-    agent: AgentIdentity
-    state: Any
-    user_id: str | None = None
-    tenant_id: str | None = None
-
-    def authenticated(self) -> bool:
-        return self.user_id is not None
 
 
 Hook = Callable[[AgentContext], object]

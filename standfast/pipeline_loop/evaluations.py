@@ -9,7 +9,8 @@ from pydantic_core import to_json
 from standfast.checkpoints import StepResult
 from standfast.errors import InputError
 from standfast.messages import error_text, read_json, unfenced
-from standfast.pipeline_loop.plans import Done, Evaluate, PipelineState, chosen_step
+from standfast.pipeline_loop.plans import Done, Evaluate
+from standfast.pipeline_loop.states import PipelineState, chosen_step
 from standfast.pipelines import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step, StepContext
 from standfast.pipelines.paths import find, nested_pipeline
 

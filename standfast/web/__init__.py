@@ -22,7 +22,8 @@ from standfast.errors import StandfastError
 from standfast.pipelines import Pipeline
 from standfast.stores.protocol import AgentStore
 from standfast.temporal.wire.names import TASK_QUEUE
-from standfast.web.access import HEADERS, Access, Person, check_listening, hosts_of
+from standfast.web.access import Access, Person
+from standfast.web.listening import HEADERS, check_listening, hosts_of
 from standfast.web.pages import Pages, status_of
 from standfast.web.start_forms import starts_of
 from standfast.web.visitors import Recognised, TooManyAttempts, Visitors, refusal, who

@@ -8,14 +8,12 @@ import base64
 import contextlib
 import hashlib
 import hmac
-import os
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from itsdangerous import BadSignature, TimestampSigner
 from starlette.exceptions import HTTPException
@@ -26,6 +24,7 @@ from standfast.errors import DefinitionError, InputError
 from standfast.messages import person as identity
 from standfast.temporal.activities.approval_links import SHORTEST_SECRET, Link, read_link
 from standfast.tools import check_choice
+from standfast.web.connection_owners import LOCAL, is_ours
 
 Role = Literal["viewer", "approver", "operator"]
 ROLES: tuple[Role, ...] = ("viewer", "approver", "operator")  # each may do what those before it may
@@ -34,7 +33,6 @@ SESSION = 12 * 3_600  # seconds that somebody stays signed in
 _MOST_FIELDS = 500  # of a form
 _UNIX = "unix:"
 _NOT_YOURS = "This form does not belong to your session. Open the page again and send it from there."
-_LOCAL = ("127.0.0.1", "::1", "localhost", "testclient")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +135,7 @@ class Access:
         if (names := self._by_proxy(request)) is not None:  # a second header would come from whom the proxy has let in
             return self._named(names[0]) if len(names) == 1 else None, ""
         if self.local is not None:
-            return self.local if _host(request) in _LOCAL and is_ours(request) else None, ""
+            return self.local if _host(request) in LOCAL and is_ours(request) else None, ""
         session, person = self.read(request.cookies.get(COOKIE, ""))
         return person, session
 
@@ -267,80 +265,3 @@ def _is_address(text: str) -> bool:
     with contextlib.suppress(ValueError):
         return bool(ip_address(text))
     return False
-
-
-_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
-_TCP = ("/proc/net/tcp", "/proc/net/tcp6")
-_CONNECTED = "01"
-
-
-def is_ours(request: Request) -> bool:
-    """Whether a request from this machine comes from the user who runs the page, and not through a proxy.
-
-    On Linux the kernel says whose a connection is. Elsewhere anybody at this machine counts as that user.
-    """
-    known = request.scope.setdefault("state", {})  # for this request: the kernel is asked only once
-    if "is_ours" not in known:
-        known["is_ours"] = _is_ours(request)
-    return bool(known["is_ours"])
-
-
-def _is_ours(request: Request) -> bool:
-    if any(name in request.headers for name in _FORWARDED):
-        return False
-    client, server = request.scope.get("client"), request.scope.get("server")
-    return _user_of(client, server) in (os.getuid(), 0) if Path(_TCP[0]).exists() else True
-
-
-def _user_of(client: Any, server: Any) -> int | None:
-    """Return the user who owns this end of a connection, by the kernel's tables; None if nobody does."""
-    ends = [(ip_address(host), port) for host, port in (client, server)]
-    for table in _TCP:
-        with contextlib.suppress(OSError):
-            for line in Path(table).read_text().splitlines()[1:]:
-                words = line.split()  # number, local address, remote address, state, ..., user
-                if words[3] == _CONNECTED and [_address(words[1]), _address(words[2])] == ends:
-                    return int(words[7])
-    return None
-
-
-def _address(shown: str) -> tuple[Any, int]:
-    """Read an address as the kernel shows it: words of four bytes in hexadecimal, each of them backwards."""
-    host, _, port = shown.partition(":")
-    words = [bytes.fromhex(host[at : at + 8])[::-1] for at in range(0, len(host), 8)]
-    found = ip_address(b"".join(words))
-    return getattr(found, "ipv4_mapped", None) or found, int(port, 16)
-
-
-def check_listening(host: str, access: Access, names: Iterable[str]) -> None:
-    """Refuse to listen where strangers could decide without signing in, or could read the traffic.
-
-    Raises:
-        DefinitionError: others could reach it without signing in, or without https.
-    """
-    if (host not in _LOCAL or [*names]) and not access.people:
-        raise DefinitionError(
-            f"The page would listen at {', '.join([host, *names])}, where anybody who reaches it could decide. Say "
-            "who may (--people FILE), or listen at 127.0.0.1 only"
-        )
-    if host not in _LOCAL and not access.https:
-        raise DefinitionError(
-            f"The page speaks plain HTTP and would listen at {host}: everybody on the network could read its tokens "
-            "and cookies. Put a proxy that ends TLS in front of it and say so (--https), or listen at 127.0.0.1"
-        )
-
-
-def hosts_of(host: str, names: Iterable[str]) -> list[str]:
-    """Return the host names of the page; a request for another name may come from a stranger's site."""
-    return ["127.0.0.1", "localhost", "[::1]", *names] if host in _LOCAL else [*names] or ["*"]
-
-
-HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",  # with none at all a form of ours says that it comes from nowhere
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}

@@ -59,7 +59,7 @@ async def browser(temporal: Temporal, access: Access = LOCAL, **options: Any) ->
     transport = httpx.ASGITransport(app=app, client=(HOST, 4711))
     headers = {"Accept": "text/html"}  # as a browser asks for pages
     ours = patch(
-        "standfast.web.access._user_of", return_value=os.getuid()
+        "standfast.web.connection_owners._user_of", return_value=os.getuid()
     )  # there is no connection that could be looked at
     with ours:
         async with httpx.AsyncClient(transport=transport, base_url=f"http://{HOST}", headers=headers) as client:

@@ -1,0 +1,41 @@
+"""Says where the page may listen, under which names it answers, and which headers it sends."""
+
+from collections.abc import Iterable
+
+from standfast.errors import DefinitionError
+from standfast.web.access import Access
+from standfast.web.connection_owners import LOCAL
+
+
+def check_listening(host: str, access: Access, names: Iterable[str]) -> None:
+    """Refuse to listen where strangers could decide without signing in, or could read the traffic.
+
+    Raises:
+        DefinitionError: others could reach it without signing in, or without https.
+    """
+    if (host not in LOCAL or [*names]) and not access.people:
+        raise DefinitionError(
+            f"The page would listen at {', '.join([host, *names])}, where anybody who reaches it could decide. Say "
+            "who may (--people FILE), or listen at 127.0.0.1 only"
+        )
+    if host not in LOCAL and not access.https:
+        raise DefinitionError(
+            f"The page speaks plain HTTP and would listen at {host}: everybody on the network could read its tokens "
+            "and cookies. Put a proxy that ends TLS in front of it and say so (--https), or listen at 127.0.0.1"
+        )
+
+
+def hosts_of(host: str, names: Iterable[str]) -> list[str]:
+    """Return the host names of the page; a request for another name may come from a stranger's site."""
+    return ["127.0.0.1", "localhost", "[::1]", *names] if host in LOCAL else [*names] or ["*"]
+
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",  # with none at all a form of ours says that it comes from nowhere
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
