@@ -6,23 +6,20 @@ thread's four hand-overs take as much again of two processors, and more where Py
 """
 
 import asyncio
-import contextlib
 import os
 import sqlite3
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
-from queue import SimpleQueue
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from standfast.errors import StoreError
 from standfast.stores.sqlite_files import SameFile, is_busy, open_again, open_file, translated, wait_for_locks
+from standfast.stores.sqlite_jobs import Job, Queue, deliver, tell, work_off
 
 T = TypeVar("T")
-Work = Callable[[sqlite3.Connection], Any]
-Put = Callable[["list[_Job]"], None]
+Put = Callable[["list[Job]"], None]
 
 A_FEW = 16  # jobs of one turn of the loop; with more, the thread's hand-overs are cheap
 QUICK = 0.005  # seconds; a disk that takes longer must not hold the loop up
@@ -38,7 +35,7 @@ class SQLiteThread:
         self._path = path
         self._migrations = migrations
         self._busy_timeout = busy_timeout
-        self._queue = _Queue()
+        self._queue = Queue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._file = SameFile(path)
@@ -47,14 +44,14 @@ class SQLiteThread:
     async def do(self, work: Callable[[sqlite3.Connection], T], *, writes: bool = True) -> T:
         """Run work in a transaction and return what it returns, once that is committed. Work is done in order."""
         loop = asyncio.get_running_loop()
-        job = _Job(work, writes, loop, loop.create_future())
+        job = Job(work, writes, loop, loop.create_future())
         with self._lock:
             is_taken = self._here.takes(job, self._queue, self._put)
         if not is_taken:
             self._put([job])
         return cast(T, await job.future)
 
-    def _put(self, jobs: "list[_Job]") -> None:
+    def _put(self, jobs: "list[Job]") -> None:
         if not jobs:
             return
         with self._lock:  # so that nothing is queued after the end of a queue that closes
@@ -72,14 +69,14 @@ class SQLiteThread:
         with self._lock:
             thread, self._thread = self._thread, None
             self._queue.jobs.put(None)
-            self._queue = _Queue()
+            self._queue = Queue()
         if thread is not None:
             await asyncio.to_thread(thread.join)
         self._file.forget()
 
     def _start(self) -> None:
         # Each thread has a queue of its own, so that one that closes does not take the next one's end.
-        self._queue = _Queue()
+        self._queue = Queue()
         thread = threading.Thread(
             target=_serve,
             args=(self._path, self._migrations, self._busy_timeout, self._queue, self._file),
@@ -102,13 +99,13 @@ class _LoopWork:
     def __init__(self, path: str, file: SameFile) -> None:
         self._path = path
         self._file = file
-        self._jobs: list[_Job] = []
+        self._jobs: list[Job] = []
         self._db: sqlite3.Connection | None = None
         self._owner: tuple[int, int] | None = None  # a connection belongs to its process and thread
         self._typical = 0.0  # typical seconds of work here
         self._slow_until = 0.0
 
-    def takes(self, job: "_Job", queue: "_Queue", put: "Put") -> bool:
+    def takes(self, job: "Job", queue: "Queue", put: "Put") -> bool:
         """Whether a job will be done here.
 
         Args:
@@ -124,7 +121,7 @@ class _LoopWork:
         job.loop.call_soon(self._work_off, queue, put)
         return True
 
-    def _is_free(self, queue: "_Queue") -> bool:
+    def _is_free(self, queue: "Queue") -> bool:
         if self._jobs and not self._jobs[0].loop.is_closed():
             return False  # another loop's turn
         if queue.done != queue.asked or not queue.is_open or queue.is_slow or self._path == ":memory:":
@@ -134,19 +131,19 @@ class _LoopWork:
             self._owner = here
         return self._owner == here and time.monotonic() >= self._slow_until
 
-    def _work_off(self, queue: "_Queue", put: "Put") -> None:
+    def _work_off(self, queue: "Queue", put: "Put") -> None:
         jobs, self._jobs = self._jobs, []
         if len(jobs) > A_FEW:
             put(jobs)
         elif jobs:
             self._do(jobs, queue, put)
 
-    def _do(self, jobs: "list[_Job]", queue: "_Queue", put: "Put") -> None:
+    def _do(self, jobs: "list[Job]", queue: "Queue", put: "Put") -> None:
         started = time.monotonic()
         try:
             self._file.check()
             self._db = self._db or open_again(self._path)
-            _work_off(self._db, jobs)
+            work_off(self._db, jobs)
         except (sqlite3.Error, StoreError):
             put(jobs)  # the thread opens the file, too, and reports what is wrong with it
             return
@@ -166,10 +163,10 @@ class _LoopWork:
             busy = [job for job in jobs if job in busy or not job.writes]
         for job in jobs:
             job.error = translated(job.error, self._path) if job.error and job not in busy else None
-        _tell([job for job in jobs if job not in busy])
+        tell([job for job in jobs if job not in busy])
         put(busy)  # none of them was done, or only read; the thread waits for its turn
 
-    def close(self) -> "list[_Job]":
+    def close(self) -> "list[Job]":
         """Close the connection, and return what was not done yet."""
         jobs, self._jobs = self._jobs, []
         db, self._db = self._db, None
@@ -179,30 +176,7 @@ class _LoopWork:
         return jobs
 
 
-class _Queue:
-    """What a thread has been asked to do."""
-
-    __slots__ = ("asked", "done", "is_open", "is_slow", "jobs")
-
-    def __init__(self) -> None:
-        self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self.asked = 0
-        self.done = 0
-        self.is_open = False  # the thread has found the file to be a store, and migrated it
-        self.is_slow = False  # the last that was written, here or on the loop, took longer than `STALL`
-
-
-@dataclass(slots=True, eq=False)
-class _Job:
-    work: Work
-    writes: bool
-    loop: asyncio.AbstractEventLoop
-    future: "asyncio.Future[Any]"
-    result: Any = None
-    error: Exception | None = None
-
-
-def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, queue: _Queue, file: SameFile) -> None:
+def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, queue: Queue, file: SameFile) -> None:
     jobs = queue.jobs
     db: sqlite3.Connection | None = None
     closing = was_busy = False
@@ -218,7 +192,7 @@ def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, queue: _
             db = db or open_file(path, migrations, busy_timeout)
             file.note()
             queue.is_open = True
-            _work_off(db, todo)
+            work_off(db, todo)
         except Exception as error:
             for job in todo:
                 job.error = error
@@ -230,88 +204,6 @@ def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, queue: _
             if job.error is not None:
                 job.error = translated(job.error, path)
         queue.done += len(todo)
-        _deliver(todo)
+        deliver(todo)
     if db is not None:
         db.close()
-
-
-def _work_off(db: sqlite3.Connection, jobs: list[_Job]) -> None:
-    """Do all that writes in one transaction, so that one flush to disk serves them all; then what only reads."""
-    writers = [job for job in jobs if job.writes]
-    if writers:
-        _write(db, writers)
-    for job in jobs:
-        if not job.writes:
-            try:
-                job.result = job.work(db)
-            except Exception as error:
-                job.error = error
-
-
-def _write(db: sqlite3.Connection, jobs: list[_Job]) -> None:
-    try:
-        db.execute("BEGIN IMMEDIATE")
-    except sqlite3.Error as error:
-        # They have waited for the lock together, so they do not wait again one by one.
-        for job in jobs:
-            job.error = error
-        return
-    try:
-        for job in jobs:
-            job.result = job.work(db)
-        db.execute("COMMIT")
-    except BaseException as error:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        if not isinstance(error, Exception):
-            raise
-        if len(jobs) == 1:
-            jobs[0].error = error
-        else:
-            _write_apart(db, jobs)
-
-
-def _write_apart(db: sqlite3.Connection, jobs: list[_Job]) -> None:
-    """Do all jobs in one transaction again, each so that it can be undone alone."""
-    try:
-        db.execute("BEGIN IMMEDIATE")
-        for job in jobs:
-            db.execute("SAVEPOINT job")
-            try:
-                job.result = job.work(db)
-            except Exception as error:
-                job.error = error
-                if not db.in_transaction:  # a full disk undoes everything
-                    raise
-                db.execute("ROLLBACK TO job")
-            db.execute("RELEASE job")
-        db.execute("COMMIT")
-    except BaseException as error:
-        # A full disk undoes everything: then one by one, so that the large ones do not make the small ones fail.
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        if not isinstance(error, Exception):
-            raise
-        for job in jobs:
-            job.error = None
-            _write(db, [job])
-
-
-def _deliver(jobs: list[_Job]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
-    for job in jobs:
-        by_loop.setdefault(job.loop, []).append(job)
-    for loop, mine in by_loop.items():
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody listens
-            loop.call_soon_threadsafe(_tell, mine)
-
-
-def _tell(jobs: list[_Job]) -> None:
-    for job in jobs:
-        if job.future.done():
-            continue
-        if job.error is not None:
-            job.future.set_exception(job.error)
-            job.error = None  # its traceback refers to the job
-        else:
-            job.future.set_result(job.result)
