@@ -100,12 +100,22 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def json_problem(value: object) -> str | None:
-    """Say why a value is not strict JSON, or None. Walks without recursion: the depth is what is in doubt."""
+def json_problem(value: object, most: int | None = None) -> str | None:
+    """Say why a value is not strict JSON, or None. Walks without recursion: the depth is what is in doubt.
+
+    Args:
+        most: values in it, beyond which it is not walked through.
+    """
     level: list[object] = [value]
+    seen = 0
     for depth in range(MAX_DEPTH + 2):
         deeper: list[object] = []
+        seen += len(level)
+        if most is not None and seen > most:
+            return f"more than {most:,} values"
         for item in level:
+            if type(item) is int and -TOO_LONG < item < TOO_LONG:
+                continue  # soon: an array may have a million
             if isinstance(item, dict | list) and depth == MAX_DEPTH:
                 return f"nested deeper than {MAX_DEPTH} levels"
             if isinstance(item, dict):

@@ -36,7 +36,7 @@ from standfast.temporal.activities.said_activities import SaidActivities
 from standfast.temporal.activities.session_activities import SessionActivities
 from standfast.temporal.activities.tool_activities import ToolActivities
 from standfast.temporal.activities.webhooks import NoticeActivities, Webhook, check_webhooks
-from standfast.temporal.client.converters import DATA_CONVERTER
+from standfast.temporal.client.converters import DATA_CONVERTER, client_of_worker, of_worker
 from standfast.temporal.client.former_names import check_new
 from standfast.temporal.wire import names
 from standfast.temporal.wire.snapshots import GRACE, tool_facts
@@ -118,6 +118,7 @@ class StandfastPlugin(SimplePlugin):
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         """Add what our workflows and activities need; settings that the user made stay."""
         config = super().configure_worker(config)
+        config["client"] = client_of_worker(config["client"])
         longest = max((tool_facts(tool).timeout for tool in self._host.tools.values() if tool.timeout), default=0.0)
         ours: dict[str, tuple[Any, Any]] = {
             "graceful_shutdown_timeout": (timedelta(), timedelta(seconds=max(DRAIN, longest + GRACE))),
@@ -139,6 +140,7 @@ class StandfastPlugin(SimplePlugin):
     def configure_replayer(self, config: ReplayerConfig) -> ReplayerConfig:
         """Replay as a worker would run."""
         config = super().configure_replayer(config)
+        config["data_converter"] = of_worker(config["data_converter"])
         config["unsandboxed_workflow_runner"] = AgentWorkflowRunner(
             config.get("unsandboxed_workflow_runner"), config["workflows"]
         )

@@ -36,9 +36,10 @@ from standfast.stores.protocol import DurableStore, Session
 from standfast.temporal.activities.failures import TypedErrors
 from standfast.temporal.activities.hosts import TRIES, AgentHost, Heartbeats
 from standfast.temporal.wire import names
-from standfast.temporal.wire.limits import GATES_BYTES, INLINE_BYTES, SHOWN_BYTES
+from standfast.temporal.wire.limits import GATES_BYTES, INLINE_BYTES, SHOWN_BYTES, VALUES
 from standfast.temporal.wire.outcomes import shown_arguments
 from standfast.temporal.wire.references import edit_digest, edit_reference, gate_of
+from standfast.temporal.wire.results import receipted
 from standfast.temporal.wire.snapshots import Surroundings
 from standfast.temporal.wire.turn_records import TurnRecord
 from standfast.tools import Approval
@@ -166,10 +167,10 @@ class GateActivities:
         return [self.decide, self.recall, self.sent, self.searchable]
 
     @activity.defn(name=names.DECIDE)
-    async def decide(self, reference: dict[str, Any]) -> str | None:
+    async def decide(self, reference: dict[str, Any]) -> Any:
         """Record a decision; returns why it does not count."""
         with TypedErrors(self._host):
-            given = dict(reference)
+            given = {name: value for name, value in reference.items() if name != "receipt"}
             run, at = given.pop("run"), datetime.fromisoformat(given.pop("at"))
             refused: str | None = given.pop("refused")
             has_rule, call = given.pop("access", False), given.pop("call", None)
@@ -187,9 +188,10 @@ class GateActivities:
             if refused is None and call is not None:
                 refused = await self._denied(run, call, decision)
             info = activity.info()
-            key = f"{info.workflow_run_id}/{info.activity_id}"
+            asked = f"receipt {reference['receipt']}" if "receipt" in reference else info.activity_id  # once, if again
+            key = f"{info.workflow_run_id}/{asked}"
             await Kept(run, self._host.store).record(decision, at, refused, key)
-            return refused
+            return receipted(reference, refused)
 
     @activity.defn(name=names.RECALL)
     async def recall(self, reference: dict[str, Any]) -> dict[str, Any]:
@@ -285,7 +287,7 @@ async def _digest(client: Client, signal: WorkflowExecutionSignaledEventAttribut
         data, *_ = [*await client.data_converter.decode(signal.input.payloads), None]  # as a handler takes it
     except Exception:  # of any kind: what does not decode reached no handler
         return None
-    return None if json_problem(data) is not None else edit_digest(data)
+    return None if json_problem(data, VALUES) is not None else edit_digest(data)
 
 
 async def _has_started(host: AgentHost, run: str, turn: int, position: int) -> bool:

@@ -1,12 +1,14 @@
 """Converts values to payloads: as pydantic does it, and encoded by a codec if there is one."""
 
+import copy
 import importlib
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from temporalio.api.common.v1 import Payload
+from temporalio.client import Client
 from temporalio.contrib.pydantic import PydanticPayloadConverter, pydantic_data_converter
 from temporalio.converter import DataConverter, DefaultFailureConverterWithEncodedAttributes, PayloadCodec
 
@@ -38,6 +40,37 @@ class _Shared(_Converter):
 
 
 DATA_CONVERTER = replace(pydantic_data_converter, payload_converter_class=_Shared)
+
+
+@dataclass(frozen=True)
+class _WithoutStorage(DataConverter):
+    """Takes nothing for a reference to an external storage, since there is none.
+
+    The SDK does, whoever sent it, and fails the task of a workflow again and again for want of the storage (measured).
+    """
+
+    async def _decode_reference_payload_sequence(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return list(payloads)
+
+    async def _external_retrieve_payload_sequence(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return list(payloads)
+
+
+def of_worker(converter: DataConverter) -> DataConverter:
+    """Return the converter of a worker: like the one it is given, but nothing that anybody sends wedges a run."""
+    if type(converter) is not DataConverter or converter.external_storage is not None:
+        return converter
+    return _WithoutStorage(**{one.name: getattr(converter, one.name) for one in fields(converter) if one.init})
+
+
+def client_of_worker(client: Client) -> Client:
+    """Return a client like the one it is given, with the converter of a worker."""
+    config = client.config(active_config=True)
+    if (converter := of_worker(config["data_converter"])) is config["data_converter"]:
+        return client
+    other = copy.copy(client)
+    other._init_from_config({**config, "data_converter": converter})
+    return other
 
 
 class _Codec(PayloadCodec):

@@ -15,7 +15,7 @@ from standfast.checkpoints import Question
 from standfast.errors import InputError
 from standfast.messages import cut, json_problem, read_images, size_over
 from standfast.temporal.wire.inputs import Owner, Said, is_stranger, said_by_user
-from standfast.temporal.wire.limits import PARKED_MESSAGES, check_json, read_fields
+from standfast.temporal.wire.limits import PARKED_MESSAGES, VALUES, check_json, read_fields
 
 _REASON_BYTES = 4 * 1024  # of why something is skipped, which the model reads
 LONGEST_NAME = 256
@@ -291,7 +291,7 @@ def use_of(name: str, data: Mapping[str, Any]) -> list[str]:
     """Return what a signal is in words, and the digest of its name and all that it brings but its id."""
     given = {key: value for key, value in data.items() if key != "id"}
     what = " of ".join([name, *(str(given[key]) for key in ("gate", "tool_call_id", "name") if key in given)][:2])
-    written = "" if json_problem(given) else json.dumps([name, given], sort_keys=True)  # the same in any order
+    written = "" if json_problem(given, VALUES) else json.dumps([name, given], sort_keys=True)  # the same in any order
     return [cut(what, LONGEST_NAME), hashlib.blake2b(written.encode(), digest_size=16).hexdigest()]
 
 

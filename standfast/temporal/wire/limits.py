@@ -10,6 +10,8 @@ from standfast.messages import clean_text, json_problem
 
 INLINE_BYTES = 256 * 1024  # of one value in a history; Temporal refuses 2 MiB, and looks slow long before
 CHECKPOINT_BYTES = 1024 * 1024
+VALUES = INLINE_BYTES // 2  # that fit into so many bytes; a workflow that walks through a million seems to hang
+RESULT_VALUES = CHECKPOINT_BYTES // 2
 PREVIEW = 40  # characters of a result that people see in a history; its whole is in the store
 PARKED_MESSAGES = 1_000  # that a run keeps until it can take them in; Temporal ends a run at 10,000 signals
 PARKED_BYTES = 768 * 1024  # of all of them as JSON: they cross a history together when the run continues as new
@@ -26,7 +28,7 @@ def check_json(value: object, what: str, limit: int = INLINE_BYTES) -> None:
     Raises:
         InputError: naming `what` and the limit.
     """
-    if problem := json_problem(value):
+    if problem := json_problem(value, limit // 2):
         raise InputError(f"{what}: {problem}")
     size = len(to_json(value))
     if size > limit:

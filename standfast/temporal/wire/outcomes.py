@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from standfast.errors import InputError, TerminalError
 from standfast.messages import Usage, clean_text, cut, json_problem, size_over
-from standfast.temporal.wire.limits import INLINE_BYTES, PREVIEW, QUESTION_BYTES, check_json, shortened
+from standfast.temporal.wire.limits import INLINE_BYTES, PREVIEW, QUESTION_BYTES, VALUES, check_json, shortened
 from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
 
 
@@ -106,7 +106,7 @@ def is_usage(found: object) -> bool:
 
 def put_in(found: object) -> dict[str, Any]:
     """Return, as a written outcome, what an operator has put in as the result of a call: a text, or why it is none."""
-    if problem := json_problem(found):
+    if problem := json_problem(found, VALUES):
         return {"failed": f"An operator put in a result that cannot be used: {problem}"}
     text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
     if size := size_over(text, INLINE_BYTES):

@@ -7,7 +7,7 @@ run; what no run can use would fail its workflow task again and again.
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from standfast.agent_loop import Decision, Gate
 from standfast.checkpoints import Question
@@ -15,6 +15,7 @@ from standfast.errors import StandfastError
 from standfast.messages import Usage, json_problem
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import user_message
+from standfast.temporal.wire.limits import RESULT_VALUES
 from standfast.temporal.wire.outcomes import is_outcome, is_usage
 from standfast.temporal.wire.plans import read_gates, read_plan
 from standfast.temporal.wire.run_state import Progress
@@ -25,13 +26,29 @@ LOST = {"status": "lost"}  # of an agent that was lost with the run that called 
 OTHER = {"status": "other"}  # of an agent that was asked something else
 
 
+RECEIPTED = (names.DECIDE, names.KEEP, names.COMMIT)
+
+
+def receipted(reference: Mapping[str, Any], found: object) -> Any:
+    """Return a result with the receipt that the run asks for: what somebody puts in by hand has none."""
+    return {"receipt": reference["receipt"], "of": found} if "receipt" in reference else found
+
+
 def fits(activity: str, reference: Mapping[str, Any], found: object) -> bool:
     """Whether a value can be the result of an activity that was asked for with this reference."""
+    if "receipt" not in reference:
+        return _fits(activity, reference, found)
+    is_receipt = isinstance(found, dict) and found.keys() == {"receipt", "of"}
+    found = cast("dict[str, Any]", found)
+    return is_receipt and found["receipt"] == reference["receipt"] and _fits(activity, reference, found["of"])
+
+
+def _fits(activity: str, reference: Mapping[str, Any], found: object) -> bool:
     if found is None:
         return activity in _MAY_FIND_NOTHING
     if activity in _OTHERS:
         return _OTHERS[activity](found)
-    if not isinstance(found, dict) or json_problem(found) is not None:
+    if not isinstance(found, dict) or json_problem(found, RESULT_VALUES) is not None:
         return False
     if activity in _READERS:
         # A run that is open, and looked for a worker, reads nothing.
@@ -108,7 +125,11 @@ def _is_number(value: object) -> bool:
 
 def is_result(found: object) -> bool:
     """Whether it can be what an agent came to that another one has run."""
-    if not isinstance(found, dict) or json_problem(found) is not None or not isinstance(found.get("status"), str):
+    if (
+        not isinstance(found, dict)
+        or json_problem(found, RESULT_VALUES) is not None
+        or not isinstance(found.get("status"), str)
+    ):
         return False
     text = {"complete": "response", "interrupted": "question"}.get(found["status"])
     return (

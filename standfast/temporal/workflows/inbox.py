@@ -18,7 +18,7 @@ from standfast.errors import InputError
 from standfast.messages import json_problem
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import LaterError, Mailbox, Sent, split_id, use_of
-from standfast.temporal.wire.limits import INLINE_BYTES, PARKED_BYTES
+from standfast.temporal.wire.limits import INLINE_BYTES, PARKED_BYTES, VALUES
 from standfast.temporal.wire.references import edit_digest
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
 from standfast.temporal.workflows.board import Board
@@ -52,7 +52,7 @@ class Inbox:
             raise InputError(f"{name}: takes one JSON object, got {1 + len(extra)} arguments")
         if self._board.ended:
             raise InputError(f"{name}: the run has ended")
-        if isinstance(data, dict) and json_problem(data) is None:
+        if isinstance(data, dict) and json_problem(data, VALUES) is None:
             self._check_room(name, data, most)
         return data
 
@@ -102,7 +102,7 @@ class Inbox:
 
     def _count(self, name: str, data: Any) -> Sent:
         """Count a signal, by which its event is found in the history."""
-        if json_problem(data) is not None:  # it cannot be used
+        if json_problem(data, VALUES) is not None:  # it cannot be used
             return Sent(name)
         digest = edit_digest(data)
         number = self._signals[name, digest] = self._signals.get((name, digest), 0) + 1

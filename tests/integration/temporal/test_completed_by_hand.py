@@ -34,6 +34,7 @@ RESULTS: dict[str, tuple[Any, str]] = {
     "what-tools-once-reported": ({"returned": "charged"}, '{"returned": "charged"}'),
     "half-of-it": ({"returned": 5, "call": "0/c1"}, '{"returned": 5, '),
     "deep": (DEEP, "An operator put in a result that cannot be used: nested deeper than 64 levels"),
+    "many": ([1] * 900_000, "An operator put in a result that cannot be used: more than 131,072 values"),
     "large": ("x" * 300_000, "An operator put in a result of 300,000 bytes, more than 262,144"),
 }
 
