@@ -20,6 +20,7 @@ from standfast.runtime.inputs import Images, check_run_key
 from standfast.stores.protocol import check_session_id, session_id_of, session_key_of
 from standfast.temporal.client.former_names import check_new, has_run
 from standfast.temporal.client.items import read_items, read_state, unreadable
+from standfast.temporal.client.operator_pauses import paused_by_operators
 from standfast.temporal.client.owners import check_owner, start_or_say
 from standfast.temporal.client.run_ends import end_of
 from standfast.temporal.client.runs import answer, our_run, runs_query
@@ -208,10 +209,20 @@ class StandfastClient:
 
     async def pending(self, workflow_id: str, *, run_id: str | None = None) -> list[dict[str, Any]]:
         """Return what of a run waits for a person: kind, name, message, since, deadline."""
-        return read_items(await self._query(workflow_id, names.PENDING, run_id))
+        run = await our_run(self.client, workflow_id)
+        paused = paused_by_operators(run) if run_id in (None, run.run_id) else []
+        try:
+            return [*read_items(await self._ask(workflow_id, names.PENDING, run_id)), *paused]
+        except StandfastError:
+            if not paused:
+                raise
+            return paused
 
     async def _query(self, workflow_id: str, name: str, run_id: str | None) -> Any:
         await our_run(self.client, workflow_id)
+        return await self._ask(workflow_id, name, run_id)
+
+    async def _ask(self, workflow_id: str, name: str, run_id: str | None) -> Any:
         try:
             return await answer(self.run(workflow_id, run_id), name, timedelta(seconds=_CONFIRMED))
         except WorkflowQueryFailedError as error:

@@ -21,6 +21,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from standfast.errors import InputError, StandfastError
 from standfast.messages import error_text
 from standfast.temporal.client.items import read_items, read_state
+from standfast.temporal.client.operator_pauses import paused_by_operators
 from standfast.temporal.wire import names
 
 _PATIENCE = timedelta(seconds=5)  # for an answer of a worker; there may be none
@@ -129,10 +130,12 @@ async def looked_at(client: Client, workflow_id: str) -> dict[str, Any]:
     tried = [item for item in run.raw_description.pending_activities if item.attempt > 1]
     if retries := [await _retry(client, item) for item in tried]:
         seen["retries"] = retries
+    paused = paused_by_operators(run)
     try:
-        return seen | {"state": await _state(client, workflow_id, seen["status"])}
+        state = await _state(client, workflow_id, seen["status"])
     except StandfastError as error:
-        return seen | {"unreachable": str(error)}
+        return seen | {"unreachable": "; ".join([str(error), *(item["message"] for item in paused)])}
+    return seen | {"state": {**state, "waiting": [*state["waiting"], *paused]}}
 
 
 async def _retry(client: Client, pending: Any) -> dict[str, Any]:
