@@ -4,13 +4,14 @@ import asyncio
 from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, FailureError
 
 from standfast.agents import Loop
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import Sent
 from standfast.temporal.wire.inputs import Owner, Said, said_id, user_message, with_id
 from standfast.temporal.workflows.inbox import refuse_by, sent_by_update
+from standfast.temporal.workflows.run_failures import why
 from standfast.temporal.workflows.run_parts import RunParts
 from standfast.temporal.workflows.shared_state import RunState
 from standfast.tools import Outcome, Returned
@@ -29,6 +30,8 @@ class Messages:
         self._board, self._inbox, self._running, self._box = parts.board, parts.inbox, parts.running, parts.mailbox
         self._workers = parts.workers
         self._senders: dict[str, str] = {}  # the ids of signals that brought others
+        self._updates: set[str] = set()  # the ids of messages whose updates wait until the store has them
+        self._unkeepable: dict[str, str] = {}  # ids of those that the store cannot have, and why
         self._keeping: asyncio.Task[None] | None = None
         self._looked = 0  # behind how many resets the run has looked for messages
 
@@ -46,11 +49,17 @@ class Messages:
         self._say(with_id(self.read(data, extra), message_id))
         if not self._run.is_open:  # nothing but the history has it until the run is open
             return {"accepted": True}
+        self._updates.add(message_id)
         await workflow.wait_condition(
-            lambda: message_id in self.kept or (bool(self._board.ended) and not self.is_keeping)
+            lambda: (
+                message_id in self.kept
+                or message_id in self._unkeepable
+                or (bool(self._board.ended) and not self.is_keeping)
+            )
         )
         if message_id not in self.kept:
-            raise ApplicationError("message: the run has ended", type="InputError", non_retryable=True)
+            refused = self._unkeepable.get(message_id, "message: the run has ended")
+            raise ApplicationError(refused, type="InputError", non_retryable=True)
         return {"accepted": True}
 
     def check_update(self, data: Any, extra: tuple[Any, ...]) -> None:
@@ -83,13 +92,18 @@ class Messages:
 
     def _unkept(self) -> list[Said]:
         ids = ((said, said_id(said)) for said in self._box.messages)
-        return [said for said, message_id in ids if message_id is not None and message_id not in self.kept]
+        done = {None, *self.kept, *self._unkeepable}
+        return [said for said, message_id in ids if message_id not in done]
 
     async def _keep_all(self) -> None:
         try:
             while messages := self._unkept():
                 reference = self._run.reference(messages=messages)
-                is_kept = await self._workers.execute(names.KEEP, reference, otherwise=False) is not False
+                try:
+                    is_kept = await self._workers.execute(names.KEEP, reference, otherwise=False) is not False
+                except FailureError as error:
+                    self._refuse(messages, f"message: it could not be kept: {why(error)}")
+                    continue
                 kept = {str(said_id(said)) for said in messages}
                 self.kept |= kept
                 came_to: dict[str, Any] = (
@@ -99,6 +113,16 @@ class Messages:
                     self._box.came_of(self._senders.pop(message_id), **came_to)
         finally:
             self._keeping = None
+
+    def _refuse(self, messages: list[Said], reason: str) -> None:
+        """Tell who waits that what they say does not count; the run hears what others have said all the same."""
+        self._unkeepable |= {str(said_id(said)): reason for said in messages}
+        for message_id in [str(said_id(said)) for said in messages]:
+            if message_id in self._senders:
+                self._box.came_of(self._senders.pop(message_id), refused=reason)
+            elif message_id not in self._updates:
+                continue
+            self._box.messages = [said for said in self._box.messages if said_id(said) != message_id]
 
     async def until_kept(self) -> None:
         """Wait until the store has what was said: only what it has it can take note of as heard."""

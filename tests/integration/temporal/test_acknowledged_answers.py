@@ -8,12 +8,15 @@ import pytest
 from support.doubles import fail
 from support.questions import ask
 from support.resets import reset, tasks
-from support.temporal_runs import Run, Temporal, check_healthy, pending, result
+from support.temporal_runs import Run, Temporal, check_healthy, pending, question, result
 from support.transcripts import asks_for, call, result_of, shape
-from temporalio.client import WorkflowFailureError
+from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
 
-from standfast import Agent, Loop, Message, ToolDurabilityError, tool
+from integration.temporal.test_completed_by_hand import complete
+from standfast import Agent, InputError, Loop, Message, ToolDurabilityError, tool
 from standfast.errors import NotConfirmedError
+from standfast.runtime.unheard import Unheard
 from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
 
@@ -188,3 +191,29 @@ async def test_who_answers_while_the_run_is_terminated_is_told_that_nobody_knows
         await cut_off(run)
         with pytest.raises(NotConfirmedError, match="ended before it said what became of `answer`"):
             await answering
+
+
+@pytest.mark.parametrize("how", ["client", "update"])
+async def test_a_message_that_the_store_cannot_have_is_refused_and_not_heard(
+    temporal: Temporal, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = asyncio.Event()
+
+    async def keep(*given: Any) -> None:
+        inside.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Unheard, "keep", keep)
+    async with question(temporal) as run:
+        sends = (
+            temporal.people.message(run.id, "cancel that") if how == "client"
+            else run.execute_update("message", {"text": "cancel that"})
+        )  # fmt: skip
+        sending = asyncio.ensure_future(sends)
+        await inside.wait()
+        await complete(temporal, run, "standfast.keep", ApplicationError("the disk is full", non_retryable=True))
+        with pytest.raises((InputError, WorkflowUpdateFailedError)) as refused:
+            await asyncio.wait_for(sending, 8)
+        reason = str(refused.value.__cause__ if how == "update" else refused.value)
+        assert "message: it could not be kept: the disk is full" in reason
+    assert [message.content for message in await temporal.messages() if message.role == "user"] == ["go"]
