@@ -1,17 +1,20 @@
-"""Records in the store's audit trail who did something by a command."""
+"""Puts who does something by a command on the audit trail of a store before it is done, and shows the trail."""
 
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from standfast.cli.outputs import Output
-from standfast.errors import StandfastError
-from standfast.stores import sqlite_store
-from standfast.stores.protocol import Act
+from standfast.cli.sessions import opened
+from standfast.stores import SQLiteStore, sqlite_store
 
 if TYPE_CHECKING:
     from temporalio.client import Client
+
+    from standfast.temporal import StandfastClient
 
 BY = click.option("--by", help="Who does it.  [env: STANDFAST_USER; else the login name]")
 AUDITED = click.option(
@@ -20,27 +23,40 @@ AUDITED = click.option(
 )  # fmt: skip
 
 
-async def put_on_record(
-    client: "Client",
-    output: Output,
-    path: str | None,
-    run: str,
-    act: Act,
-    *,
-    by: str,
-    of: str = "",
-    comment: str | None = None,
-) -> None:
-    """Put on the audit trail what was done, which cannot be undone if that fails."""
-    from temporalio.service import RPCError
-
-    from standfast.temporal.client.audits import record_act
-
+@asynccontextmanager
+async def audit_store(path: str | None) -> AsyncIterator[SQLiteStore | None]:
+    """Open the store that has the audit trail, if there is one."""
     path = path or ("standfast.db" if Path("standfast.db").is_file() else None)
     if path is None:
+        yield None
         return
-    try:
-        async with sqlite_store(path) as store:
-            await record_act(client, store, run, act, by=by, of=of, comment=comment)
-    except (StandfastError, RPCError) as error:
-        output.note(f"It was done, but is not on the audit trail of {path}: {error}")
+    async with sqlite_store(path) as store:
+        yield store
+
+
+@asynccontextmanager
+async def on_record(client: "Client", path: str | None) -> AsyncIterator["StandfastClient"]:
+    """Give what speaks to runs, and puts on record what it is about to do."""
+    from standfast.temporal import StandfastClient
+
+    async with audit_store(path) as store:
+        yield StandfastClient(client, store=store)
+
+
+async def acts_of(store: str, run: str, seen: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the audit trail of a run, as JSON data; of one that is not there, what was to start it."""
+    from standfast.temporal.client.audits import load_acts
+
+    told = [part for part in (seen.get("state"), seen.get("result"), seen) if isinstance(part, dict)]
+    keys = [str(part[name]) for part in told for name in ("run_key", "first_run_id") if name in part]
+    async with opened(store) as trail:
+        found = await load_acts(trail, keys, run)
+    hidden = {"run_key", "key", "act_id"}
+    return [row.model_dump(mode="json", exclude=hidden) | {"in_words": row.in_words} for row in found]
+
+
+def write_acts(output: Output, acts: Iterable[dict[str, Any]]) -> None:
+    """Write who did what, and whether it counted."""
+    for row in acts:
+        words = [f"{row['at']}  {row.get('by') or 'somebody'}: {row['in_words']}", row["gate"]]
+        output.line(" ".join(filter(None, words)) + (f": {row['comment']}" if row.get("comment") else ""))

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 import click
@@ -23,7 +23,6 @@ from standfast.cli.workers import STORE
 from standfast.errors import InputError, StandfastError
 from standfast.local import ModelRetried, TextDelta, ToolEnded, ToolStarted, run_streaming
 from standfast.stores import PartialAnswer, SQLiteStore, sqlite_store
-from standfast.stores.protocol import Act
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -277,7 +276,8 @@ class _TemporalConversation:
     ) -> None:
         from standfast.temporal import StandfastClient
 
-        self._output, self._client, self._people, self._by = output, client, StandfastClient(client), by
+        self._output, self._client, self._by = output, client, by
+        self._people = StandfastClient(client, store=store)
         self._agent, self._session, self._task_queue = agent, session, task_queue
         self._run = f"{agent}/{session}"
         self._store = store
@@ -295,29 +295,14 @@ class _TemporalConversation:
         return None
 
     async def say(self, line: str) -> dict[str, Any] | None:
-        from standfast.temporal import start_agent
+        from standfast.temporal import OnRecord, start_agent
 
         handle = await start_agent(
             self._client, self._agent, message=line, session_id=self._session, task_queue=self._task_queue,
-            user_id=self._by, if_running="message",
+            user_id=self._by, if_running="message", on_record=OnRecord(store=self._store, by=self._by),
         )  # fmt: skip
         self._run = handle.id
-        was_there = handle.first_execution_run_id is None
-        await self._put_on_record("message" if was_there else "start", comment=line if was_there else None)
         return await self._followed()
-
-    async def _put_on_record(self, act: Act, *, of: str = "", comment: str | None = None) -> None:
-        from standfast.temporal.client.audits import record_act
-
-        await record_act(self._client, self._store, self._run, act, by=self._by, of=of, comment=comment)
-
-    async def _answer(self, call: str, line: str) -> None:
-        await self._people.answer(self._run, line, tool_call_id=call or None, by=self._by)
-        await self._put_on_record("answer", of=call, comment=line)
-
-    async def _resume(self, action: Literal["retry", "abort"]) -> None:
-        await self._people.resume(self._run, action, by=self._by)
-        await self._put_on_record("abort" if action == "abort" else "resume")
 
     async def _followed(self) -> dict[str, Any] | None:
         """Follow the run until it ends, or asks something."""
@@ -345,11 +330,11 @@ class _TemporalConversation:
         write_waiting(self._output, {"workflow_id": run, **asked}, how=kind in ("worker", "store", "unknown"))
         match kind:
             case "question" if (line := _said("? ")) is not None:
-                return partial(self._answer, name, line)
+                return partial(people.answer, run, line, tool_call_id=name or None, by=self._by)
             case "approval" if (decision := _decision(self._by)) is not None:
                 return partial(people.decide, run, name, digest=asked.get("digest"), **decision)
             case "pause" if (line := _said("retry or abort? ")) is not None:
-                return partial(self._resume, "abort" if line == "abort" else "retry")
+                return partial(people.resume, run, "abort" if line == "abort" else "retry", by=self._by)
         self._output.note("Left open; `standfast pending` shows it.")
         return None
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from standfast.cli.audits import AUDITED, BY, put_on_record
+from standfast.cli.audits import AUDITED, BY, audit_store, on_record
 from standfast.cli.commands import on_temporal
 from standfast.cli.inputs import image_of, read_json_option, read_text, who
 from standfast.cli.outputs import Output, ago, stoppable
@@ -204,9 +204,9 @@ async def answer(
         with stoppable():
             text = click.prompt("Answer", err=True)
     said = read_text(str(text))
-    await _people(client).answer(run, said, tool_call_id=call, by=who(by))
+    async with on_record(client, store) as people:
+        await people.answer(run, said, tool_call_id=call, by=who(by))
     output.item({"workflow_id": run, "answered": True}, lambda: output.line(f"Answered {run}"))
-    await put_on_record(client, output, store, run, "answer", by=who(by), of=call or "", comment=said)
 
 
 @click.command()
@@ -224,9 +224,10 @@ async def message(
     Its agent hears it before it calls the model again. TEXT - reads standard input.
     """
     said = read_text(text)
-    await _people(client).message(run, said, images=[image_of(one) for one in images], by=who(by))
+    shown = [image_of(one) for one in images]
+    async with on_record(client, store) as people:
+        await people.message(run, said, images=shown, by=who(by))
     output.item({"workflow_id": run, "said": True}, lambda: output.line(f"Said to {run}"))
-    await put_on_record(client, output, store, run, "message", by=who(by), comment=said)
 
 
 # --- pauses, unknown outcomes ---
@@ -268,10 +269,9 @@ async def resume(
 ) -> None:
     """Let a paused run try again, give up, or continue without what no worker has."""
     action: Literal["retry", "abort", "skip"] = "skip" if skip else "abort" if abort else "retry"
-    await _people(client).resume(run, action, name=name, model=model, by=who(by), reason=reason)
+    async with on_record(client, store) as people:
+        await people.resume(run, action, name=name, model=model, by=who(by), reason=reason)
     output.item({"workflow_id": run, "action": action}, lambda: output.line(f"{run}: {action}"))
-    why = ": ".join(filter(None, [model and f"with the model {model}", reason])) or None
-    await put_on_record(client, output, store, run, "abort" if abort else "resume", by=who(by), comment=why)
 
 
 @click.command()
@@ -304,11 +304,10 @@ async def resolve(
         "happened" if happened is not None else "not-happened" if not_happened else "leave"
     )
     result = None if happened is None else read_json_option("--happened", happened)
-    await _people(client).resolve(run, call, decision, result=result, by=who(by), reason=reason)
+    async with on_record(client, store) as people:
+        await people.resolve(run, call, decision, result=result, by=who(by), reason=reason)
     output.item({"workflow_id": run, "call": call, "decision": decision},
                 lambda: output.line(f"{call} of {run}: {decision}"))  # fmt: skip
-    why = ": ".join(filter(None, [decision, happened, reason]))
-    await put_on_record(client, output, store, run, "resolve", by=who(by), of=call, comment=why)
 
 
 # --- checkpoints ---
@@ -343,6 +342,7 @@ async def export_run(client: "Client", output: Output, run: str, file: Path | No
 @click.option("--user", help="User to whom it belongs.  [env: STANDFAST_USER; else the login name]")
 @click.option("--tenant", help="Tenant to whom it belongs.")
 @click.option("--task-queue", default="standfast", show_default=True, help="Queue of the workers.")
+@AUDITED
 @on_temporal
 async def import_run(
     client: "Client",
@@ -353,18 +353,21 @@ async def import_run(
     user: str | None,
     tenant: str | None,
     task_queue: str,
+    store: str | None,
 ) -> None:
     """Start a run that continues from a checkpoint.
 
     FILE is what `export` wrote; - reads standard input.
     """
-    from standfast.temporal import start_agent
+    from standfast.temporal import OnRecord, start_agent
 
     data = read_json_option("FILE", "-" if file == "-" else f"@{file}")
     if isinstance(data, dict) and "signature" not in data:
         data.pop("session_id", None)  # it begins another one
-    handle = await start_agent(
-        client, agent, checkpoint=data, session_id=session, user_id=who(user), tenant_id=tenant, task_queue=task_queue
-    )
+    async with audit_store(store) as trail:
+        handle = await start_agent(
+            client, agent, checkpoint=data, session_id=session, user_id=who(user), tenant_id=tenant,
+            task_queue=task_queue, on_record=OnRecord(store=trail, by=who(None)),
+        )  # fmt: skip
     await tell_if_failed(client, output, handle.id)
     output.item({"workflow_id": handle.id}, lambda: output.line(f"Started {handle.id}"))

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from standfast.cli.audits import AUDITED, BY, put_on_record
+from standfast.cli.audits import AUDITED, BY, acts_of, audit_store, on_record, write_acts
 from standfast.cli.commands import INCOMPLETE, IncompleteError, on_temporal
 from standfast.cli.inputs import image_of, read_json_option, read_text, who
 from standfast.cli.outputs import Output, ago, shown
-from standfast.cli.sessions import STORED, opened, transcript, write_message
+from standfast.cli.sessions import STORED, transcript, write_message
 from standfast.errors import InputError
+from standfast.stores import SQLiteStore
 
 if TYPE_CHECKING:
     from temporalio.client import Client
-
-    from standfast.stores import DecisionRecord
 
 RUN = click.argument("run")  # a workflow id
 
@@ -74,16 +73,12 @@ async def start(
     standfast start triage -m "ISSUE-42 came in" --session issue-42
     standfast start review --input '{"title": "Draft"}' --wait
     """
-    if message is not None:
-        handle = await _start_agent(client, name, message, options)
-    else:
-        handle = await _start_pipeline(client, name, str(given), options)
-    was_there = options["say"] and handle.first_execution_run_id is None
-    began = "Said to" if was_there else "Started"
-    await put_on_record(
-        client, output, store, handle.id, "message" if was_there else "start", by=who(None),
-        comment=message if was_there else None,
-    )  # fmt: skip
+    async with audit_store(store) as trail:
+        if message is not None:
+            handle = await _start_agent(client, name, message, options, trail)
+        else:
+            handle = await _start_pipeline(client, name, str(given), options, trail)
+    began = "Said to" if options["say"] and handle.first_execution_run_id is None else "Started"
     if not wait:
         await tell_if_failed(client, output, handle.id)
         data = {"workflow_id": handle.id, "run_id": handle.first_execution_run_id}
@@ -94,8 +89,10 @@ async def start(
     await _until_ended(client, output, handle.id)
 
 
-async def _start_agent(client: "Client", name: str, message: str, options: dict[str, Any]) -> Any:
-    from standfast.temporal import start_agent
+async def _start_agent(
+    client: "Client", name: str, message: str, options: dict[str, Any], trail: SQLiteStore | None
+) -> Any:
+    from standfast.temporal import OnRecord, start_agent
 
     return await start_agent(
         client,
@@ -108,11 +105,14 @@ async def _start_agent(client: "Client", name: str, message: str, options: dict[
         max_iterations=options["max_iterations"],
         task_queue=options["task_queue"],
         if_running="message" if options["say"] else "refuse",
+        on_record=OnRecord(store=trail, by=who(None)),
     )
 
 
-async def _start_pipeline(client: "Client", name: str, given: str, options: dict[str, Any]) -> Any:
-    from standfast.temporal import start_pipeline
+async def _start_pipeline(
+    client: "Client", name: str, given: str, options: dict[str, Any], trail: SQLiteStore | None
+) -> Any:
+    from standfast.temporal import OnRecord, start_pipeline
 
     return await start_pipeline(
         client,
@@ -124,6 +124,7 @@ async def _start_pipeline(client: "Client", name: str, given: str, options: dict
         user_id=who(options["user"]),
         tenant_id=options["tenant"],
         task_queue=options["task_queue"],
+        on_record=OnRecord(store=trail, by=who(None)),
     )
 
 
@@ -192,9 +193,16 @@ async def show(client: "Client", output: Output, run: str, messages: int | None,
     """Show how far a run is, or its result."""
     from standfast.temporal.client.runs import looked_at
 
-    seen = await looked_at(client, run)
+    try:
+        seen = await looked_at(client, run)
+    except InputError as error:
+        if not audit or not (acts := await acts_of(store, run, {})):
+            raise
+        output.note(str(error))  # it was to be started, and was not, or is gone
+        output.item({"workflow_id": run, "audit": acts}, lambda: write_acts(output, acts))
+        return
     if audit:
-        seen |= {"audit": [row.model_dump(mode="json", exclude={"run_key", "key"}) for row in await _acts(store, seen)]}
+        seen |= {"audit": await acts_of(store, run, seen)}
     if messages is None:
         output.item(seen, lambda: _write(output, seen))
         return
@@ -209,15 +217,6 @@ async def show(client: "Client", output: Output, run: str, messages: int | None,
             write_message(output, message)
 
     output.item(seen | {"messages": [message.model_dump(mode="json") for message in said]}, write)
-
-
-async def _acts(store: str, seen: dict[str, Any]) -> "list[DecisionRecord]":
-    from standfast.temporal.client.audits import load_acts
-
-    told = [seen.get(part) for part in ("state", "result")]
-    keys = [str(part["run_key"]) for part in told if isinstance(part, dict) and "run_key" in part]
-    async with opened(store) as trail:
-        return await load_acts(trail, *keys, seen["first_run_id"])
 
 
 @click.command()
@@ -320,10 +319,7 @@ def _write(output: Output, seen: dict[str, Any]) -> None:
             "No worker": seen.get("unreachable"),
         }
     )
-    for row in seen.get("audit", ()):
-        words = [f"{row['at']}  {row.get('by') or 'somebody'}: {row['decision']}", row["gate"]]
-        words.append(f"(did not count: {row['refused']})" if row.get("refused") else "")
-        output.line(" ".join(filter(None, words)) + (f": {row['comment']}" if row.get("comment") else ""))
+    write_acts(output, seen.get("audit", ()))
     for item in state.get("waiting", ()):
         output.line("")
         write_waiting(output, {**item, "workflow_id": seen["workflow_id"]})
@@ -387,10 +383,10 @@ async def cancel(client: "Client", output: Output, run: str, wait: bool, by: str
 
     What has finished is kept, running calls are told to stop, and nothing new begins.
     """
-    from standfast.temporal.client.runs import cancel_run, watched
+    from standfast.temporal.client.runs import watched
 
-    await cancel_run(client, run, by=who(by))
-    await put_on_record(client, output, store, run, "cancel", by=who(by))
+    async with on_record(client, store) as people:
+        await people.cancel(run, by=who(by))
     if wait:
         async for _ in watched(client, run):
             pass

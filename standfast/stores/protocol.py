@@ -161,21 +161,26 @@ class RunningCall(Record):
 
 
 Act = Literal["answer", "message", "resume", "abort", "resolve", "cancel", "start"]
+ActOutcome = Literal["intended", "done", "refused", "unknown"]
 
 
 class DecisionRecord(Record):
     """A row of the audit trail, never changed: a decision at a gate, counted or not, or something else that somebody
-    did.
+    did, which has a row from before it is done, and one that says what it came to.
 
     Args:
-        run_key: of the pipeline's or agent's run.
-        gate: the path of the step, or the id of the tool call; empty if the row is about the run.
+        run_key: of the pipeline's or agent's run; of what starts one, also its workflow id.
+        gate: the path of the step, the id of the tool call or the name of what waits; empty if the row is about the
+            run.
         at: when it arrived, UTC.
         decision: at a gate "approve" or "reject"; any other word says what else was done.
         digest: of what the person's page showed, if it said so; else of what the gate showed.
         edit: what they replaced it with, as JSON data.
-        refused: why it did not count.
+        refused: why it did not count, or is not known to.
         key: makes it one row, however often it is recorded; a new one each time if None.
+        act_id: the rows of one act have the same; None at a gate, and in rows of versions that wrote one once it was
+            done.
+        outcome: of an act: "intended" before it is done, then what it came to.
     """
 
     run_key: str
@@ -188,6 +193,8 @@ class DecisionRecord(Record):
     edit: Any = None
     refused: str | None = None
     key: str | None = None
+    act_id: str | None = None
+    outcome: ActOutcome | None = None
 
 
 class AgentStore(Protocol):

@@ -55,6 +55,10 @@ MIGRATIONS = (
     ) STRICT, WITHOUT ROWID;
     CREATE TABLE workers (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
     """,
+    """
+    ALTER TABLE gate_decisions ADD COLUMN act_id TEXT;
+    ALTER TABLE gate_decisions ADD COLUMN outcome TEXT;
+    """,
 )
 """One script per schema version, applied in order and never edited; a test has their digests.
 

@@ -20,7 +20,7 @@ SESSION = (
     "id, agent_name, state, user_id, tenant_id, questions, workflow_id, run_key, usage, last_seq, version, created_at,"
     " updated_at"
 )
-DECISION = "run_key, gate, at, decision, by, comment, digest, edit, refused, key"
+DECISION = "run_key, gate, at, decision, by, comment, digest, edit, refused, key, act_id, outcome"
 WORK = "session_id, namespace, workflow_id, run_key"
 RUNNING = "owner, worker, task_token, workflow_id, run_id"
 MESSAGE = "role, content, tool_calls, tool_call_id, tool_name, status, usage, cost, more"

@@ -83,9 +83,12 @@ async def decisions_are_kept_in_order_and_once_by_key(store: Any) -> None:
     at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     first = DecisionRecord(run_key="run", gate="g", at=at, decision="approve", by="ada", edit={"n": [1]}, key="1")
     second = DecisionRecord(run_key="run", gate="h", at=at, decision="reject", comment="no", refused="too late")
-    for record in (first, second, first, second):
+    about: Any = {"run_key": "run", "gate": "", "at": at, "decision": "message", "act_id": "a"}
+    third = DecisionRecord(**about, key="a", comment="hello", outcome="intended")
+    fourth = DecisionRecord(**about, outcome="unknown", refused="not confirmed")
+    for record in (first, second, first, second, third, fourth, third):
         await store.record_decision(record)
-    expect(await store.load_decisions("run"), [first, second, second], "load_decisions")
+    expect(await store.load_decisions("run"), [first, second, second, third, fourth], "load_decisions")
     expect(await store.load_decisions("other"), [], "load_decisions of another run")
 
 

@@ -1,39 +1,49 @@
-"""Carries out the forms of a run: decide, answer, repair. The run itself says whether each counts."""
+"""Reads the forms of a run: decide, answer, repair. The run itself says whether what they ask for counts.
 
+A form is read whole before anything is done, so that one that cannot be read leaves no trace.
+"""
+
+import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from standfast.errors import InputError
 from standfast.messages import person as identity
 from standfast.messages import read_object
-from standfast.stores.protocol import Act
 from standfast.temporal import StandfastClient
-from standfast.temporal.client.runs import cancel_run
 from standfast.web.access import Person, Role
 
 Form = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """What was done.
+class Asked:
+    """What a form asks for.
 
     Args:
-        said: the word for it; see `SAID`.
-        act: for the audit trail; None for decisions, which the run itself puts there.
-        of: the id of the call that it is about.
-        comment: what was said, or why.
+        said: the word for it when it is done; see `SAID`.
+        do: does it to a run, once for each `id`.
     """
 
     said: str
-    act: Act | None = None
-    of: str = ""
-    comment: str | None = None
+    do: Callable[..., Awaitable[None]]
 
 
-Doing = Callable[[StandfastClient, str, Form, Person], Awaitable[Done]]
+Read = Callable[[Form, Person], Asked]
+
+
+def act_id(form: Form, *of: str) -> str | None:
+    """Return what tells one act from another: the same form with the same words, sent twice, is one act.
+
+    Returns None for a form without a key, as programs send it: each is an act of its own.
+    """
+    if not form.get("key"):
+        return None
+    typed = sorted((name, value) for name, value in form.items() if name not in ("csrf", "back"))
+    return hashlib.blake2b(json.dumps([of, typed]).encode(), digest_size=16).hexdigest()
 
 
 def _text(form: Form, name: str) -> str | None:
@@ -46,16 +56,22 @@ def _needed(form: Form, name: str) -> str:
     return value
 
 
-async def _decide(people: StandfastClient, run: str, form: Form, person: Person) -> Done:
-    decision, gate, edit = _needed(form, "decision"), _needed(form, "gate"), None
-    if decision not in ("approve", "reject"):
-        raise InputError("Decision must be approve or reject")
+def _one_of(form: Form, name: str, *allowed: str) -> Any:
+    if (value := _needed(form, name)) not in allowed:
+        raise InputError(f"{name.capitalize()} must be {', '.join(allowed[:-1])} or {allowed[-1]}")
+    return value
+
+
+def _decide(form: Form, person: Person) -> Asked:
+    decision, gate, edit = _one_of(form, "decision", "approve", "reject"), _needed(form, "gate"), None
     if decision == "approve" and "edit" in form:
         edit = _edited(_text(form, "edit") or "", _text(form, "shown"))
-    await people.decide(
-        run, gate, decision, by=person.name, comment=_text(form, "comment"), digest=_needed(form, "digest"), edit=edit  # type: ignore[arg-type]
-    )  # fmt: skip
-    return Done(decision)
+    comment, digest = _text(form, "comment"), _needed(form, "digest")
+
+    async def decide(people: StandfastClient, run: str, **_: Any) -> None:
+        await people.decide(run, gate, decision, by=person.name, comment=comment, digest=digest, edit=edit)
+
+    return Asked(decision, decide)
 
 
 def _edited(text: str, shown: str | None) -> dict[str, Any] | None:
@@ -79,39 +95,31 @@ def _same(value: Any) -> str:
     return json.dumps(value, sort_keys=True)  # which tells true, 1 and 1.0 apart
 
 
-async def _answer(people: StandfastClient, run: str, form: Form, person: Person) -> Done:
+def _answer(form: Form, person: Person) -> Asked:
     text, call = _needed(form, "text"), _text(form, "call")
-    await people.answer(run, text, tool_call_id=call, by=person.name)
-    return Done("answer", "answer", of=call or "", comment=text)
+    return Asked("answer", partial(StandfastClient.answer, text=text, tool_call_id=call, by=person.name))
 
 
-async def _resume(people: StandfastClient, run: str, form: Form, person: Person) -> Done:
-    action, model = _needed(form, "action"), _text(form, "model")
+def _resume(form: Form, person: Person) -> Asked:
+    action, name, model = _one_of(form, "action", "retry", "abort", "skip"), _text(form, "name"), _text(form, "model")
     reason = _needed(form, "reason") if action == "skip" else None
-    await people.resume(
-        run, action, name=_text(form, "name"), model=model, by=person.name, reason=reason  # type: ignore[arg-type]
-    )  # fmt: skip
-    return Done(
-        action, "abort" if action == "abort" else "resume", comment=reason or (model and f"with the model {model}")
-    )
+    given = {"action": action, "name": name, "model": model, "by": person.name, "reason": reason}
+    return Asked(action, partial(StandfastClient.resume, **given))
 
 
-async def _resolve(people: StandfastClient, run: str, form: Form, person: Person) -> Done:
-    decision, result, reason = _needed(form, "decision"), _text(form, "result"), _text(form, "reason")
-    call = _needed(form, "call")
-    await people.resolve(run, call, decision, result=result, by=person.name, reason=reason)  # type: ignore[arg-type]
-    return Done("resolve", "resolve", of=call, comment=": ".join(filter(None, [decision, result, reason])))
+def _resolve(form: Form, person: Person) -> Asked:
+    decision = _one_of(form, "decision", "happened", "not-happened", "leave")
+    call, result, reason = _needed(form, "call"), _text(form, "result"), _text(form, "reason")
+    given = {"tool_call_id": call, "decision": decision, "result": result, "by": person.name, "reason": reason}
+    return Asked("resolve", partial(StandfastClient.resolve, **given))
 
 
-async def _message(people: StandfastClient, run: str, form: Form, person: Person) -> Done:
-    text = _needed(form, "text")
-    await people.message(run, text, by=person.name)
-    return Done("message", "message", comment=text)
+def _message(form: Form, person: Person) -> Asked:
+    return Asked("message", partial(StandfastClient.message, text=_needed(form, "text"), by=person.name))
 
 
-async def _cancel(people: StandfastClient, run: str, form: Form, person: Person) -> Done:
-    await cancel_run(people.client, run, by=person.name)
-    return Done("cancel", "cancel")
+def _cancel(form: Form, person: Person) -> Asked:
+    return Asked("cancel", partial(StandfastClient.cancel, by=person.name))
 
 
 # What the page says when it is done, by the word in the address; no other text can be put there.
@@ -139,7 +147,7 @@ def may_act(person: Person, item: Mapping[str, Any]) -> bool:
     return act is not None and person.may(ACTS[act][0]) and identity(person.name) in map(identity, allowed)
 
 
-ACTS: dict[str, tuple[Role, Doing]] = {
+ACTS: dict[str, tuple[Role, Read]] = {
     "decide": ("approver", _decide),
     "answer": ("approver", _answer),
     "resume": ("operator", _resume),

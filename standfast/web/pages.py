@@ -4,9 +4,8 @@ Every form works without JavaScript. Whether what it does counts is said by the 
 signed in, whatever the form says.
 """
 
-import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
@@ -19,16 +18,15 @@ from starlette.routing import Route
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from standfast.errors import InputError, NotConfirmedError, SessionConflictError, StandfastError
-from standfast.messages import visible
+from standfast.errors import InputError, NotConfirmedError, SessionConflictError, StandfastError, StoreError
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import AgentStore
-from standfast.temporal import StandfastClient
-from standfast.temporal.client.audits import load_acts, record_act
+from standfast.temporal import OnRecord, StandfastClient
+from standfast.temporal.client.audits import Entry, load_acts
 from standfast.temporal.client.items import read_result
 from standfast.temporal.client.runs import listed, outcome, runs_query
 from standfast.web.access import Person, Role
-from standfast.web.actions import ACTS, SAID, Doing, Done, Form, may_act
+from standfast.web.actions import ACTS, SAID, Form, Read, act_id, may_act
 from standfast.web.asked import load_all, load_whole
 from standfast.web.graphs import draw
 from standfast.web.live_updates import Looks, digest, position, read_position
@@ -37,7 +35,6 @@ from standfast.web.runs import Runs
 from standfast.web.start_forms import Start
 from standfast.web.visitors import Visitors, who
 
-_LOG = logging.getLogger("standfast.web")
 _RUNS = 50  # on a page
 _WAITING = 100  # runs in the inbox
 _LISTENING = 50  # open pages of one person that are told of changes; there are connections for others, too
@@ -58,7 +55,7 @@ class Pages:
         starts: Mapping[str, Start],
         task_queue: str,
     ) -> None:
-        self.client, self.people = client, StandfastClient(client)
+        self.client, self.people = client, StandfastClient(client, store=store)
         self._visitors, self._access, self._store = visitors, visitors.access, store
         self._ui, self._runs = temporal_ui, Runs(self.people, store)
         self._starts, self._task_queue = starts, task_queue
@@ -103,6 +100,7 @@ class Pages:
             person=person,
             decider=decider or person,
             csrf=self._access.csrf(request),
+            new_key=_new_key,
             path=request.url.path,
             is_local=self._access.local is not None,
             has_starts=bool(self._starts),
@@ -113,12 +111,20 @@ class Pages:
         return HTMLResponse(html, status)
 
     def refused(
-        self, request: Request, status: int, why: str, *, run: str | None = None, form: Form | None = None
+        self,
+        request: Request,
+        status: int,
+        why: str,
+        *,
+        run: str | None = None,
+        form: Form | None = None,
+        acts: Sequence[Entry] = (),
     ) -> Response:
         """Say why something was not done, and show what was typed, since that is kept nowhere else."""
         title = _TITLES.get(status, "That was not done")
         typed = {name: form[name] for name in _TYPED if form is not None and name in form}
-        return self.page(request, "refused", status=status, title=title, run=run, why=why, typed=typed, changes=None)
+        shown: dict[str, Any] = {"title": title, "run": run, "why": why, "typed": typed, "acts": acts}
+        return self.page(request, "refused", status=status, changes=None, **shown)
 
     # --- looking ---
 
@@ -151,7 +157,12 @@ class Pages:
         """One run: how far it is, what it waits for, what was said, who has decided what."""
         self._person(request)
         run = request.path_params["run"]
-        seen = await self._runs.seen(run)
+        try:
+            seen = await self._runs.seen(run)
+        except InputError as error:
+            if not (acts := await load_acts(self._store, [], run)):
+                raise
+            return self.refused(request, 404, str(error), acts=acts)  # it was to be started, and was not, or is gone
         state, result = seen.get("state", {}), read_result(seen.get("result"))
         waiting = [{**item, "workflow_id": run} for item in state.get("waiting", ())]
         waiting += [item for items in seen.get("steps", {}).values() for item in items]
@@ -169,7 +180,7 @@ class Pages:
             waiting=waiting,
             whole=await load_all(self._store, waiting),
             messages=await self._runs.messages(seen),
-            decisions=await load_acts(self._store, run_key, seen["first_run_id"]),
+            acts=await load_acts(self._store, [run_key, seen["first_run_id"]], run),
             progress=progress,
             graph=None if progress is None else draw(progress, ended="closed" in seen, link=partial(step_link, run)),
             temporal=self._in_temporal(seen),
@@ -248,44 +259,36 @@ class Pages:
             raise HTTPException(404, "There is no agent or pipeline of this name here.")
         shown: dict[str, Any] = {"start": start, "changes": None}
         if request.method == "GET":
-            return self.page(request, "start", typed=None, why=None, key=uuid4().hex, **shown)
+            return self.page(request, "start", typed=None, why=None, key=_new_key(), **shown)
         form = await self._access.form(request)
-        key = form.get("key") or uuid4().hex
+        key = form.get("key") or _new_key()
         try:
-            run, is_new = await start.run(self.client, form, key=key, user=person.name, task_queue=self._task_queue)
+            named = act_id({**form, "key": key}, request.url.path, person.name)
+            on = OnRecord(store=self._store, by=person.name, id=str(named))
+            run, is_new = await start.run(self.client, form, key=key, on_record=on, task_queue=self._task_queue)
         except (InputError, SessionConflictError) as error:
             return self.page(request, "start", status=422, typed=form, why=str(error), key=key, **shown)
-        if is_new:
-            await self._put_on_record(run, Done("start", "start"), person)
+        except StoreError as error:
+            return self.page(request, "start", status=503, typed=form, why=str(error), key=key, **shown)
         return RedirectResponse(f"/runs/{run_path(run)}?said={'start' if is_new else 'started'}", 303)
 
     # --- acting ---
 
-    def _acting(self, role: Role, act: Doing) -> Callable[[Request], Awaitable[Response]]:
+    def _acting(self, role: Role, read: Read) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             person = self._person(request, role)
             form = await self._access.form(request)
             run = request.path_params["run"]
             try:
-                done = await act(self.people, run, form, person)
+                asked = read(form, person)
+                await asked.do(self.people, run, id=act_id(form, request.url.path, person.name))
             except (StandfastError, RPCError) as error:
                 return self.refused(request, status_of(error), str(error), run=run, form=form)
-            await self._put_on_record(run, done, person)
             if form.get("back") == "inbox":
-                return RedirectResponse(f"/?{urlencode({'said': done.said, 'run': run})}", 303)
-            return RedirectResponse(f"/runs/{run_path(run)}?said={done.said}", 303)
+                return RedirectResponse(f"/?{urlencode({'said': asked.said, 'run': run})}", 303)
+            return RedirectResponse(f"/runs/{run_path(run)}?said={asked.said}", 303)
 
         return handle
-
-    async def _put_on_record(self, run: str, done: Done, person: Person) -> None:
-        """Put on the audit trail what was done, which cannot be undone if that fails."""
-        if done.act is None:
-            return
-        try:
-            await record_act(self.client, self._store, run, done.act, by=person.name, of=done.of, comment=done.comment)
-        except (StandfastError, RPCError) as error:
-            _LOG.error("%s did '%s' to %s, which is not on the audit trail: %s",
-                       *map(visible, (person.name, done.act, run, str(error))))  # fmt: skip
 
     async def link(self, request: Request) -> Response:
         """Show what a signed link is for, and decide by its form: whoever has the link needs no session."""
@@ -301,10 +304,11 @@ class Pages:
         form = await self._access.form(request, in_session=False)
         form |= {"gate": link.gate, "digest": link.digest}  # as it was signed, whatever was sent
         try:
-            done = await ACTS["decide"][1](self.people, link.workflow_id, form, person)
+            asked = ACTS["decide"][1](form, person)
+            await asked.do(self.people, link.workflow_id)
         except (StandfastError, RPCError) as error:
             return self.refused(request, status_of(error), str(error), form=form)
-        return RedirectResponse(f"/link/{token}?said={done.said}", 303)
+        return RedirectResponse(f"/link/{token}?said={asked.said}", 303)
 
     # --- signing in ---
 
@@ -328,12 +332,19 @@ class Pages:
         return response
 
 
+def _new_key() -> str:
+    """Return what names a form, so that it counts once however often it is sent."""
+    return uuid4().hex
+
+
 def status_of(error: StandfastError | RPCError) -> int:
     """Return the HTTP status for what could not be done."""
     if isinstance(error, RPCError):
         return 502
     if isinstance(error, NotConfirmedError):
         return 504
+    if isinstance(error, StoreError):
+        return 503
     return 404 if any(words in str(error) for words in _NO_RUN) else 409
 
 

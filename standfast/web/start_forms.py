@@ -11,7 +11,7 @@ from standfast.agents import Agent
 from standfast.errors import DefinitionError, InputError, SessionConflictError
 from standfast.pipelines import Pipeline
 from standfast.stores.protocol import check_session_id
-from standfast.temporal import start_agent, start_pipeline
+from standfast.temporal import OnRecord, start_agent, start_pipeline
 from standfast.temporal.wire.names import workflow_id
 from standfast.web.forms import Field, form_of
 
@@ -36,24 +36,25 @@ class Start:
         return (self.item.description if isinstance(self.item, Agent) else self.fields[0].help) or ""
 
     async def run(
-        self, client: Client, form: Mapping[str, str], *, key: str, user: str, task_queue: str
+        self, client: Client, form: Mapping[str, str], *, key: str, on_record: OnRecord, task_queue: str
     ) -> tuple[str, bool]:
         """Start it as the form says, and return the workflow id, and whether this has started it.
 
         Args:
             key: of the form that was shown; sending it twice starts one run.
+            on_record: who starts it.
 
         Raises:
             InputError: what was typed cannot be used.
             SessionConflictError: the session that was asked for has a run in flight.
+            StoreError: it could not be put on the audit trail, and so it was not started.
         """
         session = None
+        options: dict[str, Any] = {"user_id": on_record.by, "task_queue": task_queue, "on_record": on_record}
         try:
             if isinstance(self.item, Pipeline):
                 given = self.fields[0].read(form)
-                run = await start_pipeline(
-                    client, self.item, input=given, run_key=key, user_id=user, task_queue=task_queue
-                )
+                run = await start_pipeline(client, self.item, input=given, run_key=key, **options)
             else:
                 message, session = (field.read(form) for field in self.fields)
                 if message is None or not message.strip():
@@ -61,16 +62,14 @@ class Start:
                 if session is not None:
                     check_session_id(session, "Session")
                 # A session that somebody has named may have had runs; the form's own session has only this one.
-                once: dict[str, Any] = {} if session else {"id_reuse_policy": WorkflowIDReusePolicy.REJECT_DUPLICATE}
-                run = await start_agent(
-                    client, self.item, message=message, session_id=session or key, user_id=user, task_queue=task_queue,
-                    **once,
-                )  # fmt: skip
+                if not session:
+                    options["id_reuse_policy"] = WorkflowIDReusePolicy.REJECT_DUPLICATE
+                run = await start_agent(client, self.item, message=message, session_id=session or key, **options)
         except SessionConflictError:
             if session is not None:
                 raise
             return workflow_id(self.name, key), False
-        return run.id, True
+        return run.id, run.first_execution_run_id is not None
 
 
 def starts_of(agents: Iterable[Agent], pipelines: Iterable[Pipeline]) -> dict[str, Start]:

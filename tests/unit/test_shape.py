@@ -83,8 +83,9 @@ PUBLIC = {
         "session_key_of", "sqlite_store",
     ],
     "standfast.temporal": [
-        "ApprovalLinks", "ApprovalResult", "DevServer", "Run", "StandfastClient", "StandfastPlugin", "UserClient",
-        "Webhook", "approval", "connect", "dev_server", "load_arguments", "start_agent", "start_pipeline",
+        "ApprovalLinks", "ApprovalResult", "DevServer", "OnRecord", "Run", "StandfastClient", "StandfastPlugin",
+        "UserClient", "Webhook", "approval", "connect", "dev_server", "load_arguments", "start_agent",
+        "start_pipeline",
     ],
     "standfast.testing": [
         "CrashReport", "CrashedRun", "DevServer", "Fault", "ModelCall", "ModelServer", "Reply", "Request",
@@ -223,7 +224,7 @@ def test_the_persisted_names_are_pinned() -> None:
     }
     assert sorted(standfast.ToolDurabilityError("t", "c").payload()) == ["error", "kind", "toolCallId", "toolName"]
     assert standfast.ToolDurabilityError.kind == "tool-durability-error"
-    assert len(MIGRATIONS) == 7
+    assert len(MIGRATIONS) == 8
     assert [line.split()[2] for line in "".join(MIGRATIONS).splitlines() if "CREATE TABLE" in line] == [
         "agent_sessions",
         "agent_messages",

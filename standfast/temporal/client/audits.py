@@ -1,48 +1,278 @@
-"""Writes audit rows about what people did to runs besides deciding: answered, said, resumed, cancelled.
+"""Puts what people do to runs on the audit trail before it is done, and then what it came to.
 
-Whoever does it for somebody writes the row, once it counts: the page, and the command where it has the store. What
-other programs send stands in the history of the run, with the name that they gave.
+Of what they answer, say, resume, settle, cancel and start, that is: a decision is recorded by the run itself before it
+counts. A row without an outcome is of an act that is under way, or whose process was cut off.
 """
 
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any, TypeVar
+from uuid import uuid4
 
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowHandle
+from temporalio.service import RPCError
 
-from standfast.messages import cut
-from standfast.stores.protocol import Act, AgentStore, DecisionRecord, Ledger
-from standfast.temporal.client.runs import described, listed
+from standfast.errors import InputError, SessionAccessDeniedError, SessionConflictError, StandfastError, StoreError
+from standfast.messages import cut, visible
+from standfast.stores.protocol import Act, ActOutcome, AgentStore, DecisionRecord, Ledger
+from standfast.temporal.client.runs import our_run, quoted
+from standfast.temporal.wire import names
 
+T = TypeVar("T")
+Run = WorkflowHandle[Any, dict[str, Any]]
+_LOG = logging.getLogger("standfast")
 _MOST = 4_000  # bytes of what was said
+_EARLIER = 3  # runs of a session in which an act is looked for
+_CUT_OFF = "not known whether it counted: it is under way, or was cut off"
 
 
-async def record_act(
-    client: Client,
-    store: AgentStore | None,
-    workflow_id: str,
-    act: Act,
-    *,
-    by: str | None,
-    of: str = "",
-    comment: str | None = None,
-) -> None:
-    """Add what somebody did to the audit trail of a run, if there is a store that keeps one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnRecord:
+    """Where it stands who does something.
 
     Args:
-        of: the id of the call that it is about.
-        comment: what was said, or why.
+        store: has the audit trail: that of the workers; None, or one that forgets, for none.
+        by: who does it.
+        id: the same again is the same act, which is done once.
+    """
+
+    store: AgentStore | None
+    by: str | None = None
+    id: str = field(default_factory=lambda: uuid4().hex)
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """What somebody is about to do.
+
+    Args:
+        of: the id of the call, or the name of what waits.
+        comment: what is said, or why.
+    """
+
+    act: Act
+    of: str = ""
+    comment: str | None = None
+
+
+class Entry(DecisionRecord):
+    """What an auditor reads: a decision, or an act with what it came to.
+
+    Args:
+        at: of an act: when it was intended.
+        ended: when it was recorded what it came to.
+    """
+
+    ended: datetime | None = None
+
+    @property
+    def in_words(self) -> str:
+        """What somebody did, and whether it counted."""
+        done = self.decision + (", edited" if self.edit is not None else "")
+        match self.outcome:
+            case "intended":
+                return f"{done} ({_CUT_OFF})"
+            case "unknown":
+                return f"{done} (not confirmed: {self.refused})"
+        return done if self.refused is None else f"{done} (did not count: {self.refused})"
+
+
+def doing_of(signal: str, data: Mapping[str, Any]) -> Doing | None:
+    """Return what a signal does, as it stands on the audit trail; None for what the run itself records."""
+    match signal:
+        case names.MESSAGE:
+            return Doing("message", comment=data["text"])
+        case names.ANSWER:
+            return Doing("answer", data.get("tool_call_id", ""), data["text"])
+        case names.RESUME:
+            model = f"with the model {data['model']}" if "model" in data else None
+            skips = "skip" if data["action"] == "skip" else None
+            why = ": ".join(filter(None, [skips, model, data.get("reason")])) or None
+            return Doing("abort" if data["action"] == "abort" else "resume", data.get("name", ""), why)
+        case names.RESOLVE:
+            result = json.dumps(data["result"], ensure_ascii=False) if data.get("result") is not None else None
+            why = ": ".join(filter(None, [data["decision"], result, data.get("reason")]))
+            return Doing("resolve", data["tool_call_id"], why)
+    return None
+
+
+# --- doing ---
+
+
+async def do_on_record(
+    client: Client, workflow_id: str, doing: Doing, on: OnRecord, do: Callable[[bool], Awaitable[T]], *, is_new: bool
+) -> T | None:
+    """Do something to a run, once it stands on the audit trail; returns None if it is known there as done.
+
+    Args:
+        do: does it; told whether it may have been done before.
+        is_new: its id was never given before.
+
+    Raises:
+        InputError: there is no such run of ours.
+        StoreError: it could not be put on the audit trail, and so it was not done.
+    """
+    if not isinstance(on.store, Ledger):
+        return await do(not is_new)
+    keys = [(await our_run(client, workflow_id)).raw_info.first_run_id]
+    if not is_new:
+        keys += await _earlier(client, workflow_id, keys[0])
+    row = await _begun(on.store, keys, doing, on)
+    if row.is_done:
+        return None
+    try:
+        done = await do(row.is_repeated)
+    except (StandfastError, RPCError) as error:
+        await row.end(_outcome_of(error), str(error))
+        raise
+    await row.end("done")
+    return done
+
+
+async def start_on_record(
+    client: Client,
+    workflow_id: str,
+    message: str | None,
+    on: OnRecord | None,
+    start: Callable[[], Awaitable[Run]],
+    *,
+    once: bool,
+) -> Run:
+    """Start a run, once that stands on the audit trail, under the run's workflow id: it has no other key yet.
+
+    Args:
+        message: what it is started with.
+        start: starts it, or says the message to the run that is in flight.
+        once: a workflow id has one run at most.
+
+    Raises:
+        StoreError: it could not be put on the audit trail, and so it was not started.
+    """
+    if on is None or not isinstance(on.store, Ledger):
+        return await start()
+    row = await _begun(on.store, [workflow_id], Doing("start", comment=message), on)
+    if row.is_done:
+        return client.get_workflow_handle(workflow_id, result_type=dict[str, Any])
+    try:
+        run = await start()
+    except SessionConflictError as error:
+        if row.is_repeated and once:  # it has started that run, and did not get to say so
+            await _end_start(client, row, "start", client.get_workflow_handle(workflow_id))
+        else:
+            await row.end("unknown" if row.is_repeated else "refused", str(error))
+        raise
+    except (StandfastError, RPCError) as error:
+        await row.end(_outcome_of(error), str(error))
+        raise
+    await _end_start(client, row, "start" if run.first_execution_run_id else "message", run)
+    return run
+
+
+async def _end_start(client: Client, row: "_Row", act: Act, run: Run) -> None:
+    """Put it on record that a run was started, or spoken to: among the rows of the run, and beside the intent."""
+    try:
+        key = run.first_execution_run_id or (await our_run(client, run.id)).raw_info.first_run_id
+    except (StandfastError, RPCError) as error:
+        row.log("done", error)
+        return
+    await row.end("done", act=act, run_key=key)
+    await row.end("done", act=act)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """The row of an act that is about to be done, or was before.
+
+    Args:
+        is_repeated: it was there already.
+        is_done: what it intends is known to be done.
+    """
+
+    store: Ledger
+    row: DecisionRecord
+    is_repeated: bool
+    is_done: bool
+
+    async def end(
+        self, outcome: ActOutcome, why: str | None = None, *, act: Act | None = None, run_key: str | None = None
+    ) -> None:
+        """Put on record what it came to. What was done cannot be undone if that fails."""
+        came = {"outcome": outcome, "refused": None if why is None else cut(why, _MOST), "comment": None, "key": None}
+        where = {"decision": act or self.row.decision, "run_key": run_key or self.row.run_key, "at": datetime.now(UTC)}
+        try:
+            await self.store.record_decision(self.row.model_copy(update=came | where))
+        except StandfastError as error:
+            self.log(outcome, error)
+
+    def log(self, outcome: ActOutcome, error: Exception) -> None:
+        told = (self.row.by or "somebody", self.row.decision, self.row.run_key, outcome, str(error))
+        _LOG.error("%s: '%s' to %s came to '%s', which is not on the audit trail: %s", *map(visible, told))
+
+
+async def _begun(store: Ledger, keys: Sequence[str], doing: Doing, on: OnRecord) -> _Row:
+    """Put an act on record before it is done, with the run of these keys that has it already, else the first."""
+    try:
+        key = keys[0]
+        for earlier in keys[1:]:
+            key = earlier if await _rows(store, earlier, on.id) else key
+        said = None if doing.comment is None else cut(doing.comment, _MOST)
+        row = DecisionRecord(
+            run_key=key, gate=doing.of, at=datetime.now(UTC), decision=doing.act, by=on.by, comment=said, key=on.id,
+            act_id=on.id, outcome="intended",
+        )  # fmt: skip
+        await store.record_decision(row)
+        rows = await _rows(store, key, on.id)
+    except StandfastError as error:
+        raise StoreError(f"Nothing was sent, because it could not be put on the audit trail before: {error}") from error
+    return _Row(store, row, rows[0].at != row.at, any(one.outcome == "done" for one in rows))
+
+
+async def _rows(store: Ledger, run_key: str, act_id: str) -> list[DecisionRecord]:
+    return [row for row in await store.load_decisions(run_key) if row.act_id == act_id]
+
+
+async def _earlier(client: Client, workflow_id: str, run_key: str) -> list[str]:
+    """Return the keys of the runs of a session before this one."""
+    runs = client.list_workflows(f"WorkflowId = {quoted(workflow_id)}", limit=_EARLIER + 1)
+    keys = [run.raw_info.first_run_id or run.run_id async for run in runs]
+    return [key for key in dict.fromkeys(keys) if key != run_key]
+
+
+def _outcome_of(error: Exception) -> ActOutcome:
+    return "refused" if isinstance(error, InputError | SessionAccessDeniedError) else "unknown"
+
+
+# --- reading ---
+
+
+async def load_acts(store: AgentStore | None, run_keys: Sequence[str], workflow_id: str) -> list[Entry]:
+    """Return the audit trail of a run, by the time at which each act was intended.
+
+    Args:
+        run_keys: its own, and that of the first of the runs that it continues; none if there is no such run.
+        workflow_id: where it stands what was to start it. What has started another run of it is left out.
     """
     if not isinstance(store, Ledger):
-        return
-    run = listed(await described(client, workflow_id))["first_run_id"]
-    said = None if comment is None else cut(comment, _MOST)
-    await store.record_decision(
-        DecisionRecord(run_key=run, gate=of, at=datetime.now(UTC), decision=act, by=by, comment=said)
-    )
-
-
-async def load_acts(store: AgentStore | None, *run_keys: str) -> list[DecisionRecord]:
-    """Return the audit trail of a run by its keys: its own, and that of the first of the runs that it continues."""
-    if not isinstance(store, Ledger):
         return []
-    found = [row for key in dict.fromkeys(run_keys) for row in await store.load_decisions(key)]
+    rows = [row for key in dict.fromkeys(run_keys) for row in await store.load_decisions(key)]
+    own = {row.act_id for row in rows}
+    acts: dict[str, list[DecisionRecord]] = {}
+    for row in [*await store.load_decisions(workflow_id), *rows]:
+        if row.act_id is not None:
+            acts.setdefault(row.act_id, []).append(row)
+    found = [Entry.model_validate(dict(row)) for row in rows if row.act_id is None]
+    for act_id, of_act in acts.items():
+        entry = _entry(of_act)
+        if act_id in own or entry.outcome != "done" or not run_keys:
+            found.append(entry)
     return sorted(found, key=lambda row: row.at)
+
+
+def _entry(rows: Sequence[DecisionRecord]) -> Entry:
+    """Return one act by its rows, in their order: done if it ever was, else what it came to the last time."""
+    last = next((row for row in rows if row.outcome == "done"), rows[-1])
+    came = {name: getattr(last, name) for name in ("decision", "outcome", "refused")}
+    return Entry.model_validate({**dict(rows[0]), **came, "ended": None if last.outcome == "intended" else last.at})

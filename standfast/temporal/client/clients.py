@@ -1,164 +1,34 @@
-"""Starts agents and speaks to runs, with any Temporal client. The `temporal` command does all of it, too."""
+"""Speaks to runs, with any Temporal client. The `temporal` command does all of it, too."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from typing import Any, Literal, overload
 from uuid import uuid4
 
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowQueryFailedError
-from temporalio.common import WorkflowIDReusePolicy
-from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.agents import Agent
 from standfast.checkpoints import Checkpoint, PipelineResult, RunResult, T
-from standfast.errors import InputError, SessionConflictError, StandfastError
-from standfast.messages import read_images
+from standfast.errors import InputError, StandfastError
 from standfast.pipelines import Pipeline
-from standfast.runtime.inputs import Images, check_run_key
-from standfast.stores.protocol import check_session_id, session_id_of, session_key_of
-from standfast.temporal.client.former_names import check_new, has_run
+from standfast.runtime.inputs import Images
+from standfast.stores.protocol import AgentStore
+from standfast.temporal.client.audits import Doing, OnRecord, do_on_record, doing_of
 from standfast.temporal.client.items import read_items, read_state, unreadable
 from standfast.temporal.client.operator_pauses import paused_by_operators
-from standfast.temporal.client.owners import check_owner, start_or_say
 from standfast.temporal.client.run_ends import end_of
-from standfast.temporal.client.runs import answer, our_run, runs_query
+from standfast.temporal.client.runs import answer, cancel_run, our_run, runs_query
 from standfast.temporal.client.sending import Signal, send
+from standfast.temporal.client.starts import Run, plain_images
 from standfast.temporal.client.typed_results import pipeline_result, run_result
 from standfast.temporal.wire import names
-from standfast.temporal.wire.inputs import AgentInput, PipelineInput
-from standfast.temporal.wire.limits import CHECKPOINT_BYTES, check_json
+from standfast.temporal.wire.limits import check_json
 
-Run = WorkflowHandle[Any, dict[str, Any]]
 _PATIENCE = timedelta(seconds=2)
 _CONFIRMED = 10.0  # seconds in which a worker says whether something counts
-_NOT_TOLD = "AcceptedUpdateCompletedWorkflow"  # of a run that was terminated, or whose time was over
 _AT_ONCE = 32  # runs that are asked; more would wait for each other longer than anybody waits for an answer
-
-
-async def start_agent(
-    client: Client,
-    agent: str | Agent,
-    *,
-    message: str | None = None,
-    images: Images = (),
-    session_id: str | None = None,
-    user_id: str | None = None,
-    tenant_id: str | None = None,
-    max_iterations: int | None = None,
-    instance_id: str | None = None,
-    checkpoint: Checkpoint | dict[str, Any] | None = None,
-    task_queue: str = names.TASK_QUEUE,
-    if_running: Literal["refuse", "message"] = "refuse",
-    **options: Any,
-) -> Run:
-    """Start a run of an agent as the workflow `<agent>/<session_id>`; `await handle.result()` is its result.
-
-    With a tenant it is `<agent>/@<tenant_id>/<session_id>`: tenants share no sessions.
-
-    Args:
-        images: beside the message: `Image`s, or `{"url"}` or `{"data", "media_type"}`, 1 MiB in all. They cross the
-            run's history: large ones are better given by their urls.
-        session_id: the conversation to begin or to go on with; if None, that of the run whose export the checkpoint is,
-            or a new one.
-        checkpoint: a run to go on with, instead of a message.
-        if_running: what to do when the session has a run in flight: "refuse", or say `message` to that run.
-        options: further arguments of `Client.start_workflow`.
-
-    Raises:
-        InputError: an argument cannot be used.
-        SessionConflictError: the session has a run in flight.
-        SessionAccessDeniedError: that run is somebody else's.
-    """
-    name = agent.name if isinstance(agent, Agent) else agent
-    checkpoint = checkpoint.model_dump(mode="json") if isinstance(checkpoint, Checkpoint) else checkpoint
-    session = _session_of(checkpoint) if session_id is None else check_session_id(session_id)
-    given = AgentInput.read(
-        {
-            "message": message,
-            "images": _plain_images(images),
-            "session_id": session,
-            "user_id": user_id,
-            "tenant_id": tenant_id,
-            "max_iterations": max_iterations,
-            "instance_id": instance_id,
-            "checkpoint": checkpoint,
-        }
-    ).plain()
-    if if_running not in ("refuse", "message"):
-        raise InputError(f'if_running must be "refuse" or "message", got {if_running!r}')
-    if if_running == "message":
-        if message is None:
-            raise InputError('if_running="message" needs a message')
-        said = {"text": given["message"]} | ({"images": given["images"]} if images else {})
-        check_json(said, "message, with its images")
-    options.setdefault("static_summary", None if message is None else " ".join(message.split())[:100])
-    options.setdefault("id", names.workflow_id(name, session_key_of(tenant_id, session)))
-    options["memo"] = {**(options.get("memo") or {}), names.AGENT_MEMO: name}
-    start = partial(client.start_workflow, name, given, task_queue=task_queue, result_type=dict[str, Any], **options)
-    try:
-        if if_running == "message":
-            return await start_or_say(start, client, options["id"], session, said, (user_id, tenant_id))
-        return await start()
-    except WorkflowAlreadyStartedError as error:
-        await check_owner(client, options["id"], error.run_id, session, (user_id, tenant_id))
-        raise SessionConflictError(
-            f"Session {session} has a run in flight, workflow {options['id']}: wait for its result, or say the message "
-            'to it with if_running="message"'
-        ) from error
-
-
-async def start_pipeline(
-    client: Client,
-    pipeline: str | Pipeline,
-    *,
-    input: Any = None,  # noqa: A002
-    run_key: str | None = None,
-    user_id: str | None = None,
-    tenant_id: str | None = None,
-    restart_of: str | None = None,
-    restart_from: str | None = None,
-    task_queue: str = names.TASK_QUEUE,
-    **options: Any,
-) -> Run:
-    """Start a run of a pipeline as the workflow `<pipeline>/<run_key>`; `await handle.result()` is its result.
-
-    Args:
-        input: plain JSON data, or a value of the pipeline's input type if the pipeline itself is given.
-        run_key: names the run, like a session id; a new one if None.
-        restart_of, restart_from: the `run_key` in the result of an earlier run, and a step: what came before that step
-            is used again, and the input if none is given.
-        options: further arguments of `Client.start_workflow`.
-
-    Raises:
-        InputError: an argument cannot be used.
-        SessionConflictError: there is a run of that key; it has one, whatever became of it, and whatever the pipeline
-            was called then. If it is given by its name alone, a run that was begun under a former name fails this one.
-        SessionAccessDeniedError: that run is somebody else's.
-    """
-    if not isinstance(pipeline, str | Pipeline):
-        kind = type(pipeline).__name__
-        raise InputError(f"start_pipeline() needs a Pipeline or its name, got a {kind}; end a builder with .build()")
-    name, plain = pipeline if isinstance(pipeline, str) else pipeline.name, input
-    if isinstance(pipeline, Pipeline) and (input is not None or restart_of is None):
-        plain = pipeline.write_input(pipeline.read_input(input))
-    if (restart_of is None) != (restart_from is None):
-        raise InputError("restart_of= and restart_from= go together")
-    key = uuid4().hex if run_key is None else check_run_key(run_key)
-    again = None if restart_of is None else {"run": restart_of, "from": restart_from}
-    data = {"input": plain, "user_id": user_id, "tenant_id": tenant_id, "restart": again}
-    given = PipelineInput.read(data).plain()
-    options.setdefault("id", names.workflow_id(name, session_key_of(tenant_id, key)))
-    options["memo"] = {**(options.get("memo") or {}), names.PIPELINE_MEMO: name}
-    options.setdefault("id_reuse_policy", WorkflowIDReusePolicy.REJECT_DUPLICATE)
-    if isinstance(pipeline, Pipeline):  # of a name alone, the worker that opens the run knows those before it
-        await check_new(client, pipeline, options["id"], name, (user_id, tenant_id))
-    try:
-        return await client.start_workflow(name, given, task_queue=task_queue, result_type=dict[str, Any], **options)
-    except WorkflowAlreadyStartedError as error:
-        await check_owner(client, options["id"], error.run_id, key, (user_id, tenant_id))
-        raise has_run(name, key, options["id"]) from error
 
 
 class StandfastClient:
@@ -166,10 +36,15 @@ class StandfastClient:
 
     Every method that changes something raises `InputError`, saying why, if it does not count, and `NotConfirmedError`
     if no worker has said within ten seconds whether it does. Tried again with its `id`, the same thing counts once.
+
+    Args:
+        store: of the workers. What is answered, said, resumed, settled and cancelled is put on its audit trail before
+            it is done, and what it came to afterwards; what cannot be put there is not done, which is a `StoreError`.
+            Decisions are recorded by the run itself.
     """
 
-    def __init__(self, client: Client) -> None:
-        self.client = client
+    def __init__(self, client: Client, *, store: AgentStore | None = None) -> None:
+        self.client, self._store = client, store
 
     def run(self, workflow_id: str, run_id: str | None = None) -> Run:
         """Return the handle of a run, the last of its workflow id if none is named."""
@@ -266,7 +141,7 @@ class StandfastClient:
         id: str | None = None,  # noqa: A002
     ) -> None:
         """Say something to a run; images are those of `start_agent`, 256 KiB in all."""
-        data = {"text": text, "images": _plain_images(images), "by": by}
+        data = {"text": text, "images": plain_images(images), "by": by}
         await self._send(workflow_id, names.MESSAGE, data, id)
 
     async def answer(
@@ -335,6 +210,26 @@ class StandfastClient:
         data = {"gate": gate, "by": by, "comment": comment, "digest": digest, "edit": edit}
         await self._send(workflow_id, decision, data, id, called=names.DECIDE_UPDATE)
 
+    async def cancel(
+        self,
+        workflow_id: str,
+        *,
+        by: str | None = None,
+        id: str | None = None,  # noqa: A002
+    ) -> None:
+        """Cancel a run; its history says by whom."""
+        on = OnRecord(store=self._store, by=by, id=uuid4().hex if id is None else id)
+
+        async def cancel(is_repeated: bool) -> None:
+            run = await our_run(self.client, workflow_id)
+            if is_repeated and run.status is WorkflowExecutionStatus.CANCELED:
+                return
+            if is_repeated and run.close_time is not None:
+                raise StandfastError(f"Run {workflow_id} has ended, and not by being cancelled")
+            await cancel_run(self.client, workflow_id, by=by)
+
+        await do_on_record(self.client, workflow_id, Doing("cancel"), on, cancel, is_new=id is None)
+
     async def export(self, workflow_id: str) -> Checkpoint:
         """Return a run as a checkpoint. With its store that goes on in its session; elsewhere, cancel the run first."""
         exported = await self._send(workflow_id, names.EXPORT_UPDATE, {}, None)
@@ -361,16 +256,11 @@ class StandfastClient:
             # An export waits until the run is between two actions, for as long as that takes.
             seconds=None if name == names.EXPORT_UPDATE else _CONFIRMED,
         )
-        return await send(self.client, workflow_id, signal)
+        if (doing := doing_of(name, plain)) is None:
+            return await send(self.client, workflow_id, signal)
+        on = OnRecord(store=self._store, by=plain.get("by"), id=signal.id)
 
+        async def sent(is_repeated: bool) -> dict[str, Any]:
+            return await send(self.client, workflow_id, replace(signal, is_repeated=is_repeated))
 
-def _session_of(checkpoint: object) -> str:
-    """Return the session of the run that was exported as a checkpoint, else a new one."""
-    exported = checkpoint.get("exported_from") if isinstance(checkpoint, dict) else None
-    if exported is None:
-        return f"sess_{uuid4()}"
-    return check_session_id(session_id_of(str(exported).rpartition("@")[0]))
-
-
-def _plain_images(images: Images) -> list[Any] | None:
-    return [image.model_dump() for image in read_images(images, CHECKPOINT_BYTES) or ()] or None
+        return await do_on_record(self.client, workflow_id, doing, on, sent, is_new=id is None) or {}

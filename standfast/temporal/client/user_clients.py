@@ -9,10 +9,10 @@ from standfast.checkpoints import Checkpoint, PipelineResult, RunResult, T
 from standfast.errors import InputError, SessionAccessDeniedError
 from standfast.pipelines import Pipeline
 from standfast.runtime.inputs import Images
-from standfast.stores.protocol import check_tenant_id
+from standfast.stores.protocol import AgentStore, check_tenant_id
 from standfast.temporal.client.clients import StandfastClient
 from standfast.temporal.client.owners import last_admitted, owner_of
-from standfast.temporal.client.runs import cancel_run, described, looks_ours
+from standfast.temporal.client.runs import described, looks_ours
 from standfast.temporal.wire.inputs import Owner
 
 
@@ -24,12 +24,15 @@ class UserClient:
 
     Args:
         user_id, tenant_id: who has signed in to the application.
+        store: of the workers, for its audit trail; see `StandfastClient`.
     """
 
-    def __init__(self, client: Client, *, user_id: str | None, tenant_id: str | None = None) -> None:
+    def __init__(
+        self, client: Client, *, user_id: str | None, tenant_id: str | None = None, store: AgentStore | None = None
+    ) -> None:
         if user_id is None and tenant_id is None:
             raise InputError("UserClient needs a user_id or a tenant_id: StandfastClient speaks to the runs of all")
-        self._client, self._people = client, StandfastClient(client)
+        self._client, self._people = client, StandfastClient(client, store=store)
         self._who: Owner = (user_id, check_tenant_id(tenant_id))
 
     @overload
@@ -68,7 +71,7 @@ class UserClient:
     async def cancel(self, workflow_id: str) -> None:
         """Cancel a run."""
         await self._check(workflow_id)
-        await cancel_run(self._client, workflow_id)
+        await self._people.cancel(workflow_id, by=self._who[0])
 
     async def decide(
         self, workflow_id: str, gate: str, decision: Literal["approve", "reject"], *, comment: str | None = None,

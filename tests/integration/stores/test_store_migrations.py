@@ -21,6 +21,7 @@ _LANDED = (
     "f39ea151229d",
     "8ae8cfb7d0ed",
     "1bced22eb496",
+    "fb1d733c7c97",
 )  # a new script is appended with its digest; none of these ever changes
 
 

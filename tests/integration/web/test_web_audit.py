@@ -22,7 +22,7 @@ ASKS = asks_for(call("ask_user", "c1", question="Which account?"))
 
 
 async def acts(temporal: Temporal, run: Run) -> list[tuple[str, str | None, str, str | None]]:
-    rows = await load_acts(temporal.store, str(run.first_execution_run_id))
+    rows = await load_acts(temporal.store, [str(run.first_execution_run_id)], run.id)
     return [(row.decision, row.by, row.gate, row.comment) for row in rows]
 
 
@@ -62,7 +62,7 @@ async def test_who_resumes_a_paused_run_is_on_record(temporal: Temporal, monkeyp
         await pending(run)
         await send(client, f"/runs/{run.id}", run.id, "resume", action="retry", model="second")
         await result(run)
-        assert await acts(temporal, run) == [("resume", "ada", "", "with the model second")]
+        assert await acts(temporal, run) == [("resume", "ada", "model", "with the model second")]
 
 
 async def test_who_starts_a_run_on_the_page_is_on_record(temporal: Temporal) -> None:
@@ -74,7 +74,7 @@ async def test_who_starts_a_run_on_the_page_is_on_record(temporal: Temporal) -> 
         await client.post("/start/clerk", data=typed)
         run: Run = temporal.people.run(f"clerk/{temporal.session()}")
         first = (await run.describe()).raw_info.first_run_id
-        rows = await load_acts(temporal.store, first)
+        rows = await load_acts(temporal.store, [first], run.id)
         assert [(row.decision, row.by) for row in rows] == [("start", "ada")]
 
 
@@ -136,8 +136,8 @@ async def test_what_is_said_and_answered_in_a_chat_is_on_record(temporal: Tempor
         run: Run = temporal.people.run(f"clerk/{temporal.session()}")
         first = (await run.describe()).raw_info.first_run_id
         async with sqlite_store(tmp_path / "standfast.db") as store:
-            rows = await load_acts(store, first)
+            rows = await load_acts(store, [first], run.id)
         assert [(row.decision, row.by, row.comment) for row in rows] == [
-            ("start", "grace", None),
+            ("start", "grace", "go"),
             ("answer", "grace", "red"),
         ]

@@ -1,0 +1,185 @@
+"""Starts agents and pipelines, with any Temporal client. The `temporal` command does it, too."""
+
+from functools import partial
+from typing import Any, Literal
+from uuid import uuid4
+
+from pydantic_core import to_json
+from temporalio.client import Client, WorkflowHandle
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+
+from standfast.agents import Agent
+from standfast.checkpoints import Checkpoint
+from standfast.errors import InputError, SessionConflictError
+from standfast.messages import read_images
+from standfast.pipelines import Pipeline
+from standfast.runtime.inputs import Images, check_run_key
+from standfast.stores.protocol import check_session_id, session_id_of, session_key_of
+from standfast.temporal.client.audits import OnRecord, start_on_record
+from standfast.temporal.client.former_names import check_new, has_run
+from standfast.temporal.client.owners import check_owner, start_or_say
+from standfast.temporal.wire import names
+from standfast.temporal.wire.inputs import AgentInput, PipelineInput
+from standfast.temporal.wire.limits import CHECKPOINT_BYTES, check_json
+
+Run = WorkflowHandle[Any, dict[str, Any]]
+
+
+async def start_agent(
+    client: Client,
+    agent: str | Agent,
+    *,
+    message: str | None = None,
+    images: Images = (),
+    session_id: str | None = None,
+    user_id: str | None = None,
+    tenant_id: str | None = None,
+    max_iterations: int | None = None,
+    instance_id: str | None = None,
+    checkpoint: Checkpoint | dict[str, Any] | None = None,
+    task_queue: str = names.TASK_QUEUE,
+    if_running: Literal["refuse", "message"] = "refuse",
+    on_record: OnRecord | None = None,
+    **options: Any,
+) -> Run:
+    """Start a run of an agent as the workflow `<agent>/<session_id>`; `await handle.result()` is its result.
+
+    With a tenant it is `<agent>/@<tenant_id>/<session_id>`: tenants share no sessions.
+
+    Args:
+        images: beside the message: `Image`s, or `{"url"}` or `{"data", "media_type"}`, 1 MiB in all. They cross the
+            run's history: large ones are better given by their urls.
+        session_id: the conversation to begin or to go on with; if None, that of the run whose export the checkpoint is,
+            or a new one.
+        checkpoint: a run to go on with, instead of a message.
+        if_running: what to do when the session has a run in flight: "refuse", or say `message` to that run.
+        on_record: puts it on the audit trail, before it is done, who starts it.
+        options: further arguments of `Client.start_workflow`.
+
+    Raises:
+        InputError: an argument cannot be used.
+        SessionConflictError: the session has a run in flight.
+        SessionAccessDeniedError: that run is somebody else's.
+        StoreError: it could not be put on the audit trail, and so it was not started.
+    """
+    name = agent.name if isinstance(agent, Agent) else agent
+    checkpoint = checkpoint.model_dump(mode="json") if isinstance(checkpoint, Checkpoint) else checkpoint
+    session = _session_of(checkpoint) if session_id is None else check_session_id(session_id)
+    given = AgentInput.read(
+        {
+            "message": message,
+            "images": plain_images(images),
+            "session_id": session,
+            "user_id": user_id,
+            "tenant_id": tenant_id,
+            "max_iterations": max_iterations,
+            "instance_id": instance_id,
+            "checkpoint": checkpoint,
+        }
+    ).plain()
+    if if_running not in ("refuse", "message"):
+        raise InputError(f'if_running must be "refuse" or "message", got {if_running!r}')
+    if if_running == "message":
+        if message is None:
+            raise InputError('if_running="message" needs a message')
+        said = {"text": given["message"]} | ({"images": given["images"]} if images else {})
+        check_json(said, "message, with its images")
+    options.setdefault("static_summary", None if message is None else " ".join(message.split())[:100])
+    options.setdefault("id", names.workflow_id(name, session_key_of(tenant_id, session)))
+    options["memo"] = {**(options.get("memo") or {}), names.AGENT_MEMO: name}
+    begin = partial(client.start_workflow, name, given, task_queue=task_queue, result_type=dict[str, Any], **options)
+
+    async def start() -> Run:
+        try:
+            if if_running == "message":
+                return await start_or_say(begin, client, options["id"], session, said, (user_id, tenant_id))
+            return await begin()
+        except WorkflowAlreadyStartedError as error:
+            await check_owner(client, options["id"], error.run_id, session, (user_id, tenant_id))
+            raise SessionConflictError(
+                f"Session {session} has a run in flight, workflow {options['id']}: wait for its result, or say the "
+                'message to it with if_running="message"'
+            ) from error
+
+    return await start_on_record(client, options["id"], message, on_record, start, once=_is_once(options))
+
+
+async def start_pipeline(
+    client: Client,
+    pipeline: str | Pipeline,
+    *,
+    input: Any = None,  # noqa: A002
+    run_key: str | None = None,
+    user_id: str | None = None,
+    tenant_id: str | None = None,
+    restart_of: str | None = None,
+    restart_from: str | None = None,
+    task_queue: str = names.TASK_QUEUE,
+    on_record: OnRecord | None = None,
+    **options: Any,
+) -> Run:
+    """Start a run of a pipeline as the workflow `<pipeline>/<run_key>`; `await handle.result()` is its result.
+
+    Args:
+        input: plain JSON data, or a value of the pipeline's input type if the pipeline itself is given.
+        run_key: names the run, like a session id; a new one if None.
+        restart_of, restart_from: the `run_key` in the result of an earlier run, and a step: what came before that step
+            is used again, and the input if none is given.
+        on_record: puts it on the audit trail, before it is done, who starts it.
+        options: further arguments of `Client.start_workflow`.
+
+    Raises:
+        InputError: an argument cannot be used.
+        SessionConflictError: there is a run of that key; it has one, whatever became of it, and whatever the pipeline
+            was called then. If it is given by its name alone, a run that was begun under a former name fails this one.
+        SessionAccessDeniedError: that run is somebody else's.
+    """
+    if not isinstance(pipeline, str | Pipeline):
+        kind = type(pipeline).__name__
+        raise InputError(f"start_pipeline() needs a Pipeline or its name, got a {kind}; end a builder with .build()")
+    name, plain = pipeline if isinstance(pipeline, str) else pipeline.name, input
+    if isinstance(pipeline, Pipeline) and (input is not None or restart_of is None):
+        plain = pipeline.write_input(pipeline.read_input(input))
+    if (restart_of is None) != (restart_from is None):
+        raise InputError("restart_of= and restart_from= go together")
+    key = uuid4().hex if run_key is None else check_run_key(run_key)
+    again = None if restart_of is None else {"run": restart_of, "from": restart_from}
+    data = {"input": plain, "user_id": user_id, "tenant_id": tenant_id, "restart": again}
+    given = PipelineInput.read(data).plain()
+    options.setdefault("id", names.workflow_id(name, session_key_of(tenant_id, key)))
+    options["memo"] = {**(options.get("memo") or {}), names.PIPELINE_MEMO: name}
+    options.setdefault("id_reuse_policy", WorkflowIDReusePolicy.REJECT_DUPLICATE)
+    if isinstance(pipeline, Pipeline):  # of a name alone, the worker that opens the run knows those before it
+        await check_new(client, pipeline, options["id"], name, (user_id, tenant_id))
+
+    async def start() -> Run:
+        try:
+            return await client.start_workflow(
+                name, given, task_queue=task_queue, result_type=dict[str, Any], **options
+            )
+        except WorkflowAlreadyStartedError as error:
+            await check_owner(client, options["id"], error.run_id, key, (user_id, tenant_id))
+            raise has_run(name, key, options["id"]) from error
+
+    with_input = None if given.get("input") is None else to_json(given["input"]).decode()
+    again_from = None if again is None else f"again from {restart_from} of {restart_of}"
+    said = ": ".join(filter(None, [again_from, with_input])) or None
+    return await start_on_record(client, options["id"], said, on_record, start, once=_is_once(options))
+
+
+def _is_once(options: dict[str, Any]) -> bool:
+    return options.get("id_reuse_policy") == WorkflowIDReusePolicy.REJECT_DUPLICATE
+
+
+def _session_of(checkpoint: object) -> str:
+    """Return the session of the run that was exported as a checkpoint, else a new one."""
+    exported = checkpoint.get("exported_from") if isinstance(checkpoint, dict) else None
+    if exported is None:
+        return f"sess_{uuid4()}"
+    return check_session_id(session_id_of(str(exported).rpartition("@")[0]))
+
+
+def plain_images(images: Images) -> list[Any] | None:
+    """Return images as they cross the wire; None if there are none."""
+    return [image.model_dump() for image in read_images(images, CHECKPOINT_BYTES) or ()] or None
