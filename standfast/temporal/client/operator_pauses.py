@@ -4,7 +4,6 @@ import shlex
 from datetime import UTC
 from typing import Any
 
-from google.protobuf.timestamp_pb2 import Timestamp
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as Status
 from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus
 
@@ -40,6 +39,6 @@ def _by(pause: Any) -> str:
     return f" was paused by {pause.identity or 'an operator'}{reason}"
 
 
-def _item(name: str, what: str, go_on: str, since: Timestamp) -> dict[str, Any]:
+def _item(name: str, what: str, go_on: str, since: Any) -> dict[str, Any]:
     message = f"{what}; it goes on after: temporal {go_on}"
     return {"kind": "operator", "name": name, "message": message, "since": since.ToDatetime(UTC).isoformat()}
