@@ -122,9 +122,9 @@ def test_a_retryable_error_knows_its_delay_in_seconds(
     assert RetryableError("busy", retry_after=retry_after).retry_after == seconds
 
 
-@pytest.mark.parametrize("retry_after", [-1, float("nan"), float("inf"), "30s", timedelta(-1)], ids=repr)
+@pytest.mark.parametrize("retry_after", [-1, float("nan"), float("inf"), "soon", timedelta(-1)], ids=repr)
 def test_a_delay_that_makes_no_sense_is_refused(retry_after: Any) -> None:
-    with pytest.raises(InputError, match="retry_after must be seconds or a timedelta"):
+    with pytest.raises(InputError, match="retry_after must be like"):
         RetryableError("busy", retry_after=retry_after)
 
 
