@@ -7,23 +7,14 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import IO, Any
+
+from standfast.runtime.parent_death import dying_with_parent
 
 Process = asyncio.subprocess.Process
 
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-# A process asks to be killed when its parent dies (1 is PR_SET_PDEATHSIG, 9 SIGKILL), then becomes the command. A
-# `preexec_fn` would run Python in a fork of a process with threads, which may lock up and warns from 3.12 on.
-_DIE_WITH_PARENT = """
-import ctypes, os, sys
-ctypes.CDLL(None).prctl(1, 9)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit("The process that started this one is gone.")
-os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 
 @contextlib.asynccontextmanager
@@ -41,11 +32,8 @@ async def child(
         output: takes what the command writes; our own output if None.
         patience: seconds that it has to end after it was told to. A cancel during that time kills it.
     """
-    words = [os.fspath(word) for word in command]
-    if sys.platform == "linux":
-        words = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *words]
     process = await asyncio.create_subprocess_exec(
-        *words,
+        *dying_with_parent([os.fspath(word) for word in command]),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=output,
         stderr=None if output == asyncio.subprocess.PIPE else output,

@@ -15,6 +15,7 @@ from standfast.cli.inputs import image_of, read_json_option, read_text, who
 from standfast.cli.outputs import Output, ago, shown
 from standfast.cli.sessions import STORED, transcript, write_message
 from standfast.errors import InputError
+from standfast.messages import Usage
 from standfast.stores import SQLiteStore
 
 if TYPE_CHECKING:
@@ -312,7 +313,7 @@ def _write(output: Output, seen: dict[str, Any]) -> None:
             "Started": f"{seen['started']} ({ago(seen['started'])} ago)",
             "Ended": seen.get("closed"),
             "Turn": f"{state.get('turn')} of at most {state['max_iterations']}" if "max_iterations" in state else None,
-            "Usage": _usage(usage),
+            "Usage": Usage(**usage).in_words if usage else None,
             "Runs": _running(state),
             "Tries again": ", ".join(map(_retried, seen.get("retries", ()))),
             "Error": seen.get("error") or result.get("error") or state.get("error"),
@@ -326,13 +327,6 @@ def _write(output: Output, seen: dict[str, Any]) -> None:
     if text := result.get("response") or result.get("outputs"):
         output.line("")
         output.line(text if isinstance(text, str) else json.dumps(text, ensure_ascii=False, indent=2))
-
-
-def _usage(usage: dict[str, Any] | None) -> str | None:
-    if not usage:
-        return None
-    cost = f", {usage['cost']:.4f} US dollars" if usage.get("cost") is not None else ""
-    return f"{usage['input_tokens']:,} tokens in, {usage['output_tokens']:,} out{cost}"
 
 
 _HOW = {

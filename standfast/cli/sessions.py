@@ -48,7 +48,7 @@ async def _list(output: Output, path: str, tenant: str | None, agent: str | None
             "USER": lambda row: row.get("user_id"),
             "TENANT": lambda row: row.get("tenant_id"),
             "MESSAGES": lambda row: str(row["last_seq"]),
-            "USED": lambda row: used(Usage(**row["usage"])) if row.get("usage") else "",
+            "USED": lambda row: Usage(**row["usage"]).in_words if row.get("usage") else "",
             "WAITS": lambda row: "for a person" if row["waits"] else "",
             "UPDATED": lambda row: ago(row["updated_at"]),
         },
@@ -66,7 +66,7 @@ async def _show(output: Output, path: str, session_id: str, tenant: str | None) 
         for said in unheard:
             output.line(f"user, not heard yet: {said.content}", style="bold")
         if session.usage is not None:
-            output.note(used(session.usage))
+            output.note(session.usage.in_words)
         return
     plain = [message.model_dump(mode="json") for message in messages]
     waits = [message.model_dump(mode="json") for message in unheard]
@@ -122,9 +122,3 @@ def write_message(output: Output, message: Message) -> None:
 
 def _arguments(arguments: dict[str, Any] | str) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-
-
-def used(usage: Usage) -> str:
-    """Return the usage and its cost in words."""
-    cost = "" if usage.cost is None else f", {usage.cost:.4f} US dollars"
-    return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out{cost}"

@@ -77,6 +77,12 @@ class Usage(Record):
         # A server may report anything; sums of it must stay numbers.
         return Usage.of([one if two is None else two if one is None else min(one + two, _MOST) for one, two in both])
 
+    @property
+    def in_words(self) -> str:
+        """What was used, for people."""
+        cost = "" if self.cost is None else f", {self.cost:.4f} US dollars"
+        return f"{self.input_tokens:,} tokens in, {self.output_tokens:,} out{cost}"
+
     def plain(self) -> list[Any]:
         """Return the numbers in the order in which they are declared, without absent ones at the end."""
         numbers = [getattr(self, name) for name in type(self).model_fields]

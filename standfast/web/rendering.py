@@ -8,7 +8,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup, escape
 
-from standfast.messages import visible, visible_json
+from standfast.messages import Usage, visible, visible_json
 from standfast.temporal.wire.names import child_id
 from standfast.web.actions import may_act
 
@@ -23,7 +23,8 @@ def templates() -> Environment:
     )
     found.filters |= {
         "at": _at, "editable": _editable, "is_drawn_otherwise": _is_drawn_otherwise,
-        "json": _pretty, "long": _long, "path": run_path, "step_link": step_link, "typed": _typed
+        "json": _pretty, "long": _long, "path": run_path, "step_link": step_link, "typed": _typed,
+        "used": lambda usage: Usage(**usage).in_words,
     }  # fmt: skip
     found.globals["may_act"] = may_act
     return found

@@ -184,3 +184,8 @@ def test_a_call_of_another_format_is_not_taken_for_one_without_arguments(call: d
 @pytest.mark.parametrize("cost", [float("nan"), float("inf"), "nan"])
 def test_a_cost_that_is_no_number_is_no_cost(cost: Any) -> None:
     assert LLMResponse.read({"text": "hi", "cost": cost}).cost is None
+
+
+def test_usage_in_words_names_what_it_cost_if_that_is_known() -> None:
+    assert Usage(input_tokens=1_200).in_words == "1,200 tokens in, 0 out"
+    assert Usage(input_tokens=1, output_tokens=2, cost=0.5).in_words == "1 tokens in, 2 out, 0.5000 US dollars"

@@ -11,7 +11,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from temporalio.service import ConnectConfig, RPCError, ServiceClient
 
 from standfast.errors import InputError, StandfastError
 from standfast.extras import install
+from standfast.runtime.parent_death import dying_with_parent
 from standfast.stores.private_files import private
 from standfast.temporal.client.connections import exit_cleanly
 from standfast.temporal.wire.names import SEARCH_ATTRIBUTES
@@ -36,16 +36,6 @@ SERVER_FLAGS = (
 )
 _START_SECONDS = 30
 _STOP_SECONDS = 10
-
-# A process asks for its own death with its parent (1 is PR_SET_PDEATHSIG, 9 SIGKILL), then becomes the server. A
-# `preexec_fn` would run Python in a fork of a process with threads, which may lock up and warns from 3.12 on.
-_DIE_WITH_PARENT = """
-import ctypes, os, sys
-ctypes.CDLL(None).prctl(1, 9)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit("The process that started this server is gone.")
-os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 
 @dataclass(frozen=True)
@@ -171,10 +161,8 @@ def _opened(log_file: str | os.PathLike[str] | None) -> IO[bytes]:
 
 
 def _spawn(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-    if sys.platform == "linux":
-        command = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
     return subprocess.Popen(
-        command,
+        dying_with_parent(command),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,

@@ -103,7 +103,7 @@ def _turns(state: RunLoop | None) -> list[str]:
     if state is None:
         return []
     turns, usage = f"turn {state.iterations} of at most {state.loop.max_iterations}", state.usage
-    return [turns] if usage is None else [turns, f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"]
+    return [turns] if usage is None else [turns, usage.in_words]
 
 
 def _waits(waiting: "Sequence[Waiting]") -> list[str]:
