@@ -3,7 +3,7 @@ PYTHON ?= python3
 PIP = .venv/bin/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
 CHROMIUM = /usr/bin/chromium
 # A test that stands still is ended, so that the others are not waited for in vain.
-TWO_FILES = .venv/bin/python -m pytest -n 2 --dist loadfile --timeout=300
+THREE_FILES = .venv/bin/python -m pytest -n 3 --dist loadfile --timeout=300
 # What has failed beside other tests is run once more by itself: many tests here are of processes and of time, which
 # others take away. Both runs are shown, and what fails twice fails.
 ONCE_MORE = || { [ $$? = 1 ] && .venv/bin/python -m pytest --timeout=300 --last-failed --last-failed-no-failures=none
@@ -17,11 +17,11 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: .venv/demo                ## a worker is killed in the middle of a post, and an agent asks you
 	.venv/bin/python -m examples.demo
 
-test: check                     ## all checks and tests; two files at a time, the longest first
-	$(TWO_FILES) --no-loadscope-reorder $(LONGEST_FIRST) $(ONCE_MORE) $(LONGEST_FIRST); }
+test: check                     ## all checks and tests; three files at a time, since they wait a lot, the longest first
+	$(THREE_FILES) --no-loadscope-reorder $(LONGEST_FIRST) $(ONCE_MORE) $(LONGEST_FIRST); }
 
 coverage: .venv/test            ## the same tests with branch coverage, which doubles their time
-	$(TWO_FILES) --no-loadscope-reorder --cov --cov-report=term-missing:skip-covered $(LONGEST_FIRST)
+	$(THREE_FILES) --no-loadscope-reorder --cov --cov-report=term-missing:skip-covered $(LONGEST_FIRST)
 
 check: .venv/test
 	.venv/bin/ruff format --check .
@@ -54,7 +54,7 @@ test-llm: .venv/test            ## the adapter against a small model that runs h
 
 test-browser: $(CHROMIUM) .venv/test  ## the page, and Temporal Web, in Debian's Chromium
 	$(PIP) playwright axe-playwright-python
-	$(TWO_FILES) tests/browser $(ONCE_MORE) tests/browser; }
+	$(THREE_FILES) tests/browser $(ONCE_MORE) tests/browser; }
 
 pictures: $(CHROMIUM) .venv/test  ## the screenshots in the README; needs the same
 	$(PIP) playwright
