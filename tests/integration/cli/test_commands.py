@@ -136,7 +136,7 @@ async def test_runs_are_listed_and_found(temporal: Temporal) -> None:
         assert waits.id in table
         quoted = await data(temporal, "ls", "--session", "it's' OR 1=1")
         assert quoted == []
-        assert (await standfast(temporal, "ls", "-t", "unheard-of")).stderr == "No runs match.\n"
+        assert (await standfast(temporal, "ls", "-t", "no-such-agent")).stderr == "No runs match.\n"
 
 
 @pytest.mark.parametrize("columns", ["200", "60", "40", "20"])

@@ -15,6 +15,7 @@ from temporalio.api.enums.v1 import EventType
 
 from standfast import Agent, ModelError, sqlite_store
 from standfast.stores import DecisionRecord
+from standfast.temporal import OnRecord, UserClient
 from standfast.temporal.client.audits import load_acts
 from standfast.testing import ScriptedModel
 
@@ -141,3 +142,16 @@ async def test_what_is_said_and_answered_in_a_chat_is_on_record(temporal: Tempor
             ("start", "grace", "go"),
             ("answer", "grace", "red"),
         ]
+
+
+async def test_a_program_that_gives_its_client_the_store_has_its_users_on_record(temporal: Temporal) -> None:
+    agent = Agent("clerk", tools=[ask_user])
+    mine = UserClient(temporal.client, user_id="ada", store=temporal.store)
+    async with temporal.worker(agent, llm=ScriptedModel([ASKS])):
+        run = await temporal.start(agent, user_id="ada", on_record=OnRecord(store=temporal.store, by="ada"))
+        await pending(run)
+        await mine.message(run.id, "And hurry")
+        await mine.cancel(run.id)
+        assert await acts(temporal, run) == [
+            ("start", "ada", "", "go"), ("message", "ada", "", "And hurry"), ("cancel", "ada", "", None),
+        ]  # fmt: skip
