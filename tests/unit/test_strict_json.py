@@ -277,3 +277,9 @@ def test_strict_json_is_told_from_the_rest(value: object, problem: str | None) -
 def test_what_has_no_problem_is_strict_json(value: object) -> None:
     if json_problem(value) is None:
         assert json.loads(strict_json(value)) == value
+
+
+@pytest.mark.parametrize("value", [[1, 2], {"a": 1}, [[], []], "text"])
+def test_a_value_is_walked_through_if_it_has_not_too_many_values(value: Any) -> None:
+    assert json_problem(value, 3) is None
+    assert json_problem([value, value, value, value], 3) == "more than 3 values"

@@ -107,7 +107,8 @@ class AgentHost:
     @property
     def surroundings(self) -> Surroundings:
         """What a run has to know of where it runs."""
-        return {"search": self.search, "notices": True} if self.notices else {"search": self.search}
+        found: Surroundings = {"search": self.search, "receipts": True}
+        return {**found, "notices": True} if self.notices else found
 
     def _check_models(self, llm: LLM | None) -> None:
         for agent in self.agents.values():

@@ -15,6 +15,7 @@ from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import Said, said_by_user, user_message, with_id
+from standfast.temporal.wire.results import receipted
 
 _UNHEARD = 100  # messages of earlier runs that one hears; the others are heard by the next
 
@@ -29,7 +30,7 @@ class SaidActivities:
         return [self.keep, self.answered]
 
     @activity.defn(name=names.KEEP)
-    async def keep(self, reference: dict[str, Any]) -> list[Said] | None:
+    async def keep(self, reference: dict[str, Any]) -> Any:
         """Keep what the user said to the run until somebody has heard it, also if that is another run.
 
         Returns what nobody has heard, if the workflow was reset and asks.
@@ -44,7 +45,8 @@ class SaidActivities:
             messages = [KeptMessage(id=one["id"], message=user_message(one)) for one in reference["messages"]]
             written = await store.load_messages(session.id)
             await Unheard(session, store).keep(messages, written)
-            return await unheard_by(store, session, written) if "again" in reference else None
+            unheard = await unheard_by(store, session, written) if "again" in reference else None
+            return receipted(reference, unheard)
 
     @activity.defn(name=names.ANSWERED)
     async def answered(self, reference: dict[str, Any]) -> dict[str, Any]:

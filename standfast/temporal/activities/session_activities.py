@@ -44,7 +44,7 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput, said_by_user, user_message
 from standfast.temporal.wire.limits import INLINE_BYTES, check_json
 from standfast.temporal.wire.outcomes import shown_arguments
-from standfast.temporal.wire.results import OTHER
+from standfast.temporal.wire.results import OTHER, receipted
 from standfast.temporal.wire.snapshots import write_facts
 from standfast.temporal.wire.states import Call, write_state
 from standfast.temporal.wire.turn_records import TurnRecord
@@ -320,14 +320,14 @@ class SessionActivities:
             return None if after == before and transcript.session.version else after
 
     @activity.defn(name=names.COMMIT)
-    async def commit(self, reference: dict[str, Any]) -> int:
+    async def commit(self, reference: dict[str, Any]) -> Any:
         """Write the results and the questions of a turn; returns the number of the session's last message."""
         with TypedErrors(self._host):
             transcript = await self._transcript(reference)
             await transcript.commit(turn=reference["turn"], questions=reference["questions"])
             if not reference["questions"]:
                 await transcript.ask_nothing(turn=reference["turn"])
-            return transcript.seq
+            return receipted(reference, transcript.seq)
 
     @activity.defn(name=names.FINISH)
     async def finish(self, reference: dict[str, Any]) -> dict[str, Any]:

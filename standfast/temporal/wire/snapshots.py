@@ -43,11 +43,12 @@ class ToolFacts:
 class Surroundings(TypedDict):
     """What a run has to know of where it runs.
 
-    search: the namespace has the search attributes. notices: the worker has webhooks.
+    search: the namespace has the search attributes. notices: the worker has webhooks. receipts: workers give receipts.
     """
 
     search: bool
     notices: NotRequired[bool]
+    receipts: NotRequired[bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class Facts:
 
 
 def write_facts(
-    agent: Agent, tools: Mapping[str, Tool[..., Any]], *, search: bool, notices: bool = False
+    agent: Agent, tools: Mapping[str, Tool[..., Any]], *, search: bool, notices: bool = False, receipts: bool = False
 ) -> dict[str, Any]:
     """Return an agent's facts as JSON, without what is as usual."""
     agents = {item.name for item in agent.tools if isinstance(item, Agent)}
@@ -131,12 +132,9 @@ def write_facts(
     hooks = [name for name in HOOKS if getattr(agent, name) is not None]
     if hooks := [*hooks, *(["approve"] if "approve" in agent.access else [])]:
         facts["hooks"] = hooks
-    if search:
-        facts["search"] = True
+    facts |= {name: True for name, is_so in (("search", search), ("notices", notices), ("receipts", receipts)) if is_so}
     if agent.fallback_models:
         facts["fallbacks"] = list(agent.fallback_models)
-    if notices:
-        facts["notices"] = True
     return facts
 
 

@@ -189,7 +189,7 @@ class AgentRun(RunHandlers):
         return names.OPEN, reference
 
     def _learn(self, found: Surroundings) -> None:
-        self._board.search, self._board.notices = found["search"], found.get("notices", False)
+        self._parts.learn(found)
         if found["search"]:
             show_started(self._run.progress.session_id, self._run.given.tenant_id)
 
@@ -203,7 +203,7 @@ class AgentRun(RunHandlers):
         self._run.facts = Facts.read(
             opened["facts"], max_iterations=self._run.given.max_iterations, max_tokens=self._run.given.max_tokens
         )
-        self._board.search, self._board.notices = self._run.facts.search, self._run.facts.notices
+        self._parts.learn(opened["facts"])
         if carried is not None:
             state = read_state(carried.get("state", {}), self._run.facts)
             self._run.loop = replace(state, tools=tools_of(self._run.facts.tools, self._run.progress.turn.declared))

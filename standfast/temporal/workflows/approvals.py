@@ -39,7 +39,7 @@ class _WorkflowGates(RunHandlers):
         if self._looking is None:
             self._looking = asyncio.ensure_future(_look())
         found = await asyncio.shield(self._looking)
-        self._board.search, self._board.notices = found["search"], found.get("notices", False)
+        self._parts.learn(found)
         return await self._gates.wait_at(gate, message)
 
     def status(self, *ignored: Any) -> dict[str, Any]:

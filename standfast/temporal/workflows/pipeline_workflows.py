@@ -150,7 +150,7 @@ class PipelineRun(RunHandlers):
     def _learn(self, found: Surroundings) -> None:
         if found["search"] and not self._board.search:
             show_started(None, self._given.tenant_id)
-        self._board.search, self._board.notices = found["search"], found.get("notices", False)
+        self._parts.learn(found)
 
     # --- what may run ---
 

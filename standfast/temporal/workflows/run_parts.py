@@ -1,6 +1,6 @@
 """Puts together what every run of ours has."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from standfast.temporal.wire.inbox import Mailbox
@@ -32,3 +32,8 @@ class RunParts:
         self.inbox = Inbox(self.mailbox, self.board, taken)
         self.pauses = Pauses(self.board, self.inbox, self.running, patience, choose_model)
         self.workers = Workers(self.board, self.running, self.pauses, opening, learn)
+
+    def learn(self, found: Mapping[str, Any]) -> None:
+        """Take in where the run is; see `Surroundings`."""
+        self.board.search, self.board.notices = found.get("search", False), found.get("notices", False)
+        self.workers.give_receipts = found.get("receipts", False)

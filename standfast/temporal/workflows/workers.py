@@ -9,7 +9,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import Resume
-from standfast.temporal.wire.results import fits
+from standfast.temporal.wire.results import RECEIPTED, fits
 from standfast.temporal.wire.snapshots import Surroundings
 from standfast.temporal.workflows.activity_options import (
     OPEN_ELSEWHERE_OPTIONS,
@@ -39,6 +39,8 @@ from standfast.temporal.workflows.waiting import Waiting
 VERSIONS = 20  # that a step is tried with unasked, before it waits for a person alone
 T = TypeVar("T")
 
+_REPEATS = 8  # of what was completed without a receipt, before a person is asked
+
 
 class Workers:
     """The workers of a run, as far as it waits for them.
@@ -59,6 +61,8 @@ class Workers:
         self.store_waits = StoreWaits(board.begin, board.end)
         self._board, self._running, self._pauses = board, running, pauses
         self._opening, self._learn = opening, learn
+        self.give_receipts = False  # see `receipted`
+        self._receipts = 0  # how many were asked for
 
     # --- activities ---
 
@@ -83,6 +87,8 @@ class Workers:
             SkippedError: a person goes on without it.
         """
 
+        reference, tries = self._with_receipt(activity, reference), 0
+
         def attempt(options: dict[str, Any]) -> Awaitable[Any]:
             return workflow.execute_activity(activity, reference, **options)
 
@@ -96,11 +102,28 @@ class Workers:
                     return otherwise
                 continue
             if fits(activity, reference, found):
-                return found
-            if not await self._pauses.pause(activity, put_in_by_hand(activity)):
+                return found["of"] if "receipt" in reference else found
+            tries += 1
+            if not await self._may_repeat(activity, reference, tries):
                 if self._running.cancelled:
                     return otherwise
                 raise ApplicationError(put_in_by_hand(activity), type="InputError", non_retryable=True)
+
+    def _with_receipt(self, activity: str, reference: dict[str, Any]) -> dict[str, Any]:
+        if not self.give_receipts or activity not in RECEIPTED:
+            return reference
+        self._receipts += 1
+        return {**reference, "receipt": self._receipts}
+
+    async def _may_repeat(self, activity: str, reference: dict[str, Any], tries: int) -> bool:
+        """Whether to try again what came to nothing that can be used.
+
+        What gives no receipt somebody has completed by hand, or an older worker has done it: it is done again, which
+        changes nothing if it was done. Of the rest, and now and then, a person is asked.
+        """
+        if "receipt" in reference and tries % _REPEATS:
+            return True
+        return await self._pauses.pause(activity, put_in_by_hand(activity))
 
     async def execute_until_mended(self, activity: str, reference: dict[str, Any], options: dict[str, Any]) -> Any:
         """Return the result of an activity; if what a user declared raises, of a later version, or when resumed.

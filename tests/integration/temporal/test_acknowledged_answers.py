@@ -197,11 +197,11 @@ async def test_who_answers_while_the_run_is_terminated_is_told_that_nobody_knows
 async def test_a_message_that_the_store_cannot_have_is_refused_and_not_heard(
     temporal: Temporal, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inside = asyncio.Event()
+    inside, over = asyncio.Event(), asyncio.Event()
 
     async def keep(*given: Any) -> None:
         inside.set()
-        await asyncio.Event().wait()
+        await over.wait()
 
     monkeypatch.setattr(Unheard, "keep", keep)
     async with question(temporal) as run:
@@ -216,4 +216,5 @@ async def test_a_message_that_the_store_cannot_have_is_refused_and_not_heard(
             await asyncio.wait_for(sending, 8)
         reason = str(refused.value.__cause__ if how == "update" else refused.value)
         assert "message: it could not be kept: the disk is full" in reason
+        over.set()
     assert [message.content for message in await temporal.messages() if message.role == "user"] == ["go"]

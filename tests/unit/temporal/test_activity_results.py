@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from standfast.temporal.wire import names
-from standfast.temporal.wire.results import fits
+from standfast.temporal.wire.results import fits, receipted
 from standfast.temporal.workflows.inbox import read_moment
 
 FACTS = {"timeout": 60.0}
@@ -74,3 +74,17 @@ def test_no_time_of_a_signal_ends_a_run_in_a_loop(found: Any) -> None:
 
 def test_the_time_of_a_signal_is_read() -> None:
     assert read_moment("2026-11-22T10:00:00+00:00") == datetime(2026, 11, 22, 10, tzinfo=UTC)
+
+
+RECEIPT = {"receipt": 3}
+
+
+@pytest.mark.parametrize(
+    ("activity", "found"),
+    [(names.DECIDE, None), (names.DECIDE, "no"), (names.KEEP, None), (names.KEEP, ["hi"]), (names.COMMIT, 5)],
+)
+def test_what_is_to_be_acknowledged_has_the_receipt_that_was_asked_for(activity: str, found: Any) -> None:
+    assert fits(activity, {}, found)  # as it once was
+    assert fits(activity, RECEIPT, receipted(RECEIPT, found))
+    for other in (found, {"of": found}, {"receipt": 3}, {"receipt": 2, "of": found}, [found], {"receipt": 3, "of": {}}):
+        assert not fits(activity, RECEIPT, other)
