@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from standfast.errors import InputError
-from standfast.messages import Usage, explain
+from standfast.messages import explain
 from standfast.temporal.wire.limits import CHECKPOINT_BYTES, INLINE_BYTES, check_json
 
 _ITEMS = 1_000  # of a run
@@ -62,6 +62,14 @@ class Item(BaseModel):
         return self
 
 
+class _Usage(BaseModel):
+    model_config = _OPEN
+
+    input_tokens: Annotated[int, Field(ge=0)]
+    output_tokens: Annotated[int, Field(ge=0)]
+    cost: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+
+
 class _Running(BaseModel):
     model_config = _OPEN
 
@@ -78,7 +86,7 @@ class _State(BaseModel):
     turn: int | None = None
     iterations: int | None = None
     max_iterations: int | None = None
-    usage: Usage | None = None
+    usage: _Usage | None = None
     running: Annotated[list[_Name | _Running], Field(max_length=10_000)] = []
     done: Annotated[list[_Name], Field(max_length=100_000)] = []
     unheard: Annotated[list[_Text], Field(max_length=2_000)] = []
@@ -93,7 +101,7 @@ class _Result(BaseModel):
     status: _Name
     run_key: _Name | None = None
     iterations: int | None = None
-    usage: Usage | None = None
+    usage: _Usage | None = None
     response: str | None = None
     outputs: dict[str, Any] | None = None
     error: str | None = None
