@@ -4,17 +4,19 @@ import asyncio
 from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError, FailureError
+from temporalio.exceptions import FailureError
 
 from standfast.agents import Loop
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import Sent
 from standfast.temporal.wire.inputs import Owner, Said, said_id, user_message, with_id
 from standfast.temporal.workflows.inbox import refuse_by, sent_by_update
-from standfast.temporal.workflows.run_failures import why
+from standfast.temporal.workflows.run_failures import refuse, why
 from standfast.temporal.workflows.run_parts import RunParts
 from standfast.temporal.workflows.shared_state import RunState
 from standfast.tools import Outcome, Returned
+
+_CANCELLED = "message: the run is cancelled"
 
 
 class Messages:
@@ -26,12 +28,12 @@ class Messages:
 
     def __init__(self, run: RunState, parts: RunParts, owner: Owner) -> None:
         self.kept: set[str] = set()  # ids of those that the store has
+        self._given_up: dict[str, str] = {}  # ids of those that the store does not get, and why
         self._run, self._owner = run, owner
         self._board, self._inbox, self._running, self._box = parts.board, parts.inbox, parts.running, parts.mailbox
         self._workers = parts.workers
         self._senders: dict[str, str] = {}  # the ids of signals that brought others
         self._updates: set[str] = set()  # the ids of messages whose updates wait until the store has them
-        self._unkeepable: dict[str, str] = {}  # ids of those that the store cannot have, and why
         self._keeping: asyncio.Task[None] | None = None
         self._looked = 0  # behind how many resets the run has looked for messages
 
@@ -53,13 +55,12 @@ class Messages:
         await workflow.wait_condition(
             lambda: (
                 message_id in self.kept
-                or message_id in self._unkeepable
+                or message_id in self._given_up
                 or (bool(self._board.ended) and not self.is_keeping)
             )
         )
         if message_id not in self.kept:
-            refused = self._unkeepable.get(message_id, "message: the run has ended")
-            raise ApplicationError(refused, type="InputError", non_retryable=True)
+            refuse(self._given_up.get(message_id, "message: the run has ended"))
         return {"accepted": True}
 
     def check_update(self, data: Any, extra: tuple[Any, ...]) -> None:
@@ -91,9 +92,8 @@ class Messages:
             self._keeping = asyncio.create_task(self._keep_all())
 
     def _unkept(self) -> list[Said]:
-        ids = ((said, said_id(said)) for said in self._box.messages)
-        done = {None, *self.kept, *self._unkeepable}
-        return [said for said, message_id in ids if message_id not in done]
+        ids, settled = ((said, said_id(said)) for said in self._box.messages), {None, *self.kept, *self._given_up}
+        return [said for said, message_id in ids if message_id not in settled]
 
     async def _keep_all(self) -> None:
         try:
@@ -104,19 +104,20 @@ class Messages:
                 except FailureError as error:
                     self._refuse(messages, f"message: it could not be kept: {why(error)}")
                     continue
-                kept = {str(said_id(said)) for said in messages}
-                self.kept |= kept
-                came_to: dict[str, Any] = (
-                    {"accepted": True} if is_kept else {"refused": "message: the run is cancelled"}
-                )
-                for message_id in [one for one in self._senders if one in kept]:
+                sent = [str(said_id(said)) for said in messages]
+                if is_kept:
+                    self.kept |= set(sent)
+                else:
+                    self._given_up |= dict.fromkeys(sent, _CANCELLED)
+                came_to: dict[str, Any] = {"accepted": True} if is_kept else {"refused": _CANCELLED}
+                for message_id in [one for one in self._senders if one in sent]:
                     self._box.came_of(self._senders.pop(message_id), **came_to)
         finally:
             self._keeping = None
 
     def _refuse(self, messages: list[Said], reason: str) -> None:
         """Tell who waits that what they say does not count; the run hears what others have said all the same."""
-        self._unkeepable |= {str(said_id(said)): reason for said in messages}
+        self._given_up |= {str(said_id(said)): reason for said in messages}
         for message_id in [str(said_id(said)) for said in messages]:
             if message_id in self._senders:
                 self._box.came_of(self._senders.pop(message_id), refused=reason)
