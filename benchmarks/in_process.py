@@ -155,7 +155,7 @@ async def long_against_short(folder: Path, rounds: int) -> dict[str, float]:
 
 def deciding(rounds: int) -> dict[str, float]:
     """Microseconds of `next_action` in the state that costs most: open calls that become batches."""
-    base = LoopState(loop=Loop(), tools={"note": note}).told()
+    base = LoopState(loop=Loop(), tools={"note": note}).with_user_message()
     answer = Message(role="assistant", tool_calls=(ToolCall(id="c", name="note"),))
 
     def measure(state: LoopState) -> float:

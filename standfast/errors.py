@@ -65,9 +65,9 @@ def _seconds_to_wait(error: str, retry_after: Duration | None) -> float | None:
 
 
 class _SessionError(StandfastError):
-    def __init__(self, session_id: str) -> None:
+    def __init__(self, session_id: str, what: str = "Session") -> None:
         # One text for both, so that an answer does not tell a stranger that the session exists.
-        super().__init__(f"Session not found or access denied: {session_id}")
+        super().__init__(f"{what} not found or access denied: {session_id}")
         self.session_id = session_id
 
 
@@ -167,6 +167,13 @@ class ToolDurabilityError(StandfastError):
     def payload(self) -> dict[str, str]:
         """Return the tool result `{"error", "kind", "toolName", "toolCallId"}`."""
         return {"error": str(self), "kind": self.kind, "toolName": self.tool_name, "toolCallId": self.tool_call_id}
+
+    @classmethod
+    def read_reason(cls, payload: Mapping[str, Any]) -> str:
+        """Return the reason in a tool result that `payload` has made; "" if it has none."""
+        tool, call, text = (str(payload.get(key)) for key in ("toolName", "toolCallId", "error"))
+        begin, _, end = str(cls(tool, call, reason="\0")).partition("\0")
+        return text[len(begin) : -len(end)] if text.startswith(begin) and text.endswith(end) else ""
 
 
 class RetryableError(StandfastError):

@@ -1,6 +1,6 @@
 """The actions that a driver may be asked to carry out; `next_action` says which."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Literal
 
 from standfast.agent_loop.tool_facts import CallT
@@ -70,6 +70,10 @@ class Finish:
     status: EndStatus
     response: str
     raises: bool = False
+
+    def judged(self, problem: str | None) -> "Finish":
+        """Return how the run ends if its answer is not the agent's output for a reason: with an error."""
+        return self if problem is None else replace(self, status="error")
 
     @property
     def hook(self) -> Literal["on_complete", "on_stuck"] | None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from pydantic_core import to_json
 
-from standfast.messages import Record, clean_text, cut, error_text, explain, json_problem, person
+from standfast.messages import Record, clean_text, cut, distinct_people, error_text, explain, json_problem, person
 from standfast.tools import Approval
 
 GateStatus = Literal["open", "approved", "rejected", "timed-out"]
@@ -63,6 +63,12 @@ def access_problem(rule: Callable[[str | None], object] | None, user: str | None
     if not isinstance(verdict, bool):
         return f"the access rule gave {verdict!r:.80} for {user}, not True or False"
     return None if verdict else f"{user} may not"
+
+
+def decider_problem(rule: Callable[[str | None], object] | None, decision: Decision) -> str | None:
+    """Return why an access rule does not let somebody decide at a gate, or None if it does."""
+    denied = access_problem(rule, decision.by)
+    return None if denied is None else f"gate {decision.gate}: {denied} decide it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +173,18 @@ class Gate:
     arguments: Any = None
     is_call: bool = False
     fingerprint: str = ""
+
+    @classmethod
+    def of_step(
+        cls, path: str, rule: GateRule, shown: Mapping[str, Any], *, since: datetime, requesters: Iterable[str | None]
+    ) -> "Gate":
+        """Return the gate of a pipeline's step.
+
+        Args:
+            shown: what people are asked, its digest, and `later` the same for those to whom it escalates.
+        """
+        asking = rule.asking(shown.get("later", ()))
+        return cls(name=path, rule=asking, digest=shown["digest"], since=since, requesters=distinct_people(requesters))
 
     @property
     def approved_by(self) -> tuple[str, ...]:

@@ -174,9 +174,9 @@ class LoopState(Generic[CallT, ToolT_co]):
 
     def corrected(self) -> Self:
         """The model was told so."""
-        return self.told()._with(corrections=self.corrections + 1)
+        return self.with_user_message()._with(corrections=self.corrections + 1)
 
-    def told(self) -> Self:
+    def with_user_message(self) -> Self:
         """The user said something new."""
         return self._with(finished=False, idle_turns=0, ended=None)
 

@@ -64,6 +64,27 @@ def cancelled(tool: ToolFacts | None) -> Outcome:
     return Unknown("it was cancelled while it ran")
 
 
+CANCELLED_WITHIN = Failed("The tool was cancelled from within")
+"""The outcome of a call whose handler has raised a cancel that nobody asked for."""
+
+
+def not_started(tool: ToolFacts | None, *, recovering: bool = False, why: str | None = None) -> Outcome:
+    """Return the outcome of a call that this run has not started before it stopped.
+
+    Args:
+        recovering: an earlier run may have started it.
+        why: it stopped; that it was cancelled if None.
+    """
+    if recovering and (tool is None or not tool.safe_to_retry):
+        return Unknown()
+    return Cancelled(f"Not run: {why or 'the run was cancelled before this call started'}")
+
+
+def failed_for_good(call: LoopCall) -> str:
+    """Return why calls behind one do not start, whose tool has failed for good."""
+    return f"call {call.id} of tool {call.name} failed for good"
+
+
 def may_run_again(tool: ToolFacts | None) -> bool:
     """Whether an orphaned call may run again. Nobody can tell if it ran, and a removed tool may have had effects."""
     return tool is not None and (tool.safe_to_retry or tool.verify is not None)

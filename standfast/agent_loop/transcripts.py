@@ -220,6 +220,22 @@ def result_message(call: LoopCall, outcome: Outcome, limit: int, usage: Usage | 
             assert_never(outcome)
 
 
+def outcome_of(message: Message) -> Outcome:
+    """Return the outcome that a result was made of, as far as it says."""
+    if message.status == "completed":
+        return Returned(message.content)
+    try:
+        error = json.loads(message.content)
+    except ValueError:
+        return Failed(message.content)
+    if not isinstance(error, dict):
+        return Failed(message.content)
+    if error.get("kind") == ToolDurabilityError.kind:
+        return Unknown(ToolDurabilityError.read_reason(error))
+    text = str(error.get("error"))
+    return Cancelled(text) if message.status == "cancelled" else Failed(text)
+
+
 def _result(call: LoopCall, content: str, status: Any, usage: Usage | None = None) -> Message:
     return Message(
         role="tool",

@@ -1,19 +1,19 @@
 """Calls hooks, and makes the context of a handler's call, whose key depends on where in its session the call stands."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from standfast.agent_loop import last_answer
 from standfast.agents import AgentContext
 from standfast.messages import Message, ToolCall
+from standfast.runtime.users_functions import call_users
 from standfast.tools import AgentInvoker, ToolContext
-from standfast.tools.attempts import call_key
+from standfast.tools.attempts import idempotency_key, turn_scope
 
 
 async def call_hook(hook: Callable[[AgentContext], object] | None, context: AgentContext) -> None:
     """Call a hook of the agent, if it has that hook."""
-    result = None if hook is None else hook(context)
-    if isinstance(result, Awaitable):
-        await result
+    if hook is not None:
+        await call_users(hook, context)
 
 
 def tool_contexts(
@@ -35,7 +35,7 @@ def tool_contexts(
     scope, positions = coordinates(transcript, last_seq, run_key)
 
     def context(call: ToolCall, attempt: int) -> ToolContext:
-        key = f"{scope}.{call_key(positions[call.id], call.id)}"
+        key = idempotency_key(scope, positions[call.id], call.id)
         return ToolContext(
             agent_name=who.agent.name,
             agent_id=who.agent.id,
@@ -55,4 +55,4 @@ def coordinates(transcript: Sequence[Message], last_seq: int, run_key: str) -> t
     """Return the beginning of the keys of the last turn's calls, and the places of the calls by id."""
     at = last_answer(transcript) or 0
     positions = {call.id: position for position, call in enumerate(transcript[at].tool_calls or ())}
-    return f"{run_key}/{last_seq - (len(transcript) - 1 - at)}", positions
+    return turn_scope(run_key, last_seq - (len(transcript) - 1 - at)), positions

@@ -1,20 +1,19 @@
 """Gates in this process: records a decision before it counts, and shows people what waits."""
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import ValidationError
 
-from standfast.agent_loop import Decision, Gate, LoopState, access_problem, caller_problem, edit_problem, open_gates
+from standfast.agent_loop import Decision, Gate, LoopState, caller_problem, decider_problem, edit_problem
 from standfast.agents import Agent
 from standfast.checkpoints import PendingApproval, Question
 from standfast.errors import InputError
 from standfast.messages import ToolCall, explain
+from standfast.runtime.call_gates import ask_at_gates
 from standfast.runtime.pipeline_results import Kept, decision_of
 
-_LOG = logging.getLogger("standfast")
 GivenDecision = Decision | Mapping[str, Any]
 _EXAMPLE = '[{"gate": "c1", "decision": "approve", "by": "ada"}]'
 
@@ -45,8 +44,8 @@ async def judge(
         InputError: it does not count.
     """
     refused = gate.problem(decision)
-    if refused is None and (denied := access_problem(may, decision.by)):
-        refused = f"gate {gate.name}: {denied} decide it"
+    if refused is None:
+        refused = decider_problem(may, decision)
     await kept.record(decision, now, refused, digest=gate.digest)
     if refused is not None:
         raise InputError(refused)
@@ -62,10 +61,7 @@ def at_new_gates(
 ) -> LoopState:
     """Return the state in which people are asked about calls; see `open_gates`."""
     at = datetime.now(UTC)
-    questions, refused, faults = open_gates(agent, calls, at=at, requesters=requesters, asked_at=asked_at)
-    for fault in faults:
-        _LOG.warning("Agent %s: %s", agent.name, fault)
-    return state.gated(questions, refused)
+    return state.gated(*ask_at_gates(agent, calls, at=at, requesters=requesters, asked_at=asked_at))
 
 
 async def at_gates(state: LoopState, decisions: Sequence[Decision], agent: Agent, kept: Kept) -> LoopState:
@@ -104,9 +100,7 @@ async def _judged(state: LoopState, decision: Decision, agent: Agent, kept: Kept
         gate = _gate(waiting[decision.gate])
         asked = next(call for call in state.open_calls if call.id == decision.gate)
         call = ToolCall(id=asked.id, name=asked.name, arguments=gate.arguments)
-        problem = gate.problem(decision)
-        if problem is None and (denied := access_problem(agent.access.get("approve"), decision.by)):
-            problem = f"gate {gate.name}: {denied} decide it"
+        problem = gate.problem(decision) or decider_problem(agent.access.get("approve"), decision)
         problem = problem or caller_problem(agent, call, decision)
         return gate, problem or edit_problem(agent, call, decision, gate.rule)
     if has := await has_counted(kept, decision):

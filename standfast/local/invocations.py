@@ -1,13 +1,13 @@
 """Runs an agent on behalf of another agent's tool: `ctx.agents.invoke`."""
 
-import hashlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from standfast.agent_loop import agent_outcome, said_by_agent
 from standfast.agents import Agent
-from standfast.errors import InterruptError, SessionNotFoundError, StandfastError
+from standfast.errors import SessionNotFoundError
 from standfast.messages import Usage
-from standfast.runtime.child_sessions import check_depth
+from standfast.runtime.child_agents import AskedAgents, answer_of, check_depth
 
 if TYPE_CHECKING:
     from standfast.local.runs import Run
@@ -37,7 +37,7 @@ class Invocations:
         self._key = key
         self._depth = depth
         self._spent = spent
-        self._counts: dict[str, int] = {}
+        self._asked = AskedAgents()
 
     async def invoke(
         self,
@@ -50,29 +50,23 @@ class Invocations:
     ) -> dict[str, str]:
         """Run an agent to its end and return `{"response": text}`; see `AgentInvoker`."""
         check_depth(agent, self._depth)
-        # By the message, not by order: agents that run at once must have the same keys after a crash.
-        asked = repr((agent.name, message, instance_id, user_id, tenant_id)).encode(errors="replace")
-        name = hashlib.blake2b(asked, digest_size=6).hexdigest()
-        self._counts[name] = self._counts.get(name, 0) + 1
-        run = self._make(agent, f"{self._key}.{name}.{self._counts[name]}", instance_id, user_id, tenant_id)
-        return {"response": await self._response(agent, run, message)}
+        name, number, _ = self._asked.name(agent.name, message, instance_id, user_id, tenant_id)
+        run = self._make(agent, f"{self._key}.{name}.{number}", instance_id, user_id, tenant_id)
+        return await self._answer(agent, run, message)
 
     async def find(self, agent: Agent) -> str | None:
         """Continue the agent of this call, which a Temporal run has left; see `AgentFinder`."""
         check_depth(agent, self._depth)
         try:
-            return None if self._lost is None else await self._response(agent, self._lost(agent), None)
+            return None if self._lost is None else (await self._answer(agent, self._lost(agent), None))["response"]
         except SessionNotFoundError:
             return None
 
-    async def _response(self, agent: Agent, run: "Run", message: str | None) -> str:
+    async def _answer(self, agent: Agent, run: "Run", message: str | None) -> dict[str, str]:
         try:
             result = await run.go(message=message)
         finally:
             if run.usage is not None:
                 self._spent(run.usage)
-        if result.interrupted:
-            raise InterruptError(result.question)
-        if result.status != "complete":
-            raise StandfastError(f"Agent '{agent.name}' ended with {result.status}: {result.error or result.response}")
-        return result.response
+        said = said_by_agent(result.status, result.response, result.error)
+        return answer_of(agent_outcome(agent.name, result.status, said, result.question))

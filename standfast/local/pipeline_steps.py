@@ -9,18 +9,19 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from standfast.agent_loop import Decision
+from standfast.agent_loop import Decision, agent_failure, outcome_of, said_by_agent
 from standfast.agents import Agent
 from standfast.checkpoints import InterruptedResponse, RunResult, StepResult
 from standfast.errors import InputError, TerminalError
 from standfast.llm import ToolDescription
 from standfast.local.runs import Run
 from standfast.messages import LLMResponse, Message, ToolCall, error_text, explain
+from standfast.pipeline_loop.evaluations import begins_anew, tool_result
 from standfast.pipelines import Step
 from standfast.runtime.inputs import RunOptions
 from standfast.runtime.pipeline_results import Kept
 from standfast.stores.protocol import DurableStore, session_key_of
-from standfast.tools import Tool
+from standfast.tools import Asked, Failed, Outcome, Tool
 
 
 class StepRunner:
@@ -36,8 +37,10 @@ class StepRunner:
 
     async def run(
         self, path: str, step: Step[Any], given: Any, decisions: Sequence[Decision]
-    ) -> StepResult | InterruptedResponse:
-        """Return the result of a step, or what calls of its agent wait for.
+    ) -> tuple[StepResult, bool] | InterruptedResponse:
+        """Return the result of a step, and whether a later run begins it anew if that is no output.
+
+        If calls of its agent wait for approval, return these.
 
         Args:
             given: the message for its agent, or the arguments for its tool.
@@ -45,11 +48,16 @@ class StepRunner:
         """
         if step.run is not None:
             one_call: RunOptions = {**self._options, "llm": _OneCall(step.run, given)}
-            return _of_tool(await self._go(path, Agent(step.name, tools=[step.run]), "Run.", one_call))
-        result = await self._go(path, cast(Agent, step.agent), given, self._options, decisions)
+            outcome = _of_tool(await self._go(path, Agent(step.name, tools=[step.run]), "Run.", one_call))
+            return tool_result(outcome), begins_anew(outcome)
+        agent = cast(Agent, step.agent)
+        try:
+            result = await self._go(path, agent, given, self._options, decisions)
+        except TerminalError as error:
+            return StepResult(status="error", response=agent_failure(agent.name, error_text(error))), True
         if isinstance(result, InterruptedResponse) and result.approvals and self._options.get("store") is not None:
             return result
-        return _of_agent(result)
+        return _of_agent(result), True
 
     async def calls_of(self, path: str, step: Step[Any]) -> Kept:
         """Return where the decisions on the calls of a step's agent are kept."""
@@ -59,23 +67,14 @@ class StepRunner:
 
     async def _go(
         self, path: str, agent: Agent, message: str, options: RunOptions, decisions: Sequence[Decision] = ()
-    ) -> RunResult | str:
+    ) -> RunResult:
         store, said = options.get("store"), False
         if store is not None:
             session = step_session(self._name, path, await self._kept.count(f"{path}?failed"))
             key = session_key_of(options.get("tenant_id"), session)
             said = await store.load_session(key) is not None
             options = {**options, "session_id": session}
-        try:
-            return await Run(agent, **options).go(message=None if said else message, decisions=decisions)
-        except TerminalError as error:
-            return error_text(error)
-
-
-def begins_anew(step: Step[Any], result: StepResult) -> bool:
-    """Whether a later run starts a failed step again: not if a tool had its effect, or may have had it."""
-    has_run = result.status == "complete" or "tool-durability-error" in result.response
-    return step.run is None or not has_run
+        return await Run(agent, **options).go(message=None if said else message, decisions=decisions)
 
 
 def step_session(run: str, path: str, attempt: int) -> str:
@@ -95,11 +94,10 @@ class _OneCall:
         return LLMResponse(text="done") if done else LLMResponse(tool_calls=(self._call,))
 
 
-def _of_agent(result: RunResult | str) -> StepResult:
-    if isinstance(result, str):
-        return StepResult(status="error", response=result)
+def _of_agent(result: RunResult) -> StepResult:
     if result.status != "interrupted":
-        return StepResult(status=result.status, response=result.response, iterations=result.iterations)
+        said = said_by_agent(result.status, result.response, result.error)
+        return StepResult(status=result.status, response=said, iterations=result.iterations)
     if result.approvals:
         text = f"its tool '{result.approvals[0].tool}' waits for approval, which takes a store"
     else:
@@ -107,13 +105,12 @@ def _of_agent(result: RunResult | str) -> StepResult:
     return StepResult(status="error", response=text, iterations=result.iterations)
 
 
-def _of_tool(result: RunResult | str) -> StepResult:
-    if isinstance(result, str) or result.interrupted:
-        return _of_agent(result)
+def _of_tool(result: RunResult) -> Outcome:
+    """Return what the one call came to."""
+    if result.interrupted:
+        return Asked(result.question)
     message = next((message for message in reversed(result.messages) if message.role == "tool"), None)
-    if message is None:
-        return StepResult(status="error", response=result.response)
-    return StepResult(status="complete" if message.status == "completed" else "error", response=message.content)
+    return Failed(result.error or result.response) if message is None else outcome_of(message)
 
 
 def nothing_of(name: str, missing: Sequence[str]) -> str:

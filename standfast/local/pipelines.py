@@ -11,20 +11,19 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, cast
 
-from standfast.agent_loop import Decision, Gate, GateRule, access_problem, digest_of
+from standfast.agent_loop import Decision, Gate, GateRule
 from standfast.checkpoints import InterruptedResponse, PendingApproval, PipelineResult, StepResult
 from standfast.errors import InputError
 from standfast.local.events import PipelineEvent, StepCompleted, StepFailed, StepStarted
 from standfast.local.gates import GivenDecision, has_counted, judge, read_decisions
-from standfast.local.pipeline_steps import StepRunner, begins_anew, nothing_of, read_previous
-from standfast.messages import distinct_people
-from standfast.pipeline_loop import Action, Done, Ended, Evaluate, Evaluations, PipelineState, RunStep, Todo, plan
-from standfast.pipeline_loop.evaluations import read_result
+from standfast.local.pipeline_steps import StepRunner, nothing_of, read_previous
+from standfast.pipeline_loop import Action, Done, Ended, Evaluate, Evaluations, PipelineState, Todo, plan
 from standfast.pipelines import Pipeline, Step
 from standfast.pipelines.paths import find, stage_index
-from standfast.runtime.inputs import RunOptions
-from standfast.runtime.outputs import read_in_time
+from standfast.runtime.inputs import RunOptions, check_may_start
 from standfast.runtime.pipeline_results import Kept, decision_of, held
+from standfast.runtime.pipeline_steps import StepRecords
+from standfast.runtime.users_functions import call_users
 from standfast.stores.protocol import DurableStore, check_tenant_id, session_key_of
 from standfast.tools import Approval
 
@@ -60,6 +59,7 @@ class PipelineRun:
 
     def _kept_by(self, kept: Kept) -> None:
         self._kept, self._runner = kept, StepRunner(kept, name=kept.name, options=self._options)
+        self._steps = StepRecords(kept, lambda: self._evaluations, self._call)
 
     async def go(
         self,
@@ -83,8 +83,7 @@ class PipelineRun:
             return await self._run(given)
 
     async def _run(self, given: Any) -> PipelineResult:
-        if refused := access_problem(self._pipeline.access.get("start"), self._who["user_id"]):
-            raise InputError(f"Pipeline '{self._pipeline.name}': {refused} start it")
+        check_may_start(self._pipeline, self._who["user_id"])
         is_new = not await self._kept.find("?input")
         if is_new and given is None and self._store is not None and len(self._decisions) > (self._own is not None):
             raise InputError(f"there is no run {self._run_key} of pipeline '{self._pipeline.name}' to decide on")
@@ -163,27 +162,17 @@ class PipelineRun:
             raise
 
     async def _carry_out(self, action: Action) -> Done:
-        is_kept = await self._kept.find(action.key)
         if isinstance(action, Evaluate):
-            if not is_kept:
-                done, value = self._evaluations.evaluate(action)
-                if done.reason is not None:
-                    await self._kept.check_type(
-                        f"{action.path}?type", cast("Step[Any]", find(self._pipeline, action.path)), done
-                    )
-                    return done
-                await self._kept.keep(action.key, value)
-                if action.what == "input":
-                    await self._kept.keep_type(
-                        f"{action.path}?type", cast("Step[Any]", find(self._pipeline, action.path))
-                    )
-            return action.done(self._kept[action.key])
+            return await self._steps.evaluate(action, find(self._pipeline, action.path))
         step = cast("Step[Any]", find(self._pipeline, action.path))
         if step.kind == "approval":
             place = await self._find_place(action.path)
             is_kept = await self._kept.find(place)
             return Done() if is_kept else await self._at_gate(action.path, cast(Approval, step.approval))
-        return await self._run_step(action, step, is_kept)
+        return await self._run_step(action.path, step)
+
+    async def _call(self, path: str, what: str, function: Callable[[], Any]) -> Any:
+        return await call_users(function)
 
     @property
     def _evaluations(self) -> Evaluations:
@@ -191,56 +180,46 @@ class PipelineRun:
 
     # --- agents and tools ---
 
-    async def _run_step(self, action: RunStep, step: Step[Any], is_kept: bool) -> Done:
-        path = action.path
-        if is_kept and await self._kept.find(f"{path}?result"):
+    async def _run_step(self, path: str, step: Step[Any]) -> Done:
+        if await self._kept.find(path) and await self._kept.find(f"{path}?result"):
             self._results[path] = StepResult(**self._kept[f"{path}?result"])
             return Done()
         previous, is_skipped = self._previous.get(path), path.split("/")[0] in self._skipped
         if previous is not None and (is_skipped or previous.status == "complete"):
-            return await self._came_to(path, step, previous)
+            return await self._came_to(path, step, previous, None)
         if is_skipped:
             raise InputError(nothing_of(self._skipped[-1], [path]))
-        if step.agent is None and step.run is None:
-            raise InputError(f'Step "{step.name}" has no agent assigned.')
         tries = await self._kept.count(f"{path}?failed")
-        key = f"{path}?with{tries or ''}"  # anew after a failure: people may have edited what it is made of
-        if not await self._kept.find(key):
-            await self._kept.keep(key, step.make_input(self._evaluations.context(path)))
-            await self._kept.keep_type(f"{path}?type{tries or ''}", step)
+        given = await self._steps.given_to(path, step, tries=tries)
         self._tell(StepStarted(path))
         decisions = [decision for decision in self._decisions if decision.gate.startswith(f"{path}/")]
         self._judged.update(map(id, decisions))
         own = [decision.model_copy(update={"gate": decision.gate.removeprefix(f"{path}/")}) for decision in decisions]
-        result = await self._runner.run(path, step, self._kept[key], own)
-        if isinstance(result, InterruptedResponse):
-            self._waiting[path] = result
+        found = await self._runner.run(path, step, given, own)
+        if isinstance(found, InterruptedResponse):
+            self._waiting[path] = found
             return Done()
-        done = await self._came_to(path, step, result)
-        await self._kept.check_type(f"{path}?type{tries or ''}", step, done)
+        result, begins_anew = found
+        done = await self._came_to(path, step, result, self._steps.type_key(path, tries))
         if done.reason is None:
             self._tell(StepCompleted(path, result.iterations, result.response))
         else:
-            await self._failed(path, step, result)
+            if begins_anew:
+                await self._failed(path, result)
             self._tell(StepFailed(path, done.reason, done.error or ""))
         return done
 
-    async def _failed(self, path: str, step: Step[Any], result: StepResult) -> None:
+    async def _failed(self, path: str, result: StepResult) -> None:
         """Note that a later run starts a step again. Approvals before it are asked again: a verdict counts once."""
-        if begins_anew(step, result):
-            for gate in self._places:
-                if self._places[gate] in self._kept:
-                    await self._kept.add(f"{gate}?again", path)
-            await self._kept.add(f"{path}?failed", result.response)
+        for gate in self._places:
+            if self._places[gate] in self._kept:
+                await self._kept.add(f"{gate}?again", path)
+        await self._kept.add(f"{path}?failed", result.response)
 
-    async def _came_to(self, path: str, step: Step[Any], result: StepResult) -> Done:
+    async def _came_to(self, path: str, step: Step[Any], result: StepResult, began: str | None) -> Done:
         """Note the result of a step, and keep it if it is an output."""
         self._results[path] = result
-        done, output = await read_in_time(step, lambda: read_result(step, result))
-        if done.reason is None:
-            await self._kept.keep(f"{path}?result", result.model_dump())
-            await self._kept.keep(path, output)
-        return done
+        return await self._steps.came_to(path, step, result, began)
 
     def _tell(self, event: PipelineEvent) -> None:
         if self._on_progress is None:
@@ -285,20 +264,9 @@ class PipelineRun:
         now = datetime.now(UTC)
         is_skipped = path.split("/")[0] in self._skipped
         place = self._places[path]
-        key = f"{place}?gate"
-        if not await self._kept.find(key):
-            context = self._evaluations.context(path)
-            message, *later = (one.shown(context) for one in approval.chain)
-            more = {"later": [{"message": text, "digest": digest_of(place, text)} for text in later]} if later else {}
-            await self._kept.keep(key, {"message": message, "since": now.isoformat(), **more})
-        shown = self._kept[key]
-        gate = Gate(
-            name=path,
-            rule=GateRule.of(approval).asking(shown.get("later", ())),
-            digest=digest_of(place, shown["message"]),
-            since=datetime.fromisoformat(shown["since"]),
-            requesters=distinct_people([self._who["user_id"], *await self._kept.editors()]),
-        )
+        shown = await self._steps.asked_at(path, approval, place=place, since=now.isoformat())
+        since, people = datetime.fromisoformat(shown["since"]), [self._who["user_id"], *await self._kept.editors()]
+        gate = Gate.of_step(path, GateRule.of(approval), shown, since=since, requesters=people)
         gate = gate.after((decision_of(row), row.at) for row in await self._kept.decisions(path)).at(now)
         decisions = [decision for decision in self._decisions if decision.gate == path]
         if is_skipped:  # whoever takes it for done decides so

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import cast
 from uuid import uuid4
@@ -37,11 +36,13 @@ from standfast.local.tool_calls import ToolCalls
 from standfast.local.transcripts import RunTranscript
 from standfast.messages import Message, ToolCall, Usage, error_text
 from standfast.runtime import inputs
-from standfast.runtime.child_sessions import session_of_call
+from standfast.runtime.child_agents import session_of_call
 from standfast.runtime.dispatches import Fence
 from standfast.runtime.exported import at_home
 from standfast.runtime.model_answers import note_failure
 from standfast.runtime.outputs import output_problem
+from standfast.runtime.session_states import begin_state
+from standfast.runtime.users_functions import call_users
 from standfast.stores.protocol import AgentStore
 from standfast.tools import Terminated, ToolContext
 
@@ -129,7 +130,7 @@ class Run:
             self._state = self._begin(given)
             try:
                 await call_hook(self._agent.on_start, self._context)
-                prompt = await self._agent.system_prompt(self._context)
+                prompt = await call_users(self._agent.system_prompt, self._context)
                 try:
                     state = await self._take_in(given, self._state)
                     self._model.show([Message(role="system", content=prompt), *self._transcript.messages])
@@ -168,17 +169,15 @@ class Run:
             there = f"session {log.session_id} has no messages yet" if self._session_id else "no session was named"
             raise InputError(f"nothing to run, {there}: give message=, messages= or checkpoint= to begin")
         used = log.session.used_by(self._transcript.unwritten)
-        state = LoopState(
-            loop=self._agent.loop,
+        state = begin_state(
+            self._agent,
+            self._transcript.messages,
+            questions,
+            recovering=not log.is_new,
+            used=used,
             tools=self._tools,
-            on_terminal_tool_error=self._agent.on_terminal_tool_error,
-            fallbacks=tuple(self._agent.fallback_models),
-            session_usage=used if self._agent.loop.has_session_budget else None,
+            checkpoint=given.checkpoint,
         )
-        if given.checkpoint is not None:
-            usage = given.checkpoint.usage if given.checkpoint.usage.total_tokens else None
-            state = replace(state, iterations=given.checkpoint.iterations, usage=usage)
-        state = state.fold(self._transcript.messages, recovering=not log.is_new, questions=questions)
         if given.message is not None:
             inputs.check_may_speak(state, self._log.session_id)
         return state
@@ -205,7 +204,7 @@ class Run:
             inputs.check_may_speak(state, self._log.session_id)
         state = await self._transcript.hear(state)
         self._transcript.add([Message(role="user", content=message, images=given.images, by=self._context.user_id)])
-        return state.told()
+        return state.with_user_message()
 
     async def _take_answer(self, answer: str, state: LoopState) -> LoopState:
         call_id, usage = state.questions[0].tool_call_id, state.questions[0].usage
@@ -370,7 +369,7 @@ class Run:
 
     async def _finish(self, state: LoopState, finish: Finish, error: str | None) -> RunResult:
         error = finish.response if finish.status == "error" else error
-        ending = finish if error is None else replace(finish, status="error")
+        ending = finish.judged(error)
         try:
             if ending.hook is not None:
                 await call_hook(getattr(self._agent, ending.hook), self._context)

@@ -22,6 +22,7 @@ from standfast.messages import Message, clean_text, usage_of
 from standfast.runtime.at_work import check_not_at_work, hold
 from standfast.runtime.cancellation import to_the_end, uninterrupted
 from standfast.runtime.inputs import check_access
+from standfast.runtime.session_states import prune_session
 from standfast.runtime.unheard import Unheard
 from standfast.stores.protocol import (
     AgentStore,
@@ -130,12 +131,9 @@ class Log:
             self._unwritten = []
 
     async def prune(self, stored: int, keep: int) -> None:
-        """Prune a session of `stored` messages to `keep`. The run is recorded by then: a failure waits for the next."""
-        if self._store is not None and stored > keep:
-            try:
-                await self._store.prune_messages(self.session.id, keep)
-            except StoreError as error:
-                _LOG.warning("Session %s was not pruned: %s", self.session.id, error)
+        """Prune the session when its run has ended; see `prune_session`."""
+        if self._store is not None:
+            await prune_session(self._store, self.session.id, stored, keep)
 
 
 @asynccontextmanager

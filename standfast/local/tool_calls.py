@@ -5,13 +5,24 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, cast
 
-from standfast.agent_loop import CallTools, LoopState, Settled, cancelled, not_found, result_message, with_edit
+from standfast.agent_loop import (
+    CANCELLED_WITHIN,
+    CallTools,
+    LoopState,
+    Settled,
+    cancelled,
+    failed_for_good,
+    not_found,
+    not_started,
+    result_message,
+    with_edit,
+)
 from standfast.local.events import Event, ToolEnded, ToolStarted
 from standfast.messages import ToolCall
 from standfast.runtime.cancellation import Cancellation
 from standfast.runtime.dispatches import Fence
 from standfast.runtime.threads import run_bounded
-from standfast.tools import Cancelled, Failed, Outcome, Tool, ToolContext, Unknown
+from standfast.tools import Failed, Outcome, Tool, ToolContext
 
 
 class ToolCalls:
@@ -39,16 +50,16 @@ class ToolCalls:
         self._fence = fence
         self._emit = emit
         self._outcomes: dict[str, Outcome] = {call.id: outcome for call, outcome in action.settled}
-        if action.recovering:
-            # Until more is known: an earlier process may have started them, whatever stops this one.
-            lost = (call for batch in action.batches for call in batch if not tools[call.name].safe_to_retry)
-            self._outcomes.update((call.id, Unknown()) for call in lost)
         self._stopped_by: str | None = None
 
     def outcomes(self) -> list[Settled]:
-        """Return the outcome of every call of the turn, in call order; a call without one was never started."""
-        reason = f"Not run: {self._stopped_by or 'the run was cancelled before this call started'}"
-        return [(call, self._outcomes.get(call.id, Cancelled(reason))) for call in self._state.open_calls]
+        """Return the outcome of every call of the turn, in call order; a call without one was not started here."""
+        recovering, why = self._action.recovering, self._stopped_by
+        outcomes = {
+            call.id: not_started(self._tools.get(call.name), recovering=recovering, why=why)
+            for call in self._state.open_calls
+        } | self._outcomes
+        return [(call, outcomes[call.id]) for call in self._state.open_calls]
 
     async def run(self) -> None:
         """Carry the action out. If this is cancelled, `outcomes()` tells what became of each call."""
@@ -104,10 +115,10 @@ class ToolCalls:
         except asyncio.CancelledError:
             if cancellation.requested():
                 raise
-            outcome = Failed("The tool was cancelled from within")
+            outcome = CANCELLED_WITHIN
         self._outcomes[call.id] = outcome
         if self._state.stops_at(outcome):
-            self._stopped_by = f"call {call.id} of tool {call.name} failed for good"
+            self._stopped_by = failed_for_good(call)
         if self._emit is not None:
             self._emit(ToolEnded(call, result_message(call, outcome, self._state.loop.max_message_bytes)))
         if cancellation.requested():  # a plain function that could not be stopped has ended: raise the cancel now

@@ -81,7 +81,7 @@ class RunTranscript:
         self.add([one.message for one in kept])
         await self.write()
         await unheard.hear([one.message for one in kept])
-        return state.told()
+        return state.with_user_message()
 
     async def write_rest(self, state: LoopState) -> None:
         """Write new messages, if there are any."""

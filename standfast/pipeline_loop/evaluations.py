@@ -7,12 +7,13 @@ from typing import Any, cast
 from pydantic_core import to_json
 
 from standfast.checkpoints import StepResult
-from standfast.errors import InputError
+from standfast.errors import InputError, ToolDurabilityError
 from standfast.messages import error_text, read_json, unfenced
 from standfast.pipeline_loop.plans import Done, Evaluate
 from standfast.pipeline_loop.states import PipelineState, chosen_step
 from standfast.pipelines import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step, StepContext
 from standfast.pipelines.paths import find, nested_pipeline
+from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
 
 MAX_ITEMS = 1_000  # that a map goes over
 Load = Callable[[str], Any]
@@ -181,6 +182,33 @@ def _read_kept(step: Step[Any], value: Any) -> Any:
 
 def _copy(value: Any) -> Any:
     return read_json(to_json(value).decode()) if isinstance(value, dict | list) else value
+
+
+def tool_result(outcome: Outcome) -> StepResult:
+    """Return what a tool's outcome means as the result of its step."""
+    match outcome:
+        case Returned(content):
+            return StepResult(status="complete", response=content)
+        case Unknown(reason):
+            text = f"it may or may not have run to its end{f': {reason}' if reason else ''}"
+            return StepResult(status="error", response=f"{ToolDurabilityError.kind}: {text}")
+        case Asked(question):
+            return StepResult(status="error", response=f"it asks a question, which nobody can answer here: {question}")
+        case Terminated(error):
+            return StepResult(status="error", response=error_text(error))
+        case Failed(text) | Cancelled(text):
+            return StepResult(status="error", response=text)
+
+
+def begins_anew(outcome: Outcome) -> bool:
+    """Whether a later run starts a failed step of a tool again: not if it had its effect, or may have had it."""
+    return not isinstance(outcome, Returned | Unknown)
+
+
+def check_assigned(step: Step[Any]) -> None:
+    """Refuse to begin a step that has nothing to run."""
+    if step.agent is None and step.run is None:
+        raise InputError(f'Step "{step.name}" has no agent assigned.')
 
 
 def read_result(step: Step[Any], result: StepResult) -> tuple[Done, Any]:

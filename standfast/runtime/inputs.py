@@ -12,6 +12,7 @@ from standfast.checkpoints import Checkpoint, CheckpointKey, Question, RunResult
 from standfast.errors import InputError, SessionAccessDeniedError
 from standfast.llm import LLM
 from standfast.messages import Image, Message, clean_text, explain, read_images, size_over
+from standfast.pipelines import Pipeline
 from standfast.stores.protocol import AgentStore, Session, check_session_id, session_id_of
 
 Transcript = Sequence[Message | Mapping[str, Any]]
@@ -235,10 +236,10 @@ def _read_checkpoint(checkpoint: GivenCheckpoint) -> Checkpoint:
         raise InputError(f"the checkpoint cannot be read: {explain(error)}") from error
 
 
-def check_may_start(agent: Agent, user: str | None) -> None:
-    """Refuse a user whom the agent does not allow to begin a run."""
-    if refused := access_problem(agent.access.get("start"), user):
-        raise InputError(f"Agent '{agent.name}': {refused} start it")
+def check_may_start(declared: Agent | Pipeline, user: str | None) -> None:
+    """Refuse a user whom an agent or a pipeline does not allow to begin a run."""
+    if refused := access_problem(declared.access.get("start"), user):
+        raise InputError(f"{type(declared).__name__} '{declared.name}': {refused} start it")
 
 
 def check_may_speak(state: LoopState, session_id: str | None) -> None:

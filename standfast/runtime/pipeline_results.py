@@ -107,7 +107,7 @@ class Kept:
             SessionAccessDeniedError: somebody else has.
         """
         if await self.find("?who") and self["?who"] != dict(who):
-            raise SessionAccessDeniedError(self.name)
+            raise SessionAccessDeniedError(self.name, "Run")
 
     # --- decisions ---
 

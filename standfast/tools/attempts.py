@@ -175,3 +175,13 @@ def call_key(position: int, call_id: str, dispatch: int = 1) -> str:
     """Return the key of a call under its message; it includes the place, since providers' ids repeat."""
     again = f"#{dispatch}" if dispatch > 1 else ""
     return f"{position}/{call_id}{again}"
+
+
+def turn_scope(key: str, number: int) -> str:
+    """Return what the keys of a turn's calls begin with: the key of its session, and the number of its message."""
+    return f"{key}/{number}"
+
+
+def idempotency_key(scope: str, position: int, call_id: str) -> str:
+    """Return the key of a call for outside systems, the same at every dispatch."""
+    return f"{scope}.{call_key(position, call_id)}"

@@ -26,7 +26,7 @@ from acceptance.temporal_world import World
 from standfast import InputError, SessionConflictError, StandfastError, ToolCall, resume
 from standfast.agent_loop import unanswered
 from standfast.errors import NotConfirmedError
-from standfast.runtime.child_sessions import child_session
+from standfast.runtime.child_agents import child_session
 from standfast.temporal import StandfastClient, start_agent, start_pipeline
 from standfast.temporal.client.starts import Run
 

@@ -67,7 +67,7 @@ def test_a_state_is_frozen() -> None:
 
 
 def test_a_new_message_goes_on_after_the_end() -> None:
-    state = started().replied(text("hello")).told()
+    state = started().replied(text("hello")).with_user_message()
 
     assert next_action(state) == CallModel()
 

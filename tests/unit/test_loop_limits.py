@@ -125,7 +125,7 @@ def test_an_escalation_that_is_answered_goes_on_with_the_model() -> None:
 
 
 def test_a_new_message_starts_counting_anew() -> None:
-    state = after_turn(started(stuck_threshold=2), BAD).told()
+    state = after_turn(started(stuck_threshold=2), BAD).with_user_message()
 
     assert next_action(after_turn(state, BAD)) == CallModel()
 

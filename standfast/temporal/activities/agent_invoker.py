@@ -1,7 +1,6 @@
 """Runs an agent for a tool's handler, as a workflow of its own that the same call finds again."""
 
 import asyncio
-import hashlib
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -10,15 +9,16 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
+from standfast.agent_loop import agent_failure
 from standfast.agents import Agent
-from standfast.errors import InterruptError, StandfastError
+from standfast.errors import StandfastError
 from standfast.messages import Usage
-from standfast.runtime.child_sessions import check_depth, child_session
+from standfast.runtime.child_agents import AskedAgents, answer_of, check_depth, child_session
 from standfast.stores.protocol import DurableStore, session_id_of, session_key_of
 from standfast.temporal.client.run_ends import cancelled_end, end_of
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput
-from standfast.temporal.wire.outcomes import result_usage
+from standfast.temporal.wire.outcomes import outcome_of_result, result_usage
 from standfast.temporal.wire.turn_records import TurnRecord
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class Invocations:
         self._call_id = call_id
         self._record = record
         self._depth = depth
-        self._counts: dict[str, int] = {}
+        self._asked = AskedAgents()
         self.spent: Usage | None = None
 
     async def invoke(
@@ -67,13 +67,9 @@ class Invocations:
             depth=self._depth + 1,
             asks_caller=True,
         )
-        asked = hashlib.blake2b(
-            repr((self._record.key, self._call_id, agent.name, given)).encode(errors="replace"), digest_size=6
-        ).hexdigest()
-        self._counts[asked] = self._counts.get(asked, 0) + 1
+        asked, number, is_first = self._asked.name(self._record.key, self._call_id, agent.name, given)
         # The first agent of a call has the call's own name; what was asked tells the others, and a retry, apart.
-        name = self._call_id if len(self._counts) == 1 and self._counts[asked] == 1 else (
-            f"{self._call_id}.{asked}.{self._counts[asked]}")  # fmt: skip
+        name = self._call_id if is_first else f"{self._call_id}.{asked}.{number}"
         handle = await self._there(self._start(agent.name, name, asked, given))
         try:
             result = await self._there(_result(self._client, agent.name, handle))
@@ -82,14 +78,7 @@ class Invocations:
             raise
         spent = result_usage(result)
         self.spent = self.spent if spent is None else spent + self.spent
-        match result:
-            case {"status": "complete", "response": response}:
-                return {"response": response}
-            case {"status": "interrupted", "question": question}:
-                raise InterruptError(question)
-            case _:
-                why = result.get("error") or result.get("response")
-                raise StandfastError(f"Agent '{agent.name}' ended with {result.get('status')}: {why}")
+        return answer_of(outcome_of_result(agent.name, result))
 
     async def _there(self, work: Coroutine[Any, Any, T]) -> T:
         """Await on the worker's loop, to which the client belongs."""
@@ -125,4 +114,4 @@ async def _result(client: Client, agent: str, handle: WorkflowHandle[Any, Any]) 
     try:
         return await end_of(client, handle.id)
     except WorkflowFailureError as error:
-        raise StandfastError(f"Agent '{agent}' failed: {error.cause}") from error
+        raise StandfastError(agent_failure(agent, str(error.cause))) from error

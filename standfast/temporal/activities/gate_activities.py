@@ -1,10 +1,9 @@
 """Activities at gates: find the calls that need approval, and record people's decisions."""
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic_core import to_json
 from temporalio import activity
@@ -17,11 +16,10 @@ from standfast.agent_loop import (
     Gate,
     GateRule,
     LoopState,
-    access_problem,
     approver_problem,
     caller_problem,
+    decider_problem,
     edit_problem,
-    open_gates,
 )
 from standfast.agents import Agent
 from standfast.checkpoints import Question
@@ -29,8 +27,10 @@ from standfast.errors import InputError
 from standfast.messages import ToolCall, json_problem, read_json
 from standfast.pipelines import Pipeline, Step
 from standfast.pipelines.paths import find
+from standfast.runtime.call_gates import ask_at_gates
 from standfast.runtime.dispatches import has_started
 from standfast.runtime.pipeline_results import Kept, decision_of
+from standfast.runtime.users_functions import call_users
 from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import DurableStore, Session
 from standfast.temporal.activities.failures import TypedErrors
@@ -45,8 +45,6 @@ from standfast.temporal.wire.turn_records import TurnRecord
 from standfast.tools import Approval
 
 T = TypeVar("T")
-
-_LOG = logging.getLogger("standfast")
 
 
 async def find_gates(
@@ -67,13 +65,9 @@ async def find_gates(
     if not state.unasked:
         return [], {}
     requesters = [*spoke, *await Kept(run, host.store).editors()]
-
-    async def find() -> tuple[list[Question], dict[str, str], list[str]]:
-        return open_gates(agent, state.unasked, at=at or datetime.now(UTC), requesters=requesters)
-
-    questions, refused, faults = await host.thread.run(find())
-    for fault in faults:
-        _LOG.warning("Agent %s: %s", agent.name, fault)
+    questions, refused = await called(
+        host, lambda: ask_at_gates(agent, state.unasked, at=at or datetime.now(UTC), requesters=requesters)
+    )
     size = 0
     for question in list(questions):
         size += len(to_json(asked_of([question])["gates"]))
@@ -177,9 +171,8 @@ class GateActivities:
             decision = Decision(**given)
             if refused is None:
                 may = _declared(self._host, is_needed=has_rule)
-                denied = None if may is None else await called(
-                    self._host, lambda: access_problem(may.access.get("approve"), decision.by))  # fmt: skip
-                refused = None if denied is None else f"gate {decision.gate}: {denied} decide it"
+                if may is not None:
+                    refused = await called(self._host, lambda: decider_problem(may.access.get("approve"), decision))
             if refused is None and has_rule and call is None:  # a pipeline's; of a call see `_denied`
                 refused = approver_problem(self._approval(decision.gate), decision)
             if refused is None and decision.decision == "reject" and call is not None:
@@ -271,14 +264,7 @@ def _declared(host: AgentHost, *, is_needed: bool) -> Agent | Pipeline | None:
 
 async def called(host: AgentHost, function: Callable[[], T]) -> T:
     """Call what a user declared, where users' code runs."""
-
-    async def work() -> T:
-        try:
-            return function()
-        except SystemExit as error:  # it would end the thread
-            raise RuntimeError(f"SystemExit: {error}") from error
-
-    return await host.thread.run(work())
+    return cast(T, await host.thread.run(call_users(function)))
 
 
 async def _digest(client: Client, signal: WorkflowExecutionSignaledEventAttributes) -> str | None:

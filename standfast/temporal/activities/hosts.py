@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from standfast.errors import (
 from standfast.llm import LLM, LLMAdapter, named
 from standfast.messages import error_text
 from standfast.pipelines import Pipeline
+from standfast.runtime.users_functions import call_users
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import RunningCall
 from standfast.temporal.activities.handler_threads import HandlerThread
@@ -338,8 +339,7 @@ async def run_hook(hook: Callable[..., Any], *arguments: Any) -> Any:
         ApplicationError: of type `HookError`; the run pauses until somebody has mended it.
     """
     try:
-        result = hook(*arguments)
-        return await result if isinstance(result, Awaitable) else result
+        return await call_users(hook, *arguments)
     except Exception as error:
         what = getattr(hook, "__name__", "hook")
         _LOG.warning("%s raised", what, exc_info=error)  # the server keeps 4 KB of a failure, no tracebacks

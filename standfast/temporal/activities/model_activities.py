@@ -38,6 +38,7 @@ from standfast.temporal.wire.inputs import Said, user_message
 from standfast.temporal.wire.limits import INLINE_BYTES, PREVIEW
 from standfast.temporal.wire.outcomes import shown_arguments
 from standfast.temporal.wire.turn_records import KeptView, TurnRecord, read_record
+from standfast.tools.attempts import turn_scope
 
 _LOG = logging.getLogger("standfast")
 
@@ -191,7 +192,7 @@ class ModelActivities:
             message=message,
             said=tuple(_digest(one) for one in reference.get("say", ())),
             state=agent.write_state(context.state),
-            key=f"{transcript.session.key}/{number + 1}",
+            key=turn_scope(transcript.session.key, number + 1),
             session=transcript.session.id,
             agent_id=context.agent.id,
             user_id=context.user_id,
@@ -262,8 +263,7 @@ class ModelActivities:
             known = await started_facts(self._host, reference["run"])
             declared = news(record.tools, record.available, known["tools"])
             return reply | _asked(record) | ({"declared": declared} if declared else {})
-        if len(transcript.messages) > self._host.max_stored_messages:
-            await self._host.store.prune_messages(transcript.session.id, self._host.max_stored_messages)
+        await transcript.prune()
         return reply | await _final(transcript.agent, message.content)
 
 

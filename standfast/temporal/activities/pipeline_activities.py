@@ -1,6 +1,5 @@
 """Activities of pipelines: call what users declare, and read and keep the results of steps."""
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
@@ -10,16 +9,17 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from standfast.agent_loop import access_problem, digest_of
 from standfast.checkpoints import StepResult
 from standfast.errors import InputError, SessionAccessDeniedError
 from standfast.messages import Message, ToolCall, cut, error_text
 from standfast.pipeline_loop import Action, Done, Evaluate, Evaluations, PipelineState, Todo, plan
-from standfast.pipeline_loop.evaluations import read_result
+from standfast.pipeline_loop.evaluations import tool_result
 from standfast.pipelines import Pipeline, Step
 from standfast.pipelines.paths import find, stage_index
-from standfast.runtime.outputs import read_in_time
+from standfast.runtime.inputs import check_may_start
 from standfast.runtime.pipeline_results import Kept
+from standfast.runtime.pipeline_steps import StepRecords
+from standfast.runtime.users_functions import call_users
 from standfast.stores.kept_values import read_kept_object
 from standfast.temporal.activities.failures import TypedErrors
 from standfast.temporal.activities.hosts import AgentHost, Heartbeats
@@ -31,7 +31,7 @@ from standfast.temporal.wire.limits import INLINE_BYTES
 from standfast.temporal.wire.outcomes import read_outcome, shown_arguments
 from standfast.temporal.wire.plans import pipeline_facts, place_of, read_plan, version_of
 from standfast.temporal.wire.turn_records import TurnRecord, read_record, step_place
-from standfast.tools import Approval, Failed, Outcome, Returned, Terminated, Unknown
+from standfast.tools import Approval
 from standfast.tools.attempts import call_key
 
 _LOG = logging.getLogger("standfast")
@@ -70,9 +70,7 @@ class PipelineActivities:
                 await self._check_new(
                     activity.client(), pipeline, info.workflow_id or "", info.workflow_type or "", whose
                 )
-                may = pipeline.access.get("start")
-                if refused := await self._call("access", lambda: access_problem(may, given.user_id)):
-                    raise InputError(f"Pipeline '{pipeline.name}': {refused} start it")
+                await self._call("access", lambda: check_may_start(pipeline, given.user_id))
                 facts, kept = pipeline_facts(pipeline), Kept(run, store)
                 who = {"user_id": given.user_id, "tenant_id": given.tenant_id}
                 value = given.input
@@ -90,7 +88,7 @@ class PipelineActivities:
         """Keep what an earlier run came to before a step as this run's; returns what is done so, and its input."""
         earlier, first = Kept(restart["run"], self._host.store), restart["from"]
         if not await earlier.find("?who") or earlier["?who"] != who:  # a stranger does not learn which
-            raise SessionAccessDeniedError(restart["run"])
+            raise SessionAccessDeniedError(restart["run"], "Run")
         if (await self._host.load_opened(restart["run"]))["pipeline"] not in pipeline.names:
             raise InputError(f"restart: run {restart['run']} is one of another pipeline")
         state, gates = PipelineState(plan(pipeline)[: stage_index(pipeline, first)]), pipeline_facts(pipeline)["gates"]
@@ -167,16 +165,8 @@ class PipelineActivities:
         Raises:
             ApplicationError: what it raised. At a step the run pauses then, until somebody has mended it.
         """
-
-        async def work() -> Any:
-            try:
-                result = function()
-                return await result if isinstance(result, Awaitable) else result
-            except SystemExit as error:  # it would end the thread
-                raise RuntimeError(f"SystemExit: {error}") from error
-
         try:
-            return await self._host.thread.run(work())
+            return await self._host.thread.run(call_users(function))
         except InputError:
             raise
         except Exception as error:
@@ -211,6 +201,7 @@ class Work:
     ) -> None:
         self._activities, self._pipeline, self._kept, self._state = activities, pipeline, kept, state
         self._tools = tools  # the facts of each, as they were at the start
+        self._steps = StepRecords(kept, lambda: self._evaluations, self._call)
 
     def _stage(self, path: str) -> Any:
         return self._activities.stage(self._pipeline, self._state, path)
@@ -249,20 +240,17 @@ class Work:
             if ran:
                 key = call_key(0, path, ran)
                 outcome = recorded((await store.load_entries(self._kept.name, [key])).get(key))
-            result = _of_tool(read_outcome(outcome or {}))
+            result = tool_result(read_outcome(outcome or {}))
         else:
             if session is not None:
                 answer = final_answer(await store.load_messages(session))
                 response, status = (NO_ANSWER, "error") if answer is None else (answer, status)
             result = StepResult.model_validate({"status": status, "response": response, "iterations": iterations})
-        done, output = await self._call(path, "output", lambda: read_in_time(step, lambda: read_result(step, result)))
-        if done.reason is not None:
-            await self._kept.check_type(f"{path}?type", step, done)
-            await self._kept.keep(f"{path}?failure", result.model_dump())
-            return [done.reason, cut(done.error or "", 2_000)]
-        await self._kept.keep(f"{path}?result", result.model_dump())
-        await self._kept.keep(path, output)
-        return None
+        done = await self._steps.came_to(path, step, result, self._steps.type_key(path))
+        if done.reason is None:
+            return None
+        await self._kept.keep(f"{path}?failure", result.model_dump())
+        return [done.reason, cut(done.error or "", 2_000)]
 
     # --- what a step needs ---
 
@@ -276,29 +264,17 @@ class Work:
             return await self._with(path, step)
         if what == "gate":
             return await self._gate(path, cast(Approval, step.approval))
-        if not await self._kept.find(action.key):
-            done, value = await self._call(path, what, lambda: self._evaluations.evaluate(action))
-            if done.reason is not None:
-                await self._kept.check_type(f"{path}?type", step, done)
-                return {"failed": [done.reason, cut(done.error or "", 2_000)]}
-            await self._kept.keep(action.key, value)
-            if what == "input":
-                await self._kept.keep_type(f"{path}?type", step)
-        return action.done(self._kept[action.key]).value
+        done = await self._steps.evaluate(action, step)
+        return done.value if done.reason is None else {"failed": [done.reason, cut(done.error or "", 2_000)]}
 
     async def _call(self, path: str, what: str, function: Callable[[], Any]) -> Any:
         return await self._activities._call(f"Step '{path}': {what}", function, step=path)
 
     async def _with(self, path: str, step: Step[Any]) -> Any:
-        key = f"{path}?with"
-        if step.agent is None and step.run is None:
-            raise InputError(f'Step "{step.name}" has no agent assigned.')
-        if not await self._kept.find(key):
-            given = await self._call(path, "input", lambda: step.make_input(self._evaluations.context(path)))
-            await asyncio.gather(self._kept.keep_type(f"{path}?type", step), self._kept.keep(key, given))
+        given = await self._steps.given_to(path, step)
         if step.run is None:
             return None
-        call, who = ToolCall(id=path, name=step.run.name, arguments=self._kept[key]), self._kept["?who"]
+        call, who = ToolCall(id=path, name=step.run.name, arguments=given), self._kept["?who"]
         record = TurnRecord(
             message=Message(role="assistant", content="", tool_calls=(call,)),
             key=self._kept.name,
@@ -318,18 +294,9 @@ class Work:
     async def _gate(self, path: str, approval: Approval) -> Any:
         if await self._kept.find(path):
             return {"decided": True}
-        key = f"{path}?gate"
-        if not await self._kept.find(key):
-            message, *later = await self._call(path, "message", lambda: self._messages(path, approval))
-            more = {"later": [{"message": text, "digest": digest_of(path, text)} for text in later]} if later else {}
-            await self._kept.keep(key, {"message": message, "digest": digest_of(path, message), **more})
+        shown = await self._steps.asked_at(path, approval)
         editors = await self._kept.editors() if any(one.exclude_requester for one in approval.chain) else []
-        return {**self._kept[key], "editors": editors} if editors else self._kept[key]
-
-    def _messages(self, path: str, approval: Approval) -> list[str]:
-        """Return what people are asked, and those to whom that escalates."""
-        context = self._evaluations.context(path)
-        return [cut(one.shown(context), INLINE_BYTES // 4) for one in approval.chain]
+        return {**shown, "editors": editors} if editors else shown
 
     # --- the end ---
 
@@ -362,18 +329,3 @@ def _another_worker(text: str) -> ApplicationError:
     return ApplicationError(
         text, type=names.SAME_VERSION, next_retry_delay=after, category=ApplicationErrorCategory.BENIGN
     )
-
-
-def _of_tool(outcome: Outcome) -> StepResult:
-    match outcome:
-        case Returned(content):
-            return StepResult(status="complete", response=content)
-        case Failed(error):
-            return StepResult(status="error", response=error)
-        case Terminated(error):
-            return StepResult(status="error", response=error_text(error))
-        case Unknown(reason):
-            text = f"it may or may not have run to its end{f': {reason}' if reason else ''}"
-            return StepResult(status="error", response=f"tool-durability-error: {text}")
-        case _:
-            return StepResult(status="error", response=str(outcome))

@@ -19,6 +19,7 @@ from standfast.runtime.at_work import is_held
 from standfast.runtime.dispatches import claim_next
 from standfast.runtime.inputs import RunInput, check_access, check_may_start
 from standfast.runtime.pipeline_results import Kept
+from standfast.runtime.session_states import begin_state
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import Session, session_id_of
 from standfast.temporal.activities.at_work import begin_work, check_writer, end_work
@@ -48,6 +49,7 @@ from standfast.temporal.wire.results import OTHER, receipted
 from standfast.temporal.wire.snapshots import write_facts
 from standfast.temporal.wire.states import Call, write_state
 from standfast.temporal.wire.turn_records import TurnRecord
+from standfast.tools.attempts import turn_scope
 
 
 class SessionActivities:
@@ -207,19 +209,16 @@ class SessionActivities:
         )
         spoke = [person for gate in brought.claimed_gates for person in gate.requesters]
         state = await self._state(
-            agent, reference, session, messages, brought.credible_questions, spoke, recovering=False
-        )
+            agent, reference, session, messages, brought.credible_questions, spoke, recovering=False,
+            checkpoint=checkpoint,
+        )  # fmt: skip
         held = held_by(activity.info().workflow_id or "", state.kept_questions) or None
         session = session.model_copy(update={"questions": held})
         seq = await self._host.store.append_messages_atomic(
             session.id, messages, session, write_key=f"{run}/0", expected_seq=0
         )
         session = session.model_copy(update={"last_seq": seq})
-        found = await self._found(agent, reference, opened, session, messages, state)
-        found["state"]["iterations"] = checkpoint.iterations
-        if checkpoint.usage.total_tokens:
-            found["state"]["usage"] = checkpoint.usage.plain()
-        return found
+        return await self._found(agent, reference, opened, session, messages, state)
 
     async def _state(
         self,
@@ -231,12 +230,11 @@ class SessionActivities:
         spoke: Sequence[str | None] = (),
         *,
         recovering: bool,
+        checkpoint: Checkpoint | None = None,
     ) -> LoopState:
         """Return the state that a session leaves, its gates open."""
         used = usage_of(messages) if session.usage is None else session.usage
-        state = LoopState(
-            loop=agent.loop, tools=agent.tool_map, session_usage=used if agent.loop.has_session_budget else None
-        ).fold(messages, recovering=recovering, questions=questions)
+        state = begin_state(agent, messages, questions, recovering=recovering, used=used, checkpoint=checkpoint)
         if not state.unasked:
             return state
         people = [reference["input"].get("user_id"), session.user_id, *(message.by for message in messages), *spoke]
@@ -259,7 +257,7 @@ class SessionActivities:
             number = session.last_seq - (len(messages) - 1 - cast(int, last))
             record = TurnRecord(
                 message=cast(Message, answer),
-                key=f"{session.key}/{number}",
+                key=turn_scope(session.key, number),
                 session=session.id,
                 agent_id=reference["input"].get("instance_id") or reference["run"],
                 user_id=session.user_id,
@@ -360,8 +358,8 @@ class SessionActivities:
                 questions=tuple(Question(**question) for question in questions),
             )
             await transcript.write(end)
-        if reference["status"] != "cancelled" and len(transcript.messages) > self._host.max_stored_messages:
-            await self._host.store.prune_messages(transcript.session.id, self._host.max_stored_messages)
+        if reference["status"] != "cancelled":
+            await transcript.prune()
         # The last answer, whatever has been said since.
         await end_work(self._host.store, transcript.reference)
         answers = (message.content for message in reversed(transcript.messages) if message.role == "assistant")

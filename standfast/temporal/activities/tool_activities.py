@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from standfast.agent_loop import cancelled, with_edit
+from standfast.agent_loop import CANCELLED_WITHIN, cancelled, with_edit
 from standfast.agents import Agent
 from standfast.errors import InputError
 from standfast.messages import ToolCall, Usage, error_text, read_json
@@ -35,7 +35,7 @@ from standfast.temporal.wire.references import gate_of
 from standfast.temporal.wire.snapshots import GRACE, TIMEOUT, ToolFacts, tool_facts
 from standfast.temporal.wire.turn_records import TurnRecord
 from standfast.tools import Failed, Outcome, Tool, ToolContext, Unknown
-from standfast.tools.attempts import call_key
+from standfast.tools.attempts import call_key, idempotency_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class ToolActivities:
             agent_id=record.agent_id,
             session_id=session_id_of(record.session),
             tool_call_id=call.id,
-            idempotency_key=f"{place.scope}.{call_key(place.position, call.id)}",
+            idempotency_key=idempotency_key(place.scope, place.position, call.id),
             user_id=record.user_id,
             tenant_id=record.tenant_id,
             attempt=info.attempt,
@@ -238,7 +238,7 @@ class ToolActivities:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or not task.cancelling():
-                return Failed("The tool was cancelled from within")
+                return CANCELLED_WITHIN
             if is_given_up():
                 return cancelled(attempt.facts)
             if attempt.facts.safe_to_retry:

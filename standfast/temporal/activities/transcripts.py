@@ -1,6 +1,5 @@
 """Reads and writes a session for activities: its transcript as far as the run knows it, and the results of a turn."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -8,11 +7,12 @@ from typing import Any
 
 from temporalio import activity
 
-from standfast.agent_loop import last_answer, repair_transcript, result_message, unanswered
+from standfast.agent_loop import last_answer, not_started, outcome_of, repair_transcript, result_message, unanswered
 from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import Question
-from standfast.errors import SessionConflictError, ToolDurabilityError
+from standfast.errors import SessionConflictError
 from standfast.messages import Message, ToolCall
+from standfast.runtime.session_states import prune_session
 from standfast.runtime.unheard import Unheard
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import Append, LedgerEntry, Session
@@ -20,7 +20,7 @@ from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.transcript_cache import KeptTranscript, size_of
 from standfast.temporal.wire.outcomes import read_outcome, write_outcome
 from standfast.temporal.wire.states import read_usage
-from standfast.tools import Cancelled, Failed, Unknown
+from standfast.tools import Failed, Unknown
 from standfast.tools.attempts import call_key
 
 
@@ -228,6 +228,10 @@ class Transcript:
                 raise
         await self.heard(append.messages)
 
+    async def prune(self) -> None:
+        """Prune the session when its run has ended; see `prune_session`."""
+        await prune_session(self.host.store, self.session.id, len(self.messages), self.host.max_stored_messages)
+
     async def heard(self, messages: Sequence[Message]) -> None:
         """Take note that the transcript has messages that the store keeps until then."""
         await Unheard(self.session, self.host.store).hear(messages)
@@ -254,7 +258,7 @@ class Transcript:
             if message.role == "user":
                 found.setdefault("", {"returned": message.content})
             else:
-                found[str(message.tool_call_id)] = _outcome_of(message)
+                found[str(message.tool_call_id)] = write_outcome(outcome_of(message))
         return found
 
 
@@ -271,19 +275,6 @@ def final_answer(messages: Sequence[Message]) -> str | None:
 def was_written_by(session: Session, run: str) -> bool:
     """Whether a run, by its key, is the last that has written to a session."""
     return str(session.run_key).rpartition("/")[0] == run
-
-
-def _outcome_of(message: Message) -> dict[str, Any]:
-    """Return the written outcome that a result was made of."""
-    if message.status == "completed":
-        return {"returned": message.content}
-    try:
-        error = json.loads(message.content)
-    except ValueError:
-        return {"failed": message.content}
-    if error.get("kind") == ToolDurabilityError.kind:
-        return write_outcome(Unknown(error.get("reason", "")))
-    return {"failed": str(error.get("error"))}
 
 
 def recorded(entry: LedgerEntry | None) -> dict[str, Any]:
@@ -313,7 +304,7 @@ async def with_last_answer(host: AgentHost, reference: dict[str, Any]) -> dict[s
     if session is None or session.run_key != f"{run}/{turn}":
         return reference
     record = await host.load_record(run, turn)
-    outcome = write_outcome(Cancelled("Not run: the run was cancelled before this call started"))
+    outcome = write_outcome(not_started(None))
     sources = [[position, outcome] for position in range(len(record.calls))]
     known = {name: value for name, value in reference.items() if name not in ("part", "questions", "agent_state")}
     return known | {"turn": turn, "seq": session.last_seq, "sources": sources}

@@ -32,7 +32,7 @@ async def check_new(client: Client, pipeline: Pipeline, workflow_id: str, name: 
         run = names.workflow_id(other, key)
         before = await _beginning(client, run)
         if before is not None and (began is None or before < began):
-            await check_owner(client, run, None, key, who)
+            await check_owner(client, run, None, key, who, what="Run")
             raise has_run(pipeline.name, key, run)
 
 

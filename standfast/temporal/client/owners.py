@@ -52,10 +52,12 @@ async def start_or_say(
     return await start()
 
 
-async def check_owner(client: Client, workflow_id: str, run_id: str | None, session: str, who: Owner) -> None:
-    """Refuse to tell a stranger more of the run of a session, or of a run key."""
+async def check_owner(
+    client: Client, workflow_id: str, run_id: str | None, name: str, who: Owner, *, what: str = "Session"
+) -> None:
+    """Refuse to tell a stranger more of the run of a session, or of a run key, whichever has that name."""
     if is_stranger(await owner_of(client, workflow_id, run_id), who):
-        raise SessionAccessDeniedError(session)
+        raise SessionAccessDeniedError(name, what)
 
 
 async def owner_of(client: Client, workflow_id: str, run_id: str | None) -> Owner:

@@ -159,7 +159,7 @@ async def start_pipeline(
                 name, given, task_queue=task_queue, result_type=dict[str, Any], **options
             )
         except WorkflowAlreadyStartedError as error:
-            await check_owner(client, options["id"], error.run_id, key, (user_id, tenant_id))
+            await check_owner(client, options["id"], error.run_id, key, (user_id, tenant_id), what="Run")
             raise has_run(name, key, options["id"]) from error
 
     with_input = None if given.get("input") is None else to_json(given["input"]).decode()

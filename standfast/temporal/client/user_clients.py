@@ -90,8 +90,8 @@ class UserClient:
             run_id = await last_admitted(self._client, run)
             user, tenant = (None, None) if run_id is None else await owner_of(self._client, workflow_id, run_id)
         except InputError:
-            raise SessionAccessDeniedError(workflow_id) from None
+            raise SessionAccessDeniedError(workflow_id, "Run") from None
         is_own = tenant == self._who[1] and (any_user or user == self._who[0])
         if run_id is None or not looks_ours(run) or not is_own:
-            raise SessionAccessDeniedError(workflow_id)
+            raise SessionAccessDeniedError(workflow_id, "Run")
         return run_id

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
+from standfast.agent_loop import agent_outcome, said_by_agent
 from standfast.errors import InputError, TerminalError
 from standfast.messages import Usage, clean_text, cut, json_problem, size_over
 from standfast.temporal.wire.limits import INLINE_BYTES, PREVIEW, QUESTION_BYTES, VALUES, check_json, shortened
@@ -125,3 +126,10 @@ def result_usage(result: dict[str, Any]) -> Usage | None:
     """Return what a run used, by its result."""
     usage = result.get("usage")
     return None if usage is None else Usage(**usage)
+
+
+def outcome_of_result(agent: str, result: Mapping[str, Any]) -> Returned | Asked | Failed:
+    """Return the outcome of a call that has run an agent, by the result of its run."""
+    status = str(result.get("status"))
+    said = said_by_agent(status, result.get("response"), result.get("error"))
+    return agent_outcome(agent, status, said, result.get("question"))

@@ -37,7 +37,7 @@ from standfast.temporal.workflows.messages import Messages
 from standfast.temporal.workflows.model_calls import ModelCalls
 from standfast.temporal.workflows.questions import Questions
 from standfast.temporal.workflows.run_failures import fail, failed, refuse, why
-from standfast.temporal.workflows.run_parts import RunParts
+from standfast.temporal.workflows.run_parts import RunParts, read_input
 from standfast.temporal.workflows.running import carried_in, is_long, run_to_end
 from standfast.temporal.workflows.shared_state import RunState
 from standfast.temporal.workflows.visibility import details, show_started
@@ -121,16 +121,10 @@ class AgentRun(RunHandlers):
         await workflow.wait_condition(workflow.all_handlers_finished)
 
     async def _main(self) -> dict[str, Any]:
-        try:
-            if self._extra:
-                raise InputError(f"The input is one JSON object, got {1 + len(self._extra)} arguments")
-            self._run.given = AgentInput.read(self._data)
-            info = workflow.info()
-            for name, is_ours in (("carried", info.continued_run_id), ("call", info.parent), ("step", info.parent)):
-                if getattr(self._run.given, name) is not None and not is_ours:
-                    raise InputError(f"The input: {name!r} is for runs that standfast itself starts")
-        except InputError as error:
-            refuse(str(error))
+        is_continued, is_child = workflow.info().continued_run_id is not None, workflow.info().parent is not None
+        self._run.given = read_input(
+            AgentInput.read, self._data, self._extra, carried=is_continued, call=is_child, step=is_child
+        )
         await self._begin()
         while True:
             await self._exports.serve()
@@ -178,7 +172,7 @@ class AgentRun(RunHandlers):
         if self._mailbox.messages and not state.open_calls and not state.questions and state.ended is None:
             await self._messages.take_all()
             self._run.progress.last = {}
-            self._run.loop = state.told()
+            self._run.loop = state.with_user_message()
 
     # --- beginning ---
 
@@ -275,7 +269,7 @@ class AgentRun(RunHandlers):
         state = replace(self._run.loop, tools=tools_of(self._run.facts.tools, progress.turn.declared))
         self._run.loop = state.replied(answer).gated(questions, refused)
         if progress.say and not calls:
-            self._run.loop = self._run.loop.told()
+            self._run.loop = self._run.loop.with_user_message()
         self._board.tell()
 
     # --- tools ---

@@ -13,10 +13,10 @@ from typing import Any
 from temporalio import exceptions, workflow
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, RetryState
 
-from standfast.agent_loop import CallTools, Settled, cancelled, not_found
+from standfast.agent_loop import CallTools, Settled, cancelled, failed_for_good, not_found, not_started
 from standfast.errors import TerminalError
 from standfast.messages import cut
-from standfast.runtime.child_sessions import session_of_call
+from standfast.runtime.child_agents import session_of_call
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.outcomes import is_reported, put_in, read_outcome, write_outcome
@@ -28,7 +28,7 @@ from standfast.temporal.workflows.child_agents import run_agent
 from standfast.temporal.workflows.missing_workers import SkippedError, is_missing, is_store_away
 from standfast.temporal.workflows.run_parts import RunParts
 from standfast.temporal.workflows.shared_state import RunState
-from standfast.tools import Cancelled, Failed, Outcome, Terminated, Unknown
+from standfast.tools import Failed, Outcome, Terminated, Unknown
 from standfast.tools.attempts import call_key
 
 REDISPATCHES = 8  # of a call that never started, before a person is asked to look at the workers
@@ -65,18 +65,14 @@ class Calls:
                     return
                 outcome = outcomes[call.id] = await self.run(call, state, recovering=action.recovering)
                 if state.stops_at(outcome):
-                    why_not = f"call {call.id} of tool {call.name} failed for good"
+                    why_not = failed_for_good(call)
 
         for batch in (*lost, *action.batches):
             await asyncio.gather(*(run(call) for call in batch))
-        reason = f"Not run: {why_not or 'the run was cancelled before this call started'}"
         for call in state.open_calls:
             if call.id not in outcomes:
-                tool = state.tools.get(call.name)
-                unknown = action.recovering and (
-                    tool is None or not tool.safe_to_retry
-                )  # an earlier run may have run it
-                outcomes[call.id] = self._inline(call, turn, Unknown() if unknown else Cancelled(reason))
+                outcome = not_started(state.tools.get(call.name), recovering=action.recovering, why=why_not)
+                outcomes[call.id] = self._inline(call, turn, outcome)
         return [(call, outcomes[call.id]) for call in state.open_calls]
 
     async def run_again(self, call: Call, state: RunLoop, recorded: Callable[[], None]) -> Outcome:
@@ -144,7 +140,7 @@ class Calls:
                 return outcome
             # It never started, and the fence proves it: it is dispatched again, and nobody needs to be asked.
             if self._running.cancelled:
-                return self._inline(call, turn, Cancelled("Not run: the run was cancelled before this call started"))
+                return self._inline(call, turn, not_started(tool))
             if error is not None and is_missing(error):
                 lacking += 1
                 if lacking > 1:  # once may be chance: some of the workers have it

@@ -15,13 +15,13 @@ from temporalio.exceptions import (
     WorkflowAlreadyStartedError,
 )
 
-from standfast.agents.limits import MAX_DEPTH
+from standfast.agent_loop import agent_failure
 from standfast.messages import cut
-from standfast.runtime.child_sessions import call_digest
+from standfast.runtime.child_agents import call_digest, depth_problem
 from standfast.stores.protocol import session_key_of
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput
-from standfast.temporal.wire.outcomes import result_usage, write_outcome
+from standfast.temporal.wire.outcomes import outcome_of_result, result_usage, write_outcome
 from standfast.temporal.wire.results import LOST, OTHER, fits, is_result
 from standfast.temporal.wire.run_state import Turn
 from standfast.temporal.wire.states import Call
@@ -29,7 +29,7 @@ from standfast.temporal.workflows.activity_options import ATTACH_OPTIONS, summar
 from standfast.temporal.workflows.missing_workers import put_in_by_hand
 from standfast.temporal.workflows.pauses import Pauses
 from standfast.temporal.workflows.running import Running
-from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Unknown
+from standfast.tools import Cancelled, Failed, Outcome, Returned, Unknown
 
 
 async def run_agent(
@@ -51,8 +51,8 @@ async def run_agent(
             its session, under a name of its own: one that was cancelled with its run keeps the first.
     """
     name, spent = call.id, None
-    if (given.depth or 0) > MAX_DEPTH:
-        outcome: Outcome = Failed(f"Agent '{call.name}' is not run: agents call each other {MAX_DEPTH} deep already")
+    if (problem := depth_problem(call.name, (given.depth or 0) - 1)) is not None:
+        outcome: Outcome = Failed(problem)
     elif lost is not None and not await _can_go_on(call, given, running, asked, lost):
         outcome = Unknown()
     else:
@@ -60,7 +60,7 @@ async def run_agent(
             name = f"{call.id}.{call_digest(f'{asked} {workflow.info().original_execution_run_id}')}"
         try:
             result = await agent_result(call.name, given, running, pauses, name=name, asked=asked, shown=call.shown)
-            outcome, spent = _outcome(call.name, result), result_usage(result)
+            outcome, spent = outcome_of_result(call.name, result), result_usage(result)
         except FailureError as error:
             outcome = _failure(call.name, error)
     source = (
@@ -134,17 +134,6 @@ async def _attached(child: str, digest: str, running: Running, pauses: Pauses) -
             raise ApplicationError(put_in_by_hand(names.ATTACH), type="StandfastError", non_retryable=True)
 
 
-def _outcome(name: str, result: dict[str, Any]) -> Outcome:
-    match result:
-        case {"status": "complete", "response": response}:
-            return Returned(response)
-        case {"status": "interrupted", "question": question}:
-            return Asked(question)
-        case _:
-            why = result.get("error") or result.get("response")
-            return Failed(cut(f"Agent '{name}' ended with {result.get('status')}: {why}", 8_192))
-
-
 def _failure(name: str, error: FailureError) -> Outcome:
     cause = error.cause if isinstance(error, ChildWorkflowError | ActivityError) else error
     if isinstance(cause, CancelledError):
@@ -153,4 +142,4 @@ def _failure(name: str, error: FailureError) -> Outcome:
         return Failed(f"Agent '{name}' was terminated")
     if isinstance(cause, ApplicationError) and cause.type == "InputError":
         return Failed(cut(cause.message, 8_192))  # what the model asked for cannot be read
-    return Failed(cut(f"Agent '{name}' failed: {cause or error}", 8_192))
+    return Failed(agent_failure(name, str(cause or error)))

@@ -37,11 +37,9 @@ class Closing:
 
     async def close(self, finish: Finish) -> dict[str, Any] | None:
         """End the run and return its result; None if the user has said something more meanwhile."""
-        last, status = self._run.progress.last, str(finish.status)
-        complete = finish.status == "complete"
-        if complete and "output_error" in last:
-            status = "error"
-        hook = finish.hook if finish.hook in self._run.facts.hooks and status != "error" else None
+        last, complete = self._run.progress.last, finish.status == "complete"
+        ending = finish.judged(last.get("output_error") if complete else None)
+        status, hook = str(ending.status), ending.hook if ending.hook in self._run.facts.hooks else None
         closed: dict[str, Any] = {}
         if hook is not None or not complete:
             await (self._messages.until_kept() if complete else self._messages.take_all())

@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+from temporalio.exceptions import ActivityError, FailureError
 
-from standfast.agent_loop import Gate, GateRule, LoopState
+from standfast.agent_loop import Gate, GateRule, LoopState, agent_failure, said_by_agent
 from standfast.agents import Loop
-from standfast.errors import InputError
-from standfast.messages import cut, distinct_people
+from standfast.messages import cut
 from standfast.pipeline_loop import Action, Done, Ended, Evaluate, PipelineState, RunStep, Todo
-from standfast.runtime.child_sessions import child_session
+from standfast.runtime.child_agents import child_session
 from standfast.stores.protocol import session_key_of
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput, PipelineInput
@@ -32,7 +31,7 @@ from standfast.temporal.workflows.gates import GateKeeper
 from standfast.temporal.workflows.handlers import RunHandlers
 from standfast.temporal.workflows.missing_workers import SkippedError
 from standfast.temporal.workflows.run_failures import failed, why
-from standfast.temporal.workflows.run_parts import RunParts
+from standfast.temporal.workflows.run_parts import RunParts, read_input
 from standfast.temporal.workflows.running import carried_in, is_long, run_to_end
 from standfast.temporal.workflows.shared_state import RunState
 from standfast.temporal.workflows.visibility import pipeline_details, show_started
@@ -82,14 +81,8 @@ class PipelineRun(RunHandlers):
         await workflow.wait_condition(workflow.all_handlers_finished)
 
     async def _main(self) -> dict[str, Any]:
-        try:
-            if self._extra:
-                raise InputError(f"The input is one JSON object, got {1 + len(self._extra)} arguments")
-            self._given = PipelineInput.read(self._data)
-            if self._given.carried is not None and workflow.info().continued_run_id is None:
-                raise InputError("The input: 'carried' is for runs that standfast itself starts")
-        except InputError as error:
-            raise ApplicationError(str(error), type="InputError", non_retryable=True) from None
+        is_continued = workflow.info().continued_run_id is not None
+        self._given = read_input(PipelineInput.read, self._data, self._extra, carried=is_continued)
         state = await self._open()
         self._state = state
         self._board.tell()
@@ -195,11 +188,10 @@ class PipelineRun(RunHandlers):
         except FailureError as error:
             if self._running.cancelled:
                 return CANCELLED
-            return await self._came_to(
-                path, status="error", response=cut(f"Agent '{agent}' failed: {why(error)}", 8_192)
-            )
-        more = {"session": session_key_of(given.tenant_id, session)} if result["status"] == "complete" else {
-            "response": cut(str(result.get("error") or result.get("response") or ""), 65_536)}  # fmt: skip
+            return await self._came_to(path, status="error", response=agent_failure(str(agent), why(error)))
+        said = cut(said_by_agent(result["status"], result.get("response"), result.get("error")), 65_536)
+        is_whole = result["status"] == "complete"
+        more = {"session": session_key_of(given.tenant_id, session)} if is_whole else {"response": said}
         if result["status"] == "cancelled" and self._running.cancelled:
             return CANCELLED
         return await self._came_to(path, status=result["status"], iterations=result["iterations"], **more)
@@ -230,9 +222,8 @@ class PipelineRun(RunHandlers):
             shown = await self._make(path, "gate")
             if shown.get("decided"):  # before the run was reset: what was decided was used
                 return Done()
-            rule = cast("dict[str, GateRule]", self._rules)[place_of(path)].asking(shown.get("later", ()))
-            gate = Gate(name=path, rule=rule, digest=shown["digest"], since=workflow.now(),
-                        requesters=distinct_people([self._given.user_id, *shown.get("editors", ())]))  # fmt: skip
+            rule, people = cast("dict[str, GateRule]", self._rules)[place_of(path)], shown.get("editors", ())
+            gate = Gate.of_step(path, rule, shown, since=workflow.now(), requesters=[self._given.user_id, *people])
             message = shown["message"]
         gate = await self._gates.wait_at(gate, message)
         if gate.status == "open":

@@ -1,15 +1,38 @@
-"""Puts together what every run of ours has."""
+"""Puts together what every run of ours has, and reads what it was given."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+from standfast.errors import InputError
 from standfast.temporal.wire.inbox import Mailbox
 from standfast.temporal.wire.snapshots import Surroundings
 from standfast.temporal.workflows.board import Board
 from standfast.temporal.workflows.inbox import Inbox
 from standfast.temporal.workflows.pauses import Pauses
+from standfast.temporal.workflows.run_failures import refuse
 from standfast.temporal.workflows.running import Running
 from standfast.temporal.workflows.workers import Workers
+
+T = TypeVar("T")
+
+
+def read_input(read: Callable[[Any], T], data: Any, extra: tuple[Any, ...], **ours: bool) -> T:
+    """Return what a run was given; fail the run if that cannot be used.
+
+    Args:
+        extra: arguments behind the one that it takes.
+        ours: by key that no caller may give, whether this is a run that standfast itself has started.
+    """
+    try:
+        if extra:
+            raise InputError(f"The input is one JSON object, got {1 + len(extra)} arguments")
+        given = read(data)
+        for name, is_ours in ours.items():
+            if getattr(given, name) is not None and not is_ours:
+                raise InputError(f"The input: {name!r} is for runs that standfast itself starts")
+    except InputError as error:
+        refuse(str(error))
+    return given
 
 
 class RunParts:

@@ -12,7 +12,7 @@ from support.temporal_runs import Temporal, check_healthy, pending, result, unti
 from support.transcripts import DURABILITY, asks_for, call, kind_of, result_of, shape
 
 from standfast import Agent, Loop, Message, tool
-from standfast.runtime.child_sessions import session_of_call
+from standfast.runtime.child_agents import session_of_call
 from standfast.stores import Session, SQLiteStore
 from standfast.testing import ScriptedModel
 

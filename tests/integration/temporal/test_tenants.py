@@ -205,7 +205,7 @@ async def test_who_restarts_from_a_run_of_another_tenant_reads_what_they_read_if
             again: Any = {"restart_of": key, "restart_from": "say", "task_queue": temporal.name}
             denied = await failure(await start_pipeline(temporal.client, flow, **again, **EVE))
             told.append((denied.type, denied.message.replace(key, "KEY")))
-    assert told == [("SessionAccessDeniedError", "Session not found or access denied: KEY")] * 2
+    assert told == [("SessionAccessDeniedError", "Run not found or access denied: KEY")] * 2
 
 
 async def test_a_run_refuses_who_says_to_speak_for_another(temporal: Temporal) -> None:
@@ -263,7 +263,7 @@ async def test_no_door_of_a_run_opens_to_a_stranger(temporal: Temporal, who: dic
             stranger.cancel(handle.id),
         ]
         for work in doors:
-            with pytest.raises(SessionAccessDeniedError, match=f"access denied: {handle.id}"):
+            with pytest.raises(SessionAccessDeniedError, match=f"Run not found or access denied: {handle.id}"):
                 await work
         for other in ("nothing", f"{handle.id}\n", handle.id.upper(), "", "x" * 2_000, "\0", "\ud800"):
             with pytest.raises(SessionAccessDeniedError, match="access denied: "):

@@ -79,7 +79,7 @@ def next_state(data: st.DataObject, state: LoopState, number: int) -> LoopState 
                 state = state.asked_instead(question, "Again?")
             return state.answered()
         case Finish(status) if status == "complete" and data.draw(st.booleans()):
-            return state.told()
+            return state.with_user_message()
         case Finish():
             return None
 

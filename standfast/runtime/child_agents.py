@@ -1,0 +1,73 @@
+"""Names agents that calls run, and their sessions, bounds how deep they call each other, and answers for them."""
+
+import hashlib
+
+from standfast.agents import Agent
+from standfast.agents.limits import MAX_DEPTH
+from standfast.errors import InterruptError, StandfastError
+from standfast.stores.protocol import SESSION_ID
+from standfast.tools import Asked, Failed, Returned
+
+
+def depth_problem(agent: str, depth: int) -> str | None:
+    """Return why an agent is not invoked below so many others, or None if it is."""
+    if depth < MAX_DEPTH:
+        return None
+    return f"Agent '{agent}' is not invoked: agents invoke each other {MAX_DEPTH} deep already"
+
+
+def check_depth(agent: Agent, depth: int) -> None:
+    """Refuse to invoke an agent below too many others."""
+    if problem := depth_problem(agent.name, depth):
+        raise StandfastError(problem)
+
+
+def child_session(session: str, name: str) -> str:
+    """Return the session id of an agent that a call of this session runs."""
+    whole = f"{session}.{name}"
+    if SESSION_ID.fullmatch(whole):
+        return whole
+    # Too long, or a call id of characters that an id cannot have: what tells it from others is kept.
+    return f"{session[:150]}.{hashlib.blake2b(whole.encode(errors='replace'), digest_size=12).hexdigest()}"
+
+
+def call_digest(asked: str) -> str:
+    """Return a digest that identifies a call, as its provider's id does not."""
+    return hashlib.blake2b(asked.encode(errors="replace"), digest_size=6).hexdigest()
+
+
+def session_of_call(session: str, call_id: str, asked: str) -> str:
+    """Return the session id of the agent that a call of the model is, where it has one."""
+    return child_session(session, f"{call_id}.{call_digest(asked)}")
+
+
+class AskedAgents:
+    """The agents that one call runs, told apart by what they are asked.
+
+    Not by their order: agents that run at once must have the same names after a crash.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def name(self, *asked: object) -> tuple[str, int, bool]:
+        """Return a digest of what an agent is asked, how often that was asked, and whether nothing was before."""
+        digest = call_digest(repr(asked))
+        self._counts[digest] = self._counts.get(digest, 0) + 1
+        return digest, self._counts[digest], self._counts == {digest: 1}
+
+
+def answer_of(outcome: Returned | Asked | Failed) -> dict[str, str]:
+    """Return what `ctx.agents.invoke` returns for what its agent came to.
+
+    Raises:
+        InterruptError: it asks a question, which is the caller's then.
+        StandfastError: it did not complete.
+    """
+    match outcome:
+        case Returned(content):
+            return {"response": content}
+        case Asked(question):
+            raise InterruptError(question)
+        case Failed(error):
+            raise StandfastError(error)

@@ -1,0 +1,103 @@
+"""Makes what the steps of a pipeline need, and keeps what they came to; the first that is kept stays."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from standfast.agent_loop import digest_of
+from standfast.checkpoints import StepResult
+from standfast.messages import cut
+from standfast.pipeline_loop import Done, Evaluate, Evaluations
+from standfast.pipeline_loop.evaluations import check_assigned, read_result
+from standfast.pipelines import Step
+from standfast.runtime.outputs import read_in_time
+from standfast.runtime.pipeline_results import Kept
+from standfast.tools import Approval
+
+_SHOWN_BYTES = 64 * 1024  # of what people are asked at a gate
+
+CallUsers = Callable[[str, str, Callable[[], Any]], Awaitable[Any]]
+"""Calls a function of the user's where a driver does so, for a step, to make what is named."""
+
+
+class StepRecords:
+    """What is kept of the steps of one run.
+
+    Args:
+        evaluations: returns the functions of the run, as far as it is now.
+    """
+
+    def __init__(self, kept: Kept, evaluations: Callable[[], Evaluations], call: CallUsers) -> None:
+        self._kept, self._evaluations, self._call = kept, evaluations, call
+
+    async def evaluate(self, action: Evaluate, step: Any) -> Done:
+        """Return the value of a function of a stage, or of a nested pipeline."""
+        path, kept = action.path, self._kept
+        if not await kept.find(action.key):
+            done, value = await self._call(path, action.what, lambda: self._evaluations().evaluate(action))
+            if done.reason is not None:
+                await kept.check_type(f"{path}?type", step, done)
+                return cast(Done, done)
+            await kept.keep(action.key, value)
+            if action.what == "input":
+                await kept.keep_type(f"{path}?type", step)
+        return action.done(kept[action.key])
+
+    async def given_to(self, path: str, step: Step[Any], *, tries: int = 0) -> Any:
+        """Return what the agent or tool of a step is given.
+
+        Args:
+            tries: that have failed. It is made anew after each, since people may have edited what it is made of.
+        """
+        check_assigned(step)
+        key = f"{path}?with{tries or ''}"
+        if not await self._kept.find(key):
+            given = await self._call(path, "input", lambda: step.make_input(self._evaluations().context(path)))
+            await asyncio.gather(self._kept.keep_type(self.type_key(path, tries), step), self._kept.keep(key, given))
+        return self._kept[key]
+
+    @staticmethod
+    def type_key(path: str, tries: int = 0) -> str:
+        """Return under which key the type is kept with which a step began."""
+        return f"{path}?type{tries or ''}"
+
+    async def asked_at(self, path: str, approval: Approval, *, place: str | None = None, **more: Any) -> dict[str, Any]:
+        """Return what people are asked at a gate, and its digest; `later` those to whom that escalates.
+
+        Args:
+            place: where its verdict is kept; its path if None.
+            more: is kept with it.
+        """
+        place = place or path
+        key = f"{place}?gate"
+        if not await self._kept.find(key):
+            asked: list[dict[str, Any]] = [
+                {"message": text, "digest": digest_of(place, text)}
+                for text in await self._call(path, "message", lambda: self._messages(path, approval))
+            ]
+            later = {"later": asked[1:]} if asked[1:] else {}
+            await self._kept.keep(key, {**asked[0], **later, **more})
+        found: dict[str, Any] = self._kept[key]
+        return found
+
+    def _messages(self, path: str, approval: Approval) -> list[str]:
+        context = self._evaluations().context(path)
+        return [cut(one.shown(context), _SHOWN_BYTES) for one in approval.chain]
+
+    async def came_to(self, path: str, step: Step[Any], result: StepResult, began: str | None) -> Done:
+        """Return what a step's result means; it is kept, with the output that it is, unless it failed.
+
+        Args:
+            began: under which key the type is kept with which the step began; None if it was not begun here.
+
+        Raises:
+            InputError: the output does not fit because of a deploy.
+        """
+        kept = self._kept
+        done, output = await self._call(path, "output", lambda: read_in_time(step, lambda: read_result(step, result)))
+        if done.reason is None:
+            await kept.keep(f"{path}?result", result.model_dump())
+            await kept.keep(path, output)
+        elif began is not None:
+            await kept.check_type(began, step, done)
+        return cast(Done, done)

@@ -1,0 +1,55 @@
+"""Begins a run's state from its session, and prunes the session when the run has ended."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from standfast.agent_loop import LoopState, ToolFacts
+from standfast.agents import Agent
+from standfast.checkpoints import Checkpoint, Question
+from standfast.errors import StoreError
+from standfast.messages import Message, Usage
+from standfast.stores.protocol import AgentStore
+
+_LOG = logging.getLogger("standfast")
+
+
+def begin_state(
+    agent: Agent,
+    messages: Sequence[Message],
+    questions: tuple[Question, ...],
+    *,
+    recovering: bool,
+    used: Usage | None,
+    tools: Mapping[str, ToolFacts] | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> LoopState:
+    """Return the state in which a transcript leaves its agent.
+
+    Args:
+        questions: what is kept with it.
+        recovering: an earlier run may have started its unanswered calls.
+        used: by all runs of the session.
+        tools: in the place of the agent's own.
+        checkpoint: that the run goes on from, and whose model calls and usage count.
+    """
+    state = LoopState(
+        loop=agent.loop,
+        tools=agent.tool_map if tools is None else tools,
+        on_terminal_tool_error=agent.on_terminal_tool_error,
+        fallbacks=tuple(agent.fallback_models),
+        session_usage=used if agent.loop.has_session_budget else None,
+    )
+    if checkpoint is not None:
+        usage = checkpoint.usage if checkpoint.usage.total_tokens else None
+        state = replace(state, iterations=checkpoint.iterations, usage=usage)
+    return state.fold(messages, recovering=recovering, questions=questions)
+
+
+async def prune_session(store: AgentStore, session_id: str, stored: int, keep: int) -> None:
+    """Prune a session of `stored` messages to `keep`. The run is recorded by then: a failure waits for the next."""
+    if stored > keep:
+        try:
+            await store.prune_messages(session_id, keep)
+        except StoreError as error:
+            _LOG.warning("Session %s was not pruned: %s", session_id, error)
