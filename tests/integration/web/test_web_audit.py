@@ -112,6 +112,7 @@ async def test_commands_put_on_record_who_it_was_and_show_it(temporal: Temporal,
         run_id = (await data(temporal, *words, *trail))["workflow_id"]
         run: Run = temporal.people.run(run_id)
         await pending(run)
+        await done(temporal, "export", run_id, "--file", str(tmp_path / "run.json"))
         await done(temporal, "answer", run_id, "red", *trail, "--by", "grace")
         await until(lambda: _asks(run, "approval"))
         await done(temporal, "message", run_id, "go on", *trail)
@@ -122,6 +123,10 @@ async def test_commands_put_on_record_who_it_was_and_show_it(temporal: Temporal,
             ("start", "ada"), ("answer", "grace"), ("message", "ada"), ("approve", "ada"),
         ]  # fmt: skip
         assert "grace: answer: red" in await done(temporal, "show", run_id, "--audit", *trail)
+        moved = ("--session", temporal.session("moved"), "--task-queue", temporal.name)
+        imported = (await data(temporal, "import", "clerk", str(tmp_path / "run.json"), *moved, *trail))["workflow_id"]
+        rows = (await data(temporal, "show", imported, "--audit", *trail))["audit"]
+        assert [(row["decision"], row["outcome"]) for row in rows] == [("start", "done")]
 
 
 async def _asks(run: Run, kind: str) -> bool:
