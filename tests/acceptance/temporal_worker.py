@@ -45,7 +45,7 @@ from standfast import (
 from standfast.stores import Append, LedgerEntry, Session, SQLiteStore
 from standfast.stores.locks import SessionLocks
 from standfast.temporal import StandfastPlugin, connect
-from standfast.temporal.workflows import agent_workflows
+from standfast.temporal.workflows import activity_options, agent_workflows
 from standfast.testing import ScriptedModel
 
 QUICK = RetryPolicy(initial_interval=0.05, maximum_attempts=3)
@@ -321,12 +321,21 @@ async def work(
     locks: str | None = None,
     mutant: bool = False,
     steps: int = agent_workflows.STEPS,
+    dead_after: float | None = None,
     **options: Any,
 ) -> None:
-    """Work until SIGTERM, and then for as long as `drain` says."""
+    """Work until SIGTERM, and then for as long as `drain` says.
+
+    Args:
+        dead_after: seconds of silence after which models' and the store's activities are begun anew; above 3, after
+            which a worker says that it lives.
+    """
     if mutant:
         put_run_into_keys()
     agent_workflows.STEPS = steps
+    if dead_after is not None:
+        activity_options.MODEL_HEARTBEAT = timedelta(seconds=dead_after)
+        activity_options.STORE_OPTIONS["heartbeat_timeout"] = timedelta(seconds=dead_after)
     if drain:
         options["graceful_shutdown_timeout"] = timedelta(seconds=drain)
     stop = asyncio.Event()

@@ -1,13 +1,13 @@
 """People decide on the page all at once while it and the worker die: each gate counts once, and nobody is misled."""
 
 import asyncio
-import contextlib
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from standfast.temporal.client.starts import Run
 from standfast.web.rendering import run_path
 
 RUNS, PEOPLE = 4, 4
+SILENT = 5  # seconds after which an activity of a dead worker is begun anew
 SECRET = "a secret of the links for tests"
 _UNSURE = (502, 503, 504)  # it may count; whoever sent it looks, or sends it again
 
@@ -85,8 +86,9 @@ class Page:
                 self.unsure.add(told)
 
 
-@contextlib.contextmanager
-def page_of(world: World) -> Iterator[Page]:
+@pytest.fixture
+def page(world: World) -> Iterator[Page]:
+    """Give the page, which comes up while the first worker does."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         page = Page(world.folder, world.address, free.getsockname()[1])
     page.start()
@@ -99,34 +101,35 @@ def page_of(world: World) -> Iterator[Page]:
 @pytest.fixture
 async def asked(world: World) -> dict[str, tuple[Run, dict[str, Any]]]:
     """Give runs that wait at their gates, with what they ask."""
-    await world.worker("a")
+    await world.worker("a", dead_after=SILENT)
     people = StandfastClient(world.client)
     found: dict[str, tuple[Run, dict[str, Any]]] = {}
-    for run in await asyncio.gather(*(world.start(f"run-{number}", "charge_approved") for number in range(RUNS))):
+    given = [(f"run-{number}", "charge_approved") for number in range(RUNS)]
+    soon = timedelta(seconds=2)  # a task that died with its worker is given to another one
+    for run in await asyncio.gather(*(world.start(*one, task_timeout=soon) for one in given)):
         await world.asks(run)
         found[run.id] = (run, (await people.pending(run.id))[0] | {"workflow_id": run.id})
     return found
 
 
 async def test_each_gate_counts_once_and_everybody_is_told_the_truth_while_page_and_worker_die(
-    world: World, asked: dict[str, tuple[Run, dict[str, Any]]]
+    world: World, page: Page, asked: dict[str, tuple[Run, dict[str, Any]]]
 ) -> None:
-    with page_of(world) as page:
-        async with httpx.AsyncClient(base_url=page.url, timeout=30) as client, asyncio.timeout(60):
-            sending = [
-                asyncio.create_task(
-                    page.decide(client, item, f"p{number}", "approve" if (number + place) % 3 else "reject")
-                )
-                for place, (_, item) in enumerate(asked.values())
-                for number in range(PEOPLE)
-                for _ in range(2)  # a double click
-            ]
-            await until(lambda: bool(page.accepted), "somebody was heard")
-            world.processes[0].kill()
-            page.kill()
-            page.start()
-            await world.worker("b")
-            await asyncio.gather(*sending)
+    async with httpx.AsyncClient(base_url=page.url, timeout=30) as client, asyncio.timeout(60):
+        sending = [
+            asyncio.create_task(
+                page.decide(client, item, f"p{number}", "approve" if (number + place) % 3 else "reject")
+            )
+            for place, (_, item) in enumerate(asked.values())
+            for number in range(PEOPLE)
+            for _ in range(2)  # a double click
+        ]
+        await until(lambda: bool(page.accepted), "somebody was heard")
+        world.processes[0].kill()
+        page.kill()
+        page.start()
+        await world.worker("b", dead_after=SILENT)
+        await asyncio.gather(*sending)
     counted = set()
     for number, (run, _) in enumerate(asked.values()):
         assert (await run.result())["status"] == "complete"
