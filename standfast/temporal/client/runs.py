@@ -139,14 +139,19 @@ async def looked_at(client: Client, workflow_id: str) -> dict[str, Any]:
 
 
 async def _retry(client: Client, pending: Any) -> dict[str, Any]:
+    error = await failure_text(client, pending.last_failure)
+    return {"activity": pending.activity_type.name, "attempt": pending.attempt, "error": error}
+
+
+async def failure_text(client: Client, failed: Failure) -> str:
+    """Return what a failure says, which a codec may have encoded."""
     failure = Failure()
-    failure.CopyFrom(pending.last_failure)
+    failure.CopyFrom(failed)
     try:
         decoded = await client.data_converter.decode_failure(failure)
-        error = decoded.message if isinstance(decoded, FailureError) else str(decoded)
     except StandfastError as wrong:  # with the codec
-        error = str(wrong)
-    return {"activity": pending.activity_type.name, "attempt": pending.attempt, "error": error}
+        return str(wrong)
+    return decoded.message if isinstance(decoded, FailureError) else str(decoded)
 
 
 async def described(client: Client, workflow_id: str) -> WorkflowExecutionDescription:

@@ -11,12 +11,14 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from standfast.temporal.client.runs import failure_text
 from standfast.temporal.wire import names
 
 _REPORTED = "TemporalReportedProblems IS NOT NULL AND ExecutionStatus = 'Running'"
 # A server sets the attribute after five failed tasks, some 50 s; until then the last events say it.
 _RECENT = f"{names.STATUS_ATTRIBUTE} IS NOT NULL AND ExecutionStatus = 'Running'"
 _UPDATE = "Update machine does not handle this event"
+_UNREADABLE = "cannot read a value"  # a codec; see `converters`
 _AT = re.compile(r"HistoryEvent\(id: (\d+)")
 _LEFT_OUT = (
     WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND,
@@ -31,21 +33,28 @@ class Stuck:
 
     Args:
         why: its workflow task fails.
-        reset_to: the event before an update that was written where no replay expects it; None if it is something else.
+        reset_to: the event before what cannot be replayed, or read; None if it is something else.
+        is_unreadable: something that was sent cannot be read by the workers' codec.
     """
 
     workflow_id: str
     run_id: str
     why: str
     reset_to: int | None = None
+    is_unreadable: bool = False
 
     @property
     def rescue(self) -> str:
         """What to do about it."""
         if self.reset_to is None:
             return "a worker with the code that began it takes it further; see docs/temporal.md, Runs that are stuck"
-        run = f"--workflow-id {shlex.quote(self.workflow_id)} --run-id {self.run_id}"
-        return f"temporal workflow reset {run} --event-id {self.reset_to} --reason 'an update beside a query'"
+        run = f"--workflow-id {shlex.quote(self.workflow_id)} --run-id {self.run_id} --event-id {self.reset_to}"
+        if self.is_unreadable:
+            return (
+                "give its workers the codec and the key of who sent that; or leave out all that was sent since: "
+                f"temporal workflow reset {run} --reapply-exclude All --reason 'it cannot be read'"
+            )
+        return f"temporal workflow reset {run} --reason 'an update beside a query'"
 
 
 async def find_stuck(client: Client, task_queue: str, limit: int) -> list[Stuck]:
@@ -71,12 +80,13 @@ async def _look(client: Client, workflow_id: str, run_id: str) -> Stuck | None:
     try:
         if (await handle.describe()).raw_description.pending_workflow_task.attempt < 2:
             return None
-        return stuck_of(workflow_id, run_id, [event async for event in handle.fetch_history_events()])
+        history = [event async for event in handle.fetch_history_events()]
+        return await _stuck(client, workflow_id, run_id, history)
     except RPCError:  # it has ended meanwhile
         return None
 
 
-def stuck_of(workflow_id: str, run_id: str, history: Sequence[HistoryEvent]) -> Stuck | None:
+async def _stuck(client: Client, workflow_id: str, run_id: str, history: Sequence[HistoryEvent]) -> Stuck | None:
     """Return why a run is stuck, by its history, or None if its last workflow task has not failed."""
     tasks = (EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED, EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED)
     last = next((event for event in reversed(history) if event.event_type in tasks), None)
@@ -85,7 +95,11 @@ def stuck_of(workflow_id: str, run_id: str, history: Sequence[HistoryEvent]) -> 
     failed = last.workflow_task_failed_event_attributes
     if failed.cause in _LEFT_OUT:
         return None
-    why, at = failed.failure.message, _AT.search(failed.failure.message)
+    why = await failure_text(client, failed.failure)
+    if _UNREADABLE in why:
+        read = [event.event_id for event in history if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED]
+        return Stuck(workflow_id, run_id, why, read[-1] if read else None, is_unreadable=True)
+    at = _AT.search(why)
     if _UPDATE not in why or at is None:
         return Stuck(workflow_id, run_id, why)
     before = takewhile(lambda event: event.event_id < int(at[1]), history)

@@ -1,5 +1,8 @@
 """A payload codec: what a history has is hidden by it, and the page and the command read it, or say what they lack."""
 
+import asyncio
+import contextlib
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +10,13 @@ import pytest
 from support.codecs import CODEC, OtherKey
 from support.commands import done, refused
 from support.pages import CHARGES, LOCAL, browser, charge
-from support.temporal_runs import Temporal, pending, result, until
+from support.temporal_runs import Temporal, ask_once, clerk, pending, result, until
 from support.transcripts import asks_for, call
 
 from standfast import Agent, InputError, tool
 from standfast.temporal import connect
+from standfast.temporal.client.servers import temporal_binary
+from standfast.temporal.client.stuck import find_stuck
 from standfast.testing import ScriptedModel
 from standfast.web import Access, create_app
 
@@ -123,3 +128,29 @@ async def test_the_environment_names_the_codec_of_every_client(
     assert payload.metadata["encoding"] == b"binary/secret"
     assert await client.data_converter.decode([payload], [str]) == ["hello"]
     assert create_app(client, access=Access(local=LOCAL.local)) is not None
+
+
+async def test_a_run_that_was_sent_what_its_workers_cannot_read_is_found_and_goes_on_without_it(
+    temporal: Temporal,
+) -> None:
+    hidden, other = await encoded(temporal), await encoded(temporal, OtherKey())
+    async with hidden.worker(clerk, llm=ScriptedModel(ask_once)):
+        run = await hidden.start(clerk)
+        await pending(run)
+        await other.client.get_workflow_handle(run.id).signal("message", {"text": "in another key"})
+        (stuck,) = await until(lambda: find_stuck(hidden.client, hidden.name, 100))
+        assert "with the same key?" in stuck.why
+        assert stuck.rescue.startswith("give its workers the codec and the key of who sent that; or leave out all")
+
+        words = shlex.split(stuck.rescue.partition("temporal ")[2])
+        process = await asyncio.create_subprocess_exec(temporal_binary(), *words, "--address", at(temporal))
+        assert await process.wait() == 0
+
+        async def answered() -> bool:
+            with contextlib.suppress(InputError):  # it looks up what was answered before the reset
+                await hidden.people.answer(run.id, "Ada")
+                return True
+            return False
+
+        await until(answered)
+        assert (await result(hidden.client.get_workflow_handle(run.id, result_type=dict)))["status"] == "complete"
