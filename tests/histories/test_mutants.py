@@ -1,6 +1,6 @@
 """Changes that break runs in flight, made on purpose: the saved histories have to notice each of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +17,7 @@ from standfast.temporal.workflows.calls import Calls
 from standfast.temporal.workflows.closing import Closing
 from standfast.temporal.workflows.pauses import Pauses
 from standfast.temporal.workflows.pipeline_workflows import PipelineRun
+from standfast.temporal.workflows.run_parts import RunParts
 
 Patch = pytest.MonkeyPatch
 MUTANTS: list[Any] = []
@@ -104,12 +105,12 @@ def a_recorded_fact_is_renamed(patch: Patch) -> None:
 
 @mutant("told")
 def what_a_run_knows_of_webhooks_is_renamed(patch: Patch) -> None:
-    original = Facts.read
+    original = RunParts.learn
 
-    def read(data: dict[str, Any], **options: Any) -> Facts:
-        return original({key: value for key, value in data.items() if key != "notices"}, **options)
+    def learn(parts: RunParts, found: Mapping[str, Any]) -> None:
+        original(parts, {key: value for key, value in found.items() if key != "notices"})
 
-    patch.setattr(Facts, "read", read)
+    patch.setattr(RunParts, "learn", learn)
 
 
 @mutant("long")

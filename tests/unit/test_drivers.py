@@ -47,7 +47,7 @@ MAY_MAKE_OUTCOMES = {
     "temporal/activities/transcripts.py:_elsewhere",  # a child's session has no answer
     "temporal/activities/transcripts.py:recorded",  # the ledger has no result
     "temporal/workflows/calls.py:_dispatch",  # no worker starts it
-    "temporal/workflows/calls.py:_settle",  # its worker was lost
+    "temporal/workflows/calls.py:_lost",  # its worker was lost
     "temporal/workflows/child_agents.py:run_agent",  # it was lost with an earlier run, or is too deep
     "temporal/workflows/child_agents.py:_failure",  # the child's workflow has failed
     "temporal/workflows/messages.py:recall_answer",  # a person has answered
@@ -95,6 +95,7 @@ def nodes(tree: ast.AST, function: str = "") -> Iterator[tuple[ast.AST, str]]:
 
 
 def name_of(node: ast.AST) -> str:
+    node = node.value if isinstance(node, ast.Subscript) else node
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 

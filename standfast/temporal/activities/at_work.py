@@ -1,8 +1,5 @@
 """Marks sessions in the store while a workflow works on them, so that no other run of either driver begins."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
@@ -10,11 +7,12 @@ from temporalio.service import RPCError, RPCStatusCode
 from standfast.errors import SessionConflictError
 from standfast.stores.protocol import DurableStore, Session
 from standfast.stores.workers import AtWork
+from standfast.temporal.wire.activity_types import Located
 
 _MOST = 100  # marks that are looked at in one go
 
 
-def mark(reference: Mapping[str, Any]) -> AtWork:
+def mark(reference: Located) -> AtWork:
     """Return the mark of the run that an activity works for."""
     info = activity.info()
     return AtWork(
@@ -25,7 +23,7 @@ def mark(reference: Mapping[str, Any]) -> AtWork:
     )
 
 
-async def begin_work(store: DurableStore, reference: Mapping[str, Any]) -> None:
+async def begin_work(store: DurableStore, reference: Located) -> None:
     """Mark a run's session, unless the workflow that has marked it before still runs.
 
     Raises:
@@ -54,7 +52,7 @@ async def check_writer(session: Session) -> None:
         raise SessionConflictError(f"Session {session.id} has a run in flight: workflow {writer.workflow_id}")
 
 
-async def end_work(store: DurableStore, reference: Mapping[str, Any]) -> None:
+async def end_work(store: DurableStore, reference: Located) -> None:
     """Remove the mark of a run that has written its last."""
     await store.end_work(mark(reference))
 

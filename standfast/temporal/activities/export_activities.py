@@ -1,10 +1,8 @@
 """The activity that writes a run as a checkpoint."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic_core import to_json
-from temporalio import activity
 
 from standfast.agent_loop import unanswered
 from standfast.checkpoints import Checkpoint, Question, signed
@@ -12,8 +10,10 @@ from standfast.messages import Usage
 from standfast.temporal.activities.failures import TypedErrors
 from standfast.temporal.activities.gate_activities import arguments_of, load_edit
 from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import Exported, ExportReference
 from standfast.temporal.wire.inputs import user_message
 from standfast.temporal.wire.limits import CHECKPOINT_BYTES
 
@@ -27,8 +27,8 @@ class ExportActivities:
     def all(self) -> list[Any]:
         return [self.export]
 
-    @activity.defn(name=names.EXPORT)
-    async def export(self, reference: dict[str, Any]) -> dict[str, Any]:
+    @json_activity(names.EXPORT)
+    async def export(self, reference: ExportReference) -> Exported:
         """Return the run as a checkpoint, or why that cannot be."""
         with TypedErrors(self._host):
             transcript = await Transcript.load(self._host, await self._host.located(reference))
@@ -54,7 +54,7 @@ class ExportActivities:
                 return {"error": error, "seq": transcript.seq}
             return {"checkpoint": checkpoint, "seq": transcript.seq}
 
-    async def _whole(self, reference: Mapping[str, Any], question: Question) -> Question:
+    async def _whole(self, reference: ExportReference, question: Question) -> Question:
         """Return a gate with the arguments that a history has no room for."""
         if question.gate is None:
             return question

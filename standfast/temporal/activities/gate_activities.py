@@ -35,7 +35,9 @@ from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import DurableStore, Session
 from standfast.temporal.activities.failures import TypedErrors
 from standfast.temporal.activities.hosts import TRIES, AgentHost, Heartbeats
+from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import Asked, DecideReference, Recalled, RecallReference, SentReference
 from standfast.temporal.wire.limits import GATES_BYTES, INLINE_BYTES, SHOWN_BYTES, VALUES
 from standfast.temporal.wire.outcomes import shown_arguments
 from standfast.temporal.wire.references import edit_digest, edit_reference, gate_of
@@ -77,7 +79,7 @@ async def find_gates(
     return questions, refused
 
 
-def asked_of(gates: Sequence[Question]) -> dict[str, Any]:
+def asked_of(gates: Sequence[Question]) -> Asked:
     """Return what a history has of gates, and by id the arguments that people see: all of them, or their beginning.
 
     Of those that are cut the size of the whole is beside them; see `load_arguments`.
@@ -92,7 +94,8 @@ def asked_of(gates: Sequence[Question]) -> dict[str, Any]:
         if not is_small:
             sizes[str(gate.tool_call_id)] = size
         asked.append(gate.model_copy(update={"gate": rule}).model_dump())
-    return {"gates": asked, "arguments": shown, **({"sizes": sizes} if sizes else {})}
+    found: Asked = {"gates": asked, "arguments": shown}
+    return {**found, "sizes": sizes} if sizes else found
 
 
 def held_by(workflow_id: str, gates: Sequence[Question]) -> tuple[Question, ...]:
@@ -160,11 +163,11 @@ class GateActivities:
     def all(self) -> list[Any]:
         return [self.decide, self.recall, self.sent, self.searchable]
 
-    @activity.defn(name=names.DECIDE)
-    async def decide(self, reference: dict[str, Any]) -> Any:
+    @json_activity(names.DECIDE)
+    async def decide(self, reference: DecideReference) -> str | None:
         """Record a decision; returns why it does not count."""
         with TypedErrors(self._host):
-            given = {name: value for name, value in reference.items() if name != "receipt"}
+            given: dict[str, Any] = {name: value for name, value in reference.items() if name != "receipt"}
             run, at = given.pop("run"), datetime.fromisoformat(given.pop("at"))
             refused: str | None = given.pop("refused")
             has_rule, call = given.pop("access", False), given.pop("call", None)
@@ -186,12 +189,12 @@ class GateActivities:
             await Kept(run, self._host.store).record(decision, at, refused, key)
             return receipted(reference, refused)
 
-    @activity.defn(name=names.RECALL)
-    async def recall(self, reference: dict[str, Any]) -> dict[str, Any]:
+    @json_activity(names.RECALL)
+    async def recall(self, reference: RecallReference) -> Recalled:
         """Return what has counted at a gate before the workflow was reset, and whether the call behind it has run."""
         with TypedErrors(self._host):
             run, gate, call = reference["run"], reference["gate"], reference.get("call")
-            found: dict[str, Any] = {"decisions": []}
+            found: Recalled = {"decisions": []}
             for row in await Kept(run, self._host.store).decisions(gate):
                 decision = decision_of(row)
                 if decision.edit is not None and call is not None:
@@ -202,8 +205,8 @@ class GateActivities:
                 found["has_run"] = True
             return found
 
-    @activity.defn(name=names.SENT)
-    async def sent(self, reference: dict[str, Any]) -> str | None:
+    @json_activity(names.SENT)
+    async def sent(self, reference: SentReference) -> str | None:
         """Return when a signal was sent, by the history, which a workflow does not see."""
         with TypedErrors(self._host), Heartbeats():
             info, client, left = activity.info(), activity.client(), reference["number"]

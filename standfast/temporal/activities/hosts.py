@@ -10,7 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 from temporalio import activity
@@ -32,11 +32,13 @@ from standfast.temporal.activities.store_checks import durable_store
 from standfast.temporal.activities.transcript_cache import TranscriptCache
 from standfast.temporal.activities.writes import retry_write
 from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import CallReference, Located
 from standfast.temporal.wire.snapshots import Surroundings
 from standfast.temporal.wire.turn_records import TurnRecord, read_record, step_place
 from standfast.tools import Duration, Tool, check_count, seconds
 
 T = TypeVar("T")
+LocatedT = TypeVar("LocatedT", bound=Located)
 
 _LOG = logging.getLogger("standfast")
 HEARTBEAT_EVERY = 3.0  # seconds; the server gives a worker up after 10 (tools) or 15 (models)
@@ -256,15 +258,16 @@ class AgentHost:
 
     # --- records that activities leave for each other ---
 
-    async def located(self, reference: Mapping[str, Any]) -> dict[str, Any]:
+    async def located(self, reference: LocatedT) -> LocatedT:
         """Return a reference with its session and run key, which histories have only where their ids do not tell.
 
         A run that continues as new tells its first activity the run key; it is kept by the id of the workflow's run.
         """
-        info, found = activity.info(), dict(reference)
+        info, found = activity.info(), cast(Located, dict(reference))
         here = info.workflow_run_id or ""
-        if "session" not in found:
-            found["session"] = names.session_of(info.workflow_type or "", info.workflow_id or "")
+        session = names.session_of(info.workflow_type or "", info.workflow_id or "")
+        if "session" not in found and session is not None:
+            found["session"] = session
         known = self.cache.run_key(here)
         if known is None:
             known = found.get("run")
@@ -273,7 +276,8 @@ class AgentHost:
             elif known != here:
                 await self.store.save_reply(f"{here}/run", 0, known)
             self.cache.keep_run_key(here, known)
-        return {"run": known, **found}
+        found.setdefault("run", known)
+        return cast(LocatedT, found)
 
     async def _run_key(self, here: str) -> str:
         kept = await self.store.load_reply(f"{here}/run", 0)
@@ -292,7 +296,7 @@ class AgentHost:
             raise StoreError(f"Turn {turn} of run {run} is not in the store {self.store!r}: is it the run's store?")
         return kept
 
-    async def record_of(self, reference: Mapping[str, Any]) -> TurnRecord:
+    async def record_of(self, reference: CallReference) -> TurnRecord:
         """Return the record of a turn, or of a pipeline's step that calls a tool."""
         run = reference["run"]
         if "path" in reference:

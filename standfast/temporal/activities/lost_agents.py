@@ -1,8 +1,6 @@
 """Looks for agents that were called by a lost run; what they did is in sessions of their own."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
 
 from temporalio import activity
 from temporalio.client import WorkflowExecutionStatus
@@ -12,12 +10,13 @@ from standfast.runtime.dispatches import has_started
 from standfast.temporal.activities.at_work import is_running
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import AgentEnd, LostReference
 from standfast.temporal.wire.results import LOST
 
 _LOOK_EVERY = 0.3  # seconds; one that was cancelled with its run has ended soon
 
 
-async def lost_agent(host: AgentHost, reference: Mapping[str, Any]) -> dict[str, Any] | None:
+async def lost_agent(host: AgentHost, reference: LostReference) -> AgentEnd | None:
     """Return that the agent of a call goes on; None if a run in process had it, and nobody knows what it did there.
 
     It is waited for while its workflow runs: it was cancelled when the run that called it was closed.
@@ -32,7 +31,7 @@ async def lost_agent(host: AgentHost, reference: Mapping[str, Any]) -> dict[str,
     session = await host.store.load_session(child)
     if session is None and await has_started(host.store, record.key, position, call.id):
         return None
-    if session is not None and session.user_id not in (None, record.user_id, reference.get("user_id")):
+    if session is not None and session.user_id not in (None, record.user_id):
         return None
     return dict(LOST)
 

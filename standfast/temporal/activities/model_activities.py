@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -29,11 +29,13 @@ from standfast.temporal.activities.at_work import begin_work, end_work
 from standfast.temporal.activities.failures import TypedErrors
 from standfast.temporal.activities.gate_activities import asked_of, find_gates, held_by
 from standfast.temporal.activities.hosts import AgentHost, Heartbeats, run_hook
+from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.partial_answers import PartialAnswerWriter
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.activities.turn_facts import available, called_tools, news, started_facts
 from standfast.temporal.activities.writes import AfterAWhile, retry_write, write_in_sight
 from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import Asked, LastReply, ModelReference, ModelReply
 from standfast.temporal.wire.inputs import Said, user_message
 from standfast.temporal.wire.limits import INLINE_BYTES, PREVIEW
 from standfast.temporal.wire.outcomes import shown_arguments
@@ -53,13 +55,13 @@ class ModelActivities:
     def all(self) -> list[Any]:
         return [self.call_model]
 
-    @activity.defn(name=names.CALL_MODEL)
-    async def call_model(self, reference: dict[str, Any]) -> dict[str, Any]:
+    @json_activity(names.CALL_MODEL)
+    async def call_model(self, reference: ModelReference) -> ModelReply:
         """Write the results of the last turn, ask the model, write its answer, and return what the workflow needs."""
         with TypedErrors(self._host), Heartbeats():
             return await self._call(reference)
 
-    async def _call(self, reference: dict[str, Any]) -> dict[str, Any]:
+    async def _call(self, reference: ModelReference) -> ModelReply:
         is_moved = "run" in reference  # reset, or just continued as new
         reference = await self._host.located(reference)
         run, turn = reference["run"], reference["turn"]
@@ -83,7 +85,7 @@ class ModelActivities:
                 await retry_write(partial(transcript.write, append))
             return {"error": str(error), "seq": transcript.seq}
 
-    async def _check_named(self, agent: Agent, reference: Mapping[str, Any]) -> None:
+    async def _check_named(self, agent: Agent, reference: ModelReference) -> None:
         """Refuse to call another model than the one that this activity is shown with: a deploy has changed it."""
         if "model" in reference:
             return
@@ -141,7 +143,7 @@ class ModelActivities:
 
     # --- asking ---
 
-    async def _load_view(self, run: str, reference: Mapping[str, Any]) -> KeptView | None:
+    async def _load_view(self, run: str, reference: ModelReference) -> KeptView | None:
         if "view" not in reference:
             return None
         kept = await self._host.load_kept(f"{run}/view", reference["view"])
@@ -149,7 +151,7 @@ class ModelActivities:
 
     async def _ask(
         self,
-        reference: Mapping[str, Any],
+        reference: ModelReference,
         transcript: Transcript,
         view: KeptView | None,
         tell: Callable[[str], None] | None,
@@ -207,8 +209,8 @@ class ModelActivities:
     # --- keeping ---
 
     async def _keep(
-        self, reference: Mapping[str, Any], transcript: Transcript, results: list[Append], record: TurnRecord
-    ) -> dict[str, Any]:
+        self, reference: ModelReference, transcript: Transcript, results: list[Append], record: TurnRecord
+    ) -> ModelReply:
         """Keep the answer, and write it and the results before it: all or nothing."""
         run, turn, written = reference["run"], reference["turn"], record.model_dump_json()
         said = [user_message(one) for one in reference.get("say", ())]
@@ -232,7 +234,7 @@ class ModelActivities:
         await transcript.heard(said)
         return await self._reply(reference, transcript, record, said)
 
-    async def _write(self, reference: Mapping[str, Any], transcript: Transcript, kept: str) -> dict[str, Any]:
+    async def _write(self, reference: ModelReference, transcript: Transcript, kept: str) -> ModelReply:
         """Write an answer that is kept already; the transcript has it, or its writer died between the two."""
         record = read_record(reference["run"], reference["turn"], kept)
         await transcript.commit(turn=reference["turn"] - 1)
@@ -243,10 +245,10 @@ class ModelActivities:
         return await self._reply(reference, transcript, record, told)
 
     async def _reply(
-        self, reference: Mapping[str, Any], transcript: Transcript, record: TurnRecord, told: Sequence[Message]
-    ) -> dict[str, Any]:
+        self, reference: ModelReference, transcript: Transcript, record: TurnRecord, told: Sequence[Message]
+    ) -> ModelReply:
         """Return what the workflow needs of an answer."""
-        reply: dict[str, Any] = {"seq": transcript.seq}
+        reply: ModelReply = {"seq": transcript.seq}
         message = record.message
         if record.view is not None:
             reply["view"] = record.view
@@ -262,30 +264,32 @@ class ModelActivities:
             transcript.keep()
             known = await started_facts(self._host, reference["run"])
             declared = news(record.tools, record.available, known["tools"])
-            return reply | _asked(record) | ({"declared": declared} if declared else {})
+            if declared:
+                reply["declared"] = declared
+            return {**reply, **_asked(record)}
         await transcript.prune()
-        return reply | await _final(transcript.agent, message.content)
+        return {**reply, **await _final(transcript.agent, message.content)}
 
 
 def _has_ended(messages: Sequence[Message]) -> bool:
     return bool(messages) and messages[-1].role == "assistant" and not messages[-1].tool_calls
 
 
-def _asked(record: TurnRecord) -> dict[str, Any]:
+def _asked(record: TurnRecord) -> Asked:
     """Return what the workflow needs of an answer that asks for calls."""
     calls, text = record.calls, record.message.content
-    asked: dict[str, Any] = {
+    asked: Asked = {
         "calls": [[call.id, call.name, place, shown_arguments(call.arguments)] for place, call in enumerate(calls)]
     }
     if text:
         asked["text"] = text[:PREVIEW]
     if record.refused:
         asked["refused"] = dict(record.refused)
-    return asked | asked_of(record.gates) if record.gates else asked
+    return {**asked, **asked_of(record.gates)} if record.gates else asked
 
 
 def _take_answer(
-    reference: Mapping[str, Any], transcript: Transcript, record: TurnRecord, told: Sequence[Message]
+    reference: ModelReference, transcript: Transcript, record: TurnRecord, told: Sequence[Message]
 ) -> Append:
     turn = reference["turn"]
     messages = [*told, record.message]
@@ -293,7 +297,7 @@ def _take_answer(
     return transcript.take(messages, key=str(turn), turn=turn, state=record.state, questions=held)
 
 
-def _told(reference: Mapping[str, Any], record: TurnRecord) -> tuple[list[Message], list[int]]:
+def _told(reference: ModelReference, record: TurnRecord) -> tuple[list[Message], list[int]]:
     """Split what the user said now into what the answer has heard, and the places of what it has not.
 
     They differ when an answer is asked for again after a reset, and the messages come at another turn than before.
@@ -351,7 +355,7 @@ def _failure(error: Exception, agent: Agent, model: str | None) -> Exception:
 
 
 def _noticed(
-    agent: Agent, messages: list[Message], transcript: Transcript, reference: Mapping[str, Any], covered: int
+    agent: Agent, messages: list[Message], transcript: Transcript, reference: ModelReference, covered: int
 ) -> list[Message]:
     """Show the warnings and nudges of the run where they stood, those left out that a compressed view has taken in."""
     result = messages
@@ -370,16 +374,16 @@ def _noticed(
     return result
 
 
-async def _final(agent: Agent, text: str) -> dict[str, Any]:
+async def _final(agent: Agent, text: str) -> LastReply:
     """Return what the workflow needs of a final answer: its text, and the output that is read from it."""
-    final: dict[str, Any] = {"text": text}
+    final: LastReply = {"text": text}
     if size := size_over(text, INLINE_BYTES):
         final = {"text": cut(text, INLINE_BYTES), "size": size}
     if agent.output is None:
         return final
     if (problem := await output_problem(agent, text)) is not None:
-        return final | {"output_error": problem}
-    return final if "size" in final else final | {"output": read_json(unfenced(text))}
+        return {**final, "output_error": problem}
+    return final if "size" in final else {**final, "output": read_json(unfenced(text))}
 
 
 def _digest(said: Said) -> str:

@@ -23,9 +23,18 @@ from standfast.runtime.users_functions import call_users
 from standfast.stores.kept_values import read_kept_object
 from standfast.temporal.activities.failures import TypedErrors
 from standfast.temporal.activities.hosts import AgentHost, Heartbeats
+from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.transcripts import NO_ANSWER, final_answer, recorded
 from standfast.temporal.activities.turn_facts import called_tool
 from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import (
+    Looked,
+    OpenedPipeline,
+    OpenReference,
+    Stepped,
+    StepReference,
+    WrittenOutcome,
+)
 from standfast.temporal.wire.inputs import PipelineInput
 from standfast.temporal.wire.limits import INLINE_BYTES
 from standfast.temporal.wire.outcomes import read_outcome, shown_arguments
@@ -49,8 +58,8 @@ class PipelineActivities:
 
     # --- opening ---
 
-    @activity.defn(name=names.OPEN_PIPELINE)
-    async def open(self, reference: dict[str, Any]) -> dict[str, Any]:
+    @json_activity(names.OPEN_PIPELINE)
+    async def open(self, reference: OpenReference) -> OpenedPipeline | Looked:
         """Record what steers the run: its plan, with its gates."""
         with TypedErrors(self._host), Heartbeats():
             pipeline = self._host.pipeline()
@@ -80,7 +89,8 @@ class PipelineActivities:
                 value = await self._call("input", lambda: pipeline.write_input(pipeline.read_input(value)))
                 await kept.begin(value, who)
                 opened = await store.save_reply(f"{run}/open", 0, to_json(facts).decode())
-            return {**read_kept_object("what steers this run", opened), **again, **self._host.surroundings}
+            steers = {**read_kept_object("what steers this run", opened), **again, **self._host.surroundings}
+            return cast(OpenedPipeline, steers)
 
     async def _restart(
         self, pipeline: Pipeline, kept: Kept, who: dict[str, str | None], restart: Mapping[str, str]
@@ -111,8 +121,8 @@ class PipelineActivities:
 
     # --- steps ---
 
-    @activity.defn(name=names.STEP)
-    async def step(self, reference: dict[str, Any]) -> dict[str, Any]:
+    @json_activity(names.STEP)
+    async def step(self, reference: StepReference) -> Stepped:
         """Keep what a step came to, and make what the next one needs; or the result of the run."""
         try:
             return await self._step(reference)
@@ -121,7 +131,7 @@ class PipelineActivities:
                 raise
             raise _another_worker(error.message) from None
 
-    async def _step(self, reference: dict[str, Any]) -> dict[str, Any]:
+    async def _step(self, reference: StepReference) -> Stepped:
         with TypedErrors(self._host), Heartbeats():
             pipeline, kept = self._host.pipeline(), Kept(reference["run"], self._host.store)
             if self._version(pipeline) in reference.get("raised", ()):
@@ -130,7 +140,7 @@ class PipelineActivities:
             opened = await self._host.load_opened(reference["run"])
             known = {key: Done(value) for key, value in reference.get("known", {}).items()}
             work = Work(self, pipeline, kept, PipelineState(read_plan(opened["plan"]), known), opened["tools"])
-            found: dict[str, Any] = {}
+            found: Stepped = {}
             at = ""
             try:
                 if "done" in reference:
@@ -219,7 +229,7 @@ class Work:
         response: str = "",
         iterations: int = 0,
         session: str | None = None,
-        outcome: dict[str, Any] | None = None,
+        outcome: WrittenOutcome | None = None,
         ran: int = 0,
         output: Any = None,
     ) -> list[str] | None:

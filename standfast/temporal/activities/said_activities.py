@@ -4,17 +4,17 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from temporalio import activity
-
 from standfast.errors import SessionConflictError
 from standfast.messages import Message
 from standfast.runtime.unheard import KeptMessage, Unheard
 from standfast.stores.protocol import DurableStore, Session
 from standfast.temporal.activities.failures import TypedErrors
 from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.wire import names
-from standfast.temporal.wire.inputs import Said, said_by_user, user_message, with_id
+from standfast.temporal.wire.activity_types import AnsweredReference, KeepReference, WrittenOutcome
+from standfast.temporal.wire.inputs import Said, said_by_user, said_id, user_message, with_id
 from standfast.temporal.wire.results import receipted
 
 _UNHEARD = 100  # messages of earlier runs that one hears; the others are heard by the next
@@ -29,8 +29,8 @@ class SaidActivities:
     def all(self) -> list[Any]:
         return [self.keep, self.answered]
 
-    @activity.defn(name=names.KEEP)
-    async def keep(self, reference: dict[str, Any]) -> Any:
+    @json_activity(names.KEEP)
+    async def keep(self, reference: KeepReference) -> list[Said] | None:
         """Keep what the user said to the run until somebody has heard it, also if that is another run.
 
         Returns what nobody has heard, if the workflow was reset and asks.
@@ -42,14 +42,14 @@ class SaidActivities:
                 # Nothing was answered yet, and what was said needs a session to stand in.
                 with contextlib.suppress(SessionConflictError):  # it was made meanwhile
                     await store.append_messages_atomic(session.id, [], session, expected_version=0)
-            messages = [KeptMessage(id=one["id"], message=user_message(one)) for one in reference["messages"]]
+            messages = [KeptMessage(id=str(said_id(one)), message=user_message(one)) for one in reference["messages"]]
             written = await store.load_messages(session.id)
             await Unheard(session, store).keep(messages, written)
             unheard = await unheard_by(store, session, written) if "again" in reference else None
             return receipted(reference, unheard)
 
-    @activity.defn(name=names.ANSWERED)
-    async def answered(self, reference: dict[str, Any]) -> dict[str, Any]:
+    @json_activity(names.ANSWERED)
+    async def answered(self, reference: AnsweredReference) -> dict[str, WrittenOutcome]:
         """Return what the calls of a turn were answered with, as it was written before the workflow was reset."""
         with TypedErrors(self._host):
             transcript = await Transcript.load(self._host, await self._host.located(reference))

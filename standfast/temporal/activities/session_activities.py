@@ -1,7 +1,7 @@
 """The activities around a run: opening its session, its hooks, its last write."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -35,12 +35,14 @@ from standfast.temporal.activities.gate_activities import (
     with_references,
 )
 from standfast.temporal.activities.hosts import AgentHost, Heartbeats, run_hook
+from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.lost_agents import lost_agent
 from standfast.temporal.activities.open_questions import still_asked
 from standfast.temporal.activities.said_activities import unheard_by
 from standfast.temporal.activities.transcripts import Transcript, was_written_by, with_last_answer
 from standfast.temporal.activities.turn_facts import called_before
 from standfast.temporal.client.run_ends import cancelled_end, end_of
+from standfast.temporal.wire import activity_types as types
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput, said_by_user, user_message
 from standfast.temporal.wire.limits import INLINE_BYTES, check_json
@@ -63,8 +65,8 @@ class SessionActivities:
 
     # --- opening ---
 
-    @activity.defn(name=names.OPEN)
-    async def open(self, reference: dict[str, Any]) -> dict[str, Any]:
+    @json_activity(names.OPEN)
+    async def open(self, reference: types.OpenReference) -> types.Opened | types.Looked:
         """Record what steers the run, and where its session stands. Nothing is written but what orphans need."""
         with TypedErrors(self._host), Heartbeats():
             agent, reference = self._host.agent(), await self._host.located(reference)
@@ -86,13 +88,13 @@ class SessionActivities:
             else:
                 await begin_work(self._host.store, reference)
                 again = {"again": True}  # what was acknowledged since is in the store
-            opened = read_kept_object("what steers this run", kept) | again
+            opened = cast(types.Opened, read_kept_object("what steers this run", kept) | again)
             self._host.cache.keep_facts(reference["run"], opened["facts"])
             if (version := opened.pop("gates_of", None)) is not None:
                 await self._take_over_gates(reference, version)
             return opened
 
-    async def _take_over_gates(self, reference: Mapping[str, Any], version: int) -> None:
+    async def _take_over_gates(self, reference: types.OpenReference, version: int) -> None:
         """Mark the gates of a session: they are this run's now, and nobody else may decide on them."""
         store, run = self._host.store, reference["run"]
         session = cast(Session, await store.load_session(reference["session"]))
@@ -105,9 +107,9 @@ class SessionActivities:
             session.id, [], session.model_copy(update=ours), write_key=f"{run}/gates", expected_version=version
         )
 
-    async def _open(self, agent: Agent, reference: Mapping[str, Any]) -> dict[str, Any]:
+    async def _open(self, agent: Agent, reference: types.OpenReference) -> types.Opened:
         given = AgentInput.read(reference["input"])
-        opened: dict[str, Any] = {
+        opened: types.Opened = {
             "session": reference["session"],
             "facts": write_facts(agent, agent.tool_map, **self._host.surroundings),
             "seq": 0,
@@ -149,7 +151,8 @@ class SessionActivities:
         opened = await self._found(agent, reference, opened, session, messages, state)
         # An agent that was lost with an earlier run of its caller has heard what it says.
         has_heard = messages and given.call is not None
-        return {name: value for name, value in opened.items() if not (has_heard and name == "message")}
+        kept = {name: value for name, value in opened.items() if not (has_heard and name == "message")}
+        return cast(types.Opened, kept)
 
     async def _message(self, agent: Agent, given: AgentInput) -> str | None:
         if given.step is not None:
@@ -164,7 +167,7 @@ class SessionActivities:
         arguments = tool.read_arguments(record.calls[given.call["position"]].arguments)
         return str(arguments["message"])
 
-    async def _session(self, agent: Agent, given: AgentInput, reference: Mapping[str, Any]) -> Session | None:
+    async def _session(self, agent: Agent, given: AgentInput, reference: types.OpenReference) -> Session | None:
         """Return the session, if there is one and the run may have it."""
         store, session_id = self._host.store, reference["session"]
         known = await store.load_session(session_id)
@@ -183,8 +186,8 @@ class SessionActivities:
         return session
 
     async def _take_in(
-        self, agent: Agent, given: AgentInput, reference: Mapping[str, Any], opened: dict[str, Any]
-    ) -> dict[str, Any]:
+        self, agent: Agent, given: AgentInput, reference: types.OpenReference, opened: types.Opened
+    ) -> types.Opened:
         """Begin a session with the messages of a checkpoint."""
         run = reference["run"]
         brought = read_checkpoint(self._host, agent, given)
@@ -223,7 +226,7 @@ class SessionActivities:
     async def _state(
         self,
         agent: Agent,
-        reference: Mapping[str, Any],
+        reference: types.OpenReference,
         session: Session,
         messages: list[Message],
         questions: tuple[Question, ...],
@@ -243,12 +246,12 @@ class SessionActivities:
     async def _found(
         self,
         agent: Agent,
-        reference: Mapping[str, Any],
-        opened: dict[str, Any],
+        reference: types.OpenReference,
+        opened: types.Opened,
         session: Session,
         messages: list[Message],
         state: LoopState,
-    ) -> dict[str, Any]:
+    ) -> types.Opened:
         last = last_answer(messages)
         answer = None if last is None else messages[last]
         calls = () if answer is None else answer.tool_calls or ()
@@ -275,7 +278,9 @@ class SessionActivities:
             opened["approved"] = let_through(state, calls)
         if state.gates or state.verdicts:
             asked = asked_of(state.gates)
-            opened |= {name: asked[name] for name in ("arguments", "sizes") if name in asked}
+            opened["arguments"] = asked["arguments"]
+            if "sizes" in asked:
+                opened["sizes"] = asked["sizes"]
             state = await with_references(self._host, reference["run"], state)
         plain = {item[0]: Call(*item) for item in opened.get("calls", ())}
         light = LoopState(
@@ -301,11 +306,11 @@ class SessionActivities:
 
     # --- hooks and the end ---
 
-    async def _transcript(self, reference: Mapping[str, Any]) -> Transcript:
+    async def _transcript(self, reference: types.RunReference) -> Transcript:
         return await Transcript.load(self._host, await self._host.located(reference))
 
-    @activity.defn(name=names.START)
-    async def start(self, reference: dict[str, Any]) -> str | None:
+    @json_activity(names.START)
+    async def start(self, reference: types.RunReference) -> str | None:
         """Call `on_start`; returns the agent's state if that changed it."""
         with TypedErrors(self._host), Heartbeats():
             transcript = await self._transcript(reference)
@@ -317,8 +322,8 @@ class SessionActivities:
             check_json(after, "the agent's state after on_start")
             return None if after == before and transcript.session.version else after
 
-    @activity.defn(name=names.COMMIT)
-    async def commit(self, reference: dict[str, Any]) -> Any:
+    @json_activity(names.COMMIT)
+    async def commit(self, reference: types.RunReference) -> int:
         """Write the results and the questions of a turn; returns the number of the session's last message."""
         with TypedErrors(self._host):
             transcript = await self._transcript(reference)
@@ -327,13 +332,13 @@ class SessionActivities:
                 await transcript.ask_nothing(turn=reference["turn"])
             return receipted(reference, transcript.seq)
 
-    @activity.defn(name=names.FINISH)
-    async def finish(self, reference: dict[str, Any]) -> dict[str, Any]:
+    @json_activity(names.FINISH)
+    async def finish(self, reference: types.FinishReference) -> types.Finished:
         """Write what is still unwritten, call the hook of the end, and return the text of the last answer."""
         with TypedErrors(self._host), Heartbeats():
             return await self._finish(reference)
 
-    async def _finish(self, reference: dict[str, Any]) -> dict[str, Any]:
+    async def _finish(self, reference: types.FinishReference) -> types.Finished:
         if reference["status"] == "cancelled":
             reference = await with_last_answer(self._host, await self._host.located(reference))
             if not reference["seq"]:  # nothing was written
@@ -368,8 +373,8 @@ class SessionActivities:
 
     # --- agents that agents run ---
 
-    @activity.defn(name=names.ATTACH)
-    async def attach(self, reference: dict[str, Any]) -> dict[str, Any] | None:
+    @json_activity(names.ATTACH)
+    async def attach(self, reference: types.AttachReference | types.LostReference) -> types.AgentEnd | None:
         """Return the result of an agent that an earlier attempt at the same call has started, or that another has.
 
         Of a call that an earlier run has left, whether its agent can go on, once nobody is at work on it.

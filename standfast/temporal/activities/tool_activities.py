@@ -3,11 +3,11 @@
 import asyncio
 import contextvars
 import hashlib
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from pydantic_core import to_json
 from temporalio import activity
@@ -26,10 +26,12 @@ from standfast.temporal.activities.dead_workers import become_known
 from standfast.temporal.activities.failures import TypedErrors, is_given_up
 from standfast.temporal.activities.gate_activities import arguments_of, load_edit
 from standfast.temporal.activities.hosts import AgentHost, Heartbeats
+from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.transcripts import read_entry
 from standfast.temporal.activities.turn_facts import strictest
 from standfast.temporal.activities.writes import retry_write, write_in_sight
 from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import CallReference, LetThrough, SettleReference, Verdict, WrittenOutcome
 from standfast.temporal.wire.outcomes import previewed, read_outcome, reported, write_outcome
 from standfast.temporal.wire.references import gate_of
 from standfast.temporal.wire.snapshots import GRACE, TIMEOUT, ToolFacts, tool_facts
@@ -42,7 +44,7 @@ from standfast.tools.attempts import call_key, idempotency_key
 class Place:
     """Where a call stands in the ledger, and what its turn's record says of it."""
 
-    reference: Mapping[str, Any]
+    reference: SettleReference
     record: TurnRecord
     call: ToolCall
 
@@ -79,7 +81,7 @@ class Attempt:
     context: ToolContext
     place: Place
     invocations: Invocations
-    approved: Mapping[str, Any] | None
+    approved: LetThrough | None
     facts: ToolFacts
     is_swapped: bool
 
@@ -133,13 +135,13 @@ class ToolActivities:
         return [self.settle, *(self._activity(name) for name in self._host.tools)]
 
     def _activity(self, name: str) -> Any:
-        async def run_tool(reference: dict[str, Any]) -> dict[str, Any]:
+        async def run_tool(reference: CallReference) -> WrittenOutcome:
             with TypedErrors(self._host), Heartbeats():
                 return await self._run(reference)
 
-        return activity.defn(name=name)(run_tool)
+        return json_activity(name)(run_tool)
 
-    async def _place(self, reference: Mapping[str, Any]) -> Place:
+    async def _place(self, reference: SettleReference) -> Place:
         reference = await self._host.located(reference)
         run = reference["run"]
         record = await self._host.record_of(reference)
@@ -178,8 +180,8 @@ class ToolActivities:
 
     # --- running ---
 
-    async def _run(self, reference: Mapping[str, Any]) -> dict[str, Any]:
-        place = await self._place(reference)
+    async def _run(self, reference: CallReference) -> WrittenOutcome:
+        place = await self._place(cast(SettleReference, reference))
         attempt, store, owner = self._attempt(place), self._host.store, self._host.owner()
         key = place.key(place.dispatch)
         await become_known(self._host)
@@ -215,7 +217,7 @@ class ToolActivities:
             raise _not_ours(place, "was settled while it ran")
         return reported(written, key)
 
-    async def _known(self, attempt: Attempt, entry: LedgerEntry, owner: str) -> dict[str, Any] | None:
+    async def _known(self, attempt: Attempt, entry: LedgerEntry, owner: str) -> WrittenOutcome | None:
         """Return what another attempt came to; None if this one may run, which then is its owner."""
         store, place = self._host.store, attempt.place
         if entry.result is not None:
@@ -256,7 +258,7 @@ class ToolActivities:
         spent: Usage | None = None,
         *,
         write: Callable[[Callable[[], Awaitable[bool]]], Awaitable[bool]],
-    ) -> dict[str, Any] | None:
+    ) -> WrittenOutcome | None:
         """Record what a call came to, and return it; None if it is not the owner's any more."""
         written = write_outcome(outcome)
         if spent is not None:
@@ -271,8 +273,8 @@ class ToolActivities:
 
     # --- settling ---
 
-    @activity.defn(name=names.SETTLE)
-    async def settle(self, reference: dict[str, Any]) -> dict[str, Any]:
+    @json_activity(names.SETTLE)
+    async def settle(self, reference: SettleReference) -> Verdict:
         """Return what became of a call: its outcome, `{"claimed": true}`, or nothing of both if it is to be run.
 
         With it goes the number of its last dispatch, which may be another run's; the next one has the next number. The
@@ -284,7 +286,7 @@ class ToolActivities:
                 pass
             return found
 
-    async def _settled(self, place: Place) -> dict[str, Any] | None:
+    async def _settled(self, place: Place) -> Verdict | None:
         """Return the verdict; None if somebody else has changed the entry meanwhile."""
         store, reference = self._host.store, place.reference
         last = await last_dispatch(store, place.scope, place.position, place.call.id)
@@ -299,15 +301,15 @@ class ToolActivities:
         if entry.state == "abandoned":
             return {"dispatch": dispatch}
         if entry.result is not None:
-            return {**previewed(read_entry(entry)), "dispatch": dispatch}
+            return _verdict(read_entry(entry), dispatch)
         return await self._verified(place, dispatch, entry)
 
-    async def _give_up(self, place: Place, dispatch: int, entry: LedgerEntry) -> dict[str, Any] | None:
+    async def _give_up(self, place: Place, dispatch: int, entry: LedgerEntry) -> Verdict | None:
         """Enter that a call has not happened, as a person says: every later run may dispatch it. A result is more."""
         if entry.result is not None:
             known = read_entry(entry)
             if not isinstance(read_outcome(known), Unknown):
-                return {**previewed(known), "dispatch": dispatch}
+                return _verdict(known, dispatch)
             dispatch += 1
             entry = await self._host.store.settle(place.scope, place.key(dispatch))
         elif entry.state == "claimed":
@@ -327,9 +329,9 @@ class ToolActivities:
             entry = await store.settle(place.scope, place.key(dispatch))
         return entry
 
-    async def _verified(self, place: Place, dispatch: int, entry: LedgerEntry) -> dict[str, Any] | None:
+    async def _verified(self, place: Place, dispatch: int, entry: LedgerEntry) -> Verdict | None:
         today = self._host.tools.get(place.call.name)
-        unknown: dict[str, Any] = {"claimed": True, "dispatch": dispatch}
+        unknown: Verdict = {"claimed": True, "dispatch": dispatch}
         if today is not None and not today.safe_to_retry:
             unknown["at_most_once"] = True
         has_caller = activity.info().workflow_type in (*self._host.agents, *self._host.pipelines)
@@ -348,17 +350,17 @@ class ToolActivities:
         now = await self._host.store.abandon(place.scope, key, owner=str(entry.owner))
         return {"dispatch": dispatch} if now.state == "abandoned" else None
 
-    async def _take(self, place: Place, dispatch: int, entry: LedgerEntry, outcome: Outcome) -> dict[str, Any] | None:
+    async def _take(self, place: Place, dispatch: int, entry: LedgerEntry, outcome: Outcome) -> Verdict | None:
         """Enter what an operator has put in as the result of a call. If its handler still runs, that comes too late."""
         if entry.result is not None:
-            return {**previewed(read_entry(entry)), "dispatch": dispatch}
+            return _verdict(read_entry(entry), dispatch)
         if entry.state == "abandoned":
             dispatch += 1
             owner, arguments = self._host.owner(), _hash(place.call)
             await self._host.store.claim(place.scope, place.key(dispatch), owner=owner, arguments_hash=arguments)
         return await self._enter(place, dispatch, outcome)
 
-    async def _enter(self, place: Place, dispatch: int, outcome: Outcome) -> dict[str, Any] | None:
+    async def _enter(self, place: Place, dispatch: int, outcome: Outcome) -> Verdict | None:
         """Enter what a claimed call came to, as others than its handler know it; None if its entry has changed."""
         key, owner = place.key(dispatch), self._host.owner()
         entry = await self._host.store.take_over(place.scope, key, owner=owner)
@@ -366,7 +368,11 @@ class ToolActivities:
             return None
         write = partial(retry_write, tries=3)  # nothing is lost: it is found out again
         written = await self._finish(place, key, owner, outcome, write=write)
-        return None if written is None else {**previewed(written), "dispatch": dispatch}
+        return None if written is None else _verdict(written, dispatch)
+
+
+def _verdict(written: WrittenOutcome, dispatch: int) -> Verdict:
+    return cast(Verdict, {**previewed(written), "dispatch": dispatch})
 
 
 def _not_ours(place: Place, why: str) -> ApplicationError:

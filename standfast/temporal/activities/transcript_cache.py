@@ -10,6 +10,7 @@ from typing import Any
 
 from standfast.messages import Message
 from standfast.stores.protocol import Session
+from standfast.temporal.wire.activity_types import WrittenOutcome
 from standfast.temporal.wire.turn_records import TurnRecord
 
 LIMIT = 64 * 1024 * 1024  # characters, of all transcripts together
@@ -43,7 +44,7 @@ class TranscriptCache:
         self._size = 0
         self._kept: OrderedDict[str, KeptTranscript] = OrderedDict()
         self._records: OrderedDict[tuple[str, int], TurnRecord] = OrderedDict()
-        self._results: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
+        self._results: OrderedDict[tuple[str, str], WrittenOutcome] = OrderedDict()
         self._facts: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
         self._run_keys: OrderedDict[str, str] = OrderedDict()
 
@@ -89,11 +90,11 @@ class TranscriptCache:
         if len(self._records) > RECORDS:
             self._records.popitem(last=False)
 
-    def result(self, run: str, call_key: str) -> dict[str, Any] | None:
+    def result(self, run: str, call_key: str) -> WrittenOutcome | None:
         """Return the written outcome of a call, if this worker recorded it lately; once, since it is needed once."""
         return self._results.pop((run, call_key), None)
 
-    def keep_result(self, run: str, call_key: str, written: dict[str, Any], size: int) -> None:
+    def keep_result(self, run: str, call_key: str, written: WrittenOutcome, size: int) -> None:
         if size <= LONGEST:
             self._results[run, call_key] = written
             if len(self._results) > RECORDS:

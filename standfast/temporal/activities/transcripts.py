@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from temporalio import activity
 
@@ -18,6 +18,7 @@ from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import Append, LedgerEntry, Session
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.transcript_cache import KeptTranscript, size_of
+from standfast.temporal.wire.activity_types import FinishReference, RunReference, WrittenOutcome
 from standfast.temporal.wire.outcomes import read_outcome, write_outcome
 from standfast.temporal.wire.states import read_usage
 from standfast.tools import Failed, Unknown
@@ -38,7 +39,7 @@ class Transcript:
     """
 
     host: AgentHost
-    reference: Mapping[str, Any]
+    reference: RunReference
     session: Session
     seq: int
     messages: list[Message] = field(default_factory=list)
@@ -48,7 +49,7 @@ class Transcript:
     is_fresh: bool = False
 
     @classmethod
-    async def load(cls, host: AgentHost, reference: Mapping[str, Any], *, after: int = 0) -> "Transcript":
+    async def load(cls, host: AgentHost, reference: RunReference, *, after: int = 0) -> "Transcript":
         """Load what a reference names. Messages that the run does not know of were written by an earlier attempt."""
         store, seq = host.store, reference["seq"]
         known = host.cache.take(reference["session"])
@@ -131,7 +132,7 @@ class Transcript:
         calls = [call for call in unanswered(self.messages) if call.id not in waiting]
         if not calls and not questions:
             return []
-        sources = dict(self.reference.get("sources", ()))
+        sources: dict[int, Any] = dict(self.reference.get("sources", ()))
         positions = {call.id: place for place, call in enumerate(self._last_calls())}
         in_ledger = await self._in_ledger(calls, turn, positions, sources)
         results = []
@@ -155,7 +156,7 @@ class Transcript:
 
     async def _in_ledger(
         self, calls: Sequence[ToolCall], turn: int, positions: Mapping[str, int], sources: Mapping[int, Any]
-    ) -> dict[str, dict[str, Any]]:
+    ) -> dict[str, WrittenOutcome]:
         """Return what the ledger has of outcomes, by call id; where no source is named they are there."""
         keys = {}
         for call in calls:
@@ -246,12 +247,12 @@ class Transcript:
         run = str(append.session.run_key).rpartition("/")[0]
         return session is not None and was_written_by(session, run)
 
-    async def answered(self, after: int) -> dict[str, dict[str, Any]]:
+    async def answered(self, after: int) -> dict[str, WrittenOutcome]:
         """Return by call id what calls of the answer with that number came to, whoever of this run has written it.
 
         What the user said to a question of the loop itself stands under "".
         """
-        found: dict[str, dict[str, Any]] = {}
+        found: dict[str, WrittenOutcome] = {}
         for message in await self.host.store.load_messages(self.session.id, after=after):
             if message.role == "assistant":
                 break
@@ -277,23 +278,23 @@ def was_written_by(session: Session, run: str) -> bool:
     return str(session.run_key).rpartition("/")[0] == run
 
 
-def recorded(entry: LedgerEntry | None) -> dict[str, Any]:
+def recorded(entry: LedgerEntry | None) -> WrittenOutcome:
     """Return the written outcome that the ledger has of a call."""
     if entry is None or entry.result is None:
         return write_outcome(Unknown("the record of its result is gone"))
     return read_entry(entry)
 
 
-def read_entry(entry: LedgerEntry) -> dict[str, Any]:
+def read_entry(entry: LedgerEntry) -> WrittenOutcome:
     """Return the written outcome of a call that has one."""
-    return read_kept_object("the result of a call in its ledger", entry.result or "{}")
+    return cast(WrittenOutcome, read_kept_object("the result of a call in its ledger", entry.result or "{}"))
 
 
 def _time(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
-async def with_last_answer(host: AgentHost, reference: dict[str, Any]) -> dict[str, Any]:
+async def with_last_answer(host: AgentHost, reference: FinishReference) -> FinishReference:
     """Return what a cancelled run knows, and the answer that it has not heard of, whose calls are not run.
 
     The model's activity has written it and was cut off, or its result came together with the cancel: Temporal keeps
@@ -307,4 +308,4 @@ async def with_last_answer(host: AgentHost, reference: dict[str, Any]) -> dict[s
     outcome = write_outcome(not_started(None))
     sources = [[position, outcome] for position in range(len(record.calls))]
     known = {name: value for name, value in reference.items() if name not in ("part", "questions", "agent_state")}
-    return known | {"turn": turn, "seq": session.last_seq, "sources": sources}
+    return cast(FinishReference, known | {"turn": turn, "seq": session.last_seq, "sources": sources})

@@ -12,6 +12,7 @@ from typing import Any
 from standfast.agents import Agent
 from standfast.messages import ToolCall
 from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.wire.activity_types import Declared
 from standfast.temporal.wire.snapshots import ToolFacts, read_tool_facts, tool_facts, write_tool_facts
 from standfast.temporal.wire.turn_records import CalledTool, read_record
 from standfast.tools import Tool
@@ -62,11 +63,11 @@ def _named(calls: Iterable[ToolCall]) -> dict[str, None]:
     return dict.fromkeys(call.name for call in calls)
 
 
-def news(called: Mapping[str, CalledTool], names: Iterable[str] | None, known: Mapping[str, Any]) -> dict[str, Any]:
+def news(called: Mapping[str, CalledTool], names: Iterable[str] | None, known: Mapping[str, Any]) -> Declared:
     """Return what a workflow has to be told of a turn's tools, which knows what they were at its start."""
     changed = {name: dict(tool.facts) for name, tool in called.items() if known.get(name) != tool.facts}
-    told: dict[str, Any] = {} if names is None or list(names) == list(known) else {"available": list(names)}
-    return told | {"tools": changed} if changed else told
+    told: Declared = {} if names is None or list(names) == list(known) else {"available": list(names)}
+    return {**told, "tools": changed} if changed else told
 
 
 def strictest(recorded: CalledTool | None, today: ToolFacts) -> ToolFacts:

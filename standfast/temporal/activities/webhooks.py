@@ -22,7 +22,9 @@ from standfast.extras import install
 from standfast.llm.provider_errors import seconds_to_wait, status_may_pass
 from standfast.messages import visible
 from standfast.temporal.activities.approval_links import ApprovalLinks
+from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import NotifyReference
 from standfast.tools import check_choice
 
 KINDS = ("approval", "question", "unknown", "pause", "worker", "store")
@@ -115,8 +117,8 @@ class NoticeActivities:
     def all(self) -> list[Any]:
         return [self.notify]
 
-    @activity.defn(name=names.NOTIFY)
-    async def notify(self, reference: dict[str, Any]) -> None:
+    @json_activity(names.NOTIFY)
+    async def notify(self, reference: NotifyReference) -> None:
         """Deliver a notice to all webhooks of this worker that want its kind, to each once.
 
         Who has been told is kept with the activity, by name, so that an attempt tells the others alone.

@@ -4,27 +4,34 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from standfast.temporal.wire import activity_types as types
+from standfast.temporal.wire.activity_types import ActivityName
+from standfast.temporal.wire.inputs import Said
+from standfast.temporal.wire.snapshots import Surroundings
+
 TASK_QUEUE = "standfast"
 _LONGEST_ID = 900  # characters; a server takes 1,000
 
-# Activity types. Those of tools are the tools' names.
-CALL_MODEL = "call_model"
-OPEN = "standfast.open"
-START = "standfast.start"
-SETTLE = "standfast.settle"
-COMMIT = "standfast.commit"
-FINISH = "standfast.finish"
-KEEP = "standfast.keep"
-EXPORT = "standfast.export"
-ATTACH = "standfast.attach"
-OPEN_PIPELINE = "standfast.open_pipeline"
-STEP = "standfast.step"
-DECIDE = "standfast.decide"
-RECALL = "standfast.recall"
-ANSWERED = "standfast.answered"
-SENT = "standfast.sent"
-SEARCHABLE = "standfast.searchable"
-NOTIFY = "standfast.notify"
+# Activity types, each with what it takes and what it returns. Those of tools are the tools' names.
+CALL_MODEL: ActivityName[types.ModelReference, types.ModelReply] = ActivityName("call_model")
+OPEN: ActivityName[types.OpenReference, types.Opened] = ActivityName("standfast.open")
+START: ActivityName[types.RunReference, str | None] = ActivityName("standfast.start")
+SETTLE: ActivityName[types.SettleReference, types.Verdict] = ActivityName("standfast.settle")
+COMMIT: ActivityName[types.RunReference, int] = ActivityName("standfast.commit")
+FINISH: ActivityName[types.FinishReference, types.Finished] = ActivityName("standfast.finish")
+KEEP: ActivityName[types.KeepReference, list[Said] | None] = ActivityName("standfast.keep")
+EXPORT: ActivityName[types.ExportReference, types.Exported] = ActivityName("standfast.export")
+ATTACH: ActivityName[types.AttachReference | types.LostReference, types.AgentEnd | None] = ActivityName(
+    "standfast.attach"
+)
+OPEN_PIPELINE: ActivityName[types.OpenReference, types.OpenedPipeline] = ActivityName("standfast.open_pipeline")
+STEP: ActivityName[types.StepReference, types.Stepped] = ActivityName("standfast.step")
+DECIDE: ActivityName[types.DecideReference, str | None] = ActivityName("standfast.decide")
+RECALL: ActivityName[types.RecallReference, types.Recalled] = ActivityName("standfast.recall")
+ANSWERED: ActivityName[types.AnsweredReference, dict[str, types.WrittenOutcome]] = ActivityName("standfast.answered")
+SENT: ActivityName[types.SentReference, str | None] = ActivityName("standfast.sent")
+SEARCHABLE: ActivityName[types.OpenReference, Surroundings] = ActivityName("standfast.searchable")
+NOTIFY: ActivityName[types.NotifyReference, None] = ActivityName("standfast.notify")
 
 # Signals, updates and queries.
 ANSWER = "answer"

@@ -7,11 +7,12 @@ from typing import Any, cast
 from standfast.agent_loop import agent_outcome, said_by_agent
 from standfast.errors import InputError, TerminalError
 from standfast.messages import Usage, clean_text, cut, json_problem, size_over
+from standfast.temporal.wire.activity_types import WrittenOutcome
 from standfast.temporal.wire.limits import INLINE_BYTES, PREVIEW, QUESTION_BYTES, VALUES, check_json, shortened
 from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
 
 
-def write_outcome(outcome: Outcome) -> dict[str, Any]:
+def write_outcome(outcome: Outcome) -> WrittenOutcome:
     """Return an outcome as JSON: one key that says which, and what belongs to it."""
     match outcome:
         case Returned(content):
@@ -55,19 +56,20 @@ def read_outcome(data: Mapping[str, Any]) -> Outcome:
     raise InputError(f"No outcome: {shortened(data)}")
 
 
-def previewed(outcome: dict[str, Any]) -> dict[str, Any]:
+def previewed(written: WrittenOutcome) -> WrittenOutcome:
     """Return a written outcome with its text cut for a history, and the size of the whole if it was."""
+    outcome = cast(dict[str, Any], written)
     kind = next(iter(outcome))
     text = outcome[kind]
     if kind in ("asked", "terminated"):
         # A question is asked and a terminal error raised with its own words, in a history's measure.
-        return {**outcome, kind: cut(text, QUESTION_BYTES)}
+        return cast(WrittenOutcome, {**outcome, kind: cut(text, QUESTION_BYTES)})
     if len(text) <= PREVIEW:
-        return outcome
-    return {**outcome, kind: text[:PREVIEW] + "…", "size": len(text.encode())}
+        return written
+    return cast(WrittenOutcome, {**outcome, kind: text[:PREVIEW] + "…", "size": len(text.encode())})
 
 
-def reported(outcome: dict[str, Any], key: str) -> dict[str, Any]:
+def reported(outcome: WrittenOutcome, key: str) -> WrittenOutcome:
     """Return what a tool's activity reports: the outcome as a history has it, and of which call.
 
     That tells it from what an operator puts in as the result, who may well copy what another call reported.
@@ -105,7 +107,7 @@ def is_usage(found: object) -> bool:
     return True
 
 
-def put_in(found: object) -> dict[str, Any]:
+def put_in(found: object) -> WrittenOutcome:
     """Return, as a written outcome, what an operator has put in as the result of a call: a text, or why it is none."""
     if problem := json_problem(found, VALUES):
         return {"failed": f"An operator put in a result that cannot be used: {problem}"}

@@ -6,12 +6,14 @@ from typing import Any
 from pydantic_core import to_json
 
 from standfast.agent_loop import Gate
+from standfast.temporal.wire.activity_types import LetThrough
 from standfast.temporal.wire.turn_records import TurnRecord
 
 
-def let_through(gate: Gate) -> dict[str, Any]:
+def let_through(gate: Gate) -> LetThrough:
     """Return what a run knows of an approved gate: by whom, and by what the arguments are found that replace others."""
-    return {"by": list(gate.approved_by)} | ({} if gate.edit is None else {"edit": gate.edit["digest"]})
+    who: LetThrough = {"by": list(gate.approved_by)}
+    return who if gate.edit is None else {**who, "edit": gate.edit["digest"]}
 
 
 def edit_reference(arguments: object) -> dict[str, str]:

@@ -1,19 +1,23 @@
-"""The shapes of our activities' results, which are checked because an operator may complete one by hand with anything.
+"""The strict reading of our activities' results, since an operator may complete one by hand with anything.
 
-Tools are not here: whatever somebody puts in as the result of a call is its result (see `wire.put_in`). These steer the
-run; what no run can use would fail its workflow task again and again.
+Their shapes are the types in `names`; what a type cannot say is here. Tools are not: whatever somebody puts in as the
+result of a call is its result (see `wire.put_in`). These steer the run; what no run can use would fail its workflow
+task again and again.
 """
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from datetime import datetime
-from typing import Any, cast
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 from standfast.agent_loop import Decision, Gate
 from standfast.checkpoints import Question
 from standfast.errors import StandfastError
 from standfast.messages import Usage, json_problem
 from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import ActivityName, Declared, ModelReply, Opened
 from standfast.temporal.wire.inputs import user_message
 from standfast.temporal.wire.limits import RESULT_VALUES
 from standfast.temporal.wire.outcomes import is_outcome, is_usage
@@ -25,98 +29,92 @@ from standfast.temporal.wire.states import read_state
 LOST = {"status": "lost"}  # of an agent that was lost with the run that called it, and can go on
 OTHER = {"status": "other"}  # of an agent that was asked something else
 
-
+T = TypeVar("T")
 RECEIPTED = (names.DECIDE, names.KEEP, names.COMMIT)
 
 
-def receipted(reference: Mapping[str, Any], found: object) -> Any:
+def receipted(reference: Mapping[str, Any], found: T) -> T:
     """Return a result with the receipt that the run asks for: what somebody puts in by hand has none."""
-    return {"receipt": reference["receipt"], "of": found} if "receipt" in reference else found
+    return cast(T, {"receipt": reference["receipt"], "of": found}) if "receipt" in reference else found
 
 
 def fits(activity: str, reference: Mapping[str, Any], found: object) -> bool:
     """Whether a value can be the result of an activity that was asked for with this reference."""
-    if "receipt" not in reference:
-        return _fits(activity, reference, found)
-    is_receipt = isinstance(found, dict) and found.keys() == {"receipt", "of"}
-    found = cast("dict[str, Any]", found)
-    return is_receipt and found["receipt"] == reference["receipt"] and _fits(activity, reference, found["of"])
-
-
-def _fits(activity: str, reference: Mapping[str, Any], found: object) -> bool:
-    if found is None:
-        return activity in _MAY_FIND_NOTHING
-    if activity in _OTHERS:
-        return _OTHERS[activity](found)
-    if not isinstance(found, dict) or json_problem(found, RESULT_VALUES) is not None:
+    if "receipt" in reference:
+        if not isinstance(found, dict) or found.keys() != {"receipt", "of"} or found["receipt"] != reference["receipt"]:
+            return False
+        found = found["of"]
+    if activity in (names.OPEN, names.OPEN_PIPELINE) and "input" not in reference:
+        return isinstance(found, dict)  # a run that is open, and looked for a worker, reads nothing
+    if json_problem(found, RESULT_VALUES) is not None or not _conforms(found, _RESULTS[activity]):
         return False
-    if activity in _READERS:
-        # A run that is open, and looked for a worker, reads nothing.
-        looked = activity in (names.OPEN, names.OPEN_PIPELINE) and "input" not in reference
-        return looked or _can_be_read(_READERS[activity], found)
-    match activity:
-        case names.SETTLE:
-            return _is_verdict(found)
-        case names.FINISH:
-            return _is_number(found.get("seq")) and isinstance(found.get("response"), str)
-        case names.EXPORT:
-            return isinstance(found.get("error"), str) or isinstance(found.get("checkpoint"), dict)
-        case names.STEP:
-            return _is_step(reference, found)
-        case names.CALL_MODEL:
-            return _is_reply(found) and all(
-                0 <= index < len(reference.get("say", ())) for index in found.get("untold", ())
-            )
-    return True
+    read = _READERS.get(activity)
+    return found is None or read is None or _can_be_read(read, reference, found)
 
 
-def _can_be_read(read: Callable[[Any], object], found: object) -> bool:
-    """Whether the run can read a value: it is tried with a copy."""
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _conforms(value: Any, kind: Any) -> bool:
+    """Whether JSON is of a type; it may say more than that knows."""
+    if is_typeddict(kind):
+        return isinstance(value, dict) and kind.__required_keys__ <= value.keys() and all(
+            _conforms(value[name], hint) for name, hint in _hints(kind).items() if name in value)  # fmt: skip
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (UnionType, Union):
+        return any(_conforms(value, part) for part in parts)
+    if origin is Literal:
+        return value in parts
+    if origin in (list, dict):
+        items = value.values() if isinstance(value, dict) else value
+        return isinstance(value, origin) and all(_conforms(item, parts[-1]) for item in items)
+    is_flag = isinstance(value, bool) and kind is int  # which Python takes for a number
+    return kind is Any or (isinstance(value, kind) and not is_flag)
+
+
+_RESULTS = {
+    getattr(names, name): get_args(hint)[1]
+    for name, hint in get_type_hints(names).items()
+    if get_origin(hint) is ActivityName
+}
+
+
+def _can_be_read(read: Callable[..., bool | None], reference: Mapping[str, Any], found: Any) -> bool:
+    """Whether the run can use a value: it is tried with a copy."""
     try:
-        read(deepcopy(found))
+        return read(reference, deepcopy(found)) is not False
     except (AttributeError, KeyError, TypeError, ValueError, StandfastError):
         return False
-    return True
 
 
-def _read_opened(found: dict[str, Any]) -> None:
+def _read_opened(_: object, found: Opened) -> bool:
     facts = Facts.read(found["facts"])
     progress = Progress.begun("", found)
     read_state(progress.opened.get("state", {}), facts)
-    if not progress.session or not _is_number(progress.seq):
-        raise TypeError
     heard = [found["message"]] if "message" in found else []
     for said in [*found.get("unheard", ()), *heard]:
         user_message(said)
+    return progress.session != ""
 
 
-def _read_opened_pipeline(found: dict[str, Any]) -> None:
-    if not isinstance(found["search"], bool):
-        raise TypeError
+def _read_opened_pipeline(_: object, found: dict[str, Any]) -> None:
     read_gates(found["gates"])
     read_plan(found["plan"])
     for facts in found["tools"].values():
         read_tool_facts(facts)
-    found.get("done", {}).items()
 
 
-def _read_recalled(found: dict[str, Any]) -> None:
+def _read_recalled(_: object, found: dict[str, Any]) -> None:
     for decision, at in found.get("decisions", ()):
         Decision(**decision)
         datetime.fromisoformat(at)
 
 
-def _read_answers(found: dict[str, Any]) -> None:
-    if not all(isinstance(outcome, dict) and is_outcome(outcome) for outcome in found.values()):
-        raise TypeError
-
-
-_READERS: dict[str, Callable[[dict[str, Any]], None]] = {
-    names.OPEN: _read_opened,
-    names.OPEN_PIPELINE: _read_opened_pipeline,
-    names.RECALL: _read_recalled,
-    names.ANSWERED: _read_answers,
-}
+def _read_messages(_: object, found: list[Any]) -> None:
+    for said in found:
+        user_message(said)
 
 
 def _is_number(value: object) -> bool:
@@ -149,17 +147,14 @@ def _is_usage(found: object) -> bool:
     return True
 
 
-def _is_verdict(found: dict[str, Any]) -> bool:
-    if not _is_number(found.get("dispatch")) or found["dispatch"] < 1:
+def _is_verdict(_: object, found: dict[str, Any]) -> bool:
+    if found["dispatch"] < 1:
         return False
-    if found.keys() == {"dispatch"}:
-        return True
-    return found["claimed"] is True and isinstance(found.get("reason", ""), str) if "claimed" in found else (
-        is_outcome(found))  # fmt: skip
+    return found["claimed"] is True if "claimed" in found else found.keys() == {"dispatch"} or is_outcome(found)
 
 
 def _is_step(reference: Mapping[str, Any], found: dict[str, Any]) -> bool:
-    """The path of what was kept is said again: else the run would go on with what is not in the store."""
+    """Whether the path of what was kept is said again: else the run would go on with what is not in the store."""
     if "done" in reference and found.get("kept") != reference["done"]["path"]:
         return False
     if "failed" in found:
@@ -193,41 +188,21 @@ def _is_failure(found: object) -> bool:
     return isinstance(found, list) and len(found) == 2 and all(isinstance(item, str) for item in found)
 
 
-_REPLY: dict[str, Any] = {
-    "seq": _is_number,
-    "view": _is_number,
-    "untold": lambda value: isinstance(value, list) and all(map(_is_number, value)),
-    "usage": is_usage,
-    "stop_reason": lambda value: isinstance(value, str),
-    "text": lambda value: isinstance(value, str),
-    "size": _is_number,
-    "error": lambda value: isinstance(value, str),
-    "output": lambda value: True,
-    "output_error": lambda value: isinstance(value, str),
-    "calls": lambda value: isinstance(value, list) and all(map(_is_call, value)),
-    "refused": lambda value: isinstance(value, dict) and all(isinstance(why, str) for why in value.values()),
-    "gates": lambda value: isinstance(value, list) and all(map(_is_gate, value)),
-    "arguments": lambda value: isinstance(value, dict),
-    "sizes": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
-    "declared": lambda value: isinstance(value, dict) and _is_declared(value),
-}
-
-
-def _is_declared(found: dict[str, Any]) -> bool:
+def _is_declared(found: Declared) -> bool:
     """Whether it says what the calls of a turn need; see `tools_of`."""
-    tools, available = found.get("tools", {}), found.get("available", [])
-    return (
-        found.keys() <= {"tools", "available"}
-        and isinstance(tools, dict) and all(map(is_tool_facts, tools.values()))
-        and isinstance(available, list) and all(isinstance(name, str) for name in available)
-    )  # fmt: skip
+    return found.keys() <= _hints(Declared).keys() and all(map(is_tool_facts, found.get("tools", {}).values()))
 
 
-def _is_reply(found: dict[str, Any]) -> bool:
-    if "seq" not in found or not all(name in _REPLY and _REPLY[name](value) for name, value in found.items()):
+def _is_reply(reference: Mapping[str, Any], found: ModelReply) -> bool:
+    if not found.keys() <= _hints(ModelReply).keys() or not all(map(_is_call, found.get("calls", ()))):
         return False
-    ids = [call[0] for call in found.get("calls", ())]
-    return all(gate["gate"]["name"] in ids for gate in found.get("gates", ()))
+    ids, gates = [call[0] for call in found.get("calls", ())], found.get("gates", ())
+    return (
+        ("usage" not in found or is_usage(found["usage"]))
+        and _is_declared(found.get("declared", {}))
+        and all(_is_gate(gate) and gate["gate"]["name"] in ids for gate in gates)
+        and all(0 <= index < len(reference.get("say", ())) for index in found.get("untold", ()))
+    )
 
 
 def _is_gate(found: object) -> bool:
@@ -249,11 +224,15 @@ def _is_call(found: object) -> bool:
     )
 
 
-_MAY_FIND_NOTHING = (names.START, names.DECIDE, names.KEEP, names.ATTACH)
-_OTHERS: dict[str, Callable[[object], bool]] = {
-    names.START: lambda found: isinstance(found, str),
-    names.DECIDE: lambda found: isinstance(found, str),
-    names.COMMIT: _is_number,
-    names.KEEP: lambda found: isinstance(found, list) and all(_can_be_read(user_message, said) for said in found),
-    names.ATTACH: is_result,
+_READERS: dict[str, Callable[..., bool | None]] = {
+    names.CALL_MODEL: _is_reply,
+    names.OPEN: _read_opened,
+    names.OPEN_PIPELINE: _read_opened_pipeline,
+    names.RECALL: _read_recalled,
+    names.ANSWERED: lambda _, found: all(map(is_outcome, found.values())),
+    names.KEEP: _read_messages,
+    names.SETTLE: _is_verdict,
+    names.STEP: _is_step,
+    names.EXPORT: lambda _, found: "error" in found or "checkpoint" in found,
+    names.ATTACH: lambda _, found: is_result(found),
 }

@@ -1,13 +1,24 @@
 """Holds how far a run is: all that it must not lose when it continues as new, as plain data."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from standfast.agent_loop import Settled
 from standfast.messages import Usage
 from standfast.stores.protocol import session_id_of
 from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import (
+    Declared,
+    LastReply,
+    LetThrough,
+    Located,
+    ModelReply,
+    Opened,
+    OpenedRun,
+    RunReference,
+)
 from standfast.temporal.wire.inputs import AgentInput, Said
 from standfast.temporal.wire.outcomes import write_outcome
 from standfast.temporal.wire.states import Call, RunLoop, write_call, write_state
@@ -41,15 +52,15 @@ class Turn:
     seq: int = 0
     calls: dict[str, Call] = field(default_factory=dict)
     part: int = 0
-    sources: dict[int, dict[str, Any]] = field(default_factory=dict)
+    sources: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     dispatches: dict[int, int] = field(default_factory=dict)
     spent: Usage | None = None
     spent_by: dict[str, Usage] = field(default_factory=dict)
     arguments: dict[str, Any] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
-    approved: dict[int, dict[str, Any]] = field(default_factory=dict)
+    approved: dict[int, LetThrough] = field(default_factory=dict)
     path: str = ""
-    declared: dict[str, Any] = field(default_factory=dict)
+    declared: Declared = field(default_factory=Declared)
 
     def spend(self, call_id: str, usage: Usage | None) -> None:
         if usage is not None:
@@ -83,13 +94,13 @@ class Progress:
     """
 
     run: str = ""
-    opened: dict[str, Any] = field(default_factory=dict)
+    opened: OpenedRun = field(default_factory=OpenedRun)
     seq: int = 0
     turn: Turn = field(default_factory=Turn)
     say: list[Said] = field(default_factory=list)
     notices: list[list[Any]] = field(default_factory=list)
     view: int | None = None
-    last: dict[str, Any] = field(default_factory=dict)
+    last: LastReply = field(default_factory=LastReply)
     model: str | None = None
     named: str | None = None
     since: datetime | None = None
@@ -108,21 +119,31 @@ class Progress:
         return session_id_of(self.session)
 
     @classmethod
-    def begun(cls, run: str, opened: dict[str, Any]) -> "Progress":
+    def begun(cls, run: str, opened: Opened) -> "Progress":
         """Take what belongs to a run that begins out of what was found when it was opened."""
-        calls = {call.id: call for call in read_calls(opened.pop("calls", ()))}
-        seq, approved = opened.pop("seq"), dict(opened.pop("approved", ()))
-        turn = Turn(seq=opened.pop("number", seq), calls=calls, arguments=opened.pop("arguments", {}),
-                    approved=approved, sizes=opened.pop("sizes", {}))  # fmt: skip
-        return cls(run=run, opened=opened, seq=seq, turn=turn)
+        seq = opened["seq"]
+        turn = Turn(
+            seq=opened.get("number", seq),
+            calls={call.id: call for call in read_calls(opened.get("calls", ()))},
+            arguments=opened.get("arguments", {}),
+            approved=dict(opened.get("approved", ())),
+            sizes=opened.get("sizes", {}),
+        )
+        kept = {name: value for name, value in opened.items() if name in OpenedRun.__annotations__}
+        return cls(run=run, opened=cast(OpenedRun, kept), seq=seq, turn=turn)
 
-    def replied(self, reply: dict[str, Any]) -> tuple[Call, ...]:
+    def replied(self, reply: ModelReply) -> tuple[Call, ...]:
         """Begin the turn of an answer of the model; returns its calls."""
-        shown = {"arguments": reply.pop("arguments", {}), "sizes": reply.pop("sizes", {})}
         self.seq, self.last = reply["seq"], reply
         calls = tuple(read_calls(reply.get("calls", ())))
-        self.turn = Turn(self.turn.number + 1, self.seq, {call.id: call for call in calls}, **shown,
-                             declared=reply.pop("declared", {}))  # fmt: skip
+        self.turn = Turn(
+            self.turn.number + 1,
+            self.seq,
+            {call.id: call for call in calls},
+            arguments=reply.pop("arguments", {}),
+            sizes=reply.pop("sizes", {}),
+            declared=reply.pop("declared", {}),
+        )
         self.view = reply.get("view", self.view)
         self.say = [self.say[index] for index in reply.get("untold", ())]
         return calls
@@ -143,7 +164,7 @@ class Progress:
         self.seq = seq
         self.turn.written()
 
-    def run_reference(self, here: str) -> dict[str, str]:
+    def run_reference(self, here: str) -> Located:
         """Return the run key, unless activities find it by the run id of the workflow.
 
         Args:
@@ -151,10 +172,10 @@ class Progress:
         """
         return {} if here in (self.run, self.kept_by) else {"run": self.run}
 
-    def reference(self, given: AgentInput, info: "Info", **more: Any) -> dict[str, Any]:
+    def reference(self, given: AgentInput, info: "Info") -> RunReference:
         """Return what an activity needs to find the run's data. What is usual is left out: histories are long."""
         turn = self.turn
-        reference: dict[str, Any] = {"turn": turn.number, "seq": self.seq} | self.run_reference(info.run_id)
+        reference: dict[str, Any] = {"turn": turn.number, "seq": self.seq, **self.run_reference(info.run_id)}
         is_named = names.session_of(info.workflow_type, info.workflow_id) == self.session
         optional = {
             "session": None if is_named else self.session,
@@ -166,9 +187,8 @@ class Progress:
             "sources": [[position, source] for position, source in sorted(turn.sources.items())] or None,
             "created": self.opened.get("created") if self.seq == 0 else None,
             "agent_state": self.opened.get("agent_state"),
-            **more,
         }
-        return reference | {name: value for name, value in optional.items() if value is not None}
+        return cast(RunReference, reference | {name: value for name, value in optional.items() if value is not None})
 
     def carried(self, state: RunLoop) -> dict[str, Any]:
         """Return it as JSON, without what is absent."""

@@ -60,7 +60,7 @@ class Facts:
         hooks: which of `HOOKS` the agent has, and "approve" if it says who may.
         limits_retries: the agent says how often its model is tried; then the run ends, and does not pause.
         fallbacks: the agent's other models.
-        search, notices: see `Surroundings`.
+        search: see `Surroundings`.
     """
 
     loop: Loop
@@ -71,7 +71,6 @@ class Facts:
     limits_retries: bool = False
     fallbacks: tuple[str, ...] = ()
     search: bool = False
-    notices: bool = False
 
     @classmethod
     def read(
@@ -99,7 +98,6 @@ class Facts:
             limits_retries="model_retry" in data.get("loop", {}),
             search=data.get("search", False),
             fallbacks=tuple(data.get("fallbacks", ())),
-            notices=data.get("notices", False),
         )
 
 

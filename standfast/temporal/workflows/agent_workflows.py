@@ -23,7 +23,7 @@ from standfast.agent_loop import (
 )
 from standfast.checkpoints import Question
 from standfast.errors import InputError
-from standfast.temporal.wire import names
+from standfast.temporal.wire import activity_types, names
 from standfast.temporal.wire.inputs import AgentInput, said_id
 from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import Facts, Surroundings, tools_of
@@ -41,6 +41,7 @@ from standfast.temporal.workflows.run_parts import RunParts, read_input
 from standfast.temporal.workflows.running import carried_in, is_long, run_to_end
 from standfast.temporal.workflows.shared_state import RunState
 from standfast.temporal.workflows.visibility import details, show_started
+from standfast.temporal.workflows.workers import Opening
 
 STEPS = 100  # after which a run continues as new: replay stays short, and 5,000 steps cost what 50 × 100 do
 
@@ -176,8 +177,8 @@ class AgentRun(RunHandlers):
 
     # --- beginning ---
 
-    def _opening(self) -> tuple[str, dict[str, Any]]:
-        reference: dict[str, Any] = {"session": self._run.progress.session, "run": self._run.progress.run}
+    def _opening(self) -> Opening:
+        reference: activity_types.OpenReference = {"session": self._run.progress.session, "run": self._run.progress.run}
         if not self._run.is_open:
             reference["input"] = self._run.given.plain()
         return names.OPEN, reference
@@ -225,7 +226,7 @@ class AgentRun(RunHandlers):
             refuse(str(error))
         self._run.progress = Progress(run=run, opened={"session": session or f"sess_{workflow.uuid4()}"})
         try:
-            opened = await self._parts.workers.open()
+            opened: activity_types.Opened | None = await self._parts.workers.open()
         except FailureError as error:
             fail(error)
         if opened is None:
@@ -236,7 +237,7 @@ class AgentRun(RunHandlers):
     async def _start_hook(self) -> None:
         while True:
             try:
-                state = await self._parts.workers.execute(names.START, self._run.reference())
+                state = await self._parts.workers.execute(names.START, self._run.reference(activity_types.RunReference))
             except ActivityError as error:
                 if await self._parts.pauses.pause("on_start", why(error)):
                     continue

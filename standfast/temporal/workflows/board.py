@@ -8,6 +8,7 @@ from typing import Any
 from temporalio import workflow
 
 from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import NotifyReference
 from standfast.temporal.wire.inbox import TOLD, Mailbox
 from standfast.temporal.wire.inputs import user_message
 from standfast.temporal.workflows.activity_options import NOTIFY_OPTIONS, summary
@@ -104,7 +105,9 @@ class Board:
         if not self.notices or told in self._mailbox.told:
             return
         self._mailbox.told = [*self._mailbox.told[1 - TOLD :], told]
-        reference: dict[str, Any] = {"item": item.plain()} | ({} if reminder is None else {"reminder": reminder})
+        reference: NotifyReference = {"item": item.plain()}
+        if reminder is not None:
+            reference["reminder"] = reminder
         task = workflow.start_activity(
             names.NOTIFY, reference, **NOTIFY_OPTIONS, summary=summary(f"tell of {item.kind} {item.name}")
         )

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from temporalio import workflow
 
 from standfast.agent_loop import Decision, Gate
 from standfast.checkpoints import Question
+from standfast.temporal.wire.activity_types import AtGate
 from standfast.temporal.wire.references import edit_reference, let_through
 from standfast.temporal.workflows.gates import GateKeeper
 from standfast.temporal.workflows.run_parts import RunParts
@@ -80,14 +80,14 @@ class CallApprovals:
         if gate.status == "open":
             self._run.loop = self._run.loop.decided(gate)
 
-    def _call_at(self, gate: str) -> dict[str, Any]:
+    def _call_at(self, gate: str) -> AtGate:
         """Return what activities need to find the call that waits at a gate."""
         turn = self._run.progress.turn
         return {"call": [turn.number, turn.calls[gate].position]} if gate in turn.calls else {}
 
-    def _recorded_with(self, gate: str) -> dict[str, Any]:
-        asks = {"access": True} if "approve" in self._run.facts.hooks else {}
-        return self._call_at(gate) | asks
+    def _recorded_with(self, gate: str) -> AtGate:
+        asks: AtGate = {"access": True} if "approve" in self._run.facts.hooks else {}
+        return {**self._call_at(gate), **asks}
 
 
 def _as_kept(decision: Decision) -> Decision:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import cast
 
 from temporalio import exceptions, workflow
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, RetryState
@@ -18,6 +18,7 @@ from standfast.errors import TerminalError
 from standfast.messages import cut
 from standfast.runtime.child_agents import session_of_call
 from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import CallReference, LetThrough, SettleReference, Verdict, WrittenOutcome
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.outcomes import is_reported, put_in, read_outcome, write_outcome
 from standfast.temporal.wire.run_state import Turn
@@ -182,13 +183,16 @@ class Calls:
             # It had ended when the cancel came: the SDK keeps its result to itself then, and the ledger has it.
             return await self._settle(call, turn, tool), None
 
-    def _outcome(self, call: Call, turn: Turn, written: dict[str, Any]) -> Outcome:
+    def _outcome(self, call: Call, turn: Turn, written: WrittenOutcome) -> Outcome:
         turn.spend(call.id, read_usage(written.get("spent")))
         return read_outcome(written)
 
-    def _reference(self, call: Call, turn: Turn, **more: Any) -> dict[str, Any]:
-        where: dict[str, Any] = {"path": turn.path} if turn.path else {"turn": turn.number}
-        reference = where | self._run.progress.run_reference(workflow.info().run_id)
+    def _reference(self, call: Call, turn: Turn) -> CallReference:
+        reference = cast(CallReference, self._run.progress.run_reference(workflow.info().run_id))
+        if turn.path:
+            reference["path"] = turn.path
+        else:
+            reference["turn"] = turn.number
         if call.position:
             reference["position"] = call.position
         if (dispatch := turn.dispatches.get(call.position, 1)) > 1:
@@ -197,7 +201,7 @@ class Calls:
             reference["depth"] = self._run.given.depth
         if call.position in turn.approved:
             reference["approved"] = turn.approved[call.position]
-        return reference | more
+        return reference
 
     async def _settle(
         self,
@@ -207,7 +211,7 @@ class Calls:
         *,
         cause: ActivityError | None = None,
         recovering: bool = False,
-        said: dict[str, Any] | None = None,
+        said: SettleReference | None = None,
     ) -> Outcome | None:
         """Ask the ledger, and where that cannot tell the tool's `verify`; None means that the call is to be run.
 
@@ -215,44 +219,51 @@ class Calls:
             said: what somebody says that it came to, which the ledger is to have: `{"given": …}`, or
                 `{"not_happened": True}`.
         """
-        more: dict[str, Any] = {"recovering": True} if recovering else {}
+        asked = cast(SettleReference, self._reference(call, turn))
         if said is not None:
-            more |= said
-        elif tool.verify:
-            more["verify"] = True
+            asked.update(said)
+        if recovering:
+            asked["recovering"] = True
+        if said is None and tool.verify:
+            asked["verify"] = True
         if cause is not None and isinstance(cause.cause, ApplicationError) and cause.cause.type in _STILL_RUNNING:
-            more["wait"] = True
+            asked["wait"] = True
+        nobody_knows: Verdict = {"claimed": True, "dispatch": turn.dispatches.get(call.position, 1)}
         try:
-            found: dict[str, Any] = await self._workers.execute(
+            found = await self._workers.execute(
                 names.SETTLE,
-                self._reference(call, turn, **more),
+                asked,
                 {**settle_options(tool), "summary": summary(f"what became of {call.name}")},
                 tool=call.name,
-                otherwise={"claimed": True},  # the run is cancelled, and nobody has looked whether it happened
+                otherwise=nobody_knows,  # the run is cancelled, and nobody has looked whether it happened
             )
         except SkippedError as skipped:  # it may have run: a person can spare the look, but not make that known
-            found = {"claimed": True, "reason": f"whether it happened was not looked up, {skipped}"}
+            found = {**nobody_knows, "reason": f"whether it happened was not looked up, {skipped}"}
         # Another run of the session may have gone further: the next dispatch is the one after the last of all.
-        dispatch = turn.dispatches[call.position] = found.pop("dispatch", turn.dispatches.get(call.position, 1))
-        if not found:
+        dispatch = turn.dispatches[call.position] = found["dispatch"]
+        if found.keys() == {"dispatch"}:
             return None
         if "claimed" not in found:
             turn.sources.pop(call.position, None)
             if dispatch > 1:
                 turn.sources[call.position] = {"dispatch": dispatch}
             return self._outcome(call, turn, found)
+        return self._inline(call, turn, self._lost(call, tool, found, cause))
+
+    def _lost(self, call: Call, tool: ToolFacts, found: Verdict, cause: ActivityError | None) -> Outcome:
+        """Return what a call came to of which the ledger knows no more than that it was started."""
         is_safe = tool.safe_to_retry and "at_most_once" not in found  # then, and as it is now
         if (cause is None and self._running.cancelled) or (
             cause is not None and isinstance(cause.cause, CancelledError)
         ):
-            return self._inline(call, turn, cancelled(replace(tool, safe_to_retry=is_safe)))
+            return cancelled(replace(tool, safe_to_retry=is_safe))
         if is_safe:
             text = f'Tool "{call.name}": it was cut off{_times(cause, tool)}: {found.get("reason") or _reason(cause)}'
-            return self._inline(call, turn, Failed(text))
-        return self._inline(call, turn, Unknown(found.get("reason") or _reason(cause)))
+            return Failed(text)
+        return Unknown(found.get("reason") or _reason(cause))
 
 
-def _conditions(tool: ToolFacts, approved: dict[str, Any] | None) -> list[str]:
+def _conditions(tool: ToolFacts, approved: LetThrough | None) -> list[str]:
     """Say in words for people under what conditions a call runs."""
     how = "safe to retry" if tool.safe_to_retry else "at most once"
     if approved is None:

@@ -1,5 +1,6 @@
 """Runs an agent that is a tool: as a child workflow, whose failure is an error for its caller, never its text."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from standfast.messages import cut
 from standfast.runtime.child_agents import call_digest, depth_problem
 from standfast.stores.protocol import session_key_of
 from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import AttachReference, CallReference, LostReference
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.outcomes import outcome_of_result, result_usage, write_outcome
 from standfast.temporal.wire.results import LOST, OTHER, fits, is_result
@@ -40,7 +42,7 @@ async def run_agent(
     pauses: Pauses,
     *,
     asked: str,
-    lost: dict[str, Any] | None = None,
+    lost: CallReference | None = None,
 ) -> Outcome:
     """Return what an agent came to that the model called, and note in `turn` where its answer is.
 
@@ -63,19 +65,20 @@ async def run_agent(
             outcome, spent = outcome_of_result(call.name, result), result_usage(result)
         except FailureError as error:
             outcome = _failure(call.name, error)
-    source = (
+    source: Mapping[str, Any] = (
         {"answer_of": session_key_of(given.tenant_id, str(given.session_id))}
         if isinstance(outcome, Returned)
         else write_outcome(outcome)
     )
-    turn.sources[call.position] = source if spent is None else source | {"spent": spent.plain()}
+    turn.sources[call.position] = source if spent is None else {**source, "spent": spent.plain()}
     turn.spend(call.id, spent)
     return outcome
 
 
-async def _can_go_on(call: Call, given: AgentInput, running: Running, asked: str, lost: dict[str, Any]) -> bool:
+async def _can_go_on(call: Call, given: AgentInput, running: Running, asked: str, lost: CallReference) -> bool:
     """Whether an agent that was lost with its run goes on where it was: all that it did is in its session."""
-    reference = {**lost, "child": session_key_of(given.tenant_id, str(given.session_id)), "asked": call_digest(asked)}
+    child = session_key_of(given.tenant_id, str(given.session_id))
+    reference: LostReference = {**lost, "child": child, "asked": call_digest(asked)}
     look = workflow.start_activity(names.ATTACH, reference, **ATTACH_OPTIONS, summary=summary(f"lost: {call.shown}"))
     try:
         return bool(await running.wait(look) == LOST)  # nothing that somebody may have put in by hand
@@ -118,7 +121,7 @@ async def agent_result(
 
 async def _attached(child: str, digest: str, running: Running, pauses: Pauses) -> dict[str, Any] | None:
     """Return the result of an agent that runs already; None if it was asked something else."""
-    reference = {"workflow_id": child, "asked": digest}
+    reference: AttachReference = {"workflow_id": child, "asked": digest}
     while True:
         handle = workflow.start_activity(names.ATTACH, reference, **ATTACH_OPTIONS, summary=summary(child))
         found = await running.wait(handle)

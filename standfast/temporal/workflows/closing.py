@@ -7,6 +7,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 from standfast.agent_loop import Finish
 from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import Finished, FinishReference, RunReference
 from standfast.temporal.workflows.calls import Calls
 from standfast.temporal.workflows.messages import Messages
 from standfast.temporal.workflows.run_failures import fail, why
@@ -23,9 +24,10 @@ class Closing:
 
     async def write_questions(self) -> None:
         """Write what is asked, and the results that are there: whoever opens the session while it waits has both."""
-        reference = self._run.reference(questions=self._run.questions())
+        reference = self._run.reference(RunReference)
+        reference["questions"] = self._run.questions()
         try:
-            seq: int | None = await self._workers.execute(names.COMMIT, reference)
+            seq = await self._workers.execute(names.COMMIT, reference)
         except ActivityError as error:
             fail(error)
         if seq is not None:
@@ -40,10 +42,10 @@ class Closing:
         last, complete = self._run.progress.last, finish.status == "complete"
         ending = finish.judged(last.get("output_error") if complete else None)
         status, hook = str(ending.status), ending.hook if ending.hook in self._run.facts.hooks else None
-        closed: dict[str, Any] = {}
+        response = ""
         if hook is not None or not complete:
             await (self._messages.until_kept() if complete else self._messages.take_all())
-            closed = await self._finish(status, hook)
+            response = (await self._finish(status, hook))["response"]
             while self._box.messages and not complete:
                 await self._messages.take_all()
                 await self._finish(status, None)
@@ -52,14 +54,14 @@ class Closing:
         if finish.raises:
             self._raise_terminal(finish.response)
         if complete and status == "complete":
-            response = {"response": last.get("text", self._run.loop.response)}
-            return self.result(status, response | {name: last[name] for name in ("output", "size") if name in last})
+            more = {name: value for name, value in last.items() if name in ("output", "size")}
+            return self.result(status, {"response": last.get("text", self._run.loop.response), **more})
         if complete:
             return self.result(status, {"response": last.get("text", ""), "error": last["output_error"]})
         if status == "error":
             return self.result(status, {"response": finish.response, "error": finish.response})
         # The whole text of the last answer is in the store; the state has its beginning.
-        return self.result(status, {"response": closed.get("response", "") if finish.response else ""})
+        return self.result(status, {"response": response if finish.response else ""})
 
     async def cancelled(self) -> NoReturn:
         await self._messages.until_kept()
@@ -69,15 +71,21 @@ class Closing:
         self._board.end_run("cancelled")
         raise asyncio.CancelledError
 
-    async def _finish(self, status: str, hook: str | None) -> dict[str, Any]:
+    async def _finish(self, status: str, hook: str | None) -> Finished:
         """Write what is unwritten, and call the hook of the end."""
         # A run that was never answered leaves nothing behind: who says it again must not have said it twice.
         unheard = status == "cancelled" or (status == "error" and self._run.progress.turn.number == 0)
-        say = None if unheard else self._run.progress.say or None
         while True:
-            reference = self._run.reference(status=status, hook=hook, say=say, questions=self._run.questions() or None)
+            reference = self._run.reference(FinishReference)
+            reference["status"] = status
+            if hook is not None:
+                reference["hook"] = hook
+            if self._run.progress.say and not unheard:
+                reference["say"] = self._run.progress.say
+            if questions := self._run.questions():
+                reference["questions"] = questions
             try:
-                result: dict[str, Any] | None = await self._workers.execute(names.FINISH, reference)
+                result = await self._workers.execute(names.FINISH, reference)
             except ActivityError as error:
                 if not (isinstance(error.cause, ApplicationError) and error.cause.type == names.HOOK_ERROR):
                     fail(error)

@@ -7,6 +7,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 from standfast.errors import InputError
 from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import Exported, ExportReference
 from standfast.temporal.wire.inbox import Sent
 from standfast.temporal.workflows.inbox import refuse_by
 from standfast.temporal.workflows.run_failures import why
@@ -22,8 +23,8 @@ class Exports:
     def __init__(self, run: RunState, parts: RunParts) -> None:
         self._run, self._board, self._inbox, self._workers = run, parts.board, parts.inbox, parts.workers
         self._inbox.pending.append(self._pending)
-        self._requests: list[dict[str, Any]] = []
-        self._exported: dict[str, dict[str, Any]] = {}  # of signals, by id
+        self._requests: list[Exported] = []
+        self._exported: dict[str, Exported] = {}  # of signals, by id
 
     @property
     def are_asked_for(self) -> bool:
@@ -33,24 +34,23 @@ class Exports:
         self._inbox.take("export", data, lambda given, sent_id: self._read(given, extra, sent_id), self._keep)
 
     async def take_update(self) -> dict[str, Any]:
-        request: dict[str, Any] = {}
+        request: Exported = {}
         self._requests.append(request)
         await workflow.wait_condition(lambda: bool(request) or bool(self._board.ended))
         if "checkpoint" not in request:
             raise ApplicationError(_not_exported(request), type="InputError")
-        checkpoint: dict[str, Any] = request["checkpoint"]
-        return checkpoint
+        return request["checkpoint"]
 
     def check_update(self, data: Any, extra: tuple[Any, ...]) -> None:
         refuse_by(lambda: self._inbox.one("export", data, extra))
 
-    def _read(self, data: Any, extra: tuple[Any, ...], sent_id: str | None) -> dict[str, Any]:
+    def _read(self, data: Any, extra: tuple[Any, ...], sent_id: str | None) -> Exported:
         if sent_id is None:
             raise InputError("export: a signal needs an id, by which the checkpoint is looked up")
         self._inbox.one("export", data, extra)
         return {}
 
-    def _keep(self, request: dict[str, Any], sent: Sent) -> None:
+    def _keep(self, request: Exported, sent: Sent) -> None:
         self._requests.append(request)
         self._exported[str(sent.id)] = request
         if len(self._exported) > _EXPORTED:
@@ -73,13 +73,15 @@ class Exports:
         while self._requests:
             request = self._requests.pop(0)
             state, unheard = run.loop, [*run.progress.say, *self._inbox.mailbox.messages]
-            reference = run.reference(
-                iterations=state.iterations,
-                usage=None if state.usage is None else state.usage.model_dump(),
-                questions=[question.model_dump() for question in state.kept_questions],
-                at_gate=bool(state.gates) or None,
-                say=None if state.open_calls or state.questions else unheard or None,
-            )
+            reference = run.reference(ExportReference)
+            reference["iterations"] = state.iterations
+            reference["questions"] = [question.model_dump() for question in state.kept_questions]
+            if state.usage is not None:
+                reference["usage"] = state.usage.model_dump()
+            if state.gates:
+                reference["at_gate"] = True
+            if unheard and not state.open_calls and not state.questions:
+                reference["say"] = unheard
             try:
                 exported = await self._workers.execute(names.EXPORT, reference)
             except ActivityError as error:  # nothing of the run depends on it
@@ -87,5 +89,5 @@ class Exports:
             request.update(exported or {"error": "export: the run was cancelled"})
 
 
-def _not_exported(request: dict[str, Any]) -> str:
+def _not_exported(request: Exported) -> str:
     return str(request.get("error", "export: the run has ended"))

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 from pydantic_core import to_json
@@ -21,6 +21,7 @@ from standfast.agent_loop import Decision, Gate
 from standfast.errors import InputError
 from standfast.messages import explain
 from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import AtGate, DecideReference, RecallReference
 from standfast.temporal.wire.inbox import LaterError, Sent
 from standfast.temporal.wire.limits import AWAITED_BYTES, EARLY_BYTES, PARKED_MESSAGES, check_json, read_fields
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
@@ -70,8 +71,8 @@ class GateKeeper:
         may_open: Callable[[str], bool] = lambda gate: True,
         elsewhere: Callable[[str], str] = lambda gate: "",
         as_kept: Callable[[Decision], Decision] = lambda decision: decision,
-        recorded_with: Callable[[str], dict[str, Any]] = lambda gate: {},
-        recalled_with: Callable[[str], dict[str, Any]] = lambda gate: {},
+        recorded_with: Callable[[str], AtGate] = lambda gate: {},
+        recalled_with: Callable[[str], AtGate] = lambda gate: {},
         progressed: Callable[[Gate], None] = lambda gate: None,
     ) -> None:
         self.left: dict[str, dict[str, Any]] = {}  # gates that are open while the run continues as new
@@ -281,12 +282,13 @@ class GateKeeper:
             at = await self._inbox.when_sent(arrived.sent, at)
         gate = gate.at(at)
         problem = problem or ("the run has ended" if self._board.ended else gate.problem(self._as_kept(decision)))
+        given = {name: value for name, value in decision.model_dump().items() if value is not None}
         reference = {"run": self._run_key, "at": at.isoformat(), "refused": problem, "digest": gate.digest,
-                     **{name: value for name, value in decision.model_dump().items() if value is not None}}  # fmt: skip
+                     **given, **self._recorded_with(gate.name)}  # fmt: skip
         what = summary(f"{decision.decision} of {decision.by or 'somebody'} at {gate.name}")
-        refused: str | None = await self._workers.execute(
+        refused = await self._workers.execute(
             names.DECIDE,
-            {**reference, **self._recorded_with(gate.name)},
+            cast(DecideReference, reference),
             {**STORE_OPTIONS, "summary": what},
             otherwise="the run is cancelled",
         )
@@ -302,12 +304,15 @@ class GateKeeper:
     async def _recall(self, gate: Gate) -> Gate:
         """Return the gate after what was decided before the run was reset; approved, if what it is for has run."""
         self._looked[gate.name] = self._running.resets
-        found: dict[str, Any] = await self._workers.execute(
+        reference: RecallReference = {"run": self._run_key, "gate": gate.name, **self._recalled_with(gate.name)}
+        found = await self._workers.execute(
             names.RECALL,
-            {"run": self._run_key, "gate": gate.name, **self._recalled_with(gate.name)},
+            reference,
             {**STORE_OPTIONS, "summary": summary(f"what was decided at {gate.name} before the reset")},
-            otherwise={},
+            otherwise=None,
         )
+        if found is None:
+            return gate
         recorded = [(Decision(**decision), datetime.fromisoformat(at)) for decision, at in found.get("decisions", ())]
         gate = gate.after(recorded)
         return replace(gate, status="approved") if found.get("has_run") and gate.status == "open" else gate

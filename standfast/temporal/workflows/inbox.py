@@ -17,6 +17,7 @@ from temporalio.exceptions import ApplicationError
 from standfast.errors import InputError
 from standfast.messages import json_problem
 from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import SentReference
 from standfast.temporal.wire.inbox import LaterError, Mailbox, Sent, split_id, use_of
 from standfast.temporal.wire.limits import INLINE_BYTES, PARKED_BYTES, VALUES
 from standfast.temporal.wire.references import edit_digest
@@ -120,7 +121,7 @@ class Inbox:
 
     async def when_sent(self, sent: Sent, otherwise: datetime) -> datetime:
         """Return the time of a signal's event, where it matters: a handler only sees when a worker took it."""
-        reference = {"name": sent.name, "digest": sent.digest, "number": sent.number}
+        reference: SentReference = {"name": sent.name, "digest": sent.digest, "number": sent.number}
         asks = summary(f"when {sent.name} was sent")
         found = await workflow.execute_activity(names.SENT, reference, **STORE_OPTIONS, summary=asks)
         return otherwise if (moment := read_moment(found)) is None else moment

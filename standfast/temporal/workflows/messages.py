@@ -8,6 +8,7 @@ from temporalio.exceptions import FailureError
 
 from standfast.agents import Loop
 from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import KeepReference
 from standfast.temporal.wire.inbox import Sent
 from standfast.temporal.wire.inputs import Owner, Said, said_id, user_message, with_id
 from standfast.temporal.workflows.inbox import refuse_by, sent_by_update
@@ -98,7 +99,8 @@ class Messages:
     async def _keep_all(self) -> None:
         try:
             while messages := self._unkept():
-                reference = self._run.reference(messages=messages)
+                reference = self._run.reference(KeepReference)
+                reference["messages"] = messages
                 try:
                     is_kept = await self._workers.execute(names.KEEP, reference, otherwise=False) is not False
                 except FailureError as error:
@@ -153,7 +155,9 @@ class Messages:
         if self._looked >= self._running.resets:
             return
         resets = self._running.resets
-        found = await self._workers.execute(names.KEEP, self._run.reference(messages=[], again=True))
+        reference = self._run.reference(KeepReference)
+        reference |= {"messages": [], "again": True}
+        found = await self._workers.execute(names.KEEP, reference)
         self._looked = resets
         known = {said_id(said) for said in [*self._box.messages, *self._run.progress.say]}
         unheard = [said for said in found or () if said_id(said) not in known]

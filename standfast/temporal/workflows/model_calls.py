@@ -1,11 +1,11 @@
 """Asks the model for the next answer of an agent, until there is one or the state of the run says what to do then."""
 
 import asyncio
-from typing import Any
 
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import ModelReference, ModelReply
 from standfast.temporal.wire.results import fits
 from standfast.temporal.workflows.activity_options import model_options, summary
 from standfast.temporal.workflows.missing_workers import is_missing, is_unavailable, put_in_by_hand
@@ -24,7 +24,7 @@ class ModelCalls:
         self._is_denied = False  # nobody lets the run use more than its budget
         self._run, self._running, self._workers, self._pauses = run, parts.running, parts.workers, parts.pauses
 
-    async def ask(self, number: int, fallback: str | None) -> dict[str, Any] | None:
+    async def ask(self, number: int, fallback: str | None) -> ModelReply | None:
         """Return the model's answer; None if there is none, and the state says what to do then."""
         run = self._run
         run.has_asked = True
@@ -32,14 +32,11 @@ class ModelCalls:
             progress = run.progress
             other = progress.model or fallback
             model = other or (run.facts.model if progress.named is None else progress.named)
-            reference = run.reference(turn=number, say=progress.say or None, notices=progress.notices or None,
-                                      view=progress.view, model=other, named=progress.named)  # fmt: skip
+            reference = self._reference(number, other)
             asks = summary(f"{model} · turn {number}" if model else f"turn {number}")
             options = {**model_options(run.facts.loop.model_retry), "summary": asks}
             try:
-                reply: dict[str, Any] = await self._workers.execute_until_cancelled(
-                    names.CALL_MODEL, reference, options
-                )
+                reply = await self._workers.execute_until_cancelled(names.CALL_MODEL, reference, options)
             except asyncio.CancelledError:
                 if not self._running.cancelled:
                     raise
@@ -58,6 +55,22 @@ class ModelCalls:
             if not await self._asks_again(reply if is_read else None):
                 return None
 
+    def _reference(self, number: int, model: str | None) -> ModelReference:
+        progress = self._run.progress
+        reference = self._run.reference(ModelReference)
+        reference["turn"] = number
+        if progress.say:
+            reference["say"] = progress.say
+        if progress.notices:
+            reference["notices"] = progress.notices
+        if progress.view is not None:
+            reference["view"] = progress.view
+        if model is not None:
+            reference["model"] = model
+        if progress.named is not None:
+            reference["named"] = progress.named
+        return reference
+
     async def ask_for_more(self) -> None:
         """Wait for whoever may let a run go on that has spent its budget; the calls of its turn wait with it."""
         if not self._run.loop.asks_for_more:
@@ -74,7 +87,7 @@ class ModelCalls:
         else:
             self._is_denied = True
 
-    async def _asks_again(self, reply: dict[str, Any] | None) -> bool:
+    async def _asks_again(self, reply: ModelReply | None) -> bool:
         """Take in that the model refuses; if somebody has completed its activity by hand with junk, wait for them."""
         if reply is not None:
             self._run.progress.wrote(reply["seq"])

@@ -18,6 +18,7 @@ from standfast.pipeline_loop import Action, Done, Ended, Evaluate, PipelineState
 from standfast.runtime.child_agents import child_session
 from standfast.stores.protocol import session_key_of
 from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import CameTo, Making, OpenedPipeline, OpenReference, Stepped, StepReference
 from standfast.temporal.wire.inputs import AgentInput, PipelineInput
 from standfast.temporal.wire.outcomes import write_outcome
 from standfast.temporal.wire.plans import place_of, read_gates, read_plan
@@ -35,6 +36,7 @@ from standfast.temporal.workflows.run_parts import RunParts, read_input
 from standfast.temporal.workflows.running import carried_in, is_long, run_to_end
 from standfast.temporal.workflows.shared_state import RunState
 from standfast.temporal.workflows.visibility import pipeline_details, show_started
+from standfast.temporal.workflows.workers import Opening
 from standfast.tools import Outcome
 
 NOTHING = object()  # was made, since what was to come before failed
@@ -116,8 +118,8 @@ class PipelineRun(RunHandlers):
 
     # --- beginning ---
 
-    def _opening(self) -> tuple[str, dict[str, Any]]:
-        reference: dict[str, Any] = {"run": self._run}
+    def _opening(self) -> Opening:
+        reference: OpenReference = {"run": self._run}
         if self._state is None:
             reference["input"] = {name: value for name, value in self._given.plain().items() if name != "carried"}
         return names.OPEN_PIPELINE, reference
@@ -125,12 +127,12 @@ class PipelineRun(RunHandlers):
     async def _open(self) -> PipelineState:
         carried = self._given.carried or {}
         try:
-            opened = await self._workers.open()
+            opened: OpenedPipeline | None = await self._workers.open()
         except FailureError as error:
             raise failed(error) from None
         if opened is None:
             raise asyncio.CancelledError
-        self._learn(cast(Surroundings, opened))
+        self._learn(opened)
         self._running.resets += opened.pop("again", False)
         self._rules = read_gates(opened["gates"])
         self._gates.refuse_closed_to_all()
@@ -188,13 +190,18 @@ class PipelineRun(RunHandlers):
         except FailureError as error:
             if self._running.cancelled:
                 return CANCELLED
-            return await self._came_to(path, status="error", response=agent_failure(str(agent), why(error)))
-        said = cut(said_by_agent(result["status"], result.get("response"), result.get("error")), 65_536)
-        is_whole = result["status"] == "complete"
-        more = {"session": session_key_of(given.tenant_id, session)} if is_whole else {"response": said}
+            return await self._came_to(
+                {"path": path, "status": "error", "response": agent_failure(str(agent), why(error))}
+            )
         if result["status"] == "cancelled" and self._running.cancelled:
             return CANCELLED
-        return await self._came_to(path, status=result["status"], iterations=result["iterations"], **more)
+        came_to: CameTo = {"path": path, "status": result["status"], "iterations": result["iterations"]}
+        if result["status"] == "complete":
+            came_to["session"] = session_key_of(given.tenant_id, session)
+        else:
+            said = said_by_agent(result["status"], result.get("response"), result.get("error"))
+            came_to["response"] = cut(said, 65_536)
+        return await self._came_to(came_to)
 
     async def _call_tool(self, path: str, name: str | None) -> Done:
         turn, tools = Turn(path=path), self._tools
@@ -212,8 +219,8 @@ class PipelineRun(RunHandlers):
             return CANCELLED
         source = turn.sources.get(0, {"dispatch": 1})
         if "dispatch" in source:
-            return await self._came_to(path, ran=source["dispatch"])
-        return await self._came_to(path, outcome=write_outcome(outcome))
+            return await self._came_to({"path": path, "ran": source["dispatch"]})
+        return await self._came_to({"path": path, "outcome": write_outcome(outcome)})
 
     async def _decide(self, path: str) -> Done:
         if (before := self._gates.left.get(path)) is not None:
@@ -230,14 +237,15 @@ class PipelineRun(RunHandlers):
             return CANCELLED
         if gate.failure is not None:
             return Done(None, *gate.failure)
-        return await self._came_to(path, output=gate.output)
+        return await self._came_to({"path": path, "output": gate.output})
 
     # --- activities: what a step came to, and what the next one needs, in one ---
 
-    async def _came_to(self, path: str, **came_to: Any) -> Done:
+    async def _came_to(self, came_to: CameTo) -> Done:
         """Keep what a step came to, and make what is next if that is the one thing that follows."""
         assert self._state is not None
-        reference: dict[str, Any] = {"done": {"path": path, **came_to}}
+        path = came_to["path"]
+        reference: StepReference = {"run": self._run, "done": came_to}
         follows = self._state.ended(path, Done()).next_actions([key for key in self._tasks if key != path])
         making: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         match follows:
@@ -267,7 +275,7 @@ class PipelineRun(RunHandlers):
         self._result = found.get("result")
         return Done()
 
-    def _making(self, action: Action) -> dict[str, Any]:
+    def _making(self, action: Action) -> Making:
         match action:
             case Evaluate(path, what):
                 return {"path": path, "what": what}
@@ -285,15 +293,16 @@ class PipelineRun(RunHandlers):
                 raise made
             if made is not NOTHING:
                 return made
-        found = await self._step({"make": {"path": path, "what": what}}, f"what {path} needs")
+        found = await self._step({"run": self._run, "make": {"path": path, "what": what}}, f"what {path} needs")
         return found.get("made")
 
-    async def _step(self, reference: dict[str, Any], asks: str) -> dict[str, Any]:
+    async def _step(self, reference: StepReference, asks: str) -> Stepped:
         known = {key: done.value for key, done in self._done().items() if "?" in key and done.value is not None}
-        whole = {"run": self._run, **reference, **({"known": known} if known else {})}
+        if known:
+            reference["known"] = known
         options = {**STORE_OPTIONS, "summary": summary(asks)}
         try:
-            found: dict[str, Any] | None = await self._workers.execute_until_mended(names.STEP, whole, options)
+            found = await self._workers.step(reference, options)
         except ActivityError as error:
             if self._running.cancelled:
                 raise asyncio.CancelledError from None
@@ -331,7 +340,9 @@ class PipelineRun(RunHandlers):
         result = self._result
         if result is None:
             failed = [] if ended.failed_step is None else [ended.failed_step]
-            found = await self._step({"end": {"done": self._done_keys(), "failed": failed}}, "the result")
+            found = await self._step(
+                {"run": self._run, "end": {"done": self._done_keys(), "failed": failed}}, "the result"
+            )
             result = found["result"]
         status = "complete" if ended.reason is None else "error"
         why_not = {"failed_step": ended.failed_step, "error_reason": ended.reason, "error": ended.error}

@@ -11,6 +11,7 @@ from standfast.agents import Loop
 from standfast.checkpoints import Question
 from standfast.errors import InputError
 from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import AnsweredReference
 from standfast.temporal.wire.inbox import Answer, LaterError, Resolve, Sent
 from standfast.temporal.wire.inputs import said_by_user
 from standfast.temporal.wire.limits import AWAITED_BYTES, PARKED_BYTES
@@ -98,7 +99,9 @@ class Questions:
     async def _recall(self) -> None:
         """Find what the questions of the turn were answered with before the run was reset."""
         resets, run = self._running.resets, self._run
-        found = await self._workers.execute(names.ANSWERED, run.reference(after=run.progress.turn.seq))
+        reference = run.reference(AnsweredReference)
+        reference["after"] = run.progress.turn.seq
+        found = await self._workers.execute(names.ANSWERED, reference)
         asked = {question.tool_call_id or "" for question in run.loop.questions}
         self._recalled = {key: read_outcome(outcome) for key, outcome in (found or {}).items() if key in asked}
         if "" in asked and "" not in self._recalled:

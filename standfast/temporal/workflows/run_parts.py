@@ -11,7 +11,7 @@ from standfast.temporal.workflows.inbox import Inbox
 from standfast.temporal.workflows.pauses import Pauses
 from standfast.temporal.workflows.run_failures import refuse
 from standfast.temporal.workflows.running import Running
-from standfast.temporal.workflows.workers import Workers
+from standfast.temporal.workflows.workers import Opening, Workers
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class RunParts:
     def __init__(
         self,
         details: Callable[[], str],
-        opening: Callable[[], tuple[str, dict[str, Any]]],
+        opening: Callable[[], Opening],
         learn: Callable[[Surroundings], None] = lambda found: None,
         *,
         asks_groups: bool = False,

@@ -1,15 +1,18 @@
 """Holds what the parts of an agent's run share."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from temporalio import workflow
 
 from standfast.agents import Loop
+from standfast.temporal.wire.activity_types import RunReference
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import Facts
 from standfast.temporal.wire.states import RunLoop
+
+ReferenceT = TypeVar("ReferenceT", bound=RunReference)
 
 
 @dataclass(slots=True)
@@ -46,6 +49,6 @@ class RunState:
     def questions(self) -> list[dict[str, Any]]:
         return [question.model_dump() for question in self.loop.questions]
 
-    def reference(self, **more: Any) -> dict[str, Any]:
-        """Return what an activity needs to find the run's data, and `more`."""
-        return self.progress.reference(self.given, workflow.info(), **more)
+    def reference(self, kind: type[ReferenceT]) -> ReferenceT:
+        """Return what an activity needs to find the run's data, to which the rest of its kind is added."""
+        return cast(ReferenceT, self.progress.reference(self.given, workflow.info()))

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, overload
 
 from temporalio import exceptions, workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import ActivityName, FoundT, OpenReference, Stepped, StepReference, TakenT
 from standfast.temporal.wire.inbox import Resume
 from standfast.temporal.wire.results import RECEIPTED, fits
 from standfast.temporal.wire.snapshots import Surroundings
@@ -38,6 +39,7 @@ from standfast.temporal.workflows.waiting import Waiting
 
 VERSIONS = 20  # that a step is tried with unasked, before it waits for a person alone
 T = TypeVar("T")
+Opening = tuple[ActivityName[OpenReference, Any], OpenReference]
 
 _REPEATS = 8  # of what was completed without a receipt, before a person is asked
 
@@ -55,7 +57,7 @@ class Workers:
         board: Board,
         running: Running,
         pauses: Pauses,
-        opening: Callable[[], tuple[str, dict[str, Any]]],
+        opening: Callable[[], Opening],
         learn: Callable[[Surroundings], None],
     ) -> None:
         self.store_waits = StoreWaits(board.begin, board.end)
@@ -66,10 +68,24 @@ class Workers:
 
     # --- activities ---
 
+    @overload
+    async def execute(
+        self, activity: ActivityName[TakenT, FoundT], reference: TakenT, options: dict[str, Any] = ...
+    ) -> FoundT | None: ...
+    @overload
+    async def execute(
+        self,
+        activity: ActivityName[TakenT, FoundT],
+        reference: TakenT,
+        options: dict[str, Any] = ...,
+        *,
+        tool: str | None = None,
+        otherwise: T,
+    ) -> FoundT | T: ...
     async def execute(
         self,
         activity: str,
-        reference: dict[str, Any],
+        reference: Any,
         options: dict[str, Any] = STORE_OPTIONS,
         *,
         tool: str | None = None,
@@ -109,7 +125,7 @@ class Workers:
                     return otherwise
                 raise ApplicationError(put_in_by_hand(activity), type="InputError", non_retryable=True)
 
-    def _with_receipt(self, activity: str, reference: dict[str, Any]) -> dict[str, Any]:
+    def _with_receipt(self, activity: str, reference: Any) -> Any:
         if not self.give_receipts or activity not in RECEIPTED:
             return reference
         self._receipts += 1
@@ -125,8 +141,8 @@ class Workers:
             return True
         return await self._pauses.pause(activity, put_in_by_hand(activity))
 
-    async def execute_until_mended(self, activity: str, reference: dict[str, Any], options: dict[str, Any]) -> Any:
-        """Return the result of an activity; if what a user declared raises, of a later version, or when resumed.
+    async def step(self, reference: StepReference, options: dict[str, Any]) -> Stepped | None:
+        """Return what a step's activity did; if what a user declared raises, a later version of it, or when resumed.
 
         The activity is told which versions have raised, and the server offers it to workers until one has another: a
         run that waits has no events of that, and tries each version once. What was done is kept, so that it goes on
@@ -136,10 +152,11 @@ class Workers:
             ActivityError: it failed for another reason, or nobody wants it tried again.
         """
         raised: list[str] = []
-        trying: Awaitable[Any] = self.execute(activity, reference, options)
+        trying: Awaitable[Any] = self.execute(names.STEP, reference, options)
         while True:
             try:
-                return await trying
+                found: Stepped | None = await trying
+                return found
             except ActivityError as error:
                 cause = error.cause
                 if not isinstance(cause, ApplicationError) or cause.type != names.STEP_ERROR:
@@ -148,20 +165,24 @@ class Workers:
                 if "version" in detail:  # what older versions of this library said has none
                     raised = [*(one for one in raised if one != detail["version"]), detail["version"]]
                     if len(raised) <= VERSIONS:
-                        again = self.execute(activity, {**reference, "raised": raised}, options)
+                        another: StepReference = {**reference, "raised": raised}
+                        again = self.execute(names.STEP, another, options)
                         mended = asyncio.ensure_future(again)
                 if not await self._pauses.pause(detail["failed_step"], cause.message, mended):
                     raise
                 if mended is None or _was_cancelled(mended):
-                    trying = self.execute(activity, reference, options)
+                    trying = self.execute(names.STEP, reference, options)
                 else:
                     trying = mended
 
-    async def execute_until_cancelled(self, activity: str, reference: dict[str, Any], options: dict[str, Any]) -> Any:
+    async def execute_until_cancelled(
+        self, activity: ActivityName[TakenT, FoundT], reference: TakenT, options: dict[str, Any]
+    ) -> FoundT:
         """Return the result of an activity that a cancel reaches, however long its store is away."""
 
-        async def attempt(options: dict[str, Any]) -> Any:
-            return await self._running.wait(workflow.start_activity(activity, reference, **options))
+        async def attempt(options: dict[str, Any]) -> FoundT:
+            found: FoundT = await self._running.wait(workflow.start_activity(activity, reference, **options))
+            return found
 
         return await self.store_waits.holding(names.holder(activity, reference), self._with_store(attempt, options))
 
@@ -196,11 +217,11 @@ class Workers:
 
     # --- workers ---
 
-    async def open(self) -> dict[str, Any] | None:
-        """Open the run, on a worker that can; None if it is cancelled before there is one."""
+    async def open(self) -> Any:
+        """Return what opens the run, from a worker that can; None if it is cancelled before there is one."""
         activity, reference = self._opening()
         try:
-            opened: dict[str, Any] = await workflow.execute_local_activity(activity, reference, **OPEN_OPTIONS)
+            return await workflow.execute_local_activity(activity, reference, **OPEN_OPTIONS)
         except FailureError as error:  # the cause itself, of a local activity that fails at once
             if is_missing(error):
                 return await self.await_worker(error)
@@ -209,9 +230,8 @@ class Workers:
             elif not may_pass(error):
                 raise
             return await self._open_elsewhere(activity, reference)
-        return opened
 
-    async def _open_elsewhere(self, activity: str, reference: dict[str, Any]) -> dict[str, Any] | None:
+    async def _open_elsewhere(self, activity: ActivityName[OpenReference, Any], reference: OpenReference) -> Any:
         """Open the run on any worker, since the one that has its workflow could not at once."""
         try:
             return await self._open_with_store(activity, reference, "on a worker that can")
@@ -222,7 +242,9 @@ class Workers:
                 raise
             return await self.await_worker(error)
 
-    async def _open_with_store(self, activity: str, reference: dict[str, Any], asks: str) -> dict[str, Any]:
+    async def _open_with_store(
+        self, activity: ActivityName[OpenReference, Any], reference: OpenReference, asks: str
+    ) -> Any:
         """Return what opens the run.
 
         Raises:
@@ -232,7 +254,7 @@ class Workers:
         while True:
             opened = await self.execute_until_cancelled(activity, reference, options)
             if fits(activity, reference, opened):
-                return cast("dict[str, Any]", opened)
+                return opened
             if not await self._pauses.pause(activity, put_in_by_hand(activity)):
                 if self._running.cancelled:
                     raise asyncio.CancelledError
@@ -243,9 +265,7 @@ class Workers:
         if "input" in self._opening()[1]:
             self._learn(surroundings_of(error))
 
-    async def await_worker(
-        self, error: FailureError, tool: str | None = None, path: str | None = None
-    ) -> dict[str, Any] | None:
+    async def await_worker(self, error: FailureError, tool: str | None = None, path: str | None = None) -> Any:
         """Wait until a worker has what the last one had not; returns what it opens, None if the run is cancelled.
 
         Args:
@@ -257,7 +277,10 @@ class Workers:
         name, message = missing(error, tool)
         activity, reference = self._opening()
         self._learn_from(error)
-        reference |= {key: value for key, value in (("tool", tool), ("path", path)) if value is not None}
+        if tool is not None:
+            reference["tool"] = tool
+        if path is not None:
+            reference["path"] = path
         waiting = Waiting("worker", name, message, workflow.now(), can_skip=tool is not None or path is not None)
         skipped = self._pauses.begin(waiting) if waiting.can_skip else None
         if skipped is None:
@@ -266,7 +289,7 @@ class Workers:
         try:
             asks = summary(f"on a worker that has {name}")
             opening = asyncio.ensure_future(self._open_with_store(activity, reference, asks))
-            opened: dict[str, Any] | None = await _unless(skipped, opening)
+            opened = await _unless(skipped, opening)
         except (asyncio.CancelledError, ActivityError) as other:
             if not self._running.cancelled:
                 if isinstance(other, ActivityError):

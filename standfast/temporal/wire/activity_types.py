@@ -1,0 +1,361 @@
+"""Types of what our activities take and return, which a history has as JSON; see `names` for which has which."""
+
+from collections.abc import Mapping
+from typing import Any, Generic, NotRequired, Required, TypedDict, TypeVar, final
+
+from standfast.messages import StopReason
+from standfast.temporal.wire.inputs import Said
+from standfast.temporal.wire.snapshots import Surroundings
+
+TakenT = TypeVar("TakenT", bound=Mapping[str, object])
+FoundT = TypeVar("FoundT")
+
+
+class ActivityName(str, Generic[TakenT, FoundT]):
+    """The name of an activity, which tells a type checker what it takes and what it returns."""
+
+    __slots__ = ()
+
+
+# --- what they take -----------------------------------------------------------------------------------------------
+
+
+class Located(TypedDict, total=False):
+    """By what an activity finds its run; left out of a history where the workflow's ids tell (see `AgentHost.located`).
+
+    Args:
+        run: the run's key in the store.
+        session: the key of its session.
+    """
+
+    run: str
+    session: str
+
+
+class OpenReference(Located, total=False):
+    """Of a run that is to be opened, with its `input`; or, without, that looks for a worker with a tool or a step."""
+
+    input: dict[str, Any]
+    tool: str
+    path: str
+
+
+class RunReference(Located, total=False):
+    """How far an agent's run is, for what reads or writes its transcript.
+
+    Args:
+        turn: the number of the model's last answer; of the next one, for `call_model`.
+        seq: the number of the last message in the session that the run knows of.
+        part: how often results of the turn were written.
+        sources: `[position, source]` each: where a call's result is, if not in the ledger under its first dispatch.
+        created: when the session is made, if it is new.
+        say: what the user said and the transcript has not.
+        questions: those that are open, as JSON.
+        receipt: what a result must name that says that something is recorded; see `receipted`.
+    """
+
+    receipt: int
+    turn: Required[int]
+    seq: Required[int]
+    user_id: str
+    tenant_id: str
+    agent_id: str
+    model: str
+    part: int
+    sources: list[Any]
+    created: str
+    agent_state: str
+    say: list[Said]
+    questions: list[dict[str, Any]]
+
+
+class ModelReference(RunReference, total=False):
+    """Of a call of the model; `named` is the agent's model if a deploy has changed it."""
+
+    notices: list[list[Any]]
+    view: int
+    named: str
+
+
+class FinishReference(RunReference, total=False):
+    status: Required[str]
+    hook: str
+
+
+class KeepReference(RunReference, total=False):
+    """Of messages to be kept; `again` asks after a reset which nobody has heard."""
+
+    messages: Required[list[Said]]
+    again: bool
+
+
+class AnsweredReference(RunReference):
+    after: int
+
+
+class ExportReference(RunReference, total=False):
+    iterations: Required[int]
+    usage: dict[str, Any]
+    at_gate: bool
+
+
+class LetThrough(TypedDict):
+    """Who has approved a call, and the digest of the arguments that it is to run with, if not the model's."""
+
+    by: list[str]
+    edit: NotRequired[str]
+
+
+class CallReference(Located, total=False):
+    """Of a tool's call: by turn and position, or by the path of a pipeline's step."""
+
+    turn: int
+    path: str
+    position: int
+    dispatch: int
+    depth: int
+    approved: LetThrough
+
+
+class SettleReference(CallReference, total=False):
+    """Of a call of which the ledger is asked; `given` and `not_happened` are what somebody says of it."""
+
+    recovering: bool
+    given: "WrittenOutcome"
+    not_happened: bool
+    verify: bool
+    wait: bool
+
+
+class LostReference(CallReference):
+    """Of an agent that was called by a run that is lost."""
+
+    child: str
+    asked: str
+
+
+@final
+class AttachReference(TypedDict):
+    """Of an agent that an earlier attempt has started."""
+
+    workflow_id: str
+    asked: str
+
+
+class Making(TypedDict):
+    path: str
+    what: str
+
+
+class CameTo(TypedDict, total=False):
+    """What a step came to; see `Work.keep`."""
+
+    path: Required[str]
+    status: str
+    response: str
+    iterations: int
+    session: str
+    outcome: "WrittenOutcome"
+    ran: int
+    output: Any
+
+
+class Ending(TypedDict):
+    done: list[str]
+    failed: NotRequired[list[str]]
+
+
+class StepReference(TypedDict, total=False):
+    """Of a pipeline's step: what is to be kept, made, or ended; `raised` are the versions that have been tried."""
+
+    run: Required[str]
+    done: CameTo
+    make: Making
+    end: Ending
+    known: dict[str, Any]
+    raised: list[str]
+
+
+class AtGate(TypedDict, total=False):
+    """`call` is the turn and the position of the call that waits at a gate; `access` says that there are rules."""
+
+    call: list[int]
+    access: bool
+
+
+class RecallReference(AtGate):
+    run: str
+    gate: str
+
+
+class DecideReference(RecallReference, total=False):
+    """Of a decision as a person made it; `receipt` as in `RunReference`."""
+
+    receipt: int
+    at: Required[str]
+    refused: Required[str | None]
+    decision: Required[str]
+    digest: str
+    by: str
+    comment: str
+    edit: Any
+
+
+class SentReference(TypedDict):
+    name: str
+    digest: str
+    number: int
+
+
+class NotifyReference(TypedDict):
+    item: dict[str, Any]
+    reminder: NotRequired[int]
+
+
+# --- what they return ---------------------------------------------------------------------------------------------
+
+
+class WrittenOutcome(TypedDict, total=False):
+    """What a call came to, as `write_outcome` writes it: one of the first six, and what belongs to it."""
+
+    returned: str
+    failed: str
+    asked: str
+    terminated: str
+    unknown: str
+    cancelled: str
+    status_code: int
+    metadata: dict[str, Any] | None
+    size: int
+    spent: Any
+    by: str
+    call: str
+
+
+class Verdict(WrittenOutcome, total=False):
+    """What the ledger has of a call: its outcome, `claimed` if nobody knows it, or neither if it is to be run."""
+
+    dispatch: Required[int]
+    claimed: bool
+    at_most_once: bool
+    reason: str
+
+
+class OpenedRun(TypedDict, total=False):
+    """What steers an agent's run, once it is open, and what it begins with."""
+
+    session: str
+    facts: dict[str, Any]
+    again: bool
+    key: str
+    created: str
+    message: Said
+    unheard: list[Said]
+    empty: bool
+    state: dict[str, Any]
+    agent_state: str
+
+
+class Opened(OpenedRun, total=False):
+    """The same, and where its session stands: the last message and the calls of the last turn."""
+
+    seq: Required[int]
+    number: int
+    calls: list[list[Any]]
+    approved: list[Any]
+    arguments: dict[str, Any]
+    sizes: dict[str, int]
+    gates_of: int
+
+
+class Looked(TypedDict):
+    """Nothing: the worker has what a run that is open looked for."""
+
+
+class OpenedPipeline(Surroundings):
+    """What steers a pipeline's run; `done` is what an earlier run came to that it restarts."""
+
+    pipeline: str
+    plan: list[dict[str, Any]]
+    gates: dict[str, Any]
+    tools: dict[str, dict[str, Any]]
+    again: NotRequired[bool]
+    done: NotRequired[dict[str, Any]]
+
+
+class Declared(TypedDict, total=False):
+    """What a turn's calls need that is not as it was at the start; see `tools_of`."""
+
+    tools: dict[str, dict[str, Any]]
+    available: list[str]
+
+
+class LastReply(TypedDict, total=False):
+    """The text of an answer, with its `size` in bytes if it is cut, and the output that is read from it."""
+
+    text: str
+    size: int
+    output: Any
+    output_error: str
+
+
+class Asked(LastReply, total=False):
+    """What a turn asks for: its calls, `[id, name, position, arguments as shown]` each, and the gates before them.
+
+    Args:
+        refused: by id, why a call does not run.
+        arguments, sizes: of calls with gates, by id; see `Turn`.
+    """
+
+    calls: list[list[Any]]
+    refused: dict[str, str]
+    gates: list[dict[str, Any]]
+    arguments: dict[str, Any]
+    sizes: dict[str, int]
+
+
+class ModelReply(Asked, total=False):
+    """The model's answer as far as a workflow needs it, or the `error` that asking again would not mend.
+
+    Args:
+        untold: the places in `say` of what it has not heard.
+    """
+
+    seq: Required[int]
+    view: int
+    untold: list[int]
+    usage: Any
+    stop_reason: StopReason
+    error: str
+    declared: Declared
+
+
+class Finished(TypedDict):
+    seq: int
+    response: str
+
+
+class Exported(TypedDict, total=False):
+    checkpoint: dict[str, Any]
+    error: str
+    seq: int
+
+
+class Stepped(TypedDict, total=False):
+    """What a step's activity did of what it was asked: `failed` is a reason and the words."""
+
+    kept: str
+    failed: list[str]
+    made: Any
+    result: dict[str, Any]
+
+
+AgentEnd = dict[str, Any]
+"""The result of an agent's run; or `LOST` or `OTHER`, of one that is looked for."""
+
+
+class Recalled(TypedDict, total=False):
+    """The decisions at a gate, `[decision, time]` each, and whether its call has run."""
+
+    decisions: list[list[Any]]
+    has_run: bool
