@@ -208,8 +208,17 @@ class InterruptedResponse(RunResult[T_co]):
         session_id: str | None = None,
         approvals: tuple[PendingApproval, ...] = (),
     ) -> None:
-        super().__init__("interrupted", "", checkpoint.messages, checkpoint.iterations, checkpoint, session_id,
-                         checkpoint.usage, question=question, approvals=approvals)  # fmt: skip
+        super().__init__(
+            "interrupted",
+            "",
+            checkpoint.messages,
+            checkpoint.iterations,
+            checkpoint,
+            session_id,
+            checkpoint.usage,
+            question=question,
+            approvals=approvals,
+        )
 
 
 class StepResult(Record):

@@ -1,6 +1,7 @@
 """Agents: a model, its instructions, its tools and the limits of its loop, declared once and frozen."""
 
-from standfast.agents.agent import NAME, Agent, OnTerminalToolError, check_former_names, check_name
+from standfast.agents.agent import Agent, OnTerminalToolError
+from standfast.agents.agent_names import NAME, check_former_names, check_name
 from standfast.agents.contexts import AgentContext, AgentIdentity
 from standfast.agents.limits import ContextCompression, DiminishingReturns, Loop, TokenBudget
 

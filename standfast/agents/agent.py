@@ -3,7 +3,6 @@
 import copy
 import functools
 import json
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
@@ -12,35 +11,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypedDict, Un
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from standfast.agents.agent_names import check_former_names, check_name
+from standfast.agents.agent_tools import as_tool
 from standfast.agents.contexts import AgentContext
+from standfast.agents.frozen_values import frozen, thawed
 from standfast.agents.limits import Loop
 from standfast.checkpoints import T_co
 from standfast.errors import DefinitionError
 from standfast.messages import cut, explain, read_json, unfenced
-from standfast.tools import Happened, Tool, ToolContext, check_access, check_choice, json_schema, schema_type, tool
-from standfast.tools.attempts import AgentFinder
-
-NAME = re.compile(r"[a-z][a-z0-9-]*")
+from standfast.tools import Tool, check_access, check_choice, json_schema, schema_type
 
 OnTerminalToolError = Literal["message", "stop", "fail"]
-
-
-def check_name(name: object, what: str) -> None:
-    """Refuse a name that does not match `[a-z][a-z0-9-]*` as a whole; a final newline is refused, too."""
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise DefinitionError(f"{what} name must match ^{NAME.pattern}$, got {name!r}")
-
-
-def check_former_names(name: str, formerly: object, what: str) -> tuple[str, ...]:
-    """Return the former names of something; they must differ from its name and from each other."""
-    if isinstance(formerly, str) or not isinstance(formerly, Iterable):
-        raise DefinitionError(f"{what}: formerly must be a list of names, got {formerly!r}")
-    names = tuple(formerly)
-    for one in names:
-        check_name(one, f"{what}: formerly: a")
-    if len({name, *names}) <= len(names):
-        raise DefinitionError(f"{what}: formerly: a name is there twice: {', '.join([name, *names])}")
-    return names
 
 
 Hook = Callable[[AgentContext], object]
@@ -137,11 +118,12 @@ class Agent(Generic[T_co]):
         for name in ("on_start", "on_complete", "on_stuck"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise self._fault(f"{name} must be callable, got {getattr(self, name)!r}")
-        check_choice(f"Agent '{self.name}': on_terminal_tool_error", self.on_terminal_tool_error,
-                      ("message", "stop", "fail"))  # fmt: skip
+        check_choice(
+            f"Agent '{self.name}': on_terminal_tool_error", self.on_terminal_tool_error, ("message", "stop", "fail")
+        )
         if not isinstance(self.settings, Mapping):
             raise self._fault(f"settings must be a mapping, got {self.settings!r}")
-        object.__setattr__(self, "settings", _frozen(self.settings))
+        object.__setattr__(self, "settings", frozen(self.settings))
         object.__setattr__(self, "access", check_access(f"Agent '{self.name}'", self.access))
         if wrong := [key for key in self.settings if not isinstance(key, str) or key in ("messages", "tools")]:
             raise self._fault(f"settings are further keyword arguments for chat(messages, tools); {wrong[0]!r} is none")
@@ -202,11 +184,11 @@ class Agent(Generic[T_co]):
     @functools.cached_property
     def tool_map(self) -> Mapping[str, Tool[..., Any]]:
         """The tools by name; agents among them have become tools."""
-        return MappingProxyType({item.name: _as_tool(item) if isinstance(item, Agent) else item for item in self.tools})
+        return MappingProxyType({item.name: as_tool(item) if isinstance(item, Agent) else item for item in self.tools})
 
     def plain_settings(self) -> dict[str, Any]:
         """Return the settings as plain data, the caller's own."""
-        return {name: _thawed(value) for name, value in self.settings.items()}
+        return {name: thawed(value) for name, value in self.settings.items()}
 
     # --- instructions, state, output ---
 
@@ -307,27 +289,3 @@ class Agent(Generic[T_co]):
     @functools.cached_property
     def output_schema(self) -> dict[str, Any] | None:
         return None if self._output_type is None else json_schema(self._output_type, f"Agent '{self.name}'", "output")
-
-
-def _as_tool(agent: Agent) -> Tool[..., Any]:
-    async def find(message: str, ctx: ToolContext) -> Happened | None:
-        answer = await ctx.agents.find(agent) if isinstance(ctx.agents, AgentFinder) else None
-        return None if answer is None else Happened(answer)
-
-    @tool(name=agent.name, description=agent.description or f"Ask the agent {agent.name}.", verify=find)
-    async def ask(message: str, ctx: ToolContext) -> str:
-        return (await ctx.agents.invoke(agent, message=message))["response"]
-
-    return ask
-
-
-def _thawed(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _thawed(item) for key, item in value.items()}
-    return [_thawed(item) for item in value] if isinstance(value, tuple) else value
-
-
-def _frozen(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return MappingProxyType({key: _frozen(item) for key, item in value.items()})
-    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 BY = click.option("--by", help="Who does it.  [env: STANDFAST_USER; else the login name]")
 AUDITED = click.option(
-    "--store", metavar="FILE", envvar="STANDFAST_STORE",
+    "--store",
+    metavar="FILE",
+    envvar="STANDFAST_STORE",
     help="SQLite store whose audit trail records who did it.  [env: STANDFAST_STORE; else standfast.db, if it exists]",
-)  # fmt: skip
+)
 
 
 @asynccontextmanager

@@ -147,8 +147,12 @@ class _LocalConversation:
     def __init__(self, output: Output, app: Application, agent: str, session: str, by: str) -> None:
         self._output, self._agent, self._by = output, app.agent(agent), by
         self._options: dict[str, Any] = {
-            "store": app.store, "llm": app.llm, "tools": app.tools, "session_id": session, "user_id": by,
-        }  # fmt: skip
+            "store": app.store,
+            "llm": app.llm,
+            "tools": app.tools,
+            "session_id": session,
+            "user_id": by,
+        }
 
     async def begin(self) -> InterruptedResponse | None:
         """Return to the session's open question, if it has one."""
@@ -203,8 +207,15 @@ class _LocalConversation:
             return None if line is None else {"checkpoint": asked.checkpoint, "answer": line}
         decisions = []
         for item in asked.approvals:
-            data = {"kind": "approval", "name": item.gate, "message": item.message, "workflow_id": "",
-                    "tool": item.tool, "arguments": item.arguments, "approvers": item.approvers}  # fmt: skip
+            data = {
+                "kind": "approval",
+                "name": item.gate,
+                "message": item.message,
+                "workflow_id": "",
+                "tool": item.tool,
+                "arguments": item.arguments,
+                "approvers": item.approvers,
+            }
             write_waiting(self._output, data, how=False)
             decision = _decision(self._by)
             if decision is None:
@@ -298,9 +309,15 @@ class _TemporalConversation:
         from standfast.temporal import OnRecord, start_agent
 
         handle = await start_agent(
-            self._client, self._agent, message=line, session_id=self._session, task_queue=self._task_queue,
-            user_id=self._by, if_running="message", on_record=OnRecord(store=self._store, by=self._by),
-        )  # fmt: skip
+            self._client,
+            self._agent,
+            message=line,
+            session_id=self._session,
+            task_queue=self._task_queue,
+            user_id=self._by,
+            if_running="message",
+            on_record=OnRecord(store=self._store, by=self._by),
+        )
         self._run = handle.id
         return await self._followed()
 

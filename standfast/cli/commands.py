@@ -89,17 +89,29 @@ def _remember_debug(ctx: click.Context, _parameter: click.Parameter, value: bool
 
 _OUTPUT = [
     click.option(
-        "-o", "--output", "form", type=click.Choice(["text", "json", "jsonl"]), default="text", show_default=True,
+        "-o",
+        "--output",
+        "form",
+        type=click.Choice(["text", "json", "jsonl"]),
+        default="text",
+        show_default=True,
         help="Format: text for people, one JSON document, or one line of JSON per item.",
     ),
     click.option(
-        "--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True,
+        "--color",
+        type=click.Choice(["auto", "always", "never"]),
+        default="auto",
+        show_default=True,
         help="Colours; auto means none in pipes or with NO_COLOR.",
     ),
     click.option(
-        "--debug", is_flag=True, expose_value=False, callback=_remember_debug, help="Show the traceback of an error.",
+        "--debug",
+        is_flag=True,
+        expose_value=False,
+        callback=_remember_debug,
+        help="Show the traceback of an error.",
     ),
-]  # fmt: skip
+]
 _SERVER = [
     click.option("--address", metavar="HOST:PORT", help="Temporal server.  [env: TEMPORAL_ADDRESS]"),
     click.option("-n", "--namespace", help="Namespace.  [env: TEMPORAL_NAMESPACE]"),
@@ -119,9 +131,17 @@ _SERVER = [
     ),
 ]
 _SERVER_NAMES = (
-    "address", "namespace", "profile", "api_key", "tls", "tls_cert_path", "tls_key_path", "tls_ca_path",
-    "tls_server_name", "codec",
-)  # fmt: skip
+    "address",
+    "namespace",
+    "profile",
+    "api_key",
+    "tls",
+    "tls_cert_path",
+    "tls_key_path",
+    "tls_ca_path",
+    "tls_server_name",
+    "codec",
+)
 
 
 def with_output(function: Callable[..., Any]) -> Callable[..., Any]:

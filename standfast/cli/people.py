@@ -163,8 +163,11 @@ async def _gate(client: "Client", run: str, gate: str | None) -> dict[str, Any]:
     names = ", ".join(item["name"] for item in waits)
     if gate is not None:
         raise InputError(f"Run {run} does not wait for an approval {gate!r}; open: {names or 'none'}")
-    raise InputError(f"Run {run} waits for {len(waits)} approvals; name one of {names}" if waits else
-                     f"Run {run} does not wait for an approval")  # fmt: skip
+    raise InputError(
+        f"Run {run} waits for {len(waits)} approvals; name one of {names}"
+        if waits
+        else f"Run {run} does not wait for an approval"
+    )
 
 
 async def _decide(
@@ -306,8 +309,9 @@ async def resolve(
     result = None if happened is None else read_json_option("--happened", happened)
     async with on_record(client, store) as people:
         await people.resolve(run, call, decision, result=result, by=who(by), reason=reason)
-    output.item({"workflow_id": run, "call": call, "decision": decision},
-                lambda: output.line(f"{call} of {run}: {decision}"))  # fmt: skip
+    output.item(
+        {"workflow_id": run, "call": call, "decision": decision}, lambda: output.line(f"{call} of {run}: {decision}")
+    )
 
 
 # --- checkpoints ---
@@ -366,8 +370,14 @@ async def import_run(
         data.pop("session_id", None)  # it begins another one
     async with audit_store(store) as trail:
         handle = await start_agent(
-            client, agent, checkpoint=data, session_id=session, user_id=who(user), tenant_id=tenant,
-            task_queue=task_queue, on_record=OnRecord(store=trail, by=who(None)),
-        )  # fmt: skip
+            client,
+            agent,
+            checkpoint=data,
+            session_id=session,
+            user_id=who(user),
+            tenant_id=tenant,
+            task_queue=task_queue,
+            on_record=OnRecord(store=trail, by=who(None)),
+        )
     await tell_if_failed(client, output, handle.id)
     output.item({"workflow_id": handle.id}, lambda: output.line(f"Started {handle.id}"))

@@ -37,7 +37,27 @@ def completion(shell: str) -> None:
 
 
 for command in (
-    dev, worker, start, chat, list_runs, show, watch, pending, approve, reject, answer, message, resume, resolve,
-    cancel, export_run, import_run, sessions, web, replay, doctor, completion,
-):  # fmt: skip
+    dev,
+    worker,
+    start,
+    chat,
+    list_runs,
+    show,
+    watch,
+    pending,
+    approve,
+    reject,
+    answer,
+    message,
+    resume,
+    resolve,
+    cancel,
+    export_run,
+    import_run,
+    sessions,
+    web,
+    replay,
+    doctor,
+    completion,
+):
     main.add_command(command)

@@ -30,8 +30,11 @@ RUN = click.argument("run")  # a workflow id
 def _check_start(*, message: str | None, given: str | None, **options: Any) -> None:
     if (message is None) == (given is None):
         raise click.UsageError("Give --message for an agent, or --input for a pipeline (null if it takes none).")
-    foreign, whose = (("run_key", "restart_of", "restart_from"), "of a pipeline") if given is None else (
-        ("session", "images", "max_iterations", "say"), "of an agent")  # fmt: skip
+    foreign, whose = (
+        (("run_key", "restart_of", "restart_from"), "of a pipeline")
+        if given is None
+        else (("session", "images", "max_iterations", "say"), "of an agent")
+    )
     for name in foreign:
         if options[name]:
             raise click.UsageError(f"--{name.rstrip('s').replace('_', '-')} is {whose}.")
@@ -181,8 +184,14 @@ async def list_runs(client: "Client", output: Output, limit: int, **wanted: Any)
 
 @click.command()
 @RUN
-@click.option("--messages", type=click.IntRange(min=0), is_flag=False, flag_value=0, metavar="[N]",
-              help="Also show the messages of its session, from the store: the last N, or all.")  # fmt: skip
+@click.option(
+    "--messages",
+    type=click.IntRange(min=0),
+    is_flag=False,
+    flag_value=0,
+    metavar="[N]",
+    help="Also show the messages of its session, from the store: the last N, or all.",
+)
 @click.option(
     "--audit",
     is_flag=True,

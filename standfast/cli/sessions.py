@@ -15,8 +15,14 @@ from standfast.runtime.unheard import Unheard
 from standfast.stores import Session, SQLiteStore, session_key_of, sqlite_store
 from standfast.stores.protocol import session_id_of
 
-STORED = click.option("--store", metavar="FILE", envvar="STANDFAST_STORE", default="standfast.db",
-                      show_default=True, help="SQLite store.  [env: STANDFAST_STORE]")  # fmt: skip
+STORED = click.option(
+    "--store",
+    metavar="FILE",
+    envvar="STANDFAST_STORE",
+    default="standfast.db",
+    show_default=True,
+    help="SQLite store.  [env: STANDFAST_STORE]",
+)
 
 
 @click.command()

@@ -115,10 +115,16 @@ async def web(
     access = _access(people, local, https, proxy_header, proxies, output.note)
     loaded = _loaded(output, app, store)
     page = create_app(
-        client, access=access, store=loaded.store, host=host, names=names,
+        client,
+        access=access,
+        store=loaded.store,
+        host=host,
+        names=names,
         temporal_ui=None if temporal_ui is None else temporal_ui.rstrip("/"),
-        agents=loaded.agents.values(), pipelines=loaded.pipelines.values(), task_queue=task_queue,
-    )  # fmt: skip
+        agents=loaded.agents.values(),
+        pipelines=loaded.pipelines.values(),
+        task_queue=task_queue,
+    )
     log_safely(Sparing())
     with ExitStack() as listening:
         listeners = [listening.enter_context(_listening(host, port))]

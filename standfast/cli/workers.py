@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
 STORE = click.option(
-    "--store", metavar="FILE", envvar="STANDFAST_STORE",
+    "--store",
+    metavar="FILE",
+    envvar="STANDFAST_STORE",
     help="SQLite store of sessions.  [env: STANDFAST_STORE; else the application's own `store`, or standfast.db]",
-)  # fmt: skip
+)
 _STOPS = "temporalio.worker._worker"  # the log in which the SDK says that a worker stops
 
 

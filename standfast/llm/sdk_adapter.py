@@ -28,10 +28,19 @@ T = TypeVar("T")
 
 # The status for each of the providers' names of errors in a stream, or in an answer with status 200.
 _STATUS = {
-    "invalid_request_error": 400, "authentication_error": 401, "permission_error": 403, "not_found_error": 404,
-    "request_too_large": 413, "rate_limit_error": 429, "rate_limit_exceeded": 429, "insufficient_quota": 402,
-    "api_error": 500, "server_error": 500, "overloaded_error": 529, "context_length_exceeded": 413,
-}  # fmt: skip
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "insufficient_quota": 402,
+    "api_error": 500,
+    "server_error": 500,
+    "overloaded_error": 529,
+    "context_length_exceeded": 413,
+}
 
 
 class SDKAdapter:

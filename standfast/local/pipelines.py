@@ -88,8 +88,10 @@ class PipelineRun:
         if is_new and given is None and self._store is not None and len(self._decisions) > (self._own is not None):
             raise InputError(f"there is no run {self._run_key} of pipeline '{self._pipeline.name}' to decide on")
         if is_new and given is None and self._pipeline.input is not None:
-            raise InputError(f'Workflow "{self._pipeline.name}" input validation failed: there is none, and no run '
-                             f"{self._run_key} that was begun")  # fmt: skip
+            raise InputError(
+                f'Workflow "{self._pipeline.name}" input validation failed: there is none, and no run '
+                f"{self._run_key} that was begun"
+            )
         if given is not None or is_new:
             given = self._pipeline.write_input(self._pipeline.read_input(given))
         await self._kept.begin(given, self._who)

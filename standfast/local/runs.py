@@ -19,7 +19,6 @@ from standfast.agent_loop import (
     answer_message,
     correction,
     next_action,
-    unanswered,
 )
 from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import CheckpointKey, InterruptedResponse, RunResult, check_key, show_checkpoint
@@ -111,9 +110,16 @@ class Run:
     ) -> RunResult:
         """Run to the end, or to a question."""
         given = inputs.RunInput.read(
-            message, messages, checkpoint, answer, read_decisions(decisions), images=images,
-            limit=self._agent.loop.max_message_bytes, agent=self._agent.name, key=self._key,
-        )  # fmt: skip
+            message,
+            messages,
+            checkpoint,
+            answer,
+            read_decisions(decisions),
+            images=images,
+            limit=self._agent.loop.max_message_bytes,
+            agent=self._agent.name,
+            key=self._key,
+        )
         given, session_id = await at_home(given, self._store, self._session_id, self._context.tenant_id)
         async with open_log(
             self._store,
@@ -193,7 +199,8 @@ class Run:
             call_id = state.gates[0].tool_call_id
             raise InputError(f"call {call_id} waits to be approved, not for an answer: give decisions=[…]")
         if given.answer is not None and state.questions:
-            state = await self._take_answer(given.answer, state)
+            question, state = state.questions[0], state.answered()
+            await self._transcript.take_answer(question, given.answer, self._context.user_id, state.kept_questions)
         elif given.answer:
             message = given.answer
         if message is None:
@@ -205,23 +212,6 @@ class Run:
         state = await self._transcript.hear(state)
         self._transcript.add([Message(role="user", content=message, images=given.images, by=self._context.user_id)])
         return state.with_user_message()
-
-    async def _take_answer(self, answer: str, state: LoopState) -> LoopState:
-        call_id, usage = state.questions[0].tool_call_id, state.questions[0].usage
-        state = state.answered()
-        if call_id is None:
-            result = Message(role="user", content=answer, by=self._context.user_id)
-        else:
-            names = {call.id: call.name for call in unanswered(self._transcript.messages)}
-            result = Message(
-                role="tool", content=answer, tool_call_id=call_id, tool_name=names.get(call_id), status="completed",
-                usage=usage, by=self._context.user_id,
-            )  # fmt: skip
-        self._transcript.add([result])
-        await self._transcript.write(state.kept_questions)
-        # An answer is written when it comes, which may be after the results of later calls.
-        self._transcript.put_in_order()
-        return state
 
     # --- the loop ---
 

@@ -81,8 +81,11 @@ class Log:
         """Record messages together with the agent's state and the open questions, all or nothing."""
         session, usage = self.session, self.session.used_by(messages)
         if (state, questions, None, usage) != (
-            session.state, session.questions or (), session.run_key, session.usage,
-        ):  # fmt: skip
+            session.state,
+            session.questions or (),
+            session.run_key,
+            session.usage,
+        ):
             ours = {"state": state, "questions": questions or None, "workflow_id": None, "run_key": None}
             session = session.model_copy(update={**ours, "usage": usage})
         self._writes += 1

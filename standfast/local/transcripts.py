@@ -55,6 +55,28 @@ class RunTranscript:
         self.call_ids.update(call.id for message in messages for call in message.tool_calls or ())
         self._model.add(messages)
 
+    async def take_answer(
+        self, question: Question, answer: str, by: str | None, questions: tuple[Question, ...]
+    ) -> None:
+        """Write what somebody has answered, and the questions that are still open."""
+        if question.tool_call_id is None:
+            result = Message(role="user", content=answer, by=by)
+        else:
+            names = {call.id: call.name for call in unanswered(self.messages)}
+            result = Message(
+                role="tool",
+                content=answer,
+                tool_call_id=question.tool_call_id,
+                tool_name=names.get(question.tool_call_id),
+                status="completed",
+                usage=question.usage,
+                by=by,
+            )
+        self.add([result])
+        await self.write(questions)
+        # An answer is written when it comes, which may be after the results of later calls.
+        self.put_in_order()
+
     def put_in_order(self) -> None:
         """Move results that came late to their calls."""
         self.messages = in_call_order(self.messages)

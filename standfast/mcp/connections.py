@@ -173,9 +173,12 @@ class Connection:
         if error.code == types.CONNECTION_CLOSED or session.past_limit is not None:
             self._give_up(session)
         if session.past_limit is not None or error.code in (
-            types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT, types.INTERNAL_ERROR, types.PARSE_ERROR,
+            types.CONNECTION_CLOSED,
+            types.REQUEST_TIMEOUT,
+            types.INTERNAL_ERROR,
+            types.PARSE_ERROR,
             types.INVALID_REQUEST,
-        ):  # fmt: skip
+        ):
             return _LostError(text)
         return StandfastError(text)
 

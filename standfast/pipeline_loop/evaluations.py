@@ -46,13 +46,14 @@ class Evaluations:
         return StepContext(
             input=owner.read_input(self.load(f"{scope.pipeline.rstrip('/')}?input")),
             prev=prev,
-            item=None if scope.over is None else read_json(
-                to_json(self.load(f"{scope.over}?over")[cast(int, scope.index)]).decode()),
+            item=None
+            if scope.over is None
+            else read_json(to_json(self.load(f"{scope.over}?over")[cast(int, scope.index)]).decode()),
             index=scope.index,
             iteration=scope.iteration,
             user_id=self.user_id,
             tenant_id=self.tenant_id,
-        )  # fmt: skip
+        )
 
     def evaluate(self, action: Evaluate) -> tuple[Done, Any]:
         """Return the value of a function, for the plan and in full.

@@ -1,19 +1,19 @@
 """Pipelines: steps in an order, declared once and frozen. Nothing here runs anything."""
 
 import functools
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, Generic, Literal
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import to_json
 from typing_extensions import TypeVar
 
 from standfast.agents import Agent, check_former_names, check_name
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import clean_text, error_text, explain, json_problem, read_json
 from standfast.pipelines.contexts import StepContext
+from standfast.pipelines.shapes import digest_of, plain_value
 from standfast.tools import Approval, Tool, json_schema, schema_type
 from standfast.tools.checks import check_access, check_function
 
@@ -56,16 +56,21 @@ class Step(Generic[T]):
 
     def __post_init__(self) -> None:
         check_name(self.name, "Step")
-        kinds: dict[StepKind, Any] = {"agent": self.agent, "tool": self.run, "approval": self.approval,
-                                      "pipeline": self.pipeline}  # fmt: skip
+        kinds: dict[StepKind, Any] = {
+            "agent": self.agent,
+            "tool": self.run,
+            "approval": self.approval,
+            "pipeline": self.pipeline,
+        }
         types = {"agent": Agent, "tool": Tool, "approval": Approval, "pipeline": Pipeline}
         given = [kind for kind, value in kinds.items() if value is not None]
         if len(given) > 1:
             raise self._fault(f"it is of one kind, not {' and '.join(given)}")
         for kind in given:
             if not isinstance(kinds[kind], types[kind]):
-                raise self._fault(f"{'run' if kind == 'tool' else kind} must be a {types[kind].__name__}, "
-                                  f"got {kinds[kind]!r:.80}")  # fmt: skip
+                raise self._fault(
+                    f"{'run' if kind == 'tool' else kind} must be a {types[kind].__name__}, got {kinds[kind]!r:.80}"
+                )
         if self.run is not None and self.run.approval is not None:
             raise self._fault(f"tool '{self.run.name}' has an approval; put an approval step before it")
         object.__setattr__(self, "kind", given[0] if given else "agent")
@@ -90,7 +95,7 @@ class Step(Generic[T]):
     @functools.cached_property
     def type_digest(self) -> str:
         """A digest that changes with the type of the output; "" if it has none."""
-        return _digest(self._output_type, self.shape)
+        return digest_of(self._output_type, self.shape)
 
     def read_output(self, value: Any) -> Any:
         """Read an output that is plain JSON data by `output`.
@@ -109,7 +114,7 @@ class Step(Generic[T]):
 
     def write_output(self, value: Any) -> Any:
         """Return a read output as plain JSON data."""
-        return _plain(self._output_type, value, f"Step '{self.name}'")
+        return plain_value(self._output_type, value, f"Step '{self.name}'")
 
     def make_input(self, context: StepContext) -> Any:
         """Return what the step is called with: a message, arguments, or a pipeline's input.
@@ -256,7 +261,7 @@ class Pipeline:
     @property
     def type_digest(self) -> str:
         """A digest that changes with the type of the input; "" if it has none."""
-        return _digest(self._input_type, self.input)
+        return digest_of(self._input_type, self.input)
 
     def read_input(self, data: Any) -> Any:
         """Read the input by its type: defaults filled in, unknown keys dropped.
@@ -275,27 +280,8 @@ class Pipeline:
 
     def write_input(self, value: Any) -> Any:
         """Return a read input as plain JSON data."""
-        return _plain(self._input_type, value, f"Pipeline '{self.name}'")
+        return plain_value(self._input_type, value, f"Pipeline '{self.name}'")
 
 
 def _names_of(stage: Stage) -> list[str]:
     return [stage.name] if isinstance(stage, Step) else [stage.name, *(step.name for step in stage.steps)]
-
-
-def _digest(kind: TypeAdapter[Any] | None, shape: Any) -> str:
-    """Return what identifies a type: its schema, or its source text if only code reads it."""
-    if kind is None:
-        return ""
-    try:
-        schema = to_json(kind.json_schema())
-    except Exception:  # whatever pydantic, or the user's part in it, raises
-        schema = repr(shape).encode()
-    return hashlib.blake2b(schema, digest_size=8).hexdigest()
-
-
-def _plain(kind: TypeAdapter[Any] | None, value: Any, whose: str) -> Any:
-    try:
-        text = to_json(value) if kind is None else kind.dump_json(value, warnings=False, by_alias=True, round_trip=True)
-        return read_json(text.decode())
-    except (PydanticSerializationError, ValueError) as error:
-        raise InputError(f"{whose}: its value is no JSON: {error}") from error

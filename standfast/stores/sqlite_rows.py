@@ -60,10 +60,25 @@ def _advance_session(
             " WHERE id = ? AND last_seq = ? AND created_at = coalesce(?, created_at)"
             " AND version = coalesce(?, version) AND NOT EXISTS"
             " (SELECT 1 FROM agent_messages WHERE session_id = ? AND write_key = ?)",
-            (session.state, session.user_id, session.tenant_id, _write_questions(session), session.workflow_id,
-             session.run_key, _write_usage(session), now(), write_key, count, session_id, expected_seq,
-             _created(session), expected_version, session_id, write_key),
-        ).rowcount  # fmt: skip
+            (
+                session.state,
+                session.user_id,
+                session.tenant_id,
+                _write_questions(session),
+                session.workflow_id,
+                session.run_key,
+                _write_usage(session),
+                now(),
+                write_key,
+                count,
+                session_id,
+                expected_seq,
+                _created(session),
+                expected_version,
+                session_id,
+                write_key,
+            ),
+        ).rowcount
         if done:
             return expected_seq + count
     row = db.execute(
@@ -95,9 +110,22 @@ def save_session(db: sqlite3.Connection, session: Session, count: int, write_key
         " run_key = excluded.run_key, usage = excluded.usage, last_seq = last_seq + excluded.last_seq,"
         " version = version + 1, last_write = excluded.last_write, updated_at = excluded.updated_at"
         " RETURNING last_seq",
-        (session.id, session.agent_name, session.state, session.user_id, session.tenant_id, _write_questions(session),
-         session.workflow_id, session.run_key, _write_usage(session), count, _created(session) or at, at, write_key),
-    ).fetchall()  # fmt: skip
+        (
+            session.id,
+            session.agent_name,
+            session.state,
+            session.user_id,
+            session.tenant_id,
+            _write_questions(session),
+            session.workflow_id,
+            session.run_key,
+            _write_usage(session),
+            count,
+            _created(session) or at,
+            at,
+            write_key,
+        ),
+    ).fetchall()
     return int(row[0][0])
 
 

@@ -29,9 +29,11 @@ from standfast.stores.partial_answers import PartialAnswers
 from standfast.temporal.activities.dead_workers import watch_for_lost_calls
 from standfast.temporal.activities.export_activities import ExportActivities
 from standfast.temporal.activities.gate_activities import GateActivities
-from standfast.temporal.activities.hosts import HEARTBEAT_EVERY, AgentHost
+from standfast.temporal.activities.guards import HEARTBEAT_EVERY
+from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.model_activities import ModelActivities
 from standfast.temporal.activities.pipeline_activities import PipelineActivities
+from standfast.temporal.activities.run_activities import RunActivities
 from standfast.temporal.activities.said_activities import SaidActivities
 from standfast.temporal.activities.session_activities import SessionActivities
 from standfast.temporal.activities.tool_activities import ToolActivities
@@ -96,8 +98,16 @@ class StandfastPlugin(SimplePlugin):
         self._host = host = AgentHost(
             agents, pipelines, store, llm, dict(tools or {}), max_stored_messages, store_patience, key
         )
-        parts = (ModelActivities, ToolActivities, SessionActivities, SaidActivities, ExportActivities,
-                 partial(PipelineActivities, check_new=check_new), GateActivities)  # fmt: skip
+        parts = (
+            ModelActivities,
+            ToolActivities,
+            RunActivities,
+            SessionActivities,
+            SaidActivities,
+            ExportActivities,
+            partial(PipelineActivities, check_new=check_new),
+            GateActivities,
+        )
         activities = [activity for part in parts for activity in part(host).all()] + NoticeActivities(told).all()
         host.notices = bool(told)
         host.stream = _checked_stream(stream, store)

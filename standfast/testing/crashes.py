@@ -83,8 +83,11 @@ class CrashedRun:
                 lost.append(f"{message.role}: {message.content!r}")
         asked = Counter(call.id for message in self.messages for call in message.tool_calls or ())
         given = Counter(message.tool_call_id for message in self.messages if message.role == "tool")
-        lost += [f"{given[call]} results for {count} requests of {call}" for call, count in asked.items()
-                 if given[call] != count]  # fmt: skip
+        lost += [
+            f"{given[call]} results for {count} requests of {call}"
+            for call, count in asked.items()
+            if given[call] != count
+        ]
         return lost
 
 

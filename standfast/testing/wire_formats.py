@@ -118,9 +118,13 @@ def _items(answer: LLMResponse) -> Iterator[dict[str, Any]]:
         yield {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
     for call in _ids(answer):
         yield {
-            "type": "function_call", "id": f"fc_{call['id']}", "call_id": call["id"], "name": call["name"],
-            "arguments": _text(call["arguments"]), "status": "completed",
-        }  # fmt: skip
+            "type": "function_call",
+            "id": f"fc_{call['id']}",
+            "call_id": call["id"],
+            "name": call["name"],
+            "arguments": _text(call["arguments"]),
+            "status": "completed",
+        }
 
 
 def response_events(answer: LLMResponse, model: str) -> Iterator[Event]:
@@ -219,8 +223,15 @@ FORMATS: Mapping[str, tuple[Whole, Streamed]] = {
 
 def error(path: str, status: int, words: str) -> dict[str, Any]:
     """Return the body of an error, as the provider of a path writes it."""
-    kinds = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
-             413: "request_too_large", 429: "rate_limit_error", 529: "overloaded_error"}  # fmt: skip
+    kinds = {
+        400: "invalid_request_error",
+        401: "authentication_error",
+        403: "permission_error",
+        404: "not_found_error",
+        413: "request_too_large",
+        429: "rate_limit_error",
+        529: "overloaded_error",
+    }
     kind = kinds.get(status, "api_error")
     if path.endswith("/messages"):
         return {"type": "error", "error": {"type": kind, "message": words}}

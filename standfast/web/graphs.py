@@ -48,8 +48,9 @@ def draw(progress: Progress, *, ended: bool, link: Callable[[str], str]) -> Mark
     otherwise = "not looked up" if progress.is_cut else "not run" if ended else "to come"
     whole = _Picture(by_place, progress.counts, progress.failed, otherwise, link).rows(progress.plan)
     width, height = whole.width + 2 * _PAD, whole.height + 2 * _PAD
-    return Markup('<svg class="steps" role="group" aria-label="Steps" width="{0}" height="{1}" viewBox="0 0 {0} {1}">'
-                  "{2}</svg>").format(round(width), round(height), _joined(whole.at(_PAD, _PAD)))  # fmt: skip
+    return Markup(
+        '<svg class="steps" role="group" aria-label="Steps" width="{0}" height="{1}" viewBox="0 0 {0} {1}">{2}</svg>'
+    ).format(round(width), round(height), _joined(whole.at(_PAD, _PAD)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +142,23 @@ def _box(name: str, below: str, how: str, href: str | None) -> _Drawing:
     width = max(len(shown) * _LETTER, len(below) * _SMALL) + 2 * _PAD
 
     def at(x: float, y: float) -> Iterator[Markup]:
-        box = Markup('<g class="step {}"><title>{}</title><rect x="{}" y="{}" width="{}" height="{}" rx="6"/>'
-                     '<text x="{}" y="{}">{}</text><text class="below" x="{}" y="{}">{}</text></g>').format(
-            _CLASSES.get(how, how), visible(name), x, y, width, _BOX,
-            x + width / 2, y + 19, shown, x + width / 2, y + 36, below)  # fmt: skip
+        box = Markup(
+            '<g class="step {}"><title>{}</title><rect x="{}" y="{}" width="{}" height="{}" rx="6"/>'
+            '<text x="{}" y="{}">{}</text><text class="below" x="{}" y="{}">{}</text></g>'
+        ).format(
+            _CLASSES.get(how, how),
+            visible(name),
+            x,
+            y,
+            width,
+            _BOX,
+            x + width / 2,
+            y + 19,
+            shown,
+            x + width / 2,
+            y + 36,
+            below,
+        )
         yield box if href is None else Markup('<a href="{}">{}</a>').format(href, box)
 
     return _Drawing(width, _BOX, at)
@@ -176,8 +190,14 @@ def _rows(parts: Sequence[_Drawing]) -> _Drawing:
             if number:
                 before, end = parts[number - 1], x + parts[number - 1].width
                 yield Markup('<path d="M{} {}h{}V{}H{}V{}h{}"/>').format(
-                    end, y - _GAP - before.height / 2, _PAD / 2, y - _GAP / 2, x - _PAD / 2, y + part.height / 2,
-                    _PAD / 2)  # fmt: skip
+                    end,
+                    y - _GAP - before.height / 2,
+                    _PAD / 2,
+                    y - _GAP / 2,
+                    x - _PAD / 2,
+                    y + part.height / 2,
+                    _PAD / 2,
+                )
             yield from part.at(x, y)
             y += part.height + _GAP
 
@@ -212,9 +232,10 @@ def _framed(title: str, part: _Drawing, has_failed: bool) -> _Drawing:
     height = part.height + 2 * _TITLE  # as much below as above, so that its middle is that of the part
 
     def at(x: float, y: float) -> Iterator[Markup]:
-        yield Markup('<g class="{}"><rect class="frame" x="{}" y="{}" width="{}" height="{}" rx="8"/>'
-                     '<text class="title" x="{}" y="{}">{}</text></g>').format(
-            "failed" if has_failed else "", x, y, width, height - _TITLE / 2, x + _PAD, y + 15, title)  # fmt: skip
+        yield Markup(
+            '<g class="{}"><rect class="frame" x="{}" y="{}" width="{}" height="{}" rx="8"/>'
+            '<text class="title" x="{}" y="{}">{}</text></g>'
+        ).format("failed" if has_failed else "", x, y, width, height - _TITLE / 2, x + _PAD, y + 15, title)
         middle, left = y + height / 2, x + (width - part.width) / 2
         yield _line(x, middle, left, middle)
         yield _line(left + part.width, middle, x + width, middle)

@@ -22,10 +22,16 @@ def templates() -> Environment:
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, finalize=_finalized, trim_blocks=True, lstrip_blocks=True
     )
     found.filters |= {
-        "at": _at, "editable": _editable, "is_drawn_otherwise": _is_drawn_otherwise,
-        "json": _pretty, "long": _long, "path": run_path, "step_link": step_link, "typed": _typed,
+        "at": _at,
+        "editable": _editable,
+        "is_drawn_otherwise": _is_drawn_otherwise,
+        "json": _pretty,
+        "long": _long,
+        "path": run_path,
+        "step_link": step_link,
+        "typed": _typed,
         "used": lambda usage: Usage(**usage).in_words,
-    }  # fmt: skip
+    }
     found.globals["may_act"] = may_act
     return found
 

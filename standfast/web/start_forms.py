@@ -16,8 +16,15 @@ from standfast.temporal.wire.names import workflow_id
 from standfast.web.forms import Field, form_of
 
 _MESSAGE = Field("message", "message", "Message", "text")
-_SESSION = Field("session", "session", "Session", "input", "The conversation to continue; a new one if left empty.",
-                 kind="text", required=False)  # fmt: skip
+_SESSION = Field(
+    "session",
+    "session",
+    "Session",
+    "input",
+    "The conversation to continue; a new one if left empty.",
+    kind="text",
+    required=False,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ MAY_MAKE_STATES = {
     "temporal/wire/states.py:",  # an empty one, to leave out what is as in a new one
     "temporal/wire/states.py:read_state",  # what `write_state` wrote
     "temporal/activities/session_activities.py:_found",  # the same with references in the place of arguments
-    "temporal/activities/gate_activities.py:with_references",  # the same
+    "temporal/activities/open_gates.py:with_references",  # the same
     "temporal/activities/gate_activities.py:_denied",  # the rule of a gate that an older record has not
     "temporal/activities/model_activities.py:_ask",  # only to ask it which calls need approval
     "temporal/workflows/agent_workflows.py:_begin",  # with the tools that the answer was made with
@@ -45,7 +45,7 @@ MAY_MAKE_OUTCOMES = {
     "temporal/activities/tool_activities.py:_run",  # the tool has changed since the call was made
     "temporal/activities/tool_activities.py:_handle",  # its worker ends
     "temporal/activities/transcripts.py:_elsewhere",  # a child's session has no answer
-    "temporal/activities/transcripts.py:recorded",  # the ledger has no result
+    "temporal/activities/written_answers.py:recorded",  # the ledger has no result
     "temporal/workflows/calls.py:_dispatch",  # no worker starts it
     "temporal/workflows/calls.py:_lost",  # its worker was lost
     "temporal/workflows/child_agents.py:run_agent",  # it was lost with an earlier run, or is too deep
@@ -62,8 +62,8 @@ MAY_COMPARE = {
     "local/runs.py:_loop",
     "local/runs.py:_finish",
     "temporal/activities/gate_activities.py:decide",
-    "temporal/activities/gate_activities.py:let_through",
-    "temporal/activities/session_activities.py:_finish",
+    "temporal/activities/open_gates.py:let_through",
+    "temporal/activities/run_activities.py:_finish",
     "temporal/workflows/agent_workflows.py:_carry_out",
     "temporal/workflows/call_approvals.py:_take_passed",
     "temporal/workflows/call_approvals.py:_take_progress",

@@ -1,6 +1,5 @@
 """The host of a worker's activities: its agents, their tools and models, its store, and its name."""
 
-import asyncio
 import base64
 import contextlib
 import itertools
@@ -17,14 +16,9 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from standfast.agents import Agent, Loop
-from standfast.errors import (
-    DefinitionError,
-    StoreError,
-)
+from standfast.errors import DefinitionError, StoreError
 from standfast.llm import LLM, LLMAdapter, named
-from standfast.messages import error_text
 from standfast.pipelines import Pipeline
-from standfast.runtime.users_functions import call_users
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import RunningCall
 from standfast.temporal.activities.handler_threads import HandlerThread
@@ -41,7 +35,6 @@ T = TypeVar("T")
 LocatedT = TypeVar("LocatedT", bound=Located)
 
 _LOG = logging.getLogger("standfast")
-HEARTBEAT_EVERY = 3.0  # seconds; the server gives a worker up after 10 (tools) or 15 (models)
 
 TRIES = 4  # to come to a worker that has an activity's agent and tool
 
@@ -314,39 +307,3 @@ class AgentHost:
     async def load_opened(self, run: str) -> dict[str, Any]:
         """Return what steers a run, as it was recorded when the run was opened."""
         return read_kept_object("what steers this run", await self.load_kept(f"{run}/open", 0))
-
-
-class Heartbeats:
-    """Tell the server from the worker's loop that this activity is alive, whatever its handler does.
-
-    A local activity tells nobody: the server does not know of it.
-    """
-
-    __slots__ = ("_timer",)
-
-    def __enter__(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_EVERY, self._beat)
-
-    def _beat(self) -> None:
-        if not activity.info().is_local:
-            activity.heartbeat()
-        self.__enter__()
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-
-
-async def run_hook(hook: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a hook, or whatever else of the user's a run cannot do without; on the handlers' loop.
-
-    Raises:
-        ApplicationError: of type `HookError`; the run pauses until somebody has mended it.
-    """
-    try:
-        return await call_users(hook, *arguments)
-    except Exception as error:
-        what = getattr(hook, "__name__", "hook")
-        _LOG.warning("%s raised", what, exc_info=error)  # the server keeps 4 KB of a failure, no tracebacks
-        raise ApplicationError(
-            f"{what} raised {type(error).__name__}: {error_text(error)}", type=names.HOOK_ERROR, non_retryable=True
-        ) from None

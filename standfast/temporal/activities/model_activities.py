@@ -5,8 +5,6 @@ import contextlib
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -14,22 +12,21 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from standfast.agent_loop import LoopState, answer_message, with_notices
-from standfast.agents import Agent, AgentContext
-from standfast.errors import ModelError, StandfastError
-from standfast.llm import LLMAdapter, settings_for, tools_to_descriptions
-from standfast.llm.provider_errors import asked_to_wait, may_pass, retry_delay
-from standfast.messages import LLMResponse, Message, cut, error_text, read_json, size_over, unfenced
-from standfast.runtime.model_answers import chat, compressed, note_cost, note_failure, streamed
+from standfast.agent_loop import LoopState, answer_message
+from standfast.agents import Agent
+from standfast.messages import Message, cut, read_json, size_over, unfenced
+from standfast.runtime.model_answers import note_cost, note_failure
 from standfast.runtime.outputs import output_problem
 from standfast.stores.kept_values import read_kept
 from standfast.stores.partial_answers import PartialAnswers
 from standfast.stores.protocol import Append
+from standfast.temporal.activities.adapter_calls import ModelRefusedError, call_adapter, failure_of, with_shown_notices
 from standfast.temporal.activities.at_work import begin_work, end_work
 from standfast.temporal.activities.failures import TypedErrors
-from standfast.temporal.activities.gate_activities import asked_of, find_gates, held_by
-from standfast.temporal.activities.hosts import AgentHost, Heartbeats, run_hook
+from standfast.temporal.activities.guards import Heartbeats
+from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
+from standfast.temporal.activities.open_gates import asked_of, find_gates, held_by
 from standfast.temporal.activities.partial_answers import PartialAnswerWriter
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.activities.turn_facts import available, called_tools, news, started_facts
@@ -160,12 +157,12 @@ class ModelActivities:
         agent, context, turn = transcript.agent, transcript.context(), reference["turn"]
         said = [user_message(one) for one in reference.get("say", ())]
         messages = [*(() if view is None else view.messages), *transcript.messages, *said]
-        messages = _noticed(agent, messages, transcript, reference, 0 if view is None else view.seq)
+        messages = with_shown_notices(agent, messages, transcript, reference, 0 if view is None else view.seq)
         adapter = self._host.adapter(agent, reference.get("model"))
         try:
-            response, shorter = await self._host.thread.run(_call_adapter(agent, adapter, context, messages, tell))
+            response, shorter = await self._host.thread.run(call_adapter(agent, adapter, context, messages, tell))
         except Exception as error:
-            failure = _failure(error, agent, reference.get("model"))
+            failure = failure_of(error, agent, reference.get("model"))
             if failure is error:
                 raise
             # Its traceback goes to the log, not into the history: the server keeps 4 KB of a failure.
@@ -186,8 +183,11 @@ class ModelActivities:
             model=reference.get("model"),
         )
         asks = LoopState(loop=agent.loop, tools=agent.tool_map).replied(message)
-        heard = [*transcript.messages, *said] if view is None or not asks.unasked else [
-            *await self._host.store.load_messages(transcript.session.id), *said]  # fmt: skip
+        heard = (
+            [*transcript.messages, *said]
+            if view is None or not asks.unasked
+            else [*await self._host.store.load_messages(transcript.session.id), *said]
+        )
         spoke = [context.user_id, transcript.session.user_id, *(one.by for one in heard)]
         gates, refused = await find_gates(self._host, agent, asks, reference["run"], spoke)
         return TurnRecord(
@@ -310,68 +310,6 @@ def _told(reference: ModelReference, record: TurnRecord) -> tuple[list[Message],
         else:
             untold.append(index)
     return told, untold
-
-
-class ModelRefusedError(Exception):
-    """The model cannot be called like this, and calling again would not help."""
-
-
-async def _call_adapter(
-    agent: Agent,
-    adapter: LLMAdapter,
-    context: AgentContext,
-    messages: list[Message],
-    tell: Callable[[str], None] | None,
-) -> tuple[LLMResponse, list[Message] | None]:
-    """Run what is the user's: instructions, compression, the adapter. Runs on the handlers' loop."""
-    prompt = await run_hook(agent.system_prompt, context)
-    shorter = await compressed(agent.loop.context_compression, messages)
-    seen = [Message(role="system", content=prompt), *(messages if shorter is None else shorter)]
-    tools, settings = tools_to_descriptions(agent.tool_map), settings_for(adapter, agent)
-    if tell is None:
-        return await chat(adapter, seen, tools, settings), shorter
-    return await streamed(adapter, seen, tools, settings, tell), shorter
-
-
-def _failure(error: Exception, agent: Agent, model: str | None) -> Exception:
-    """Say whether calling again may help, and when; see `retry_delay`. How often is said by Temporal's policy."""
-    if isinstance(error, ModelRefusedError | ApplicationError) or (
-        isinstance(error, StandfastError) and not isinstance(error, ModelError)
-    ):
-        return error
-    text = cut(error_text(error), 8_192)
-    if not may_pass(error):
-        return ModelRefusedError(text)
-    policy, after = agent.loop.model_retry, asked_to_wait(error)
-    endless = replace(policy, maximum_attempts=2)
-    too_long = retry_delay(error, endless, 1, has_fallback=agent.model_after(model) is not None) is None
-    return ApplicationError(
-        text,
-        type=names.MODEL_UNAVAILABLE,
-        non_retryable=too_long,
-        next_retry_delay=None if after is None else timedelta(seconds=after),
-        category=ApplicationErrorCategory.BENIGN,  # it is logged already, on one line
-    )
-
-
-def _noticed(
-    agent: Agent, messages: list[Message], transcript: Transcript, reference: ModelReference, covered: int
-) -> list[Message]:
-    """Show the warnings and nudges of the run where they stood, those left out that a compressed view has taken in."""
-    result = messages
-    said = len(reference.get("say", ()))
-    budget = agent.loop.budget
-    for after, kind, what in reversed(reference.get("notices", ())):
-        if after <= covered and covered:
-            continue
-        # Everything behind the answer that it is about, and behind that answer's results, came later.
-        at = max(0, len(messages) - said - (transcript.seq - after))
-        while at < len(messages) and messages[at].role == "tool":
-            at += 1
-        warning = budget.warning(what) if kind == "warning" and budget is not None else None
-        shown = with_notices(result[:at], warning, what if kind == "nudge" else None)
-        result = [*shown, *result[at:]]
-    return result
 
 
 async def _final(agent: Agent, text: str) -> LastReply:

@@ -7,7 +7,7 @@ from standfast.checkpoints import Question
 from standfast.messages import Message
 from standfast.runtime.dispatches import last_dispatch
 from standfast.stores.protocol import DurableStore, Session
-from standfast.temporal.activities.transcripts import read_entry
+from standfast.temporal.activities.written_answers import read_entry
 from standfast.temporal.wire.outcomes import read_outcome
 from standfast.tools import Asked
 from standfast.tools.attempts import call_key

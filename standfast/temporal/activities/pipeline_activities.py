@@ -22,10 +22,11 @@ from standfast.runtime.pipeline_steps import StepRecords
 from standfast.runtime.users_functions import call_users
 from standfast.stores.kept_values import read_kept_object
 from standfast.temporal.activities.failures import TypedErrors
-from standfast.temporal.activities.hosts import AgentHost, Heartbeats
+from standfast.temporal.activities.guards import Heartbeats
+from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
-from standfast.temporal.activities.transcripts import NO_ANSWER, final_answer, recorded
 from standfast.temporal.activities.turn_facts import called_tool
+from standfast.temporal.activities.written_answers import NO_ANSWER, final_answer, recorded
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import (
     Looked,

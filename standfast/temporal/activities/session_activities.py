@@ -1,14 +1,11 @@
-"""The activities around a run: opening its session, its hooks, its last write."""
+"""Opens sessions: what steers a run, where its session stands, and what an earlier run has left."""
 
-import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
 from pydantic_core import to_json
 from temporalio import activity
-from temporalio.client import WorkflowFailureError
-from temporalio.exceptions import ApplicationError
 
 from standfast.agent_loop import LoopState, last_answer, repair_transcript
 from standfast.agents import Agent
@@ -24,30 +21,27 @@ from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import Session, session_id_of
 from standfast.temporal.activities.at_work import begin_work, check_writer, end_work
 from standfast.temporal.activities.exported_sessions import check_at_rest, read_checkpoint, unanswered_in_export
-from standfast.temporal.activities.failures import TypedErrors, is_given_up
-from standfast.temporal.activities.gate_activities import (
+from standfast.temporal.activities.failures import TypedErrors
+from standfast.temporal.activities.guards import Heartbeats, called
+from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.json_activities import json_activity
+from standfast.temporal.activities.open_gates import (
     after_decisions,
     asked_of,
-    called,
     find_gates,
     held_by,
     let_through,
     with_references,
 )
-from standfast.temporal.activities.hosts import AgentHost, Heartbeats, run_hook
-from standfast.temporal.activities.json_activities import json_activity
-from standfast.temporal.activities.lost_agents import lost_agent
 from standfast.temporal.activities.open_questions import still_asked
 from standfast.temporal.activities.said_activities import unheard_by
-from standfast.temporal.activities.transcripts import Transcript, was_written_by, with_last_answer
 from standfast.temporal.activities.turn_facts import called_before
-from standfast.temporal.client.run_ends import cancelled_end, end_of
+from standfast.temporal.activities.written_answers import was_written_by
 from standfast.temporal.wire import activity_types as types
 from standfast.temporal.wire import names
-from standfast.temporal.wire.inputs import AgentInput, said_by_user, user_message
-from standfast.temporal.wire.limits import INLINE_BYTES, check_json
+from standfast.temporal.wire.inputs import AgentInput, said_by_user
+from standfast.temporal.wire.limits import INLINE_BYTES
 from standfast.temporal.wire.outcomes import shown_arguments
-from standfast.temporal.wire.results import OTHER, receipted
 from standfast.temporal.wire.snapshots import write_facts
 from standfast.temporal.wire.states import Call, write_state
 from standfast.temporal.wire.turn_records import TurnRecord
@@ -55,15 +49,13 @@ from standfast.tools.attempts import turn_scope
 
 
 class SessionActivities:
-    """Opens and closes the sessions of a worker's agents."""
+    """Opens the sessions of a worker's agents."""
 
     def __init__(self, host: AgentHost) -> None:
         self._host = host
 
     def all(self) -> list[Any]:
-        return [self.open, self.start, self.commit, self.finish, self.attach]
-
-    # --- opening ---
+        return [self.open]
 
     @json_activity(names.OPEN)
     async def open(self, reference: types.OpenReference) -> types.Opened | types.Looked:
@@ -212,9 +204,15 @@ class SessionActivities:
         )
         spoke = [person for gate in brought.claimed_gates for person in gate.requesters]
         state = await self._state(
-            agent, reference, session, messages, brought.credible_questions, spoke, recovering=False,
+            agent,
+            reference,
+            session,
+            messages,
+            brought.credible_questions,
+            spoke,
+            recovering=False,
             checkpoint=checkpoint,
-        )  # fmt: skip
+        )
         held = held_by(activity.info().workflow_id or "", state.kept_questions) or None
         session = session.model_copy(update={"questions": held})
         seq = await self._host.store.append_messages_atomic(
@@ -272,8 +270,9 @@ class SessionActivities:
             if session.run_key is None and state.recovering:
                 await self._claim_for_process(record, state)
             opened["number"] = number
-            opened["calls"] = [[call.id, call.name, place, shown_arguments(call.arguments)]
-                               for place, call in enumerate(calls)]  # fmt: skip
+            opened["calls"] = [
+                [call.id, call.name, place, shown_arguments(call.arguments)] for place, call in enumerate(calls)
+            ]
         if state.verdicts:
             opened["approved"] = let_through(state, calls)
         if state.gates or state.verdicts:
@@ -303,95 +302,3 @@ class SessionActivities:
         for position, call in enumerate(record.calls):
             if call.id in lost:
                 await claim_next(self._host.store, record.key, position, call.id, owner="a run in process")
-
-    # --- hooks and the end ---
-
-    async def _transcript(self, reference: types.RunReference) -> Transcript:
-        return await Transcript.load(self._host, await self._host.located(reference))
-
-    @json_activity(names.START)
-    async def start(self, reference: types.RunReference) -> str | None:
-        """Call `on_start`; returns the agent's state if that changed it."""
-        with TypedErrors(self._host), Heartbeats():
-            transcript = await self._transcript(reference)
-            context = transcript.context()
-            before = transcript.agent.write_state(context.state)
-            if transcript.agent.on_start is not None:
-                await self._host.thread.run(run_hook(transcript.agent.on_start, context))
-            after = transcript.agent.write_state(context.state)
-            check_json(after, "the agent's state after on_start")
-            return None if after == before and transcript.session.version else after
-
-    @json_activity(names.COMMIT)
-    async def commit(self, reference: types.RunReference) -> int:
-        """Write the results and the questions of a turn; returns the number of the session's last message."""
-        with TypedErrors(self._host):
-            transcript = await self._transcript(reference)
-            await transcript.commit(turn=reference["turn"], questions=reference["questions"])
-            if not reference["questions"]:
-                await transcript.ask_nothing(turn=reference["turn"])
-            return receipted(reference, transcript.seq)
-
-    @json_activity(names.FINISH)
-    async def finish(self, reference: types.FinishReference) -> types.Finished:
-        """Write what is still unwritten, call the hook of the end, and return the text of the last answer."""
-        with TypedErrors(self._host), Heartbeats():
-            return await self._finish(reference)
-
-    async def _finish(self, reference: types.FinishReference) -> types.Finished:
-        if reference["status"] == "cancelled":
-            reference = await with_last_answer(self._host, await self._host.located(reference))
-            if not reference["seq"]:  # nothing was written
-                await end_work(self._host.store, reference)
-                return {"seq": 0, "response": ""}
-        turn, transcript = reference["turn"], await self._transcript(reference)
-        questions = reference.get("questions", ())
-        await transcript.commit(turn=turn, questions=questions)
-        state = None
-        if (name := reference.get("hook")) and (hook := getattr(transcript.agent, name)) is not None:
-            context = transcript.context()
-            await self._host.thread.run(run_hook(hook, context))
-            state = transcript.agent.write_state(context.state)
-        say = [] if reference["status"] == "cancelled" else reference.get("say", [])
-        messages = [user_message(one) for one in say]
-        if messages or (state is not None and state != transcript.session.state):
-            end = transcript.take(
-                messages,
-                key=f"{turn}.{reference.get('part', 0)}/end",
-                turn=turn,
-                state=state,
-                questions=tuple(Question(**question) for question in questions),
-            )
-            await transcript.write(end)
-        if reference["status"] != "cancelled":
-            await transcript.prune()
-        # The last answer, whatever has been said since.
-        await end_work(self._host.store, transcript.reference)
-        answers = (message.content for message in reversed(transcript.messages) if message.role == "assistant")
-        response = next(answers, "")
-        return {"seq": transcript.seq, "response": cut(response, INLINE_BYTES)}
-
-    # --- agents that agents run ---
-
-    @json_activity(names.ATTACH)
-    async def attach(self, reference: types.AttachReference | types.LostReference) -> types.AgentEnd | None:
-        """Return the result of an agent that an earlier attempt at the same call has started, or that another has.
-
-        Of a call that an earlier run has left, whether its agent can go on, once nobody is at work on it.
-        """
-        with Heartbeats():
-            if "child" in reference:
-                with TypedErrors(self._host):
-                    return await lost_agent(self._host, await self._host.located(reference))
-            client, child = activity.client(), reference["workflow_id"]
-            handle = client.get_workflow_handle(child)
-            if await (await handle.describe()).memo_value(names.ASKED_MEMO, default=None) != reference["asked"]:
-                return dict(OTHER)
-            try:
-                return await end_of(client, child)
-            except asyncio.CancelledError:
-                if is_given_up():
-                    await cancelled_end(client, child)  # goes down first
-                raise
-            except WorkflowFailureError as error:
-                raise ApplicationError(str(error.cause), type="WorkflowFailureError", non_retryable=True) from error

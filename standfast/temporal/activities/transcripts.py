@@ -2,26 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 from temporalio import activity
 
-from standfast.agent_loop import last_answer, not_started, outcome_of, repair_transcript, result_message, unanswered
+from standfast.agent_loop import last_answer, outcome_of, repair_transcript, result_message, unanswered
 from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import Question
 from standfast.errors import SessionConflictError
 from standfast.messages import Message, ToolCall
 from standfast.runtime.session_states import prune_session
 from standfast.runtime.unheard import Unheard
-from standfast.stores.kept_values import read_kept_object
-from standfast.stores.protocol import Append, LedgerEntry, Session
+from standfast.stores.protocol import Append, Session
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.transcript_cache import KeptTranscript, size_of
-from standfast.temporal.wire.activity_types import FinishReference, RunReference, WrittenOutcome
+from standfast.temporal.activities.written_answers import NO_ANSWER, _time, final_answer, recorded, was_written_by
+from standfast.temporal.wire.activity_types import RunReference, WrittenOutcome
 from standfast.temporal.wire.outcomes import read_outcome, write_outcome
 from standfast.temporal.wire.states import read_usage
-from standfast.tools import Failed, Unknown
+from standfast.tools import Failed
 from standfast.tools.attempts import call_key
 
 
@@ -179,8 +178,11 @@ class Transcript:
         match source:
             case {"answer_of": session}:
                 answer = final_answer(await self.host.store.load_messages(session))
-                return write_outcome(Failed(NO_ANSWER)) if answer is None else {
-                    "returned": answer, "spent": source.get("spent")}  # fmt: skip
+                return (
+                    write_outcome(Failed(NO_ANSWER))
+                    if answer is None
+                    else {"returned": answer, "spent": source.get("spent")}
+                )
         return source
 
     def take(
@@ -261,51 +263,3 @@ class Transcript:
             else:
                 found[str(message.tool_call_id)] = write_outcome(outcome_of(message))
         return found
-
-
-NO_ANSWER = "It is said to have ended, and its answer is not in the store"
-
-
-def final_answer(messages: Sequence[Message]) -> str | None:
-    """Return what an agent's session ends with; None if it has not come to an end, whatever is said of its run."""
-    if not messages or messages[-1].role != "assistant" or messages[-1].tool_calls:
-        return None
-    return messages[-1].content
-
-
-def was_written_by(session: Session, run: str) -> bool:
-    """Whether a run, by its key, is the last that has written to a session."""
-    return str(session.run_key).rpartition("/")[0] == run
-
-
-def recorded(entry: LedgerEntry | None) -> WrittenOutcome:
-    """Return the written outcome that the ledger has of a call."""
-    if entry is None or entry.result is None:
-        return write_outcome(Unknown("the record of its result is gone"))
-    return read_entry(entry)
-
-
-def read_entry(entry: LedgerEntry) -> WrittenOutcome:
-    """Return the written outcome of a call that has one."""
-    return cast(WrittenOutcome, read_kept_object("the result of a call in its ledger", entry.result or "{}"))
-
-
-def _time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
-
-
-async def with_last_answer(host: AgentHost, reference: FinishReference) -> FinishReference:
-    """Return what a cancelled run knows, and the answer that it has not heard of, whose calls are not run.
-
-    The model's activity has written it and was cut off, or its result came together with the cancel: Temporal keeps
-    that from the run.
-    """
-    run, turn = reference["run"], reference["turn"] + 1
-    session = await host.store.load_session(reference["session"])
-    if session is None or session.run_key != f"{run}/{turn}":
-        return reference
-    record = await host.load_record(run, turn)
-    outcome = write_outcome(not_started(None))
-    sources = [[position, outcome] for position in range(len(record.calls))]
-    known = {name: value for name, value in reference.items() if name not in ("part", "questions", "agent_state")}
-    return cast(FinishReference, known | {"turn": turn, "seq": session.last_seq, "sources": sources})

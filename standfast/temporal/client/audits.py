@@ -220,9 +220,16 @@ async def _begun(store: Ledger, keys: Sequence[str], doing: Doing, on: OnRecord)
             key = earlier if await _rows(store, earlier, on.id) else key
         said = None if doing.comment is None else cut(doing.comment, _MOST)
         row = DecisionRecord(
-            run_key=key, gate=doing.of, at=datetime.now(UTC), decision=doing.act, by=on.by, comment=said, key=on.id,
-            act_id=on.id, outcome="intended",
-        )  # fmt: skip
+            run_key=key,
+            gate=doing.of,
+            at=datetime.now(UTC),
+            decision=doing.act,
+            by=on.by,
+            comment=said,
+            key=on.id,
+            act_id=on.id,
+            outcome="intended",
+        )
         await store.record_decision(row)
         rows = await _rows(store, key, on.id)
     except StandfastError as error:

@@ -90,8 +90,11 @@ class _Sending:
         name, run, soon = self._given.called, self._workflow_id, f"within {self._given.seconds:g} s"
         if not self._is_sent:
             return StandfastError(f"Run {run}: the Temporal server has not answered {soon}; `{name}` was not sent")
-        what = f"`{name}` has arrived, and was not recorded {soon}" if self._has_arrived else (
-            f"no worker has taken `{name}` {soon}")  # fmt: skip
+        what = (
+            f"`{name}` has arrived, and was not recorded {soon}"
+            if self._has_arrived
+            else (f"no worker has taken `{name}` {soon}")
+        )
         return NotConfirmedError(
             f"Run {run}: {what}{self._trouble}. It was sent, and may count as soon as one is there: look at the run "
             "before you send it again",

@@ -74,9 +74,15 @@ class UserClient:
         await self._people.cancel(workflow_id, by=self._who[0])
 
     async def decide(
-        self, workflow_id: str, gate: str, decision: Literal["approve", "reject"], *, comment: str | None = None,
-        digest: str | None = None, edit: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        workflow_id: str,
+        gate: str,
+        decision: Literal["approve", "reject"],
+        *,
+        comment: str | None = None,
+        digest: str | None = None,
+        edit: Any = None,
+    ) -> None:
         """Approve or reject at a gate of a run of one's own tenant: whose it is does not say who may decide."""
         await self._check(workflow_id, any_user=True)
         await self._people.decide(

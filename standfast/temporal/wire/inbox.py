@@ -261,15 +261,21 @@ class Mailbox:
             ],
             "answered": self.answered,
             "resolves": [
-                {"tool_call_id": item.tool_call_id, "decision": item.decision, "result": item.result, "by": item.by,
-                 "reason": item.reason, **({"sent": item.sent.id} if item.sent.id else {})}
+                {
+                    "tool_call_id": item.tool_call_id,
+                    "decision": item.decision,
+                    "result": item.result,
+                    "by": item.by,
+                    "reason": item.reason,
+                    **({"sent": item.sent.id} if item.sent.id else {}),
+                }
                 for item in self.resolves.values()
             ],
             "refused": self.refused,
             "told": self.told,
             "outcomes": self.outcomes,
             "used": self.used,
-        }  # fmt: skip
+        }
         return {name: value for name, value in data.items() if value}
 
     def take_over(self, data: Mapping[str, Any]) -> None:

@@ -22,8 +22,11 @@ def write_outcome(outcome: Outcome) -> WrittenOutcome:
         case Asked(question):
             return {"asked": question}
         case Terminated(error):
-            return {"terminated": clean_text(str(error)), "status_code": error.status_code,
-                    "metadata": _plain_metadata(error)}  # fmt: skip
+            return {
+                "terminated": clean_text(str(error)),
+                "status_code": error.status_code,
+                "metadata": _plain_metadata(error),
+            }
         case Unknown(reason):
             return {"unknown": reason}
         case Cancelled(reason):

@@ -60,8 +60,11 @@ def _hints(kind: Any) -> dict[str, Any]:
 def _conforms(value: Any, kind: Any) -> bool:
     """Whether JSON is of a type; it may say more than that knows."""
     if is_typeddict(kind):
-        return isinstance(value, dict) and kind.__required_keys__ <= value.keys() and all(
-            _conforms(value[name], hint) for name, hint in _hints(kind).items() if name in value)  # fmt: skip
+        return (
+            isinstance(value, dict)
+            and kind.__required_keys__ <= value.keys()
+            and all(_conforms(value[name], hint) for name, hint in _hints(kind).items() if name in value)
+        )
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (UnionType, Union):
         return any(_conforms(value, part) for part in parts)
@@ -181,7 +184,8 @@ def _is_changed_call(made: object) -> bool:
 def _is_shown(gate: dict[str, Any]) -> bool:
     later = gate.get("later", [])
     return all(isinstance(gate.get(name), str) for name in ("message", "digest")) and (
-        isinstance(later, list) and all(isinstance(one, dict) and _is_shown(one) for one in later))  # fmt: skip
+        isinstance(later, list) and all(isinstance(one, dict) and _is_shown(one) for one in later)
+    )
 
 
 def _is_failure(found: object) -> bool:

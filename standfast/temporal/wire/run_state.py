@@ -224,10 +224,17 @@ class Progress:
         number, seq, part = data["turn"]
         calls = {call.id: call for call in read_calls(data.get("calls", ()))}
         turn = Turn(
-            number, seq, calls, part, dict(data.get("sources", ())), dict(data.get("dispatches", ())),
-            arguments=data.get("arguments", {}), sizes=data.get("sizes", {}), approved=dict(data.get("approved", ())),
+            number,
+            seq,
+            calls,
+            part,
+            dict(data.get("sources", ())),
+            dict(data.get("dispatches", ())),
+            arguments=data.get("arguments", {}),
+            sizes=data.get("sizes", {}),
+            approved=dict(data.get("approved", ())),
             declared=data.get("declared", {}),
-        )  # fmt: skip
+        )
         since = data.get("since")
         return cls(
             turn=turn,

@@ -147,8 +147,11 @@ def read_tool_facts(data: Mapping[str, Any]) -> ToolFacts:
 
 def is_tool_facts(found: object) -> bool:
     """Whether a value can be read as facts of a tool."""
-    return isinstance(found, dict) and found.keys() <= _FACTS.keys() and all(
-        _FACTS[name](value) for name, value in found.items())  # fmt: skip
+    return (
+        isinstance(found, dict)
+        and found.keys() <= _FACTS.keys()
+        and all(_FACTS[name](value) for name, value in found.items())
+    )
 
 
 def _is_flag(value: object) -> bool:

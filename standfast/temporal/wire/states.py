@@ -36,9 +36,21 @@ class Reply:
 
 
 _PLAIN = (
-    "iterations", "response", "finished", "recovering", "progressed", "idle_turns", "warning", "warned", "nudge",
-    "nudges", "short_calls", "fallback", "corrections", "cut",
-)  # fmt: skip
+    "iterations",
+    "response",
+    "finished",
+    "recovering",
+    "progressed",
+    "idle_turns",
+    "warning",
+    "warned",
+    "nudge",
+    "nudges",
+    "short_calls",
+    "fallback",
+    "corrections",
+    "cut",
+)
 _FRESH: RunLoop = LoopState(loop=Loop(), tools={})
 
 

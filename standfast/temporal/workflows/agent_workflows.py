@@ -387,8 +387,10 @@ class AgentRun(RunHandlers):
             "iterations": state.iterations,
             "max_iterations": state.loop.max_iterations,
             "usage": None if state.usage is None else state.usage.model_dump(),
-            "running": [{"tool_call_id": call.id, "tool": call.name, "arguments": call.shown}
-                        for call in (() if state.gates else state.open_calls)],
+            "running": [
+                {"tool_call_id": call.id, "tool": call.name, "arguments": call.shown}
+                for call in (() if state.gates else state.open_calls)
+            ],
             "resolved": self._run.progress.resolved,
             "run_key": self._run.progress.run,
-        } | seen  # fmt: skip
+        } | seen

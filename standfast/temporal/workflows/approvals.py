@@ -90,9 +90,16 @@ def approval(
         if not isinstance(message, str):
             raise DefinitionError(f"approval.message must be a text here, got {message!r:.80}")
         asked = Approval(
-            message=message, timeout=timeout, on_timeout=on_timeout, remind_every=remind_every, approvers=approvers,
-            groups=groups, quorum=quorum, exclude_requester=exclude_requester, escalate_to=escalate_to,
-        )  # fmt: skip
+            message=message,
+            timeout=timeout,
+            on_timeout=on_timeout,
+            remind_every=remind_every,
+            approvers=approvers,
+            groups=groups,
+            quorum=quorum,
+            exclude_requester=exclude_requester,
+            escalate_to=escalate_to,
+        )
     except DefinitionError as error:  # as it is, it would fail the workflow's task again and again
         raise ApplicationError(f"approval({name!r}): {error}", type="DefinitionError", non_retryable=True) from None
     return _decided(name, asked, message, requester)
@@ -100,8 +107,9 @@ def approval(
 
 async def _decided(name: str, asked: Approval, message: str, requester: str | None) -> ApprovalResult:
     digest = digest_of(name, message)
-    gate = Gate(name=name, rule=GateRule.of(asked), digest=digest, since=workflow.now(),
-                requesters=distinct_people([requester]))  # fmt: skip
+    gate = Gate(
+        name=name, rule=GateRule.of(asked), digest=digest, since=workflow.now(), requesters=distinct_people([requester])
+    )
     decided = await _gates().wait_at(gate, message)
     return cast(ApprovalResult, {"status": decided.status, **decided.output})
 

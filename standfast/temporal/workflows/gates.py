@@ -108,8 +108,12 @@ class GateKeeper:
             for gate, items in self._arrived.items()
             if items
         }
-        data = {"arrived": arrived, "closed": self._closed, "mailbox": self._inbox.mailbox.carried(),
-                "resets": self._running.resets}  # fmt: skip
+        data = {
+            "arrived": arrived,
+            "closed": self._closed,
+            "mailbox": self._inbox.mailbox.carried(),
+            "resets": self._running.resets,
+        }
         return {name: value for name, value in data.items() if value}
 
     def take_over(self, data: Mapping[str, Any]) -> None:
@@ -204,8 +208,19 @@ class GateKeeper:
         self._closed.pop(gate.name, None)  # of another call of the same id
         while gate.status == "open" and not self._running.cancelled and not self._may_leave(gate, arrived):
             rule = gate.rule
-            waiting = Waiting("approval", gate.name, rule.message or message, gate.since, gate.deadline, gate.digest,
-                              rule.users, rule.groups, rule.quorum, gate.approved_by, **shown)  # fmt: skip
+            waiting = Waiting(
+                "approval",
+                gate.name,
+                rule.message or message,
+                gate.since,
+                gate.deadline,
+                gate.digest,
+                rule.users,
+                rule.groups,
+                rule.quorum,
+                gate.approved_by,
+                **shown,
+            )
             self._board.asks_groups = self._board.asks_groups or bool(rule.groups)
             self._board.begin(waiting)
             try:
@@ -283,8 +298,14 @@ class GateKeeper:
         gate = gate.at(at)
         problem = problem or ("the run has ended" if self._board.ended else gate.problem(self._as_kept(decision)))
         given = {name: value for name, value in decision.model_dump().items() if value is not None}
-        reference = {"run": self._run_key, "at": at.isoformat(), "refused": problem, "digest": gate.digest,
-                     **given, **self._recorded_with(gate.name)}  # fmt: skip
+        reference = {
+            "run": self._run_key,
+            "at": at.isoformat(),
+            "refused": problem,
+            "digest": gate.digest,
+            **given,
+            **self._recorded_with(gate.name),
+        }
         what = summary(f"{decision.decision} of {decision.by or 'somebody'} at {gate.name}")
         refused = await self._workers.execute(
             names.DECIDE,

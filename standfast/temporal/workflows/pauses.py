@@ -103,8 +103,11 @@ class Pauses:
     def _take(self, resume: Resume, sent: Sent | None = None) -> dict[str, Any]:
         """Let go on, or not, all that the resume is for."""
         late = None if self._board.overdue("pause") is None else sent
-        ends = [one for one in self._resumes if one[0].can_skip == (resume.action == "skip")
-                and resume.name in (None, one[0].name)]  # fmt: skip
+        ends = [
+            one
+            for one in self._resumes
+            if one[0].can_skip == (resume.action == "skip") and resume.name in (None, one[0].name)
+        ]
         self._resumes = [one for one in self._resumes if one not in ends]
         for _, resumed in ends:
             resumed.set_result(replace(resume, late=late))

@@ -181,8 +181,12 @@ class PipelineRun(RunHandlers):
         if self._running.cancelled:
             return CANCELLED
         session = child_session(self._run, path.replace("/", "."))
-        given = AgentInput(step={"run": self._run, "path": path}, session_id=session,
-                           user_id=self._given.user_id, tenant_id=self._given.tenant_id)  # fmt: skip
+        given = AgentInput(
+            step={"run": self._run, "path": path},
+            session_id=session,
+            user_id=self._given.user_id,
+            tenant_id=self._given.tenant_id,
+        )
         try:
             result = await agent_result(
                 str(agent), given, self._running, self._parts.pauses, name=path, asked=f"{self._run}/{path}"

@@ -39,8 +39,11 @@ class Waiting:
 
     def plain(self) -> dict[str, Any]:
         data: dict[str, Any] = {
-            "kind": self.kind, "name": self.name, "message": self.message, "since": self.since.isoformat()
-        }  # fmt: skip
+            "kind": self.kind,
+            "name": self.name,
+            "message": self.message,
+            "since": self.since.isoformat(),
+        }
         if self.deadline is not None:
             data["deadline"] = self.deadline.isoformat()
         if self.digest is not None:

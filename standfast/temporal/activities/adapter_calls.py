@@ -1,0 +1,81 @@
+"""Calls the adapter of a model, and says what its errors mean for the activity."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from standfast.agent_loop import with_notices
+from standfast.agents import Agent, AgentContext
+from standfast.errors import ModelError, StandfastError
+from standfast.llm import LLMAdapter, settings_for, tools_to_descriptions
+from standfast.llm.provider_errors import asked_to_wait, may_pass, retry_delay
+from standfast.messages import LLMResponse, Message, cut, error_text
+from standfast.runtime.model_answers import chat, compressed, streamed
+from standfast.temporal.activities.guards import run_hook
+from standfast.temporal.activities.transcripts import Transcript
+from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import ModelReference
+
+
+class ModelRefusedError(Exception):
+    """The model cannot be called like this, and calling again would not help."""
+
+
+async def call_adapter(
+    agent: Agent,
+    adapter: LLMAdapter,
+    context: AgentContext,
+    messages: list[Message],
+    tell: Callable[[str], None] | None,
+) -> tuple[LLMResponse, list[Message] | None]:
+    """Run what is the user's: instructions, compression, the adapter. Runs on the handlers' loop."""
+    prompt = await run_hook(agent.system_prompt, context)
+    shorter = await compressed(agent.loop.context_compression, messages)
+    seen = [Message(role="system", content=prompt), *(messages if shorter is None else shorter)]
+    tools, settings = tools_to_descriptions(agent.tool_map), settings_for(adapter, agent)
+    if tell is None:
+        return await chat(adapter, seen, tools, settings), shorter
+    return await streamed(adapter, seen, tools, settings, tell), shorter
+
+
+def failure_of(error: Exception, agent: Agent, model: str | None) -> Exception:
+    """Say whether calling again may help, and when; see `retry_delay`. How often is said by Temporal's policy."""
+    if isinstance(error, ModelRefusedError | ApplicationError) or (
+        isinstance(error, StandfastError) and not isinstance(error, ModelError)
+    ):
+        return error
+    text = cut(error_text(error), 8_192)
+    if not may_pass(error):
+        return ModelRefusedError(text)
+    policy, after = agent.loop.model_retry, asked_to_wait(error)
+    endless = replace(policy, maximum_attempts=2)
+    too_long = retry_delay(error, endless, 1, has_fallback=agent.model_after(model) is not None) is None
+    return ApplicationError(
+        text,
+        type=names.MODEL_UNAVAILABLE,
+        non_retryable=too_long,
+        next_retry_delay=None if after is None else timedelta(seconds=after),
+        category=ApplicationErrorCategory.BENIGN,  # it is logged already, on one line
+    )
+
+
+def with_shown_notices(
+    agent: Agent, messages: list[Message], transcript: Transcript, reference: ModelReference, covered: int
+) -> list[Message]:
+    """Show the warnings and nudges of the run where they stood, those left out that a compressed view has taken in."""
+    result = messages
+    said = len(reference.get("say", ()))
+    budget = agent.loop.budget
+    for after, kind, what in reversed(reference.get("notices", ())):
+        if after <= covered and covered:
+            continue
+        # Everything behind the answer that it is about, and behind that answer's results, came later.
+        at = max(0, len(messages) - said - (transcript.seq - after))
+        while at < len(messages) and messages[at].role == "tool":
+            at += 1
+        warning = budget.warning(what) if kind == "warning" and budget is not None else None
+        shown = with_notices(result[:at], warning, what if kind == "nudge" else None)
+        result = [*shown, *result[at:]]
+    return result

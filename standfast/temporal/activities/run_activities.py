@@ -1,0 +1,125 @@
+"""Calls the hooks of an agent's run, writes what is unwritten, brings it to its end, and waits for agents of calls."""
+
+import asyncio
+from typing import Any
+
+from temporalio import activity
+from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+
+from standfast.checkpoints import Question
+from standfast.messages import cut
+from standfast.temporal.activities.at_work import end_work
+from standfast.temporal.activities.failures import TypedErrors, is_given_up
+from standfast.temporal.activities.guards import Heartbeats, run_hook
+from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.json_activities import json_activity
+from standfast.temporal.activities.lost_agents import lost_agent
+from standfast.temporal.activities.transcripts import Transcript
+from standfast.temporal.activities.written_answers import with_last_answer
+from standfast.temporal.client.run_ends import cancelled_end, end_of
+from standfast.temporal.wire import activity_types as types
+from standfast.temporal.wire import names
+from standfast.temporal.wire.inputs import user_message
+from standfast.temporal.wire.limits import INLINE_BYTES, check_json
+from standfast.temporal.wire.results import OTHER, receipted
+
+
+class RunActivities:
+    """Writes and ends the runs of a worker's agents, and waits for those that they call."""
+
+    def __init__(self, host: AgentHost) -> None:
+        self._host = host
+
+    def all(self) -> list[Any]:
+        return [self.start, self.commit, self.finish, self.attach]
+
+    async def _transcript(self, reference: types.RunReference) -> Transcript:
+        return await Transcript.load(self._host, await self._host.located(reference))
+
+    @json_activity(names.START)
+    async def start(self, reference: types.RunReference) -> str | None:
+        """Call `on_start`; returns the agent's state if that changed it."""
+        with TypedErrors(self._host), Heartbeats():
+            transcript = await self._transcript(reference)
+            context = transcript.context()
+            before = transcript.agent.write_state(context.state)
+            if transcript.agent.on_start is not None:
+                await self._host.thread.run(run_hook(transcript.agent.on_start, context))
+            after = transcript.agent.write_state(context.state)
+            check_json(after, "the agent's state after on_start")
+            return None if after == before and transcript.session.version else after
+
+    @json_activity(names.COMMIT)
+    async def commit(self, reference: types.RunReference) -> int:
+        """Write the results and the questions of a turn; returns the number of the session's last message."""
+        with TypedErrors(self._host):
+            transcript = await self._transcript(reference)
+            await transcript.commit(turn=reference["turn"], questions=reference["questions"])
+            if not reference["questions"]:
+                await transcript.ask_nothing(turn=reference["turn"])
+            return receipted(reference, transcript.seq)
+
+    @json_activity(names.FINISH)
+    async def finish(self, reference: types.FinishReference) -> types.Finished:
+        """Write what is still unwritten, call the hook of the end, and return the text of the last answer."""
+        with TypedErrors(self._host), Heartbeats():
+            return await self._finish(reference)
+
+    async def _finish(self, reference: types.FinishReference) -> types.Finished:
+        if reference["status"] == "cancelled":
+            reference = await with_last_answer(self._host, await self._host.located(reference))
+            if not reference["seq"]:  # nothing was written
+                await end_work(self._host.store, reference)
+                return {"seq": 0, "response": ""}
+        turn, transcript = reference["turn"], await self._transcript(reference)
+        questions = reference.get("questions", ())
+        await transcript.commit(turn=turn, questions=questions)
+        state = None
+        if (name := reference.get("hook")) and (hook := getattr(transcript.agent, name)) is not None:
+            context = transcript.context()
+            await self._host.thread.run(run_hook(hook, context))
+            state = transcript.agent.write_state(context.state)
+        say = [] if reference["status"] == "cancelled" else reference.get("say", [])
+        messages = [user_message(one) for one in say]
+        if messages or (state is not None and state != transcript.session.state):
+            end = transcript.take(
+                messages,
+                key=f"{turn}.{reference.get('part', 0)}/end",
+                turn=turn,
+                state=state,
+                questions=tuple(Question(**question) for question in questions),
+            )
+            await transcript.write(end)
+        if reference["status"] != "cancelled":
+            await transcript.prune()
+        # The last answer, whatever has been said since.
+        await end_work(self._host.store, transcript.reference)
+        answers = (message.content for message in reversed(transcript.messages) if message.role == "assistant")
+        response = next(answers, "")
+        return {"seq": transcript.seq, "response": cut(response, INLINE_BYTES)}
+
+    # --- agents that agents run ---
+
+    @json_activity(names.ATTACH)
+    async def attach(self, reference: types.AttachReference | types.LostReference) -> types.AgentEnd | None:
+        """Return the result of an agent that an earlier attempt at the same call has started, or that another has.
+
+        Of a call that an earlier run has left, whether its agent can go on, once nobody is at work on it.
+        """
+        with Heartbeats():
+            if "child" in reference:
+                with TypedErrors(self._host):
+                    return await lost_agent(self._host, await self._host.located(reference))
+            client, child = activity.client(), reference["workflow_id"]
+            handle = client.get_workflow_handle(child)
+            if await (await handle.describe()).memo_value(names.ASKED_MEMO, default=None) != reference["asked"]:
+                return dict(OTHER)
+            try:
+                return await end_of(client, child)
+            except asyncio.CancelledError:
+                if is_given_up():
+                    await cancelled_end(client, child)  # goes down first
+                raise
+            except WorkflowFailureError as error:
+                raise ApplicationError(str(error.cause), type="WorkflowFailureError", non_retryable=True) from error
