@@ -1,6 +1,7 @@
 """No rule of the loop is in a driver: what they may make and compare is listed, and no text stands in both."""
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -129,15 +130,15 @@ def texts_in(node: ast.AST) -> set[str]:
 
 def where(finds: Callable[[ast.AST], bool], modules: Mapping[str, str]) -> set[str]:
     """Return the functions of modules in which something is found."""
-    return {
-        f"{module}:{function}"
-        for module, text in modules.items()
-        for node, function in nodes(ast.parse(text))
-        if finds(node)
-    }
+    return {f"{module}:{function}" for module, text in modules.items() for function in functions_with(finds, text)}
 
 
-def texts(module: str) -> Iterator[str]:
+@functools.cache
+def functions_with(finds: Callable[[ast.AST], bool], module: str) -> set[str]:
+    return {function for node, function in nodes(ast.parse(module)) if finds(node)}
+
+
+def _texts(module: str) -> Iterator[str]:
     """Yield the texts of a module, without docstrings; what is put into one is a pair of braces."""
     tree, parts = ast.parse(module), set()
     for node in ast.walk(tree):
@@ -152,6 +153,11 @@ def texts(module: str) -> Iterator[str]:
             yield "".join(str(one.value) if isinstance(one, ast.Constant) else "{}" for one in node.values)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
+
+
+@functools.cache
+def texts(module: str) -> list[str]:
+    return list(_texts(module))
 
 
 def said(modules: Mapping[str, str], part: str) -> set[str]:
