@@ -183,13 +183,12 @@ class _DiesError(BaseException):
 
 
 async def run_to_its_result(temporal: Temporal, version: Pipeline, options: dict[str, Any]) -> None:
-    from standfast.local import pipelines
 
     def dies(*_: Any) -> Any:
         raise _DiesError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipelines, "read_in_time", dies)
+        patch.setattr(pipeline_steps, "read_in_time", dies)
         with pytest.raises(_DiesError):
             await run_pipeline(version, input={}, **options)
 
