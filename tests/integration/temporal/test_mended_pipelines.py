@@ -12,6 +12,7 @@ from support.questions import ask
 from support.temporal_runs import Run, Temporal, check_healthy, events, failure, pending, result, until, waiting
 
 from standfast import Agent, Approval, InputError, Loop, Pipeline, Step, pipeline, run_pipeline, tool
+from standfast.runtime import pipeline_steps
 from standfast.temporal import start_pipeline
 from standfast.temporal.activities import pipeline_activities
 from standfast.testing import ScriptedModel
@@ -183,7 +184,6 @@ class _DiesError(BaseException):
 
 
 async def run_to_its_result(temporal: Temporal, version: Pipeline, options: dict[str, Any]) -> None:
-
     def dies(*_: Any) -> Any:
         raise _DiesError
 
