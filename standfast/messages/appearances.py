@@ -57,13 +57,10 @@ def visible(text: str) -> str:
 def visible_json(value: object, *, indent: int | None = 2, default: Callable[[object], object] | None = None) -> str:
     """Return a value as JSON to be read and edited by people: what hides, or looks like another, is escaped."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=default)
-    return (
-        text
-        if text.isascii() and "\x7f" not in text
-        else _with_look_alikes(
-            _SHAPELESS.sub(lambda found: _escaped(found[0]) if found["shown"] else found[0], text), _escaped
-        )
-    )
+    if text.isascii() and "\x7f" not in text:
+        return text
+    escaped = _SHAPELESS.sub(lambda found: _escaped(found[0]) if found["shown"] else found[0], text)
+    return _with_look_alikes(escaped, _escaped)
 
 
 def _shown(text: str) -> str:

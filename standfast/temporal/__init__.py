@@ -6,8 +6,9 @@ from standfast.temporal.client.asked import load_arguments
 from standfast.temporal.client.audits import OnRecord
 from standfast.temporal.client.clients import StandfastClient
 from standfast.temporal.client.connections import connect
+from standfast.temporal.client.owners import Run
 from standfast.temporal.client.servers import DevServer, dev_server
-from standfast.temporal.client.starts import Run, start_agent, start_pipeline
+from standfast.temporal.client.starts import start_agent, start_pipeline
 from standfast.temporal.client.user_clients import UserClient
 from standfast.temporal.plugin import StandfastPlugin
 from standfast.temporal.workflows.approvals import ApprovalResult, approval

@@ -20,8 +20,8 @@ from temporalio.client import Client
 
 from standfast import Message, sqlite_store
 from standfast.temporal import StandfastClient, connect, start_agent
+from standfast.temporal.client.owners import Run
 from standfast.temporal.client.servers import temporal_binary
-from standfast.temporal.client.starts import Run
 
 PROGRAM = Path(__file__).with_name("temporal_worker.py")
 LOST = "durability error"

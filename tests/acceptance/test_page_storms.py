@@ -18,7 +18,7 @@ from acceptance.replays import failed_replays
 from acceptance.temporal_world import World, until
 from standfast.temporal import StandfastClient
 from standfast.temporal.activities.approval_links import ApprovalLinks
-from standfast.temporal.client.starts import Run
+from standfast.temporal.client.owners import Run
 from standfast.web.rendering import run_path
 
 RUNS, PEOPLE = 4, 4

@@ -12,17 +12,17 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import Client
 from temporalio.service import RPCError
 
 from standfast.errors import InputError, SessionAccessDeniedError, SessionConflictError, StandfastError, StoreError
 from standfast.messages import cut, visible
 from standfast.stores.protocol import Act, ActOutcome, AgentStore, DecisionRecord, Ledger
+from standfast.temporal.client.owners import Run
 from standfast.temporal.client.runs import our_run, quoted
 from standfast.temporal.wire import names
 
 T = TypeVar("T")
-Run = WorkflowHandle[Any, dict[str, Any]]
 _LOG = logging.getLogger("standfast")
 _MOST = 4_000  # bytes of what was said
 _EARLIER = 3  # runs of a session in which an act is looked for

@@ -18,10 +18,11 @@ from standfast.stores.protocol import AgentStore
 from standfast.temporal.client.audits import Doing, OnRecord, do_on_record, doing_of
 from standfast.temporal.client.items import read_items, read_state, unreadable
 from standfast.temporal.client.operator_pauses import paused_by_operators
+from standfast.temporal.client.owners import Run
 from standfast.temporal.client.run_ends import end_of
 from standfast.temporal.client.runs import answer, cancel_run, our_run, runs_query
 from standfast.temporal.client.sending import Signal, send
-from standfast.temporal.client.starts import Run, plain_images
+from standfast.temporal.client.starts import plain_images
 from standfast.temporal.client.typed_results import pipeline_result, run_result
 from standfast.temporal.wire import names
 from standfast.temporal.wire.limits import check_json

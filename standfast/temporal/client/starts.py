@@ -5,7 +5,7 @@ from typing import Any, Literal
 from uuid import uuid4
 
 from pydantic_core import to_json
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import Client
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
@@ -18,12 +18,10 @@ from standfast.runtime.inputs import Images, check_run_key
 from standfast.stores.protocol import check_session_id, session_id_of, session_key_of
 from standfast.temporal.client.audits import OnRecord, start_on_record
 from standfast.temporal.client.former_names import check_new, has_run
-from standfast.temporal.client.owners import check_owner, start_or_say
+from standfast.temporal.client.owners import Run, check_owner, start_or_say
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput, PipelineInput
 from standfast.temporal.wire.limits import CHECKPOINT_BYTES, check_json
-
-Run = WorkflowHandle[Any, dict[str, Any]]
 
 
 async def start_agent(

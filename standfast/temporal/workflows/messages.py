@@ -119,8 +119,9 @@ class Messages:
 
     def _refuse(self, messages: list[Said], reason: str) -> None:
         """Tell who waits that what they say does not count; the run hears what others have said all the same."""
-        self._given_up |= {str(said_id(said)): reason for said in messages}
-        for message_id in [str(said_id(said)) for said in messages]:
+        ids = [str(said_id(said)) for said in messages]
+        self._given_up |= dict.fromkeys(ids, reason)
+        for message_id in ids:
             if message_id in self._senders:
                 self._box.came_of(self._senders.pop(message_id), refused=reason)
             elif message_id not in self._updates:
