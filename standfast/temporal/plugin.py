@@ -1,7 +1,6 @@
 """Turns any Temporal worker into one that runs agents: adds workflow types, activities and the converter."""
 
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -43,6 +42,7 @@ from standfast.temporal.client.former_names import check_new
 from standfast.temporal.wire import names
 from standfast.temporal.wire.snapshots import GRACE, tool_facts
 from standfast.temporal.workflows.agent_workflows import AgentRun
+from standfast.temporal.workflows.cold_queries import forget_runs_after_queries
 from standfast.temporal.workflows.pipeline_workflows import PipelineRun
 from standfast.temporal.workflows.tolerant_runner import AgentWorkflowRunner
 from standfast.temporal.workflows.workflow_types import Unknown, workflow_type
@@ -143,7 +143,7 @@ class StandfastPlugin(SimplePlugin):
             if config.get(name, usual) == usual:
                 config[name] = value  # type: ignore[literal-required]
         config["unsandboxed_workflow_runner"] = AgentWorkflowRunner(
-            config.get("unsandboxed_workflow_runner"), config["workflows"], clock=time.monotonic
+            config.get("unsandboxed_workflow_runner"), config["workflows"]
         )
         return config
 
@@ -178,6 +178,7 @@ class StandfastPlugin(SimplePlugin):
             raise
         client = worker.client
         self._host.search, self._host.build = await _register_search_attributes(client), _build_of(worker)
+        forget_runs_after_queries(worker)
         async with self._host.serving(), watch_for_lost_calls(client, self._host):
             await next(worker)
 

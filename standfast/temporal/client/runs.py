@@ -28,7 +28,6 @@ _PATIENCE = timedelta(seconds=5)  # for an answer of a worker; there may be none
 _KNOWN = 2.0  # seconds, for one that says whether a run is ours
 _BEGINS = 1.0  # seconds that a worker has to begin a run, where somebody waits to see it begin
 _EVERY = 0.3  # seconds between two looks at a run
-_AGAIN = 10  # times that a run is asked by whose worker wants to be asked again
 _MEMOS = {names.AGENT_MEMO, names.PIPELINE_MEMO}
 _ATTRIBUTES = {names.STATUS_ATTRIBUTE, names.WAITING_ATTRIBUTE, names.SESSION_ATTRIBUTE}
 _BY_TEMPORAL = {"failed": "Failed", "terminated": "Terminated", "timed-out": "TimedOut"}  # ends that no run can tell
@@ -244,18 +243,6 @@ async def _state(client: Client, workflow_id: str, listed_as: str) -> dict[str, 
         raise StandfastError(f"No worker answers for run {workflow_id}: {error}") from error
 
 
-async def ask(handle: WorkflowHandle[Any, Any], query: str, **options: Any) -> Any:
-    """Return what a workflow answers, also if a worker takes it up just then, and wants to be asked again."""
-    for _ in range(_AGAIN):
-        try:
-            return await handle.query(query, **options)
-        except WorkflowQueryFailedError as error:
-            if names.ASK_AGAIN not in str(error):
-                raise
-        await asyncio.sleep(_EVERY)
-    return await handle.query(query, **options)
-
-
 async def answer(handle: WorkflowHandle[Any, Any], query: str, patience: timedelta) -> Any:
     """Return what a workflow answers, whatever it is.
 
@@ -263,7 +250,7 @@ async def answer(handle: WorkflowHandle[Any, Any], query: str, patience: timedel
         InputError: it cannot be decoded.
     """
     try:
-        return await ask(handle, query, rpc_timeout=patience)
+        return await handle.query(query, rpc_timeout=patience)
     except (RPCError, WorkflowQueryFailedError):
         raise
     except Exception as error:  # what another program has written, in the hands of whatever converter there is

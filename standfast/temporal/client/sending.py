@@ -1,7 +1,7 @@
 """Sends a run a signal with an id, and reads what became of it where the run keeps it.
 
 Not an update: one that waits with a query for a worker can wedge its run for good (sdk-python #1591). Signals are
-events, whose order is fixed; `tolerant_runner` sees to it that a query does not part them. The sender is told what is
+events, whose order is fixed; `cold_queries` sees to it that a query does not part them. The sender is told what is
 true: that it counts, why not, or that nobody knows yet.
 """
 
@@ -25,7 +25,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import InputError, NotConfirmedError, StandfastError
 from standfast.temporal.client.run_ends import next_run
-from standfast.temporal.client.runs import ask, our_run, quoted
+from standfast.temporal.client.runs import our_run, quoted
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import use_of
 
@@ -141,7 +141,7 @@ class _Sending:
                         continue
                     run = self._client.get_workflow_handle(self._workflow_id, run_id=earlier.run_id)
                     with suppress(WorkflowQueryFailedError):  # it was another program's
-                        found: dict[str, Any] | None = await ask(run, names.OUTCOME, args=self._asks)
+                        found: dict[str, Any] | None = await run.query(names.OUTCOME, args=self._asks)
                         if found and "again" not in found:
                             return found
         except (RPCError, TimeoutError) as error:
@@ -197,7 +197,9 @@ class _Sending:
 
     async def _ask(self, reject: QueryRejectCondition | None = None) -> dict[str, Any] | None:
         async with asyncio.timeout(_ANSWER):
-            found: dict[str, Any] | None = await ask(self._run, names.OUTCOME, args=self._asks, reject_condition=reject)
+            found: dict[str, Any] | None = await self._run.query(
+                names.OUTCOME, args=self._asks, reject_condition=reject
+            )
         return found
 
     def _note(self, error: RPCError | WorkflowQueryFailedError) -> None:

@@ -47,7 +47,6 @@ PENDING = "pending"
 STORE_WAITS = "standfast.store_waits"  # a signal of an activity that holds what the store does not take
 OUTCOME = "standfast.outcome"  # of a signal with an id; what answers it is a run of ours
 
-ASK_AGAIN = "the run is being taken up by a worker; ask again"  # what a query fails with that came in between
 
 # Patches: what a run does only if it did so from the first.
 ANSWERS_WRITTEN = "standfast.answers-written"  # before their senders are told

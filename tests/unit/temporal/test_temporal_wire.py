@@ -58,7 +58,6 @@ def test_the_persisted_names_are_pinned() -> None:
         "STATUS": "status",
         "PENDING": "pending",
         "OUTCOME": "standfast.outcome",
-        "ASK_AGAIN": "the run is being taken up by a worker; ask again",
         "STORE_WAITS": "standfast.store_waits",
         "ANSWERS_WRITTEN": "standfast.answers-written",
         "SENDERS_HEAR": "standfast.senders-hear",
