@@ -205,8 +205,8 @@ async def chain(client: Client, handle: Run) -> list[list[HistoryEvent]]:
 def wedges(history: Sequence[HistoryEvent]) -> list[str]:
     """Return why workflow tasks failed.
 
-    Three causes are nobody's fault: a message that arrived while the task ended the run, more messages during a task
-    than the server buffers, and a reset.
+    Four causes are nobody's fault: a message that arrived while the task ended the run, more messages during a task
+    than the server buffers, a reset, and what a worker begins again in the order of the history.
     """
     failed = [
         event.workflow_task_failed_event_attributes
@@ -217,6 +217,7 @@ def wedges(history: Sequence[HistoryEvent]) -> list[str]:
         WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND,
         WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_FORCE_CLOSE_COMMAND,
         WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW,
+        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_STICKY_TASK_QUEUE,
     )
     return [
         f"{WorkflowTaskFailedCause.Name(item.cause)}: {item.failure.message}"
