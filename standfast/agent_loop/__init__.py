@@ -6,6 +6,7 @@ from standfast.agent_loop.actions import (
     AskHuman,
     CallModel,
     CallTools,
+    Correct,
     Finish,
     OpenGates,
     Settled,
@@ -43,7 +44,6 @@ from standfast.agent_loop.transcripts import (
     unanswered,
     with_notices,
 )
-from standfast.agent_loop.truncation import correction
 
 __all__ = [
     "CANCELLED_WITHIN",
@@ -53,6 +53,7 @@ __all__ = [
     "AskHuman",
     "CallModel",
     "CallTools",
+    "Correct",
     "Decision",
     "Finish",
     "Gate",
@@ -68,7 +69,6 @@ __all__ = [
     "approver_problem",
     "caller_problem",
     "cancelled",
-    "correction",
     "cut_off",
     "decider_problem",
     "digest_of",

@@ -1,6 +1,6 @@
 """The actions that a driver may be asked to carry out; `next_action` says which."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, Literal
 
 from standfast.agent_loop.tool_facts import CallT
@@ -71,9 +71,10 @@ class Finish:
     response: str
     raises: bool = False
 
-    def judged(self, problem: str | None) -> "Finish":
-        """Return how the run ends if its answer is not the agent's output for a reason: with an error."""
-        return self if problem is None else replace(self, status="error")
+    @property
+    def answer(self) -> str | None:
+        """The final answer, which is read as the agent's output; None if the run ends without one."""
+        return self.response if self.status == "complete" else None
 
     @property
     def hook(self) -> Literal["on_complete", "on_stuck"] | None:
@@ -81,6 +82,13 @@ class Finish:
         if self.status == "error":
             return None
         return "on_complete" if self.status == "complete" else "on_stuck"
+
+
+@dataclass(frozen=True, slots=True)
+class Correct:
+    """Tell the model that its answer does not fit the agent's output, and ask again (see `LoopState.judged`)."""
+
+    message: str
 
 
 Action = CallModel | OpenGates[CallT] | AskApproval | CallTools[CallT] | AskHuman | Finish

@@ -9,16 +9,26 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, Self, cast, get_args
 
-from standfast.agent_loop.actions import Action, AskApproval, AskHuman, CallModel, CallTools, Finish, OpenGates, Settled
+from standfast.agent_loop.actions import (
+    Action,
+    AskApproval,
+    AskHuman,
+    CallModel,
+    CallTools,
+    Correct,
+    Finish,
+    OpenGates,
+    Settled,
+)
 from standfast.agent_loop.budgets import Grants, SpentStatus, more_grants, spent_budget
 from standfast.agent_loop.gates import Gate
 from standfast.agent_loop.tool_facts import Answer, CallT, LoopCall, ToolT_co, batches, may_run_again
 from standfast.agent_loop.tool_gates import refusal
-from standfast.agent_loop.transcripts import last_answer, result_message, unanswered
-from standfast.agent_loop.truncation import cut_call, end_of, unfit_calls
+from standfast.agent_loop.transcripts import last_answer, question_of, result_message, unanswered
+from standfast.agent_loop.unfit_answers import cut_call, end_of, judge, unfit_calls
 from standfast.agents import Loop, OnTerminalToolError
 from standfast.checkpoints import Question
-from standfast.errors import TerminalError, ToolDurabilityError
+from standfast.errors import TerminalError
 from standfast.messages import Message, ToolCall, Usage, error_text
 from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
 
@@ -66,12 +76,6 @@ def _call_tools(state: "LoopState[CallT, ToolT_co]") -> CallTools[CallT]:
         else:
             calls.append(call)
     return CallTools(batches(calls, state.tools), tuple(settled), state.recovering)
-
-
-def _question(call: LoopCall, outcome: Outcome) -> str:
-    if isinstance(outcome, Asked):
-        return outcome.question
-    return f"{ToolDurabilityError.sentence(call.name, call.id)} What came of it? The answer becomes its result."
 
 
 # --- state --------------------------------------------------------------------------------------------------------
@@ -167,13 +171,12 @@ class LoopState(Generic[CallT, ToolT_co]):
         state.__dict__.update(self.__dict__, **changes)
         return state
 
-    @property
-    def may_correct(self) -> bool:
-        """Whether the model is told once more that its answer does not fit the agent's output."""
-        return self.corrections < self.loop.output_retries
+    def judged(self, finish: Finish, problem: str | None) -> Finish | Correct:
+        """Return what to do at the end of a run; see `judge`."""
+        return judge(finish, problem, may_correct=self.corrections < self.loop.output_retries)
 
     def corrected(self) -> Self:
-        """The model was told so."""
+        """The model was told that its answer does not fit."""
         return self.with_user_message()._with(corrections=self.corrections + 1)
 
     def with_user_message(self) -> Self:
@@ -355,7 +358,7 @@ class LoopState(Generic[CallT, ToolT_co]):
         if self._terminal(outcomes) is not None:
             return ()
         return self.questions + tuple(
-            Question(question=_question(call, outcome), tool_call_id=call.id, usage=used.get(call.id))
+            Question(question=question_of(call, outcome), tool_call_id=call.id, usage=used.get(call.id))
             for call, outcome in outcomes
             if self._asks(outcome)
         )

@@ -220,6 +220,13 @@ def result_message(call: LoopCall, outcome: Outcome, limit: int, usage: Usage | 
             assert_never(outcome)
 
 
+def question_of(call: LoopCall, outcome: Outcome) -> str:
+    """Return what a person is asked about a call that asks, or whose outcome is unknown."""
+    if isinstance(outcome, Asked):
+        return outcome.question
+    return f"{ToolDurabilityError.sentence(call.name, call.id)} What came of it? The answer becomes its result."
+
+
 def outcome_of(message: Message) -> Outcome:
     """Return the outcome that a result was made of, as far as it says."""
     if message.status == "completed":

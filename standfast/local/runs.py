@@ -12,12 +12,12 @@ from standfast.agent_loop import (
     AskHuman,
     CallModel,
     CallTools,
+    Correct,
     Finish,
     LoopState,
     OpenGates,
     Settled,
     answer_message,
-    correction,
     next_action,
 )
 from standfast.agents import Agent, AgentContext, AgentIdentity
@@ -237,13 +237,11 @@ class Run:
                     shown = self._transcript.checkpoint(state)
                     return InterruptedResponse(question.question, shown, self._log.session_id)
                 case Finish() as finish:
-                    is_whole = finish.status == "complete"
-                    problem = await output_problem(self._agent, finish.response) if is_whole else None
-                    if problem is None or not state.may_correct:
-                        return await self._finish(state, finish, problem)
-                    self._transcript.add([Message(role="user", content=correction(problem))])
-                    await self._transcript.write()  # the answer was paid for, whatever becomes of the next
-                    state = state.corrected()
+                    problem = await output_problem(self._agent, finish.answer)
+                    ending = state.judged(finish, problem)
+                    if isinstance(ending, Finish):
+                        return await self._finish(state, finish, ending, problem)
+                    state = await self._correct(state, ending)
 
     async def _call_model(self, state: LoopState, action: CallModel) -> LoopState:
         try:
@@ -271,6 +269,11 @@ class Run:
                 await self._give_up(state, self._tool_calls(state, CallTools(())).outcomes())
                 raise
         return state
+
+    async def _correct(self, state: LoopState, action: Correct) -> LoopState:
+        self._transcript.add([Message(role="user", content=action.message)])
+        await self._transcript.write()  # the answer was paid for, whatever becomes of the next
+        return state.corrected()
 
     async def _call_tools(self, state: LoopState, action: CallTools) -> LoopState:
         calls = self._tool_calls(state, action)
@@ -357,9 +360,7 @@ class Run:
 
     # --- how the run ends ---
 
-    async def _finish(self, state: LoopState, finish: Finish, error: str | None) -> RunResult:
-        error = finish.response if finish.status == "error" else error
-        ending = finish.judged(error)
+    async def _finish(self, state: LoopState, finish: Finish, ending: Finish, problem: str | None) -> RunResult:
         try:
             if ending.hook is not None:
                 await call_hook(getattr(self._agent, ending.hook), self._context)
@@ -380,7 +381,7 @@ class Run:
             usage=state.usage,
             budget_percent=state.usage.total_tokens / budget.max * 100 if budget and state.usage else None,
             output=self._agent.read_output(finish.response) if ending.status == "complete" else None,
-            error=error,
+            error=finish.response if finish.status == "error" else problem,
             tool_call_summary=self._counts or None,
             compression_count=self._model.compressions if self._agent.loop.context_compression else None,
         )

@@ -18,9 +18,9 @@ T = TypeVar("T")
 READ_SECONDS = 10.0
 
 
-async def output_problem(agent: Agent, response: str) -> str | None:
-    """Say why a final answer is not the agent's `output`; None if it is, or the agent has none."""
-    if agent.output is None:
+async def output_problem(agent: Agent, response: str | None) -> str | None:
+    """Say why a final answer is not the agent's `output`; None if it is, or there is no answer or no such type."""
+    if agent.output is None or response is None:
         return None
     try:
         return await _in_time(lambda: agent.output_problem(response))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.loops import BAD, OK, TOOLS, after_turn, batches, call, calls, started, text
 
 from standfast import Question, TerminalError, ToolCall
-from standfast.agent_loop import Action, AskHuman, CallModel, CallTools, Finish, next_action
+from standfast.agent_loop import Action, AskHuman, CallModel, CallTools, Correct, Finish, next_action
 from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
 
 # --- model, tools, end ---
@@ -157,6 +157,32 @@ def test_a_question_in_the_last_iteration_is_still_asked() -> None:
 
     assert isinstance(next_action(state), AskHuman)
     assert next_action(state.answered()) == Finish("max-iterations", "")
+
+
+# --- answers that do not fit the agent's output ---
+
+
+def test_an_answer_that_fits_ends_the_run() -> None:
+    finish = Finish("complete", "{}")
+
+    assert started(output_retries=1).judged(finish, None) is finish
+
+
+def test_the_model_is_asked_again_as_often_as_the_loop_says_and_then_the_run_ends_with_an_error() -> None:
+    state, finish = started(output_retries=1), Finish("complete", "no")
+    action = state.judged(finish, "it is not JSON")
+
+    assert isinstance(action, Correct)
+    assert "it is not JSON" in action.message
+    assert next_action(state.replied(text("no")).corrected()) == CallModel()
+    assert state.corrected().judged(finish, "it is not JSON") == Finish("error", "no")
+
+
+def test_what_is_not_a_final_answer_is_not_corrected() -> None:
+    finish = Finish("max-iterations", "no")
+
+    assert finish.answer is None
+    assert started(output_retries=1).judged(finish, "it is not JSON") is finish
 
 
 # --- terminal errors ---

@@ -18,7 +18,6 @@ from standfast.agent_loop import (
     CallModel,
     CallTools,
     Finish,
-    correction,
     next_action,
 )
 from standfast.checkpoints import Question
@@ -159,11 +158,13 @@ class AgentRun(RunHandlers):
             case AskHuman(question):
                 self._continue_as_new_if_due()
                 await self._ask_and_write(question)
-            case Finish("complete") if "output_error" in self._run.progress.last and self._run.loop.may_correct:
-                self._run.progress.say.append(correction(self._run.progress.last.pop("output_error")))
+            case Finish() as finish:
+                ending = self._run.loop.judged(finish, self._run.progress.last.get("output_error"))
+                if isinstance(ending, Finish):
+                    return await self._closing.close(finish, ending)
+                del self._run.progress.last["output_error"]
+                self._run.progress.say.append(ending.message)
                 self._run.loop = self._run.loop.corrected()
-            case Finish():
-                return await self._closing.close(action)
         return None
 
     async def _take_in_messages(self) -> None:

@@ -37,10 +37,13 @@ class Closing:
         self._run.progress.wrote(seq)
         self._box.written()
 
-    async def close(self, finish: Finish) -> dict[str, Any] | None:
-        """End the run and return its result; None if the user has said something more meanwhile."""
+    async def close(self, finish: Finish, ending: Finish) -> dict[str, Any] | None:
+        """End the run and return its result; None if the user has said something more meanwhile.
+
+        Args:
+            ending: `finish` as it was judged by the agent's output.
+        """
         last, complete = self._run.progress.last, finish.status == "complete"
-        ending = finish.judged(last.get("output_error") if complete else None)
         status, hook = str(ending.status), ending.hook if ending.hook in self._run.facts.hooks else None
         response = ""
         if hook is not None or not complete:

@@ -1,8 +1,9 @@
-"""Handles a model's answer that is cut off, or that asks for too many calls."""
+"""Handles a model's answer that is cut off, asks for too many calls, or does not fit the agent's output."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from standfast.agent_loop.actions import Finish
+from standfast.agent_loop.actions import Correct, Finish
 from standfast.agent_loop.tool_facts import Answer, LoopCall
 
 
@@ -13,9 +14,20 @@ def end_of(answer: Answer[LoopCall]) -> Finish | None:
     return Finish("max-tokens" if answer.stop_reason == "max-tokens" else "refused", answer.content)
 
 
-def correction(problem: str) -> str:
-    """Return what the model is told if its answer does not fit the agent's output."""
-    return f"Your answer could not be used: {problem}. Answer again, with JSON alone that matches the schema."
+def judge(finish: Finish, problem: str | None, *, may_correct: bool) -> Finish | Correct:
+    """Return what to do at the end of a run whose answer has been read as the agent's output.
+
+    Args:
+        problem: why the answer does not fit; None if it does, or if nothing was read.
+        may_correct: the model may be asked once more.
+    """
+    if problem is None or finish.answer is None:
+        return finish
+    if may_correct:
+        return Correct(
+            f"Your answer could not be used: {problem}. Answer again, with JSON alone that matches the schema."
+        )
+    return replace(finish, status="error")
 
 
 def unfit_calls(answer: Answer[LoopCall], limit: int) -> Mapping[str, str]:
