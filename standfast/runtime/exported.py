@@ -1,24 +1,37 @@
-"""Finds the session in which an export goes on: its own, so that nothing that its run does later is done twice."""
+"""Finds the session in which an export goes on: its own, so that nothing that its run does later is done twice.
+
+Under the id of that session a store may have another one, with messages of its own: there an export is refused.
+"""
 
 from standfast.checkpoints import Checkpoint
 from standfast.errors import InputError, SessionAccessDeniedError
 from standfast.runtime.at_work import check_not_at_work
 from standfast.runtime.inputs import RunInput
-from standfast.stores.protocol import AgentStore, session_id_of, session_key_of
+from standfast.stores.protocol import AgentStore, Session, session_id_of, session_key_of
 
 
-async def exported_session(store: AgentStore, checkpoint: Checkpoint | None) -> tuple[str | None, bool]:
-    """Return the key of the session that a checkpoint was exported from, and whether this store has it.
+async def exported_session(store: AgentStore, checkpoint: Checkpoint) -> str | None:
+    """Return the key of the session that a checkpoint was exported from, which the store may not have yet.
 
-    It is None if the checkpoint is no export, or the store has another session under that id. A run that has answered
-    nothing yet has marked its session as its own, and not written it.
+    It is None if the checkpoint is not an export, or if the store has another session under that id. A run that has
+    answered nothing yet has marked its session as its own, and has not written it.
     """
-    exported = None if checkpoint is None else checkpoint.exported_from
-    if exported is None:
-        return None, False
-    key = exported.rpartition("@")[0]
+    if checkpoint.exported_from is None:
+        return None
+    key = checkpoint.exported_from.rpartition("@")[0]
     session = await store.load_session(key)
-    return key if session is None or session.key == exported else None, session is not None
+    return key if session is None or session.key == checkpoint.exported_from else None
+
+
+def check_exported_from(checkpoint: Checkpoint, session: Session) -> None:
+    """Refuse to go on in a session that a checkpoint was not exported from.
+
+    Raises:
+        InputError: saying so.
+    """
+    if checkpoint.exported_from != session.key:
+        name = session_id_of(session.id)
+        raise InputError(f"Session {name} has messages of its own: give the checkpoint another session_id")
 
 
 async def at_home(
@@ -31,16 +44,18 @@ async def at_home(
         SessionAccessDeniedError: it is another tenant's.
         SessionConflictError: another one is named, and a Temporal run is at work on its own.
     """
-    if given.checkpoint is None or given.checkpoint.exported_from is None or store is None or not store.durable:
+    checkpoint = given.checkpoint
+    if checkpoint is None or checkpoint.exported_from is None or store is None or not store.durable:
         return given, given.session_for(session_id, store is not None)
-    key, is_stored = await exported_session(store, given.checkpoint)
-    name = session_id_of(given.checkpoint.exported_from.rpartition("@")[0])
+    key = checkpoint.exported_from.rpartition("@")[0]
+    name = session_id_of(key)
     if session_id not in (None, name):
-        if key is not None:
+        if await exported_session(store, checkpoint) is not None:
             await check_not_at_work(store, key)
         return given, session_id
-    if key is None:
-        raise InputError(f"Session {name} has messages of its own: give the checkpoint another session_id")
+    session = await store.load_session(key)
+    if session is not None:
+        check_exported_from(checkpoint, session)
     if session_key_of(tenant_id, name) != key:
         raise SessionAccessDeniedError(name)
-    return given.in_session(name) if is_stored else given, name
+    return given if session is None else given.in_session(name), name

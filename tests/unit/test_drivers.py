@@ -78,7 +78,6 @@ MAY_COMPARE = {
 WORDS = 6  # in a row, which are no chance
 # Texts that begin alike and end otherwise, since what to do then is another thing in process than on Temporal.
 BEGIN_ALIKE = (
-    "Session {} has messages of its own:",
     "Session {} has a run in flight",
     "call {} waits to be approved, not for an",
     "store must be a store, such as",

@@ -7,10 +7,10 @@ from temporalio import activity
 
 from standfast.agents import Agent
 from standfast.checkpoints import Checkpoint
-from standfast.errors import InputError, SessionConflictError
+from standfast.errors import SessionConflictError
 from standfast.messages import Message
 from standfast.runtime.at_work import is_held
-from standfast.runtime.exported import exported_session
+from standfast.runtime.exported import check_exported_from, exported_session
 from standfast.runtime.inputs import RunInput
 from standfast.stores.protocol import DurableStore, Session, session_id_of
 from standfast.temporal.activities.at_work import is_running
@@ -32,10 +32,9 @@ def unanswered_in_export(
     Raises:
         InputError: it is not an export of this session.
     """
-    brought, name = read_checkpoint(host, agent, given), session_id_of(session.id)
-    if cast(Checkpoint, brought.checkpoint).exported_from != session.key:
-        raise InputError(f"Session {name} has messages of its own: give the checkpoint another session_id")
-    unwritten = brought.in_session(name).not_in(list(messages))
+    brought = read_checkpoint(host, agent, given)
+    check_exported_from(cast(Checkpoint, brought.checkpoint), session)
+    unwritten = brought.in_session(session_id_of(session.id)).not_in(list(messages))
     return [said_by_user(message.content, message.images, message.by) for message in unwritten]
 
 
@@ -45,7 +44,7 @@ async def check_at_rest(store: DurableStore, checkpoint: Checkpoint, session: st
     Raises:
         SessionConflictError: saying so.
     """
-    key, _ = await exported_session(store, checkpoint)
+    key = await exported_session(store, checkpoint)
     if key is None or key == session:
         return
     name, client = session_id_of(key), activity.client()

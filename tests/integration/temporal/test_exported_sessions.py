@@ -25,6 +25,7 @@ from standfast import (
     SessionConflictError,
     assert_complete,
     resume,
+    run,
     sqlite_store,
 )
 from standfast.temporal import start_agent
@@ -258,9 +259,34 @@ async def test_an_export_is_complete_in_itself_where_its_session_is_not(temporal
         await terminated(handle)
     async with sqlite_store(tmp_path / "other.db") as other:
         ended = assert_complete(await resume(agent, exported, "Ada", llm=model(), store=other))
-        with pytest.raises(InputError, match="has messages of its own: give the checkpoint another session_id"):
-            await resume(agent, exported, "Ada", llm=model(), store=other)
     assert (ended.session_id, effects) == (temporal.session(), ["hi"])
+
+
+@pytest.mark.parametrize("again", ["in process", "on Temporal"])
+async def test_an_export_is_refused_where_its_session_has_messages_of_its_own(
+    temporal: Temporal, tmp_path: Path, again: str
+) -> None:
+    _, agent = clerk()
+    async with temporal.worker(agent, llm=model()):
+        handle = await temporal.start(agent)
+        await pending(handle)
+        exported = await temporal.people.export(handle.id)
+        await terminated(handle)
+    async with sqlite_store(tmp_path / "other.db") as other:
+        told = ScriptedModel(["hello"])
+        await run(agent, message="hi", llm=told, store=other, session_id=temporal.session())
+        if again == "in process":
+            with pytest.raises(InputError) as refused:
+                await resume(agent, exported, "Ada", llm=model(), store=other)
+            why = str(refused.value)
+        else:
+            async with temporal.worker(agent, llm=model(), store=other):
+                error = await failure(await go_on(temporal, exported))
+            assert error.type == "InputError"
+            why = error.message
+        kept = shape(await other.load_messages(temporal.session()))
+    assert why == f"Session {temporal.session()} has messages of its own: give the checkpoint another session_id"
+    assert kept == ["user hi", "assistant hello"]
 
 
 async def test_an_export_of_a_tenants_session_is_not_gone_on_from_in_anothers(temporal: Temporal) -> None:
