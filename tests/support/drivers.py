@@ -24,6 +24,7 @@ class Ended:
         questions: what was asked on the way.
         waits: what people see of the calls that wait for approval, by gate.
         refused: why decisions did not count, in order.
+        status_code: of the terminal error that was raised; `output` is its metadata.
     """
 
     status: str
@@ -36,6 +37,7 @@ class Ended:
     questions: tuple[str, ...] = ()
     waits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     refused: tuple[str, ...] = ()
+    status_code: int | None = None
 
 
 class Driver(Protocol):
@@ -103,7 +105,9 @@ class InProcess:
                 ended = await resume(agent, ended.checkpoint, left.pop(0), **given)
         except TerminalError as error:
             messages = await self.temporal.store.load_messages(session)
-            return Ended("raised", str(error), output=error.metadata, messages=tuple(messages))
+            return Ended(
+                "raised", str(error), output=error.metadata, messages=tuple(messages), status_code=error.status_code
+            )
         messages = await self.temporal.store.load_messages(session)
         return Ended(
             ended.status, ended.response, ended.iterations, ended.usage, ended.output, ended.error,
@@ -188,4 +192,5 @@ def _raised(cause: BaseException, messages: tuple[Message, ...]) -> Ended:
     assert isinstance(cause, ApplicationError)
     assert cause.type == "TerminalError"
     details: Any = cause.details[0]
-    return Ended("raised", cause.message, output=details["metadata"], messages=messages)
+    said = {"output": details["metadata"], "status_code": details["status_code"]}
+    return Ended("raised", cause.message, messages=messages, **said)

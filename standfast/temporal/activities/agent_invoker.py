@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from temporalio import activity
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 
 from standfast.agent_loop import agent_failure
 from standfast.agents import Agent
@@ -18,7 +18,7 @@ from standfast.stores.protocol import DurableStore, session_id_of, session_key_o
 from standfast.temporal.client.run_ends import cancelled_end, end_of
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput
-from standfast.temporal.wire.outcomes import outcome_of_result, result_usage
+from standfast.temporal.wire.outcomes import outcome_of_result, outcome_of_terminal_error, result_usage
 from standfast.temporal.wire.turn_records import TurnRecord
 
 T = TypeVar("T")
@@ -114,4 +114,6 @@ async def _result(client: Client, agent: str, handle: WorkflowHandle[Any, Any]) 
     try:
         return await end_of(client, handle.id)
     except WorkflowFailureError as error:
+        if isinstance(error.cause, ApplicationError) and error.cause.type == names.TERMINAL_ERROR:
+            raise outcome_of_terminal_error(error.cause.message, error.cause.details).error from error
         raise StandfastError(agent_failure(agent, str(error.cause))) from error

@@ -122,4 +122,8 @@ class RunActivities:
                     await cancelled_end(client, child)  # goes down first
                 raise
             except WorkflowFailureError as error:
+                if isinstance(cause := error.cause, ApplicationError):  # as if the caller had waited for it itself
+                    raise ApplicationError(
+                        cause.message, *cause.details, type=cause.type, non_retryable=True
+                    ) from error
                 raise ApplicationError(str(error.cause), type="WorkflowFailureError", non_retryable=True) from error

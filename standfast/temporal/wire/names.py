@@ -47,12 +47,14 @@ PENDING = "pending"
 STORE_WAITS = "standfast.store_waits"  # a signal of an activity that holds what the store does not take
 OUTCOME = "standfast.outcome"  # of a signal with an id; what answers it is a run of ours
 
+TERMINAL_ERROR = "TerminalError"  # the type of the failure of a run that a tool's terminal error has ended
 
 # Patches: what a run does only if it did so from the first.
 ANSWERS_WRITTEN = "standfast.answers-written"  # before their senders are told
 SENDERS_HEAR = "standfast.senders-hear"  # of signals what became of them, before the run ends
 AGENTS_SETTLED = "standfast.agents-settled"  # that an agent was not run stands in the ledger, as of other calls
 OTHERS_SAID = "standfast.others-said"  # an agent of another call is never told by nothing
+TERMINAL_KEPT = "standfast.terminal-kept"  # an agent's terminal error is its caller's, and not only a text
 
 # Search attributes.
 STATUS_ATTRIBUTE = "StandfastStatus"

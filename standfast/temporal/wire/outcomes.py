@@ -1,7 +1,7 @@
 """Outcomes of tool calls as JSON: what is read may be malformed, what is written fits."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from standfast.agent_loop import agent_outcome, said_by_agent
@@ -131,6 +131,17 @@ def result_usage(result: dict[str, Any]) -> Usage | None:
     """Return what a run used, by its result."""
     usage = result.get("usage")
     return None if usage is None else Usage(**usage)
+
+
+def outcome_of_terminal_error(text: str, details: Sequence[object]) -> Terminated:
+    """Return the outcome of a call whose agent's run failed with a terminal error: it is the caller's, whole.
+
+    Args:
+        details: of the failure, `{"status_code", "metadata"}` first; what cannot be read is left out.
+    """
+    said = details[0] if details and isinstance(details[0], dict) else {}
+    written = {**said, "terminated": text}
+    return cast(Terminated, read_outcome(written if is_outcome(written) else {"terminated": text}))
 
 
 def outcome_of_result(agent: str, result: Mapping[str, Any]) -> Returned | Asked | Failed:

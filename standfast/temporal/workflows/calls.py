@@ -42,7 +42,7 @@ class Calls:
     """Carries out the calls of a run."""
 
     def __init__(self, run: RunState, parts: RunParts) -> None:
-        self.terminal: TerminalError | None = None  # the last that a tool raised
+        self.terminal: TerminalError | None = None  # the first of the turn, in call order
         self._run, self._running, self._workers, self._pauses = run, parts.running, parts.workers, parts.pauses
 
     async def run_all(self, action: CallTools[Call], state: RunLoop) -> list[Settled[Call]]:
@@ -74,6 +74,8 @@ class Calls:
             if call.id not in outcomes:
                 outcome = not_started(state.tools.get(call.name), recovering=action.recovering, why=why_not)
                 outcomes[call.id] = self._inline(call, turn, outcome)
+        errors = (outcomes[call.id] for call in state.open_calls)
+        self.terminal = next((outcome.error for outcome in errors if isinstance(outcome, Terminated)), None)
         return [(call, outcomes[call.id]) for call in state.open_calls]
 
     async def run_again(self, call: Call, state: RunLoop, recorded: Callable[[], None]) -> Outcome:
@@ -103,10 +105,7 @@ class Calls:
             verdict = await self._settle(call, turn, tool, recovering=True)
             if verdict is not None:
                 return verdict
-        outcome = await self._dispatch(call, turn, tool)
-        if isinstance(outcome, Terminated):
-            self.terminal = outcome.error
-        return outcome
+        return await self._dispatch(call, turn, tool)
 
     def _inline(self, call: Call, turn: Turn, outcome: Outcome) -> Outcome:
         turn.sources[call.position] = write_outcome(outcome)

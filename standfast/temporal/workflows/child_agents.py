@@ -1,4 +1,4 @@
-"""Runs an agent that is a tool: as a child workflow, whose failure is an error for its caller, never its text."""
+"""Runs an agent that is a tool as a child workflow, whose failure is an error for its caller and never an answer."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,7 +23,7 @@ from standfast.stores.protocol import session_key_of
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import AttachReference, CallReference, LostReference
 from standfast.temporal.wire.inputs import AgentInput
-from standfast.temporal.wire.outcomes import outcome_of_result, result_usage, write_outcome
+from standfast.temporal.wire.outcomes import outcome_of_result, outcome_of_terminal_error, result_usage, write_outcome
 from standfast.temporal.wire.results import LOST, OTHER, fits, is_result
 from standfast.temporal.wire.run_state import Turn
 from standfast.temporal.wire.states import Call
@@ -145,4 +145,10 @@ def _failure(name: str, error: FailureError) -> Outcome:
         return Failed(f"Agent '{name}' was terminated")
     if isinstance(cause, ApplicationError) and cause.type == "InputError":
         return Failed(cut(cause.message, 8_192))  # what the model asked for cannot be read
+    if (
+        isinstance(cause, ApplicationError)
+        and cause.type == names.TERMINAL_ERROR
+        and workflow.patched(names.TERMINAL_KEPT)  # asked only then, since it is written into the history
+    ):
+        return outcome_of_terminal_error(cause.message, cause.details)
     return Failed(agent_failure(name, str(cause or error)))

@@ -104,7 +104,7 @@ class Closing:
     def _raise_terminal(self, text: str) -> NoReturn:
         error = self._calls.terminal
         details = {} if error is None else {"status_code": error.status_code, "metadata": error.metadata}
-        raise ApplicationError(text, details, type="TerminalError", non_retryable=True)
+        raise ApplicationError(text, details, type=names.TERMINAL_ERROR, non_retryable=True)
 
     def result(self, status: str, more: dict[str, Any]) -> dict[str, Any]:
         self._board.end_run(status)

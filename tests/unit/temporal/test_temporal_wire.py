@@ -63,6 +63,8 @@ def test_the_persisted_names_are_pinned() -> None:
         "SENDERS_HEAR": "standfast.senders-hear",
         "AGENTS_SETTLED": "standfast.agents-settled",
         "OTHERS_SAID": "standfast.others-said",
+        "TERMINAL_KEPT": "standfast.terminal-kept",
+        "TERMINAL_ERROR": "TerminalError",
         "STATUS_ATTRIBUTE": "StandfastStatus",
         "WAITING_ATTRIBUTE": "StandfastWaiting",
         "DEADLINE_ATTRIBUTE": "StandfastDeadline",
