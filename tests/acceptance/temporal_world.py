@@ -27,7 +27,7 @@ PROGRAM = Path(__file__).with_name("temporal_worker.py")
 LOST = "durability error"
 
 
-async def until(condition: Callable[[], bool | Awaitable[bool]], what: str, seconds: float = 30) -> None:
+async def until(condition: Callable[[], bool | Awaitable[bool]], what: str, seconds: float = 60) -> None:
     """Wait until a condition holds, and fail if it does not."""
     try:
         async with asyncio.timeout(seconds):
@@ -108,6 +108,10 @@ class World:
         self.queue = f"q-{uuid4().hex[:12]}"
         self.store = sqlite_store(folder / "standfast.db")
         self.processes: list[WorkerProcess] = []
+
+    @property
+    def people(self) -> StandfastClient:
+        return StandfastClient(self.client, timeout=60)  # several worlds may start workers at once
 
     @property
     def address(self) -> str:
@@ -210,14 +214,14 @@ class World:
         """Wait until a run asks a question."""
 
         async def is_pending() -> bool:
-            return bool(await StandfastClient(self.client).pending(run.id))
+            return bool(await self.people.pending(run.id))
 
         await until(is_pending, f"{run.id} asks")
 
     async def answer(self, run: Run, text: str) -> None:
         """Answer a run's question when it asks."""
         await self.asks(run)
-        await StandfastClient(self.client).answer(run.id, text)
+        await self.people.answer(run.id, text)
 
     async def temporal(self, *arguments: str) -> str:
         """Run the `temporal` command, as an operator would."""

@@ -16,7 +16,6 @@ import pytest
 
 from acceptance.replays import failed_replays
 from acceptance.temporal_world import World, until
-from standfast.temporal import StandfastClient
 from standfast.temporal.activities.approval_links import ApprovalLinks
 from standfast.temporal.client.owners import Run
 from standfast.web.rendering import run_path
@@ -102,13 +101,12 @@ def page(world: World) -> Iterator[Page]:
 async def asked(world: World) -> dict[str, tuple[Run, dict[str, Any]]]:
     """Give runs that wait at their gates, with what they ask."""
     await world.worker("a", dead_after=SILENT)
-    people = StandfastClient(world.client)
     found: dict[str, tuple[Run, dict[str, Any]]] = {}
     given = [(f"run-{number}", "charge_approved") for number in range(RUNS)]
     soon = timedelta(seconds=2)  # a task that died with its worker is given to another one
     for run in await asyncio.gather(*(world.start(*one, task_timeout=soon) for one in given)):
         await world.asks(run)
-        found[run.id] = (run, (await people.pending(run.id))[0] | {"workflow_id": run.id})
+        found[run.id] = (run, (await world.people.pending(run.id))[0] | {"workflow_id": run.id})
     return found
 
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 from acceptance.temporal_world import World
-from standfast.temporal import StandfastClient
 
 CALL = "case.1"
 
@@ -11,7 +10,7 @@ CALL = "case.1"
 async def asked(world: World, run: Any) -> list[tuple[str, str]]:
     """Wait until a run asks about a call, and return the kind and the call of all that waits."""
     await world.asks(run)
-    return [(item["kind"], item["name"]) for item in await StandfastClient(world.client).pending(run.id)]
+    return [(item["kind"], item["name"]) for item in await world.people.pending(run.id)]
 
 
 async def unknown(world: World) -> Any:
@@ -28,7 +27,7 @@ async def say_not_happened_and_end(world: World, point: str) -> None:
     """Have the call run again, and end its run and its worker when the worker stands at a point of it."""
     run = await unknown(world)
     world.stop_at(point, CALL, worker="b")
-    await StandfastClient(world.client).resolve(run.id, CALL, "not-happened", by="ada")
+    await world.people.resolve(run.id, CALL, "not-happened", by="ada")
     await world.stands(point, CALL, worker="b")
     await run.terminate()
     world.processes[-1].kill()
@@ -57,7 +56,7 @@ async def test_a_call_that_was_lost_a_second_time_is_asked_about_again_and_can_b
     await say_not_happened_and_end(world, "after-effect")
     again = await world.start("case", "look", agent="asker")
     assert await asked(world, again) == [("unknown", CALL)]
-    await StandfastClient(world.client).resolve(again.id, CALL, "happened", result="found", by="ada")
+    await world.people.resolve(again.id, CALL, "happened", result="found", by="ada")
     assert (await again.result())["status"] == "complete"
     assert world.effects(CALL) == 1
     assert (await world.results("case"))[0] == "completed: found"
@@ -68,7 +67,7 @@ async def test_the_next_run_asks_about_a_lost_call_as_the_one_before_did(world: 
     await run.terminate()
     again = await world.start("case", "look", agent="asker")
     assert await asked(world, again) == [("unknown", CALL)]
-    await StandfastClient(world.client).resolve(again.id, CALL, "not-happened", by="ada")
+    await world.people.resolve(again.id, CALL, "not-happened", by="ada")
     assert (await again.result())["status"] == "complete"
     assert world.effects(CALL) == 1
 
@@ -83,6 +82,6 @@ async def test_what_a_call_that_was_thought_lost_has_recorded_meanwhile_is_more_
     entry = (await world.store.load_entries(scope, [f"0/{CALL}"]))[f"0/{CALL}"]
     late = {"owner": str(entry.owner), "state": "done", "result": '{"returned": "did it late"}'}
     assert await world.store.finish(scope, f"0/{CALL}", **late)  # type: ignore[arg-type]
-    await StandfastClient(world.client).resolve(run.id, CALL, "not-happened", by="ada")
+    await world.people.resolve(run.id, CALL, "not-happened", by="ada")
     assert (await run.result())["status"] == "complete"
     assert (world.effects(CALL), await world.results("case")) == (0, ["completed: did it late"])

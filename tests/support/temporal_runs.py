@@ -58,7 +58,11 @@ class Temporal:
 
     @property
     def people(self) -> "People":
-        return People(self.client)
+        return self.people_who_wait(SECONDS)
+
+    def people_who_wait(self, seconds: float) -> "People":
+        """Return people who wait no longer for a worker to answer."""
+        return People(self.client, timeout=seconds)
 
     def session(self, name: str = "s") -> str:
         """Return a session id that no other test has."""

@@ -13,14 +13,14 @@ from standfast import Agent, Approval, InputError, Loop, ModelError, RetryableEr
 from standfast.errors import StandfastError
 from standfast.llm import AnthropicMessages, OpenAICompatible, OpenAIResponses
 from standfast.stores import sqlite_store
-from standfast.temporal import ApprovalLinks, StandfastPlugin
+from standfast.temporal import ApprovalLinks, StandfastClient, StandfastPlugin
 from standfast.testing import ScriptedModel
 
 PACKAGES = ("standfast", "standfast.llm", "standfast.mcp", "standfast.stores", "standfast.temporal", "standfast.web")
 A_DURATION = re.compile(r"(^|_)(timeout|interval|patience|valid|retry_after|remind_every|delay|wait|lifetime)$")
 NOT_GIVEN = {  # but counted in iterations, or told by an event; or passed on to what is in the table
     "Loop.checkpoint_interval", "Approval.on_timeout", "ModelRetried.delay", "mcp_tools.timeout",
-    "approval.timeout", "approval.on_timeout", "approval.remind_every",
+    "UserClient.timeout", "approval.timeout", "approval.on_timeout", "approval.remind_every",
 }  # fmt: skip
 
 
@@ -50,6 +50,10 @@ def compatible(value: Any) -> Any:
     return OpenAICompatible(model="m", base_url="http://localhost:1/v1", timeout=value)._timeout.read
 
 
+def client(value: Any) -> Any:
+    return StandfastClient(None, timeout=value)._timeout  # type: ignore[arg-type]
+
+
 def links(value: Any) -> Any:
     return ApprovalLinks(page="https://runs.example.com", secret="x" * 20, by="ada", valid=value).valid
 
@@ -68,6 +72,7 @@ SETTINGS: dict[str, Callable[[Any], Any]] = {
     "OpenAIResponses.timeout": lambda value: OpenAIResponses(model="m", api_key="k", timeout=value)._options["timeout"],
     "OpenAICompatible.timeout": compatible,
     "StandfastPlugin.store_patience": lambda value: plugin(value)._host.store_patience,
+    "StandfastClient.timeout": client,
     "ApprovalLinks.valid": links,
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.agents import Agent
 from standfast.checkpoints import Checkpoint, PipelineResult, RunResult, T
+from standfast.durations import Duration
 from standfast.errors import InputError, StandfastError
 from standfast.pipelines import Pipeline
 from standfast.runtime.inputs import Images
@@ -26,9 +27,9 @@ from standfast.temporal.client.starts import plain_images
 from standfast.temporal.client.typed_results import pipeline_result, run_result
 from standfast.temporal.wire import names
 from standfast.temporal.wire.limits import check_json
+from standfast.tools.checks import seconds
 
 _PATIENCE = timedelta(seconds=2)
-_CONFIRMED = 10.0  # seconds in which a worker says whether something counts
 _AT_ONCE = 32  # runs that are asked; more would wait for each other longer than anybody waits for an answer
 
 
@@ -36,16 +37,18 @@ class StandfastClient:
     """Speaks to runs by their workflow ids; `StandfastClient(await connect())`.
 
     Every method that changes something raises `InputError`, saying why, if it does not count, and `NotConfirmedError`
-    if no worker has said within ten seconds whether it does. Tried again with its `id`, the same thing counts once.
+    if no worker has said in time whether it does. Tried again with its `id`, the same thing counts once.
 
     Args:
         store: of the workers. What is answered, said, resumed, settled and cancelled is put on its audit trail before
             it is done, and what it came to afterwards; what cannot be put there is not done, which is a `StoreError`.
             Decisions are recorded by the run itself.
+        timeout: how long a worker may take to say whether something counts, and to answer `status` and `pending`:
+            longer where workers are slow or start late. `result` and `export` wait for as long as it takes.
     """
 
-    def __init__(self, client: Client, *, store: AgentStore | None = None) -> None:
-        self.client, self._store = client, store
+    def __init__(self, client: Client, *, store: AgentStore | None = None, timeout: Duration = "10s") -> None:
+        self.client, self._store, self._timeout = client, store, seconds(timeout, "StandfastClient: timeout")
 
     def run(self, workflow_id: str, run_id: str | None = None) -> Run:
         """Return the handle of a run, the last of its workflow id if none is named."""
@@ -100,7 +103,7 @@ class StandfastClient:
 
     async def _ask(self, workflow_id: str, name: str, run_id: str | None) -> Any:
         try:
-            return await answer(self.run(workflow_id, run_id), name, timedelta(seconds=_CONFIRMED))
+            return await answer(self.run(workflow_id, run_id), name, timedelta(seconds=self._timeout))
         except WorkflowQueryFailedError as error:
             raise StandfastError(f"Run {workflow_id} does not answer: {error}") from error
         except RPCError as error:
@@ -108,7 +111,7 @@ class StandfastClient:
                 raise StandfastError(f"Run {workflow_id}: too many ask it at the same time, ask again later") from error
             if error.status not in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
                 raise
-            raise StandfastError(f"Run {workflow_id}: no worker has answered within {_CONFIRMED:g} s") from error
+            raise StandfastError(f"Run {workflow_id}: no worker has answered within {self._timeout:g} s") from error
 
     async def waiting(self, *, group: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
         """Return what waits in the whole namespace, as `pending` with the workflow's id; needs search attributes.
@@ -255,7 +258,7 @@ class StandfastClient:
             id=uuid4().hex if id is None else id,
             is_repeated=id is not None,
             # An export waits until the run is between two actions, for as long as that takes.
-            seconds=None if name == names.EXPORT_UPDATE else _CONFIRMED,
+            seconds=None if name == names.EXPORT_UPDATE else self._timeout,
         )
         if (doing := doing_of(name, plain)) is None:
             return await send(self.client, workflow_id, signal)

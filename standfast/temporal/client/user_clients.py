@@ -6,6 +6,7 @@ from temporalio.client import Client
 
 from standfast.agents import Agent
 from standfast.checkpoints import Checkpoint, PipelineResult, RunResult, T
+from standfast.durations import Duration
 from standfast.errors import InputError, SessionAccessDeniedError
 from standfast.pipelines import Pipeline
 from standfast.runtime.inputs import Images
@@ -25,14 +26,21 @@ class UserClient:
     Args:
         user_id, tenant_id: who has signed in to the application.
         store: of the workers, for its audit trail; see `StandfastClient`.
+        timeout: how long a worker may take to answer; see `StandfastClient`.
     """
 
     def __init__(
-        self, client: Client, *, user_id: str | None, tenant_id: str | None = None, store: AgentStore | None = None
+        self,
+        client: Client,
+        *,
+        user_id: str | None,
+        tenant_id: str | None = None,
+        store: AgentStore | None = None,
+        timeout: Duration = "10s",
     ) -> None:
         if user_id is None and tenant_id is None:
             raise InputError("UserClient needs a user_id or a tenant_id: StandfastClient speaks to the runs of all")
-        self._client, self._people = client, StandfastClient(client, store=store)
+        self._client, self._people = client, StandfastClient(client, store=store, timeout=timeout)
         self._who: Owner = (user_id, check_tenant_id(tenant_id))
 
     @overload

@@ -34,19 +34,15 @@ async def counted(temporal: Temporal, handle: Run) -> list[bool]:
     return [record.refused is None for record in await temporal.store.load_decisions(run_key)]
 
 
-async def test_who_hears_nothing_sends_the_same_again_and_it_counts_once(
-    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_hears_nothing_sends_the_same_again_and_it_counts_once(temporal: Temporal) -> None:
     posted, post = world(ADA)
     agent = Agent("a", tools=[post])
     async with temporal.worker(agent, llm=posts("hi")):
         handle = await temporal.start("a")
         (item,) = await pending(handle)
-    decide = partial(temporal.people.decide, handle.id, "c1", "approve", by="ada", digest=item["digest"])
-    monkeypatch.setattr("standfast.temporal.client.clients._CONFIRMED", 0.5)
     with pytest.raises(NotConfirmedError, match="look at the run before") as unsure:
-        await decide()
-    monkeypatch.setattr("standfast.temporal.client.clients._CONFIRMED", 10.0)
+        await temporal.people_who_wait(0.5).decide(handle.id, "c1", "approve", by="ada", digest=item["digest"])
+    decide = partial(temporal.people.decide, handle.id, "c1", "approve", by="ada", digest=item["digest"])
     async with (await temporal.elsewhere()).worker(agent, llm=ScriptedModel(["done"])):
         await decide(id=unsure.value.id)
         assert (await result(handle))["status"] == "complete"

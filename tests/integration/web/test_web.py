@@ -2,6 +2,7 @@
 
 import html
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from temporalio.worker import Worker
 
 from standfast import Agent, Approval, ModelError, pipeline, tool
 from standfast.temporal import start_pipeline
+from standfast.temporal.client import clients
 from standfast.testing import ScriptedModel
 from standfast.web import Access
 
@@ -153,7 +155,10 @@ async def test_what_is_typed_stays_when_no_worker_answers(temporal: Temporal, mo
             run = await temporal.start(agent)
             await pending(run)
             form = fields((await client.get(f"/runs/{run.id}")).text, f"/runs/{run.id}/decide")
-        monkeypatch.setattr("standfast.temporal.client.clients._CONFIRMED", 0.5)
+        sent = clients.send
+        monkeypatch.setattr(
+            clients, "send", lambda client, run_id, signal: sent(client, run_id, replace(signal, seconds=0.5))
+        )
         typed = {"decision": "approve", "comment": "as we said"}
         page = await client.post(f"/runs/{run.id}/decide", data=form | typed)
         assert (page.status_code, "as we said" in page.text, "may count" in page.text) == (504, True, True)
