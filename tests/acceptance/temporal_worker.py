@@ -45,6 +45,7 @@ from standfast import (
 from standfast.stores import Append, LedgerEntry, Session, SQLiteStore
 from standfast.stores.locks import SessionLocks
 from standfast.temporal import StandfastPlugin, connect
+from standfast.temporal.activities import guards
 from standfast.temporal.workflows import activity_options, agent_workflows
 from standfast.testing import ScriptedModel
 
@@ -322,20 +323,24 @@ async def work(
     mutant: bool = False,
     steps: int = agent_workflows.STEPS,
     dead_after: float | None = None,
+    silent: bool = False,
     **options: Any,
 ) -> None:
     """Work until SIGTERM, and then for as long as `drain` says.
 
     Args:
-        dead_after: seconds of silence after which models' and the store's activities are begun anew; above 3, after
-            which a worker says that it lives.
+        dead_after: seconds of silence after which the server gives an activity up; above 3, after which a worker says
+            that it lives.
+        silent: it never says so, and so never hears that nobody waits for a call any more.
     """
     if mutant:
         put_run_into_keys()
     agent_workflows.STEPS = steps
     if dead_after is not None:
-        activity_options.MODEL_HEARTBEAT = timedelta(seconds=dead_after)
+        activity_options.HEARTBEAT = activity_options.MODEL_HEARTBEAT = timedelta(seconds=dead_after)
         activity_options.STORE_OPTIONS["heartbeat_timeout"] = timedelta(seconds=dead_after)
+    if silent:
+        guards.HEARTBEAT_EVERY = 3_600.0
     if drain:
         options["graceful_shutdown_timeout"] = timedelta(seconds=drain)
     stop = asyncio.Event()

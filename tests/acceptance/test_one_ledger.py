@@ -89,11 +89,11 @@ async def test_a_run_that_would_repair_what_another_repairs_just_now_is_refused(
 async def test_a_call_of_a_live_worker_that_is_taken_for_dead_is_waited_for_before_verify_is_asked(
     world: World,
 ) -> None:
-    """The second worker sees other holds than the first, as on another machine."""
+    """The second worker sees other holds than the first, as on another machine; the first hears nothing of the end."""
     await world.worker("workflows", no_remote_activities=True)
     world.verify_says("not-happened", "case.1")
     world.stop_at("before-effect", "case.1", worker="a")
-    await world.worker("a", workflows=False, max_concurrent_activities=1)
+    await world.worker("a", workflows=False, max_concurrent_activities=1, silent=True)
     run = await world.start("case", "transfer")
     await world.stands("before-effect", "case.1", worker="a")
     await world.worker("b", workflows=False, locks="elsewhere")
