@@ -51,12 +51,12 @@ _PLAIN = (
     "corrections",
     "cut",
 )
-_FRESH: RunLoop = LoopState(loop=Loop(), tools={})
+FRESH: RunLoop = LoopState(loop=Loop(), tools={})
 
 
 def write_state(state: RunLoop) -> dict[str, Any]:
     """Return a state as JSON: without the facts, and without what is as in a new one."""
-    data = {name: value for name in _PLAIN if (value := getattr(state, name)) != getattr(_FRESH, name)}
+    data = {name: value for name in _PLAIN if (value := getattr(state, name)) != getattr(FRESH, name)}
     if state.open_calls:
         data["open_calls"] = [write_call(call) for call in state.open_calls]
     if state.refused:

@@ -5,6 +5,7 @@ nothing of the user's runs in it.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from temporalio import workflow
@@ -62,7 +63,7 @@ class AgentRun(RunHandlers):
         self._steps = 0
         self._run = run = RunState()
         self._parts = parts = RunParts(
-            self._details,
+            partial(details, run),
             self._opening,
             self._learn,
             taken=lambda: self._approvals.leave_if_long(),
@@ -80,10 +81,10 @@ class AgentRun(RunHandlers):
         self._messages = messages = Messages(run, parts, owner)
         self._closing = Closing(run, parts, messages, self._calls)
         self._questions = Questions(
-            run, parts, messages, self._calls, lambda: exports.are_asked_for or (is_long() and self._may_leave())
+            run, parts, messages, self._calls, lambda: bool(exports.requests) or (is_long() and self._may_leave())
         )
         run_key = carried.get("run") or workflow.info().original_execution_run_id
-        self._approvals = CallApprovals(run, parts, run_key, lambda: exports.are_asked_for)
+        self._approvals = CallApprovals(run, parts, run_key, lambda: bool(exports.requests))
         self._gates = self._approvals.gates
         if carried:
             asked = carried.get("state", {}).get("questions", ())
@@ -92,18 +93,9 @@ class AgentRun(RunHandlers):
             said = [*carried.get("mailbox", {}).get("messages", ()), *carried.get("say", ())]
             messages.kept = {message_id for one in said if (message_id := said_id(one)) is not None}
 
-    def _details(self) -> str:
-        return details(
-            status=self._board.status,
-            session=self._run.progress.session_id,
-            state=self._run.loop_state,
-            waiting=self._board.waiting,
-            refused=self._mailbox.refused,
-        )
-
     def _parked(self) -> list[Any]:
         run = self._run
-        gates = [question.model_dump() for question in run.loop.kept_questions] if run.is_open else []
+        gates = [question.model_dump() for question in run.loop.kept_questions]
         return [run.progress.say, list(run.progress.turn.sources.items()), gates]
 
     def _choose_model(self, model: str) -> None:
@@ -127,9 +119,11 @@ class AgentRun(RunHandlers):
         )
         await self._begin()
         while True:
-            await self._exports.serve()
+            if self._exports.requests:
+                await self._exports.serve()
             await self._take_in_messages()
-            await self._model.ask_for_more()
+            if self._run.loop.asks_for_more:
+                await self._model.ask_for_more()
             if self._running.cancelled:
                 self._run.loop = self._run.loop.unattended("Not run: the run was cancelled before people had decided")
             if self._running.cancelled and self._run.loop.open_calls:
@@ -200,6 +194,7 @@ class AgentRun(RunHandlers):
             opened["facts"], max_iterations=self._run.given.max_iterations, max_tokens=self._run.given.max_tokens
         )
         self._parts.learn(opened["facts"])
+        self._run.is_open = True
         if carried is not None:
             state = read_state(carried.get("state", {}), self._run.facts)
             self._run.loop = replace(state, tools=tools_of(self._run.facts.tools, self._run.progress.turn.declared))
@@ -306,7 +301,7 @@ class AgentRun(RunHandlers):
             await workflow.wait_condition(
                 lambda: (
                     self._may_leave()
-                    or any((self._gates.has_senders(), self._exports.are_asked_for, self._running.cancelled))
+                    or any((self._gates.has_senders(), self._exports.requests, self._running.cancelled))
                 )
             )
             self._gates.is_leaving = False
@@ -315,11 +310,11 @@ class AgentRun(RunHandlers):
     def _may_leave(self) -> bool:
         """Whether nobody would lose anything if the run continued as new now."""
         late = any(answer.is_late for answer in self._mailbox.answers.values())  # when it was sent this history tells
-        needed = late or self._exports.are_asked_for or self._running.cancelled or self._messages.is_keeping
+        needed = late or self._exports.requests or self._running.cancelled or self._messages.is_keeping
         return not needed and workflow.all_handlers_finished()
 
     def _continue_as_new_if_due(self) -> None:
-        if not self._may_leave() or (self._steps < STEPS and not is_long()):
+        if (self._steps < STEPS and not is_long()) or not self._may_leave():
             return
         given = {name: value for name, value in self._run.given.plain().items() if name not in _ONCE}
         carried = {**self._run.progress.carried(self._run.loop), **self._gates.carried()}

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, TypedDict, cast
 
@@ -29,7 +30,7 @@ class _WorkflowGates(RunHandlers):
     """The gates of one run of a user's workflow."""
 
     def __init__(self) -> None:
-        self._parts = parts = RunParts(self._details, lambda: (names.SEARCHABLE, {}))
+        self._parts = parts = RunParts(partial(pipeline_details, {}, ()), lambda: (names.SEARCHABLE, {}))
         self._board = parts.board
         self._gates = GateKeeper(parts, workflow.info().original_execution_run_id)
         self._looking: asyncio.Future[Surroundings] | None = None
@@ -44,9 +45,6 @@ class _WorkflowGates(RunHandlers):
 
     def status(self, *ignored: Any) -> dict[str, Any]:
         return {"status": self._board.status} | self._board.seen()
-
-    def _details(self) -> str:
-        return pipeline_details(self._board.status, {}, (), self._board.waiting, self._parts.mailbox.refused)
 
 
 class ApprovalResult(TypedDict):

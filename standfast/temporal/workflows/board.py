@@ -1,7 +1,7 @@
 """Shows people what a run waits for: to queries, by search attributes, on its page, and with notices."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,9 +12,10 @@ from standfast.temporal.wire.activity_types import NotifyReference
 from standfast.temporal.wire.inbox import TOLD, Mailbox
 from standfast.temporal.wire.inputs import user_message
 from standfast.temporal.workflows.activity_options import NOTIFY_OPTIONS, summary
-from standfast.temporal.workflows.visibility import show_ended, show_waiting
+from standfast.temporal.workflows.visibility import Refused, show_ended, show_waiting
 from standfast.temporal.workflows.waiting import Waiting
 
+Details = Callable[[str, Sequence[Waiting], Refused], str]
 _SHOWN = 500  # characters of what was said and is not heard yet
 
 
@@ -23,11 +24,11 @@ class Board:
 
     Args:
         mailbox: what arrived at the run, of which people see what was refused and what is not heard yet.
-        details: returns the Markdown that stands on the run's page.
+        details: returns the Markdown that stands on the run's page, of its status, what waits and what was refused.
         asks_groups: the run may ask groups of people; without it, that is known once it does.
     """
 
-    def __init__(self, mailbox: Mailbox, details: Callable[[], str], *, asks_groups: bool = False) -> None:
+    def __init__(self, mailbox: Mailbox, details: Details, *, asks_groups: bool = False) -> None:
         self.waiting: tuple[Waiting, ...] = ()
         self.ended = ""  # or how
         self.error: str | None = None  # what the run failed with
@@ -92,7 +93,7 @@ class Board:
         self._mailbox.refuse_all()
 
     def tell(self) -> None:
-        workflow.set_current_details(self._details())
+        workflow.set_current_details(self._details(self.status, self.waiting, self._mailbox.refused))
 
     def refuse(self, name: str, reason: str) -> None:
         """Note why something changes nothing: the sender of a signal can only look it up."""

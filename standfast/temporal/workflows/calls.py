@@ -133,9 +133,10 @@ class Calls:
 
     async def _dispatch(self, call: Call, turn: Turn, tool: ToolFacts) -> Outcome:
         tries = lacking = 0
+        reference = self._reference(call, turn)
+        holder = names.holder(call.name, reference)
         while True:
-            holder = names.holder(call.name, self._reference(call, turn))
-            outcome, error = await self._workers.store_waits.holding(holder, self._try(call, turn, tool))
+            outcome, error = await self._workers.store_waits.holding(holder, self._try(call, turn, tool, reference))
             if outcome is not None:
                 return outcome
             # It never started, and the fence proves it: it is dispatched again, and nobody needs to be asked.
@@ -157,19 +158,22 @@ class Calls:
                     return self._inline(call, turn, Failed("Not run: no worker could start it"))
             await workflow.sleep(timedelta(seconds=0.1 * 2**tries), summary=f"until {call.name} is dispatched again")
 
-    async def _try(self, call: Call, turn: Turn, tool: ToolFacts) -> tuple[Outcome | None, ActivityError | None]:
+    async def _try(
+        self, call: Call, turn: Turn, tool: ToolFacts, reference: CallReference
+    ) -> tuple[Outcome | None, ActivityError | None]:
         """Dispatch a call once; returns what it came to, or None and why it never started."""
         dispatch = turn.dispatches[call.position] = turn.dispatches.get(call.position, 0) + 1
         if dispatch > 1:
             turn.sources[call.position] = {"dispatch": dispatch}
+            reference = {**reference, "dispatch": dispatch}
         handle = workflow.start_activity(
             call.name,
-            self._reference(call, turn),
+            reference,
             **tool_options(tool),
             summary=summary(" · ".join([call.shown, *_conditions(tool, turn.approved.get(call.position))])),
         )
         try:
-            found = await self._running.wait(handle)
+            found = await self._running.add(handle)
             if not is_reported(found, call_key(call.position, call.id, dispatch)):
                 # Somebody has completed the activity by hand: its result is the call's once the ledger has it.
                 return await self._settle(call, turn, tool, said={"given": put_in(found)}), None

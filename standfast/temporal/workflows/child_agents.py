@@ -81,7 +81,7 @@ async def _can_go_on(call: Call, given: AgentInput, running: Running, asked: str
     reference: LostReference = {**lost, "child": child, "asked": call_digest(asked)}
     look = workflow.start_activity(names.ATTACH, reference, **ATTACH_OPTIONS, summary=summary(f"lost: {call.shown}"))
     try:
-        return bool(await running.wait(look) == LOST)  # nothing that somebody may have put in by hand
+        return bool(await running.add(look) == LOST)  # nothing that somebody may have put in by hand
     except FailureError:  # also of a cancel
         return False
 
@@ -113,7 +113,7 @@ async def agent_result(
             return result
         # Providers' ids repeat: that one is the agent of another call.
         return await agent_result(agent, given, running, pauses, name=f"{name}.{digest}", asked=asked, shown=shown)
-    result = await running.wait(handle)
+    result = await running.add(handle)
     if not is_result(result):  # it is a workflow of somebody else's that has the agent's name
         raise ApplicationError(f"workflow {child} ended as no agent does", type="StandfastError", non_retryable=True)
     return cast("dict[str, Any]", result)
@@ -124,7 +124,7 @@ async def _attached(child: str, digest: str, running: Running, pauses: Pauses) -
     reference: AttachReference = {"workflow_id": child, "asked": digest}
     while True:
         handle = workflow.start_activity(names.ATTACH, reference, **ATTACH_OPTIONS, summary=summary(child))
-        found = await running.wait(handle)
+        found = await running.add(handle)
         if found == OTHER or (found is None and not workflow.patched(names.OTHERS_SAID)):
             return None
         if found is not None and fits(names.ATTACH, reference, found):

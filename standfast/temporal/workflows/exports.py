@@ -23,19 +23,15 @@ class Exports:
     def __init__(self, run: RunState, parts: RunParts) -> None:
         self._run, self._board, self._inbox, self._workers = run, parts.board, parts.inbox, parts.workers
         self._inbox.pending.append(self._pending)
-        self._requests: list[Exported] = []
+        self.requests: list[Exported] = []
         self._exported: dict[str, Exported] = {}  # of signals, by id
-
-    @property
-    def are_asked_for(self) -> bool:
-        return bool(self._requests)
 
     def take_signal(self, data: Any, extra: tuple[Any, ...]) -> None:
         self._inbox.take("export", data, lambda given, sent_id: self._read(given, extra, sent_id), self._keep)
 
     async def take_update(self) -> dict[str, Any]:
         request: Exported = {}
-        self._requests.append(request)
+        self.requests.append(request)
         await workflow.wait_condition(lambda: bool(request) or bool(self._board.ended))
         if "checkpoint" not in request:
             raise ApplicationError(_not_exported(request), type="InputError")
@@ -51,7 +47,7 @@ class Exports:
         return {}
 
     def _keep(self, request: Exported, sent: Sent) -> None:
-        self._requests.append(request)
+        self.requests.append(request)
         self._exported[str(sent.id)] = request
         if len(self._exported) > _EXPORTED:
             del self._exported[next(iter(self._exported))]
@@ -68,10 +64,10 @@ class Exports:
     async def serve(self) -> None:
         """Make them where the transcript is whole: between two actions, with no call in flight."""
         run = self._run
-        if not run.is_open or (run.loop.open_calls and not run.loop.gates):
+        if run.loop.open_calls and not run.loop.gates:
             return
-        while self._requests:
-            request = self._requests.pop(0)
+        while self.requests:
+            request = self.requests.pop(0)
             state, unheard = run.loop, [*run.progress.say, *self._inbox.mailbox.messages]
             reference = run.reference(ExportReference)
             reference["iterations"] = state.iterations

@@ -6,7 +6,6 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import FailureError
 
-from standfast.agents import Loop
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import KeepReference
 from standfast.temporal.wire.inbox import Sent
@@ -68,8 +67,8 @@ class Messages:
         refuse_by(lambda: self.read(data, extra))
 
     def read(self, data: Any, extra: tuple[Any, ...]) -> Said:
-        loop = self._run.loop.loop if self._run.is_open else Loop()
-        return self._box.read_message(self._inbox.one("message", data, extra), loop.max_message_bytes, self._owner)
+        limit = self._run.loop.loop.max_message_bytes
+        return self._box.read_message(self._inbox.one("message", data, extra), limit, self._owner)
 
     def _keep_signal(self, said: Said, sent: Sent) -> dict[str, Any]:
         """Take in a message; its sender is told that it counts once the store has it, as soon as the run is open."""

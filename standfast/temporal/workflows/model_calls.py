@@ -73,8 +73,6 @@ class ModelCalls:
 
     async def ask_for_more(self) -> None:
         """Wait for whoever may let a run go on that has spent its budget; the calls of its turn wait with it."""
-        if not self._run.loop.asks_for_more:
-            return
         if self._is_denied or self._run.given.asks_caller:
             self._run.loop = self._run.loop.unattended("Not run: the budget is spent")
             return

@@ -5,7 +5,7 @@ nothing of the user's runs in it.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from temporalio import workflow
@@ -35,7 +35,8 @@ from standfast.temporal.workflows.run_failures import failed, why
 from standfast.temporal.workflows.run_parts import RunParts, read_input
 from standfast.temporal.workflows.running import carried_in, is_long, run_to_end
 from standfast.temporal.workflows.shared_state import RunState
-from standfast.temporal.workflows.visibility import pipeline_details, show_started
+from standfast.temporal.workflows.visibility import Refused, pipeline_details, show_started
+from standfast.temporal.workflows.waiting import Waiting
 from standfast.temporal.workflows.workers import Opening
 from standfast.tools import Outcome
 
@@ -365,10 +366,8 @@ class PipelineRun(RunHandlers):
     def _may_open(self, gate: str) -> bool:
         return self._rules is None or place_of(gate) in self._rules
 
-    def _details(self) -> str:
-        return pipeline_details(
-            self._board.status, self._done(), list(self._tasks), self._board.waiting, self._parts.mailbox.refused
-        )
+    def _details(self, status: str, waiting: Sequence[Waiting], refused: Refused) -> str:
+        return pipeline_details(self._done(), list(self._tasks), status, waiting, refused)
 
     @workflow.query(name=names.STATUS, description="How far the run is, what it waits for, what it refused")
     def status(self, *ignored: Any) -> dict[str, Any]:

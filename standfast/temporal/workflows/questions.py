@@ -186,9 +186,8 @@ class Questions:
     def read_answer(self, data: Any, extra: tuple[Any, ...]) -> Answer:
         if self._looked < self._running.resets:
             raise LaterError("answer: the run was reset, and looks up what was answered before; try again in a moment")
-        state = self._run.loop_state
-        questions = () if state is None else tuple(one for one in state.questions if one.gate is None)
-        gates = () if state is None else state.gates
+        state = self._run.loop
+        questions, gates = tuple(one for one in state.questions if one.gate is None), state.gates
         call_id = data.get("tool_call_id") if isinstance(data, dict) else None
         if gates and isinstance(data, dict) and call_id in (None, *(one.tool_call_id for one in gates)):
             call_id = call_id or gates[0].tool_call_id

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from standfast.errors import InputError
 from standfast.temporal.wire.inbox import Mailbox
 from standfast.temporal.wire.snapshots import Surroundings
-from standfast.temporal.workflows.board import Board
+from standfast.temporal.workflows.board import Board, Details
 from standfast.temporal.workflows.inbox import Inbox
 from standfast.temporal.workflows.pauses import Pauses
 from standfast.temporal.workflows.run_failures import refuse
@@ -40,7 +40,7 @@ class RunParts:
 
     def __init__(
         self,
-        details: Callable[[], str],
+        details: Details,
         opening: Callable[[], Opening],
         learn: Callable[[Surroundings], None] = lambda found: None,
         *,

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.exceptions import FailureError
@@ -11,6 +11,7 @@ from temporalio.exceptions import FailureError
 from standfast.temporal.workflows.board import Board
 from standfast.temporal.workflows.run_failures import why
 
+HandleT = TypeVar("HandleT", bound="asyncio.Future[Any]")
 EVENTS = 4_000  # of a history, after which a run continues as new while it waits: replay stays short
 _FIRST_TASK = 3  # events up to the beginning of the first task
 
@@ -25,7 +26,7 @@ class Running:
     def __init__(self) -> None:
         self.cancelled = False
         self.resets = 0  # of the workflow: what was acknowledged behind the point of a reset is in the store
-        self._handles: dict[Any, None] = {}
+        self._handles: dict[asyncio.Future[Any], None] = {}
         if workflow.in_workflow():
             # The one thing that a workflow hears of a reset, in every replay at the same place.
             workflow.register_random_seed_callback(self._was_reset)
@@ -39,15 +40,13 @@ class Running:
         for handle in list(self._handles):
             handle.cancel()
 
-    async def wait(self, handle: Any) -> Any:
-        """Return the result of an activity or child, which a cancel reaches."""
+    def add(self, handle: HandleT) -> HandleT:
+        """Return an activity or child, which a cancel reaches until it has ended."""
         self._handles[handle] = None
-        try:
-            if self.cancelled:
-                handle.cancel()
-            return await handle
-        finally:
-            self._handles.pop(handle, None)
+        handle.add_done_callback(lambda _: self._handles.pop(handle, None))
+        if self.cancelled:
+            handle.cancel()
+        return handle
 
     async def until(self, condition: Callable[[], bool], deadline: datetime | None, summary: str) -> bool:
         """Wait for a condition, the deadline or a cancel; returns whether it was the deadline."""

@@ -10,7 +10,7 @@ from standfast.temporal.wire.activity_types import RunReference
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import Facts
-from standfast.temporal.wire.states import RunLoop
+from standfast.temporal.wire.states import FRESH, RunLoop
 
 ReferenceT = TypeVar("ReferenceT", bound=RunReference)
 
@@ -22,29 +22,16 @@ class RunState:
     Args:
         given: its input.
         facts: those of the agent, once the run is open.
-        loop_state: None until the run is open.
+        loop: the state of the loop, once the run is open.
         has_asked: the model was asked.
     """
 
     given: AgentInput = field(default_factory=AgentInput)
     progress: Progress = field(default_factory=Progress)
     facts: Facts = field(default_factory=lambda: Facts(loop=Loop(), tools={}))
-    loop_state: RunLoop | None = None
+    loop: RunLoop = FRESH
+    is_open: bool = False
     has_asked: bool = False
-
-    @property
-    def is_open(self) -> bool:
-        return self.loop_state is not None
-
-    @property
-    def loop(self) -> RunLoop:
-        """The state of the loop, of a run that is open."""
-        assert self.loop_state is not None
-        return self.loop_state
-
-    @loop.setter
-    def loop(self, state: RunLoop) -> None:
-        self.loop_state = state
 
     def questions(self) -> list[dict[str, Any]]:
         return [question.model_dump() for question in self.loop.questions]

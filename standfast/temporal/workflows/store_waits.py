@@ -1,13 +1,17 @@
-"""Shows people, as one thing, that activities of a run wait for its store."""
+"""Has activities wait for the store of a run, and shows people that as one thing."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from temporalio import workflow
+from temporalio.exceptions import FailureError
 
+from standfast.temporal.workflows.activity_options import until_the_store_is_back
 from standfast.temporal.workflows.inbox import read_moment
+from standfast.temporal.workflows.missing_workers import is_store_away, may_be_tried_again
+from standfast.temporal.workflows.run_failures import why
 from standfast.temporal.workflows.waiting import Waiting
 
 _SAID = 2_000  # characters
@@ -19,15 +23,50 @@ class StoreWaits:
 
     Args:
         begin, end: show something that waits, and take that back.
+        learn: takes in where the run is, from an activity that its store has failed.
     """
 
-    def __init__(self, begin: Callable[[Waiting], None], end: Callable[[Waiting], None]) -> None:
-        self._begin, self._end = begin, end
+    def __init__(
+        self,
+        begin: Callable[[Waiting], None],
+        end: Callable[[Waiting], None],
+        learn: Callable[[FailureError], None],
+    ) -> None:
+        self._begin, self._end, self._learn = begin, end, learn
         self._shown: Waiting | None = None
         self._count = 0
         self._holders: dict[str, bool] = {}  # activities that may hold what the store has not, and whether they said so
 
-    def add(self, message: str, since: datetime) -> None:
+    async def run(self, attempt: Callable[[dict[str, Any]], Awaitable[T]], options: dict[str, Any]) -> T:
+        """Return the result of an activity that needs the store, however long that is away; people see it then.
+
+        Args:
+            attempt: runs the activity with these options.
+
+        Raises:
+            ActivityError: it failed for another reason.
+        """
+        while True:
+            since = workflow.now()
+            try:
+                return await attempt(options)
+            except FailureError as error:
+                if not is_store_away(error):
+                    raise
+                self._learn(error)
+                self._add(why(error), since)
+            # Not in a `finally`: a worker that drops the run closes it outside of the workflow's loop.
+            try:
+                result = await attempt(until_the_store_is_back(options))
+            except (FailureError, asyncio.CancelledError) as error:
+                self._remove()
+                if not isinstance(error, FailureError) or not may_be_tried_again(error):
+                    raise
+            else:
+                self._remove()
+                return result
+
+    def _add(self, message: str, since: datetime) -> None:
         """Show that one more activity waits."""
         self._count += 1
         if self._shown is None:
@@ -35,8 +74,8 @@ class StoreWaits:
             self._begin(self._shown)
             workflow.logger.warning("Waits for its store: %s", message)
 
-    def remove(self) -> None:
-        """Take back what `add` has shown, once no activity waits any more."""
+    def _remove(self) -> None:
+        """Take back what `_add` has shown, once no activity waits any more."""
         self._count -= 1
         if not self._count and self._shown is not None:
             gone, self._shown = self._shown, None
@@ -56,7 +95,7 @@ class StoreWaits:
 
     def _released(self, holder: str) -> None:
         if self._holders.pop(holder, False):
-            self.remove()
+            self._remove()
 
     def take_signal(self, data: object) -> None:
         """Take in what `write_in_sight` says; what no activity of now can have said changes nothing."""
@@ -64,4 +103,4 @@ class StoreWaits:
         holder, message = given.get("holder"), given.get("message")
         if isinstance(holder, str) and isinstance(message, str) and self._holders.get(holder) is False:
             self._holders[holder] = True
-            self.add(message[:_SAID], read_moment(given.get("since")) or workflow.now())
+            self._add(message[:_SAID], read_moment(given.get("since")) or workflow.now())

@@ -11,6 +11,7 @@ from temporalio.common import SearchAttributeKey
 from standfast.messages import Usage, cut, visible, visible_json
 from standfast.temporal.wire import names
 from standfast.temporal.wire.states import RunLoop
+from standfast.temporal.workflows.shared_state import RunState
 
 if TYPE_CHECKING:
     from standfast.pipeline_loop import Done
@@ -83,14 +84,15 @@ def show_ended(status: str) -> None:
     workflow.upsert_search_attributes([STATUS.value_set(status)])
 
 
-def details(*, status: str, session: str, state: RunLoop | None, waiting: "Sequence[Waiting]", refused: Refused) -> str:
+def details(run: RunState, status: str, waiting: "Sequence[Waiting]", refused: Refused) -> str:
     """Return the Markdown that stands on a run's page."""
-    first = " · ".join([f"**{status}**", *_turns(state), f"session {_code(session)}"])
+    turns = _turns(run.loop) if run.is_open else []
+    first = " · ".join([f"**{status}**", *turns, f"session {_code(run.progress.session_id)}"])
     return "\n".join([first, *_waits(waiting), *_last(refused)])
 
 
 def pipeline_details(
-    status: str, done: "Mapping[str, Done]", running: Sequence[str], waiting: "Sequence[Waiting]", refused: Refused
+    done: "Mapping[str, Done]", running: Sequence[str], status: str, waiting: "Sequence[Waiting]", refused: Refused
 ) -> str:
     """Return the Markdown that stands on the page of a pipeline's run."""
     steps = {key: "failed" if came.reason else "done" for key, came in done.items()} | dict.fromkeys(running, "runs")
@@ -99,9 +101,7 @@ def pipeline_details(
     return "\n".join([f"**{status}**", "", *rows[-_ROWS:], *_waits(waiting), *_last(refused)])
 
 
-def _turns(state: RunLoop | None) -> list[str]:
-    if state is None:
-        return []
+def _turns(state: RunLoop) -> list[str]:
     turns, usage = f"turn {state.iterations} of at most {state.loop.max_iterations}", state.usage
     return [turns] if usage is None else [turns, usage.in_words]
 

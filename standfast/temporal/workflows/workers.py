@@ -17,14 +17,12 @@ from standfast.temporal.workflows.activity_options import (
     OPEN_OPTIONS,
     STORE_OPTIONS,
     summary,
-    until_the_store_is_back,
 )
 from standfast.temporal.workflows.board import Board
 from standfast.temporal.workflows.missing_workers import (
     SkippedError,
     is_missing,
     is_store_away,
-    may_be_tried_again,
     may_pass,
     missing,
     missing_step,
@@ -32,7 +30,6 @@ from standfast.temporal.workflows.missing_workers import (
     surroundings_of,
 )
 from standfast.temporal.workflows.pauses import Pauses
-from standfast.temporal.workflows.run_failures import why
 from standfast.temporal.workflows.running import Running
 from standfast.temporal.workflows.store_waits import StoreWaits
 from standfast.temporal.workflows.waiting import Waiting
@@ -60,7 +57,7 @@ class Workers:
         opening: Callable[[], Opening],
         learn: Callable[[Surroundings], None],
     ) -> None:
-        self.store_waits = StoreWaits(board.begin, board.end)
+        self.store_waits = StoreWaits(board.begin, board.end, self._learn_from)
         self._board, self._running, self._pauses = board, running, pauses
         self._opening, self._learn = opening, learn
         self.give_receipts = False  # see `receipted`
@@ -110,7 +107,7 @@ class Workers:
 
         while True:
             try:
-                found = await self._with_store(attempt, options)
+                found = await self.store_waits.run(attempt, options)
             except ActivityError as error:
                 if not is_missing(error):
                     raise
@@ -180,40 +177,11 @@ class Workers:
     ) -> FoundT:
         """Return the result of an activity that a cancel reaches, however long its store is away."""
 
-        async def attempt(options: dict[str, Any]) -> FoundT:
-            found: FoundT = await self._running.wait(workflow.start_activity(activity, reference, **options))
-            return found
+        def attempt(options: dict[str, Any]) -> Awaitable[FoundT]:
+            return self._running.add(workflow.start_activity(activity, reference, **options))
 
-        return await self.store_waits.holding(names.holder(activity, reference), self._with_store(attempt, options))
-
-    async def _with_store(self, attempt: Callable[[dict[str, Any]], Awaitable[T]], options: dict[str, Any]) -> T:
-        """Return the result of an activity that needs the store, however long that is away; people see it then.
-
-        Args:
-            attempt: runs the activity with these options.
-
-        Raises:
-            ActivityError: it failed for another reason.
-        """
-        while True:
-            since = workflow.now()
-            try:
-                return await attempt(options)
-            except FailureError as error:
-                if not is_store_away(error):
-                    raise
-                self._learn_from(error)
-                self.store_waits.add(why(error), since)
-            # Not in a `finally`: a worker that drops the run closes it outside of the workflow's loop.
-            try:
-                result = await attempt(until_the_store_is_back(options))
-            except (FailureError, asyncio.CancelledError) as error:
-                self.store_waits.remove()
-                if not isinstance(error, FailureError) or not may_be_tried_again(error):
-                    raise
-            else:
-                self.store_waits.remove()
-                return result
+        waits = self.store_waits
+        return await waits.holding(names.holder(activity, reference), waits.run(attempt, options))
 
     # --- workers ---
 

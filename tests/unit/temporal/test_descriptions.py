@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from standfast.pipeline_loop import Done
+from standfast.temporal.wire.run_state import Progress
+from standfast.temporal.workflows.shared_state import RunState
 from standfast.temporal.workflows.visibility import details, pipeline_details
 from standfast.temporal.workflows.waiting import Waiting
 
@@ -17,7 +19,8 @@ def waits(kind: str = "approval", name: str = "c1", message: str = "Pay?", **mor
 
 
 def shown(*waiting: Waiting, refused: Any = ()) -> str:
-    return details(status="waiting", session="s", state=None, waiting=waiting, refused=refused)
+    run = RunState(progress=Progress(opened={"session": "s"}))
+    return details(run, "waiting", waiting, refused)
 
 
 def test_an_approval_shows_what_is_approved_who_is_asked_and_what_to_send() -> None:
@@ -107,5 +110,5 @@ def test_why_the_last_message_did_not_count_is_said() -> None:
 
 def test_a_pipeline_lists_its_steps_and_which_of_them_wait_for_people() -> None:
     done = {"notes": Done("x"), "check": Done(None, "step-failed", "down"), "notes?": Done(True)}
-    text = pipeline_details("waiting", done, ["ok", "more"], [waits(name="ok")], ())
+    text = pipeline_details(done, ["ok", "more"], "waiting", [waits(name="ok")], ())
     assert text.startswith("**waiting**\n\n- `notes` done\n- `check` failed\n- `ok` waits\n- `more` runs\n\n#### Waits")

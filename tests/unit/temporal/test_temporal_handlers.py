@@ -15,10 +15,10 @@ from standfast.temporal.workflows.shared_state import RunState
 
 def full_of_messages() -> tuple[Messages, Questions]:
     """A run that asks, and has been sent so much meanwhile that nothing more fits."""
-    parts = RunParts(str, lambda: ("open", {}))
+    parts = RunParts(lambda *shown: "", lambda: ("open", {}))
     parts.mailbox.messages = ["x" * 1_000] * (PARKED_BYTES // 1_000)
     asks = LoopState(loop=Loop(), tools={}, questions=(Question(tool_call_id="c1", question="?"),))
-    run = RunState(loop_state=asks)
+    run = RunState(loop=asks, is_open=True)
     messages = Messages(run, parts, owner=(None, None))
     questions = Questions(run, parts, messages, Calls(run, parts), is_interrupted=lambda: False)
     return messages, questions

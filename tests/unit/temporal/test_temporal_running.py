@@ -11,8 +11,7 @@ async def test_what_runs_is_cancelled_in_the_order_in_which_it_began() -> None:
     cancelled: list[int] = []
     for number, handle in enumerate(handles):
         handle.add_done_callback(lambda _, number=number: cancelled.append(number))  # type: ignore[misc]
-    waiting = [asyncio.ensure_future(running.wait(handle)) for handle in handles]
-    await asyncio.sleep(0)
+        running.add(handle)
     running.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
+    await asyncio.gather(*handles, return_exceptions=True)
     assert cancelled == list(range(50))
