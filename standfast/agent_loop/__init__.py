@@ -34,6 +34,7 @@ from standfast.agent_loop.tool_facts import (
 from standfast.agent_loop.tool_gates import NOBODY_TO_ASK, edit_problem, open_gates, with_edit
 from standfast.agent_loop.transcripts import (
     answer_message,
+    extended,
     in_call_order,
     last_answer,
     not_found,
@@ -73,6 +74,7 @@ __all__ = [
     "decider_problem",
     "digest_of",
     "edit_problem",
+    "extended",
     "failed_for_good",
     "gate_problem",
     "in_call_order",

@@ -207,6 +207,10 @@ class LoopState(Generic[CallT, ToolT_co]):
                 state = state._judged_by_length(message.usage)
         return state
 
+    def to_approve(self, answer: Answer[CallT]) -> tuple[CallT, ...]:
+        """Return the calls of an answer that may need approval."""
+        return self._may_need_approval(answer.tool_calls or (), unfit_calls(answer, self.loop.max_tool_calls))
+
     def _may_need_approval(self, calls: Sequence[CallT], refused: Mapping[str, str]) -> tuple[CallT, ...]:
         gated = (call for call in calls if (tool := self.tools.get(call.name)) is not None and tool.approval)
         return tuple(call for call in gated if call.id not in refused)

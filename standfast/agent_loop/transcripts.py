@@ -118,6 +118,13 @@ def repair_transcript(messages: Sequence[Message]) -> list[Message]:
     return in_call_order(result)
 
 
+def extended(messages: Sequence[Message], more: Sequence[Message]) -> list[Message]:
+    """Return a repaired transcript with what comes after; a turn that it belongs to is put in order again."""
+    last = last_answer(messages)
+    at = len(messages) if last is None else last
+    return [*messages[:at], *repair_transcript([*messages[at:], *more])]
+
+
 def with_notices(view: list[Message], warning: str | None, nudge: str | None) -> list[Message]:
     """Return what the model sees with system messages added, never between a call and its result.
 

@@ -40,7 +40,7 @@ from standfast.temporal.activities.webhooks import NoticeActivities, Webhook, ch
 from standfast.temporal.client.converters import DATA_CONVERTER, client_of_worker, of_worker
 from standfast.temporal.client.former_names import check_new
 from standfast.temporal.wire import names
-from standfast.temporal.wire.snapshots import GRACE, tool_facts
+from standfast.temporal.wire.snapshots import GRACE
 from standfast.temporal.workflows.agent_workflows import AgentRun
 from standfast.temporal.workflows.cold_queries import forget_runs_after_queries
 from standfast.temporal.workflows.late_results import begin_again_with_late_results
@@ -130,7 +130,9 @@ class StandfastPlugin(SimplePlugin):
         """Add what our workflows and activities need; settings that the user made stay."""
         config = super().configure_worker(config)
         config["client"] = client_of_worker(config["client"])
-        longest = max((tool_facts(tool).timeout for tool in self._host.tools.values() if tool.timeout), default=0.0)
+        longest = max(
+            (self._host.facts[name].timeout for name, tool in self._host.tools.items() if tool.timeout), default=0.0
+        )
         ours: dict[str, tuple[Any, Any]] = {
             "graceful_shutdown_timeout": (timedelta(), timedelta(seconds=max(DRAIN, longest + GRACE))),
             "sticky_queue_schedule_to_start_timeout": (timedelta(seconds=10), timedelta(seconds=2)),

@@ -67,7 +67,6 @@ def with_shown_notices(
     """Show the warnings and nudges of the run where they stood, those left out that a compressed view has taken in."""
     result = messages
     said = len(reference.get("say", ()))
-    budget = agent.loop.budget
     for after, kind, what in reversed(reference.get("notices", ())):
         if after <= covered and covered:
             continue
@@ -75,7 +74,8 @@ def with_shown_notices(
         at = max(0, len(messages) - said - (transcript.seq - after))
         while at < len(messages) and messages[at].role == "tool":
             at += 1
-        warning = budget.warning(what) if kind == "warning" and budget is not None else None
+        budget = agent.loop.budget if kind == "warning" else None
+        warning = None if budget is None else budget.warning(what)
         shown = with_notices(result[:at], warning, what if kind == "nudge" else None)
         result = [*shown, *result[at:]]
     return result

@@ -8,7 +8,7 @@ from standfast.agent_loop import unanswered
 from standfast.checkpoints import Checkpoint, Question, signed
 from standfast.messages import Usage
 from standfast.temporal.activities.edits import load_edit
-from standfast.temporal.activities.failures import TypedErrors
+from standfast.temporal.activities.guards import Guard
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.open_gates import arguments_of
@@ -31,7 +31,7 @@ class ExportActivities:
     @json_activity(names.EXPORT)
     async def export(self, reference: ExportReference) -> Exported:
         """Return the run as a checkpoint, or why that cannot be."""
-        with TypedErrors(self._host):
+        with Guard(self._host, beats=False):
             transcript = await Transcript.load(self._host, await self._host.located(reference))
             asked = {question["tool_call_id"] for question in reference["questions"]}
             if "at_gate" not in reference and any(call.id not in asked for call in unanswered(transcript.messages)):
@@ -49,7 +49,7 @@ class ExportActivities:
                 exported_from=transcript.session.key,
             )
             key = self._host.checkpoint_key
-            checkpoint = signed(made, transcript.agent.name, key).model_dump(mode="json")
+            checkpoint = signed(made, self._host.agent().name, key).model_dump(mode="json")
             if (size := len(to_json(checkpoint))) > CHECKPOINT_BYTES:
                 error = f"export: the run is {size:,} bytes, more than {CHECKPOINT_BYTES:,}; read it from the store"
                 return {"error": error, "seq": transcript.seq}

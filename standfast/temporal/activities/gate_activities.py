@@ -18,8 +18,7 @@ from standfast.pipelines.paths import find
 from standfast.runtime.dispatches import has_started
 from standfast.runtime.pipeline_results import Kept, decision_of
 from standfast.temporal.activities.edits import keep_edit
-from standfast.temporal.activities.failures import TypedErrors
-from standfast.temporal.activities.guards import Heartbeats, called
+from standfast.temporal.activities.guards import Guard, called
 from standfast.temporal.activities.hosts import TRIES, AgentHost
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.open_gates import arguments_of
@@ -44,7 +43,7 @@ class GateActivities:
     @json_activity(names.DECIDE)
     async def decide(self, reference: DecideReference) -> str | None:
         """Record a decision; returns why it does not count."""
-        with TypedErrors(self._host):
+        with Guard(self._host, beats=False):
             given: dict[str, Any] = {name: value for name, value in reference.items() if name != "receipt"}
             run, at = given.pop("run"), datetime.fromisoformat(given.pop("at"))
             refused: str | None = given.pop("refused")
@@ -70,7 +69,7 @@ class GateActivities:
     @json_activity(names.RECALL)
     async def recall(self, reference: RecallReference) -> Recalled:
         """Return what has counted at a gate before the workflow was reset, and whether the call behind it has run."""
-        with TypedErrors(self._host):
+        with Guard(self._host, beats=False):
             run, gate, call = reference["run"], reference["gate"], reference.get("call")
             found: Recalled = {"decisions": []}
             for row in await Kept(run, self._host.store).decisions(gate):
@@ -86,7 +85,7 @@ class GateActivities:
     @json_activity(names.SENT)
     async def sent(self, reference: SentReference) -> str | None:
         """Return when a signal was sent, by the history, which a workflow does not see."""
-        with TypedErrors(self._host), Heartbeats():
+        with Guard(self._host):
             info, client, left = activity.info(), activity.client(), reference["number"]
             run = client.get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
             async for event in run.fetch_history_events():

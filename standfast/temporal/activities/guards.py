@@ -1,13 +1,24 @@
-"""Guards what users' code does in an activity: heartbeats while it runs, and errors of hooks in words."""
+"""Guards activities: heartbeats while they run, and errors as failures that say whether trying again may help."""
 
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
+from standfast.errors import (
+    DefinitionError,
+    InputError,
+    SessionAccessDeniedError,
+    SessionConflictError,
+    SessionNotFoundError,
+    StandfastError,
+    StoreError,
+)
 from standfast.messages import error_text
 from standfast.runtime.users_functions import call_users
 from standfast.temporal.activities.hosts import AgentHost
@@ -17,26 +28,58 @@ T = TypeVar("T")
 
 _LOG = logging.getLogger("standfast")
 HEARTBEAT_EVERY = 3.0  # seconds; the server gives a worker up after 10 (tools) or 15 (models)
+_FOR_GOOD = (InputError, DefinitionError, SessionAccessDeniedError, SessionConflictError, SessionNotFoundError)
 
 
-class Heartbeats:
-    """Tell the server from the worker's loop that this activity is alive, whatever its handler does.
+@dataclass(slots=True)
+class Guard:
+    """Turn our errors into failures that name their class; those that no retry mends are not retried.
 
-    A local activity tells nobody: the server does not know of it.
+    Args:
+        beats: tell the server meanwhile that this activity is alive: from the worker's loop, whatever its handler
+            does. A local activity tells nobody: the server does not know of it.
     """
 
-    __slots__ = ("_timer",)
+    host: AgentHost
+    beats: bool = True
+    _timer: asyncio.TimerHandle | None = field(default=None, init=False)
 
     def __enter__(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_EVERY, self._beat)
+        if self.beats:
+            self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_EVERY, self._beat)
 
     def _beat(self) -> None:
         if not activity.info().is_local:
             activity.heartbeat()
         self.__enter__()
 
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if isinstance(error, StoreError):
+            raise self._store_failure(error) from None
+        if isinstance(error, StandfastError):
+            raise ApplicationError(
+                error_text(error), type=type(error).__name__, non_retryable=isinstance(error, _FOR_GOOD)
+            ) from None
+
+    def _store_failure(self, error: StoreError) -> ApplicationError:
+        """Return what the activity fails with: tried again unseen for a while, then by the run, in sight of people."""
+        info = activity.info()
+        waits = (datetime.now(UTC) - info.scheduled_time).total_seconds()
+        return ApplicationError(
+            error_text(error),
+            self.host.surroundings,
+            type=names.STORE_AWAY if waits >= self.host.store_patience else names.STORE_ERROR,
+            category=ApplicationErrorCategory.BENIGN,  # not worth a traceback at every attempt
+            next_retry_delay=timedelta(seconds=min(0.25 * info.attempt, 10)),  # another worker may have its store
+        )
+
+
+def is_given_up() -> bool:
+    """Whether the run itself cancelled its activity; else a worker is shut down, or the server has lost patience."""
+    details = activity.cancellation_details()
+    return details is None or details.cancel_requested
 
 
 async def run_hook(hook: Callable[..., Any], *arguments: Any) -> Any:

@@ -27,8 +27,8 @@ from standfast.temporal.activities.transcript_cache import TranscriptCache
 from standfast.temporal.activities.writes import retry_write
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import CallReference, Located
-from standfast.temporal.wire.snapshots import Surroundings
-from standfast.temporal.wire.turn_records import TurnRecord, read_record, step_place
+from standfast.temporal.wire.snapshots import Surroundings, ToolFacts, tool_facts
+from standfast.temporal.wire.turn_records import CalledTool, TurnRecord, read_record, step_place
 from standfast.tools import Duration, Tool, check_count, seconds
 
 T = TypeVar("T")
@@ -70,6 +70,8 @@ class AgentHost:
                     raise DefinitionError(f"agents: two are named '{name}'")
                 self.agents[name] = agent
         self.tools: dict[str, Tool[..., Any]] = {}
+        self.facts: dict[str, ToolFacts] = {}  # of tools, by name
+        self.called: dict[str, dict[str, CalledTool]] = {}  # what turns record, by agent and tool
         for agent in self.agents.values():
             self._add_tools(agent, handlers)
         self.pipelines: dict[str, Pipeline] = {}
@@ -161,6 +163,8 @@ class AgentHost:
         for name, tool in agent.tool_map.items():
             if name not in children:
                 self._add_tool(f"Agent '{agent.name}'", tool, handlers)
+        known = agent.tool_map.items()
+        self.called[agent.name] = {name: CalledTool.of(tool, agent=name in children) for name, tool in known}
 
     def _add_tool(self, owner: str, tool: Tool[..., Any], handlers: Mapping[str, Callable[..., Any]]) -> None:
         name = tool.name
@@ -178,7 +182,7 @@ class AgentHost:
                 f"{owner}: another tool of this worker is named '{name}', too; on Temporal a tool's "
                 "name is the name of its activity"
             )
-        self.tools[name] = given
+        self.tools[name], self.facts[name] = given, tool_facts(given)
 
     def agent(self) -> Agent:
         """Return the agent of the workflow that runs this activity."""
@@ -256,21 +260,18 @@ class AgentHost:
 
         A run that continues as new tells its first activity the run key; it is kept by the id of the workflow's run.
         """
-        info, found = activity.info(), cast(Located, dict(reference))
+        info, told = activity.info(), cast(Located, reference).get("run")
         here = info.workflow_run_id or ""
-        session = names.session_of(info.workflow_type or "", info.workflow_id or "")
-        if "session" not in found and session is not None:
-            found["session"] = session
-        known = self.cache.run_key(here)
+        known = self.cache.located.get(here)
         if known is None:
-            known = found.get("run")
-            if known is None:
-                known = await self._run_key(here)
-            elif known != here:
-                await self.store.save_reply(f"{here}/run", 0, known)
-            self.cache.keep_run_key(here, known)
-        found.setdefault("run", known)
-        return cast(LocatedT, found)
+            if told is not None and told != here:
+                await self.store.save_reply(f"{here}/run", 0, told)
+            known = Located(run=await self._run_key(here) if told is None else told)
+            session = names.session_of(info.workflow_type or "", info.workflow_id or "")
+            if session is not None:
+                known["session"] = session
+            self.cache.located[here] = known
+        return cast(LocatedT, {**known, **reference})
 
     async def _run_key(self, here: str) -> str:
         kept = await self.store.load_reply(f"{here}/run", 0)
@@ -299,7 +300,7 @@ class AgentHost:
 
     async def load_record(self, run: str, turn: int) -> TurnRecord:
         """Return the record of a turn."""
-        known = self.cache.record(run, turn)
+        known = self.cache.records.get((run, turn))
         if known is None:
             known = read_record(run, turn, await self.load_kept(run, turn))
         return known

@@ -22,8 +22,7 @@ from standfast.stores.partial_answers import PartialAnswers
 from standfast.stores.protocol import Append
 from standfast.temporal.activities.adapter_calls import ModelRefusedError, call_adapter, failure_of, with_shown_notices
 from standfast.temporal.activities.at_work import begin_work, end_work
-from standfast.temporal.activities.failures import TypedErrors
-from standfast.temporal.activities.guards import Heartbeats
+from standfast.temporal.activities.guards import Guard
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.open_gates import asked_of, find_gates, held_by
@@ -55,7 +54,7 @@ class ModelActivities:
     @json_activity(names.CALL_MODEL)
     async def call_model(self, reference: ModelReference) -> ModelReply:
         """Write the results of the last turn, ask the model, write its answer, and return what the workflow needs."""
-        with TypedErrors(self._host), Heartbeats():
+        with Guard(self._host):
             return await self._call(reference)
 
     async def _call(self, reference: ModelReference) -> ModelReply:
@@ -71,11 +70,12 @@ class ModelActivities:
             kept = await self._host.store.load_reply(run, turn)
             if kept is not None:
                 return await self._write(reference, transcript, kept)
-        await self._check_named(transcript.agent, reference)
+        agent = self._host.agent()
+        await self._check_named(agent, reference)
         results = await transcript.take_results(turn=turn - 1)
         try:
             async with self._known_to_last(transcript, results), self._telling(run, turn) as tell:
-                record = await self._ask(reference, transcript, view, tell)
+                record = await self._ask(agent, reference, transcript, view, tell)
                 return await self._keep(reference, transcript, results, record)
         except ModelRefusedError as error:
             for append in results:
@@ -148,13 +148,14 @@ class ModelActivities:
 
     async def _ask(
         self,
+        agent: Agent,
         reference: ModelReference,
         transcript: Transcript,
         view: KeptView | None,
         tell: Callable[[str], None] | None,
     ) -> TurnRecord:
         """Ask the model, and return what is to be kept of the turn."""
-        agent, context, turn = transcript.agent, transcript.context(), reference["turn"]
+        context, turn = transcript.context(agent), reference["turn"]
         said = [user_message(one) for one in reference.get("say", ())]
         messages = [*(() if view is None else view.messages), *transcript.messages, *said]
         messages = with_shown_notices(agent, messages, transcript, reference, 0 if view is None else view.seq)
@@ -182,10 +183,10 @@ class ModelActivities:
             limit=agent.loop.max_message_bytes,
             model=reference.get("model"),
         )
-        asks = LoopState(loop=agent.loop, tools=agent.tool_map).replied(message)
+        asks = LoopState(loop=agent.loop, tools=agent.tool_map).to_approve(message)
         heard = (
             [*transcript.messages, *said]
-            if view is None or not asks.unasked
+            if view is None or not asks
             else [*await self._host.store.load_messages(transcript.session.id), *said]
         )
         spoke = [context.user_id, transcript.session.user_id, *(one.by for one in heard)]
@@ -202,7 +203,7 @@ class ModelActivities:
             view=None if shorter is None else turn,
             gates=tuple(gates),
             refused=refused,
-            tools=called_tools(agent, message.tool_calls or ()),
+            tools=called_tools(self._host, agent, message.tool_calls or ()),
             available=available(agent, message.tool_calls or ()),
         )
 
@@ -217,8 +218,8 @@ class ModelActivities:
         appends = [*results, _take_answer(reference, transcript, record, said)]
         try:
             append = partial(self._host.store.append_reply, appends, run_key=run, turn=turn, reply=written)
-            write = write_in_sight(append, names.holder(names.CALL_MODEL, reference), self._host.store_patience)
-            ends = not record.calls and transcript.agent.on_complete is None
+            write = write_in_sight(append, reference, self._host.store_patience)
+            ends = not record.message.tool_calls and self._host.agent().on_complete is None
             if ends:  # with the answer, in one transaction
                 kept, _ = await asyncio.gather(write, end_work(self._host.store, reference))
             else:
@@ -230,8 +231,9 @@ class ModelActivities:
             return await self._write(
                 reference, await Transcript.load(self._host, reference, after=transcript.after), kept
             )
-        self._host.cache.keep_record(run, turn, record)
-        await transcript.heard(said)
+        self._host.cache.records[run, turn] = record
+        if said:
+            await transcript.heard(said)
         return await self._reply(reference, transcript, record, said)
 
     async def _write(self, reference: ModelReference, transcript: Transcript, kept: str) -> ModelReply:
@@ -268,7 +270,7 @@ class ModelActivities:
                 reply["declared"] = declared
             return {**reply, **_asked(record)}
         await transcript.prune()
-        return {**reply, **await _final(transcript.agent, message.content)}
+        return {**reply, **await _final(self._host.agent(), message.content)}
 
 
 def _has_ended(messages: Sequence[Message]) -> bool:

@@ -27,23 +27,23 @@ from standfast.temporal.wire.turn_records import TurnRecord
 async def find_gates(
     host: AgentHost,
     agent: Agent,
-    state: LoopState,
+    calls: Sequence[ToolCall],
     run: str,
     spoke: Iterable[str | None],
     at: datetime | None = None,
 ) -> tuple[list[Question], dict[str, str]]:
-    """Return the gates that the calls of a state have to pass, and by id why some cannot run at all.
+    """Return the gates that calls have to pass, and by id why some cannot run at all.
 
     Args:
         run: whose audit trail says who has edited calls of it.
         spoke: who else has spoken to it.
         at: the time now, if it is to be the same for the next attempt.
     """
-    if not state.unasked:
+    if not calls:
         return [], {}
     requesters = [*spoke, *await Kept(run, host.store).editors()]
     questions, refused = await called(
-        host, lambda: ask_at_gates(agent, state.unasked, at=at or datetime.now(UTC), requesters=requesters)
+        host, lambda: ask_at_gates(agent, calls, at=at or datetime.now(UTC), requesters=requesters)
     )
     size = 0
     for question in list(questions):

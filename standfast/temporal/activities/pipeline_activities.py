@@ -21,11 +21,9 @@ from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.pipeline_steps import StepRecords
 from standfast.runtime.users_functions import call_users
 from standfast.stores.kept_values import read_kept_object
-from standfast.temporal.activities.failures import TypedErrors
-from standfast.temporal.activities.guards import Heartbeats
+from standfast.temporal.activities.guards import Guard
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
-from standfast.temporal.activities.turn_facts import called_tool
 from standfast.temporal.activities.written_answers import NO_ANSWER, final_answer, recorded
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import (
@@ -40,7 +38,7 @@ from standfast.temporal.wire.inputs import PipelineInput
 from standfast.temporal.wire.limits import INLINE_BYTES
 from standfast.temporal.wire.outcomes import read_outcome, shown_arguments
 from standfast.temporal.wire.plans import pipeline_facts, place_of, read_plan, version_of
-from standfast.temporal.wire.turn_records import TurnRecord, read_record, step_place
+from standfast.temporal.wire.turn_records import CalledTool, TurnRecord, read_record, step_place
 from standfast.tools import Approval
 from standfast.tools.attempts import call_key
 
@@ -62,7 +60,7 @@ class PipelineActivities:
     @json_activity(names.OPEN_PIPELINE)
     async def open(self, reference: OpenReference) -> OpenedPipeline | Looked:
         """Record what steers the run: its plan, with its gates."""
-        with TypedErrors(self._host), Heartbeats():
+        with Guard(self._host):
             pipeline = self._host.pipeline()
             if "tool" in reference:
                 self._host.tool(reference["tool"])
@@ -133,7 +131,7 @@ class PipelineActivities:
             raise _another_worker(error.message) from None
 
     async def _step(self, reference: StepReference) -> Stepped:
-        with TypedErrors(self._host), Heartbeats():
+        with Guard(self._host):
             pipeline, kept = self._host.pipeline(), Kept(reference["run"], self._host.store)
             if self._version(pipeline) in reference.get("raised", ()):
                 raise _another_worker(f"what this worker has of pipeline '{pipeline.name}' has raised already")
@@ -291,7 +289,7 @@ class Work:
             key=self._kept.name,
             session=self._kept.name,
             agent_id=self._kept.name,
-            tools={step.run.name: called_tool(step.run)},
+            tools={step.run.name: CalledTool.of(step.run)},
             **who,
         )
         store, place = self._activities._host.store, step_place(self._kept.name, path)

@@ -10,8 +10,7 @@ from temporalio.exceptions import ApplicationError
 from standfast.checkpoints import Question
 from standfast.messages import cut
 from standfast.temporal.activities.at_work import end_work
-from standfast.temporal.activities.failures import TypedErrors, is_given_up
-from standfast.temporal.activities.guards import Heartbeats, run_hook
+from standfast.temporal.activities.guards import Guard, is_given_up, run_hook
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.lost_agents import lost_agent
@@ -40,20 +39,21 @@ class RunActivities:
     @json_activity(names.START)
     async def start(self, reference: types.RunReference) -> str | None:
         """Call `on_start`; returns the agent's state if that changed it."""
-        with TypedErrors(self._host), Heartbeats():
+        with Guard(self._host):
             transcript = await self._transcript(reference)
-            context = transcript.context()
-            before = transcript.agent.write_state(context.state)
-            if transcript.agent.on_start is not None:
-                await self._host.thread.run(run_hook(transcript.agent.on_start, context))
-            after = transcript.agent.write_state(context.state)
+            agent = self._host.agent()
+            context = transcript.context(agent)
+            before = agent.write_state(context.state)
+            if agent.on_start is not None:
+                await self._host.thread.run(run_hook(agent.on_start, context))
+            after = agent.write_state(context.state)
             check_json(after, "the agent's state after on_start")
             return None if after == before and transcript.session.version else after
 
     @json_activity(names.COMMIT)
     async def commit(self, reference: types.RunReference) -> int:
         """Write the results and the questions of a turn; returns the number of the session's last message."""
-        with TypedErrors(self._host):
+        with Guard(self._host, beats=False):
             transcript = await self._transcript(reference)
             await transcript.commit(turn=reference["turn"], questions=reference["questions"])
             if not reference["questions"]:
@@ -63,7 +63,7 @@ class RunActivities:
     @json_activity(names.FINISH)
     async def finish(self, reference: types.FinishReference) -> types.Finished:
         """Write what is still unwritten, call the hook of the end, and return the text of the last answer."""
-        with TypedErrors(self._host), Heartbeats():
+        with Guard(self._host):
             return await self._finish(reference)
 
     async def _finish(self, reference: types.FinishReference) -> types.Finished:
@@ -76,10 +76,12 @@ class RunActivities:
         questions = reference.get("questions", ())
         await transcript.commit(turn=turn, questions=questions)
         state = None
-        if (name := reference.get("hook")) and (hook := getattr(transcript.agent, name)) is not None:
-            context = transcript.context()
-            await self._host.thread.run(run_hook(hook, context))
-            state = transcript.agent.write_state(context.state)
+        if name := reference.get("hook"):
+            agent = self._host.agent()
+            if (hook := getattr(agent, name)) is not None:
+                context = transcript.context(agent)
+                await self._host.thread.run(run_hook(hook, context))
+                state = agent.write_state(context.state)
         say = [] if reference["status"] == "cancelled" else reference.get("say", [])
         messages = [user_message(one) for one in say]
         if messages or (state is not None and state != transcript.session.state):
@@ -107,10 +109,9 @@ class RunActivities:
 
         Of a call that an earlier run has left, whether its agent can go on, once nobody is at work on it.
         """
-        with Heartbeats():
+        with Guard(self._host):
             if "child" in reference:
-                with TypedErrors(self._host):
-                    return await lost_agent(self._host, await self._host.located(reference))
+                return await lost_agent(self._host, await self._host.located(reference))
             client, child = activity.client(), reference["workflow_id"]
             handle = client.get_workflow_handle(child)
             if await (await handle.describe()).memo_value(names.ASKED_MEMO, default=None) != reference["asked"]:

@@ -8,7 +8,7 @@ from standfast.errors import SessionConflictError
 from standfast.messages import Message
 from standfast.runtime.unheard import KeptMessage, Unheard
 from standfast.stores.protocol import DurableStore, Session
-from standfast.temporal.activities.failures import TypedErrors
+from standfast.temporal.activities.guards import Guard
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.transcripts import Transcript
@@ -35,7 +35,7 @@ class SaidActivities:
 
         Returns what nobody has heard, if the workflow was reset and asks.
         """
-        with TypedErrors(self._host):
+        with Guard(self._host, beats=False):
             transcript = await Transcript.load(self._host, await self._host.located(reference))
             session, store = transcript.session, self._host.store
             if reference["messages"] and not session.version:
@@ -51,7 +51,7 @@ class SaidActivities:
     @json_activity(names.ANSWERED)
     async def answered(self, reference: AnsweredReference) -> dict[str, WrittenOutcome]:
         """Return what the calls of a turn were answered with, as it was written before the workflow was reset."""
-        with TypedErrors(self._host):
+        with Guard(self._host, beats=False):
             transcript = await Transcript.load(self._host, await self._host.located(reference))
             return await transcript.answered(reference["after"])
 

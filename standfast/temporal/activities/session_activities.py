@@ -21,8 +21,7 @@ from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import Session, session_id_of
 from standfast.temporal.activities.at_work import begin_work, check_writer, end_work
 from standfast.temporal.activities.exported_sessions import check_at_rest, read_checkpoint, unanswered_in_export
-from standfast.temporal.activities.failures import TypedErrors
-from standfast.temporal.activities.guards import Heartbeats, called
+from standfast.temporal.activities.guards import Guard, called
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.open_gates import (
@@ -60,7 +59,7 @@ class SessionActivities:
     @json_activity(names.OPEN)
     async def open(self, reference: types.OpenReference) -> types.Opened | types.Looked:
         """Record what steers the run, and where its session stands. Nothing is written but what orphans need."""
-        with TypedErrors(self._host), Heartbeats():
+        with Guard(self._host):
             agent, reference = self._host.agent(), await self._host.located(reference)
             if "tool" in reference:
                 self._host.tool(reference["tool"])
@@ -81,7 +80,7 @@ class SessionActivities:
                 await begin_work(self._host.store, reference)
                 again = {"again": True}  # what was acknowledged since is in the store
             opened = cast(types.Opened, read_kept_object("what steers this run", kept) | again)
-            self._host.cache.keep_facts(reference["run"], opened["facts"])
+            self._host.cache.facts[reference["run"]] = opened["facts"]
             if (version := opened.pop("gates_of", None)) is not None:
                 await self._take_over_gates(reference, version)
             return opened
@@ -239,7 +238,9 @@ class SessionActivities:
         if not state.unasked:
             return state
         people = [reference["input"].get("user_id"), session.user_id, *(message.by for message in messages), *spoke]
-        return state.gated(*await find_gates(self._host, agent, state, reference["run"], people, at=session.created_at))
+        return state.gated(
+            *await find_gates(self._host, agent, state.unasked, reference["run"], people, at=session.created_at)
+        )
 
     async def _found(
         self,

@@ -24,8 +24,7 @@ from standfast.stores.protocol import LedgerEntry, session_id_of
 from standfast.temporal.activities.agent_invoker import Invocations
 from standfast.temporal.activities.dead_workers import become_known
 from standfast.temporal.activities.edits import load_edit
-from standfast.temporal.activities.failures import TypedErrors, is_given_up
-from standfast.temporal.activities.guards import Heartbeats
+from standfast.temporal.activities.guards import Guard, is_given_up
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.open_gates import arguments_of
@@ -36,7 +35,7 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import CallReference, LetThrough, SettleReference, Verdict, WrittenOutcome
 from standfast.temporal.wire.outcomes import previewed, read_outcome, reported, write_outcome
 from standfast.temporal.wire.references import gate_of
-from standfast.temporal.wire.snapshots import GRACE, TIMEOUT, ToolFacts, tool_facts
+from standfast.temporal.wire.snapshots import GRACE, TIMEOUT, ToolFacts
 from standfast.temporal.wire.turn_records import TurnRecord
 from standfast.tools import Failed, Outcome, Tool, ToolContext, Unknown
 from standfast.tools.attempts import call_key, idempotency_key
@@ -89,8 +88,6 @@ class Attempt:
 
     async def problem(self) -> str | None:
         """Say why arguments that were made for an earlier version of the tool are not for this one."""
-        if not self.is_swapped:
-            return None
         try:
             normal = self.tool.normal_arguments(self.call.arguments)
         except InputError as error:
@@ -105,8 +102,10 @@ class Attempt:
     @property
     def approved_as(self) -> str | None:
         """The fingerprint of the tool that people have let through, as `Tool.attempt` wants it."""
+        if self.approved is None:
+            return None
         gate = gate_of(self.place.record, self.call.id) or {}
-        return None if self.approved is None else gate.get("fingerprint", "")
+        return str(gate.get("fingerprint", ""))
 
     def run_in_time(self, ask: Callable[..., Awaitable[Outcome | None]]) -> Coroutine[Any, Any, Outcome | None]:
         """Return what runs the tool's `attempt`, or asks its `verify`, for as long as that may take."""
@@ -138,7 +137,7 @@ class ToolActivities:
 
     def _activity(self, name: str) -> Any:
         async def run_tool(reference: CallReference) -> WrittenOutcome:
-            with TypedErrors(self._host), Heartbeats():
+            with Guard(self._host):
                 return await self._run(reference)
 
         return json_activity(name)(run_tool)
@@ -177,7 +176,7 @@ class ToolActivities:
         )
         then = record.tools.get(call.name)
         is_swapped = then is not None and then.schema_digest != tool.schema_digest
-        facts = strictest(then, tool_facts(tool))
+        facts = strictest(then, self._host.facts[tool.name])
         return Attempt(agent, tool, call, context, place, invocations, reference.get("approved"), facts, is_swapped)
 
     # --- running ---
@@ -205,15 +204,14 @@ class ToolActivities:
             # Whoever asks finds that it has not started: the run that is cancelled, or one that dispatches it again.
             await retry_write(partial(store.abandon, place.scope, key, owner=owner), tries=3)
             raise _not_ours(place, "was given up before it started")
-        problem = await self._host.thread.run(attempt.problem())
+        problem = await self._host.thread.run(attempt.problem()) if attempt.is_swapped else None
         outcome = await self._handle(attempt) if problem is None else Failed(problem)
         if isinstance(outcome, Failed) and activity.info().attempt < attempt.facts.attempts:
             delay = attempt.tool.next_delay(outcome, activity.info().attempt)
             if delay is not None:
                 await store.end_call(owner)
                 raise ApplicationError(outcome.error, type="RetryableError", next_retry_delay=timedelta(seconds=delay))
-        holder = names.holder(attempt.tool.name, reference)
-        write = partial(write_in_sight, holder=holder, patience=self._host.store_patience)
+        write = partial(write_in_sight, reference=reference, patience=self._host.store_patience)
         written = await self._finish(place, key, owner, outcome, attempt.invocations.spent, write=write)
         if written is None:
             raise _not_ours(place, "was settled while it ran")
@@ -282,7 +280,7 @@ class ToolActivities:
         With it goes the number of its last dispatch, which may be another run's; the next one has the next number. The
         ledger tells on any worker; only a `verify` needs one that has the tool.
         """
-        with TypedErrors(self._host), Heartbeats():
+        with Guard(self._host):
             place = await self._place(reference)
             while (found := await self._settled(place)) is None:
                 pass
@@ -320,8 +318,8 @@ class ToolActivities:
 
     async def _wait(self, place: Place, dispatch: int, entry: LedgerEntry) -> LedgerEntry:
         """Wait for an attempt that may still run: until its worker is known to be dead, or its time has passed."""
-        store, tool = self._host.store, self._host.tools.get(place.call.name)
-        longest = TIMEOUT if tool is None else tool_facts(tool).timeout
+        store, facts = self._host.store, self._host.facts.get(place.call.name)
+        longest = TIMEOUT if facts is None else facts.timeout
         begun = datetime.now(UTC)
         while entry.state == "claimed":
             age = (datetime.now(UTC) - (entry.claimed_at or begun)).total_seconds()

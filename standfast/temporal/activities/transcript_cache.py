@@ -6,16 +6,19 @@ Memory is never trusted against the store: a write says which message it follows
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from standfast.messages import Message
 from standfast.stores.protocol import Session
-from standfast.temporal.wire.activity_types import WrittenOutcome
+from standfast.temporal.wire.activity_types import Located, WrittenOutcome
 from standfast.temporal.wire.turn_records import TurnRecord
 
 LIMIT = 64 * 1024 * 1024  # characters, of all transcripts together
-RECORDS = 1_000  # turns, and results
+RECORDS = 1_000  # of each kind
 LONGEST = 1024 * 1024  # characters of a result
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +39,33 @@ class KeptTranscript:
     size: int
 
 
+class Recent(OrderedDict[K, V]):
+    """What was set last."""
+
+    def __setitem__(self, key: K, value: V) -> None:
+        super().__setitem__(key, value)
+        if len(self) > RECORDS:
+            self.popitem(last=False)
+
+
 class TranscriptCache:
-    """The transcripts that were used last, as many as fit, and what was kept of the last turns."""
+    """The transcripts that were used last, as many as fit, and what was kept of the last turns.
+
+    Attributes:
+        records: of turns that this worker wrote, by run and number.
+        results: outcomes of calls that it recorded, by scope and key; taken out when they are read, once.
+        facts: what runs recorded at their start, by run key.
+        located: the run key and session of workflows' runs, by their ids, as far as those tell.
+    """
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
         self._size = 0
         self._kept: OrderedDict[str, KeptTranscript] = OrderedDict()
-        self._records: OrderedDict[tuple[str, int], TurnRecord] = OrderedDict()
-        self._results: OrderedDict[tuple[str, str], WrittenOutcome] = OrderedDict()
-        self._facts: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
-        self._run_keys: OrderedDict[str, str] = OrderedDict()
+        self.records: Recent[tuple[str, int], TurnRecord] = Recent()
+        self.results: Recent[tuple[str, str], WrittenOutcome] = Recent()
+        self.facts: Recent[str, Mapping[str, Any]] = Recent()
+        self.located: Recent[str, Located] = Recent()
 
     def take(self, session_id: str) -> KeptTranscript | None:
         """Return what is kept of a session, and keep it no longer: whoever has it may change it."""
@@ -63,45 +82,6 @@ class TranscriptCache:
             _, oldest = self._kept.popitem(last=False)
             self._size -= oldest.size
 
-    def run_key(self, run_id: str) -> str | None:
-        """Return the run key of a workflow's run, if an activity of it ran here lately."""
-        return self._run_keys.get(run_id)
-
-    def keep_run_key(self, run_id: str, run_key: str) -> None:
-        self._run_keys[run_id] = run_key
-        if len(self._run_keys) > RECORDS:
-            self._run_keys.popitem(last=False)
-
-    def facts(self, run: str) -> Mapping[str, Any] | None:
-        """Return the facts that a run recorded at its start, if an activity of it ran here lately."""
-        return self._facts.get(run)
-
-    def keep_facts(self, run: str, facts: Mapping[str, Any]) -> None:
-        self._facts[run] = facts
-        if len(self._facts) > RECORDS:
-            self._facts.popitem(last=False)
-
-    def record(self, run: str, turn: int) -> TurnRecord | None:
-        """Return the record of a turn, if this worker wrote it lately."""
-        return self._records.get((run, turn))
-
-    def keep_record(self, run: str, turn: int, record: TurnRecord) -> None:
-        self._records[run, turn] = record
-        if len(self._records) > RECORDS:
-            self._records.popitem(last=False)
-
-    def result(self, run: str, call_key: str) -> WrittenOutcome | None:
-        """Return the written outcome of a call, if this worker recorded it lately; once, since it is needed once."""
-        return self._results.pop((run, call_key), None)
-
-    def keep_result(self, run: str, call_key: str, written: WrittenOutcome, size: int) -> None:
+    def keep_result(self, scope: str, call_key: str, written: WrittenOutcome, size: int) -> None:
         if size <= LONGEST:
-            self._results[run, call_key] = written
-            if len(self._results) > RECORDS:
-                self._results.popitem(last=False)
-
-
-def size_of(message: Message) -> int:
-    """Return about how many characters a message keeps alive."""
-    calls = sum(len(str(call.arguments)) for call in message.tool_calls or ())
-    return len(message.content) + calls
+            self.results[scope, call_key] = written

@@ -6,7 +6,7 @@ from typing import Any
 
 from temporalio import activity
 
-from standfast.agent_loop import last_answer, outcome_of, repair_transcript, result_message, unanswered
+from standfast.agent_loop import extended, outcome_of, result_message, unanswered
 from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import Question
 from standfast.errors import SessionConflictError
@@ -15,7 +15,7 @@ from standfast.runtime.session_states import prune_session
 from standfast.runtime.unheard import Unheard
 from standfast.stores.protocol import Append, Session
 from standfast.temporal.activities.hosts import AgentHost
-from standfast.temporal.activities.transcript_cache import KeptTranscript, size_of
+from standfast.temporal.activities.transcript_cache import KeptTranscript
 from standfast.temporal.activities.written_answers import NO_ANSWER, _time, final_answer, recorded, was_written_by
 from standfast.temporal.wire.activity_types import RunReference, WrittenOutcome
 from standfast.temporal.wire.outcomes import read_outcome, write_outcome
@@ -26,7 +26,7 @@ from standfast.tools.attempts import call_key
 
 @dataclass(slots=True)
 class Transcript:
-    """A session as one activity sees it.
+    """A session as one activity sees it. What only writes results goes without the agent, on any worker.
 
     Args:
         session: as it is now, or as it will be when it is first written.
@@ -77,24 +77,17 @@ class Transcript:
         result._add(messages[: max(0, len(messages) - max(0, session.last_seq - seq))])
         return result
 
-    @property
-    def agent(self) -> Agent:
-        """The agent; what only writes results goes without it, on any worker."""
-        return self.host.agent()
-
     def _add(self, messages: Sequence[Message]) -> None:
         """Take in what comes after; a turn that it belongs to is put in order again, those before are."""
-        last = last_answer(self.messages)
-        at = len(self.messages) if last is None else last
-        self.messages = [*self.messages[:at], *repair_transcript([*self.messages[at:], *messages])]
+        self.messages = extended(self.messages, messages)
         self.call_ids.update(call.id for message in messages for call in message.tool_calls or ())
-        self.size += sum(map(size_of, messages))
+        self.size += sum(map(_size_of, messages))
 
     def shorten(self, count: int) -> None:
         """Leave only the last messages: a compressed view stands for those before."""
         self.messages = self.messages[-count:]
         self.after = self.seq - count
-        self.size = sum(map(size_of, self.messages))
+        self.size = sum(map(_size_of, self.messages))
 
     def keep(self) -> None:
         """Keep it for the next turn's activity, if that comes to this worker."""
@@ -102,13 +95,13 @@ class Transcript:
             KeptTranscript(self.session, self.after, self.seq, self.messages, self.call_ids, self.size)
         )
 
-    def context(self) -> AgentContext:
+    def context(self, agent: Agent) -> AgentContext:
         """Return what hooks and instructions get, with the agent's state as it was written last."""
         reference = self.reference
         state = reference.get("agent_state")
         return AgentContext(
-            AgentIdentity(reference.get("agent_id") or reference["run"], self.agent.name),
-            self.agent.read_state(self.session.state if state is None else state),
+            AgentIdentity(reference.get("agent_id") or reference["run"], agent.name),
+            agent.read_state(self.session.state if state is None else state),
             self.session.user_id if reference.get("user_id") is None else reference["user_id"],
             self.session.tenant_id if reference.get("tenant_id") is None else reference["tenant_id"],
         )
@@ -167,7 +160,7 @@ class Transcript:
             return {}
         scope, cache = (await self.host.load_record(self.reference["run"], turn)).key, self.host.cache
         result = {
-            call_id: written for call_id, key in keys.items() if (written := cache.result(scope, key)) is not None
+            call_id: written for call_id, key in keys.items() if (written := cache.results.pop((scope, key), None))
         }
         if there := {call_id: key for call_id, key in keys.items() if call_id not in result}:
             entries = await self.host.store.load_entries(scope, list(there.values()))
@@ -263,3 +256,9 @@ class Transcript:
             else:
                 found[str(message.tool_call_id)] = write_outcome(outcome_of(message))
         return found
+
+
+def _size_of(message: Message) -> int:
+    """Return about how many characters a message keeps alive."""
+    calls = sum(len(str(call.arguments)) for call in message.tool_calls or ())
+    return len(message.content) + calls

@@ -13,36 +13,29 @@ from standfast.agents import Agent
 from standfast.messages import ToolCall
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.wire.activity_types import Declared
-from standfast.temporal.wire.snapshots import ToolFacts, read_tool_facts, tool_facts, write_tool_facts
+from standfast.temporal.wire.snapshots import ToolFacts, read_tool_facts
 from standfast.temporal.wire.turn_records import CalledTool, read_record
-from standfast.tools import Tool
 
 
 async def started_facts(host: AgentHost, run: str) -> Mapping[str, Any]:
     """Return what steers a run, as it recorded that at its start."""
-    known = host.cache.facts(run)
+    known = host.cache.facts.get(run)
     if known is None:
-        known = json.loads(await host.load_kept(f"{run}/open", 0))["facts"]
-        host.cache.keep_facts(run, known)
+        known = host.cache.facts[run] = json.loads(await host.load_kept(f"{run}/open", 0))["facts"]
     return known
 
 
-def called_tool(tool: Tool[..., Any], *, agent: bool = False) -> CalledTool:
-    """Return what is recorded of a tool with the turn that calls it."""
-    return CalledTool(facts=write_tool_facts(tool_facts(tool, agent)), schema_digest=tool.schema_digest)
-
-
-def called_tools(agent: Agent, calls: Iterable[ToolCall]) -> dict[str, CalledTool]:
+def called_tools(host: AgentHost, agent: Agent, calls: Iterable[ToolCall]) -> dict[str, CalledTool]:
     """Return what is recorded of the tools that these calls name, of those that the agent has."""
-    agents, known = {item.name for item in agent.tools if isinstance(item, Agent)}, agent.tool_map
-    return {name: called_tool(known[name], agent=name in agents) for name in _named(calls) if name in known}
+    known = host.called[agent.name]
+    return {name: known[name] for name in _named(calls) if name in known}
 
 
 async def called_before(
     host: AgentHost, agent: Agent, before: str | None, calls: Sequence[ToolCall], known: dict[str, Any]
 ) -> dict[str, CalledTool]:
     """Return what is recorded of tools that an earlier run has called: what that run recorded, or stricter."""
-    called = called_tools(agent, calls)
+    called = called_tools(host, agent, calls)
     run, _, turn = (before or "").rpartition("/")
     kept = await host.store.load_reply(run, int(turn)) if run else None
     then = {} if kept is None else read_record(run, int(turn), kept).tools

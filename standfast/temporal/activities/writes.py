@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -44,11 +44,11 @@ async def retry_write(write: Callable[[], Awaitable[T]], *, tries: int | None = 
     raise AssertionError
 
 
-async def write_in_sight(write: Callable[[], Awaitable[T]], holder: str, patience: float) -> T:
+async def write_in_sight(write: Callable[[], Awaitable[T]], reference: Mapping[str, Any], patience: float) -> T:
     """Retry a write of what would be lost if the activity gave it up; its run tells people after a while.
 
     Args:
-        holder: by what the run knows the activity; see `names.holder`.
+        reference: the activity's, by which the run knows it; see `names.holder`.
         patience: seconds until the run is told, which then shows that until the activity ends.
     """
     since, why = datetime.now(UTC), "the store does not answer"
@@ -64,6 +64,7 @@ async def write_in_sight(write: Callable[[], Awaitable[T]], holder: str, patienc
     async def tell() -> None:
         info = activity.info()
         run = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
+        holder = names.holder(info.activity_type, reference)
         told = {"holder": holder, "message": cut(why, _SAID), "since": since.isoformat()}
         with suppress(RPCError):  # the write goes on, shown or not
             await run.signal(names.STORE_WAITS, told)

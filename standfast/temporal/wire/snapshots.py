@@ -5,13 +5,14 @@ Here and in the loop's state nothing of the user's is left: no callable, no sche
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, NotRequired, TypedDict, cast
+from typing import Any, ClassVar, NotRequired, TypedDict, cast
 
 from standfast.agents import Agent, DiminishingReturns, Loop, OnTerminalToolError, TokenBudget
 from standfast.tools import RetryPolicy, Tool
 
 TIMEOUT = 60.0  # seconds, of one attempt at a tool
 GRACE = 5.0  # seconds of it that are left for recording what a handler came to
+_USUAL_RETRIES = RetryPolicy()
 HOOKS = ("on_start", "on_complete", "on_stuck", "output")
 
 
@@ -35,9 +36,8 @@ class ToolFacts:
     longest: float = 30.0
     agent: bool = False
 
-    @property
-    def approval(self) -> None:
-        """A workflow never looks for gates: the activity that has the model's answer does."""
+    approval: ClassVar[None] = None
+    """A workflow never looks for gates: the activity that has the model's answer does."""
 
 
 class Surroundings(TypedDict):
@@ -190,7 +190,7 @@ def handler_seconds(tool: Tool[..., Any]) -> float:
 
 def tool_facts(tool: Tool[..., Any], agent: bool = False) -> ToolFacts:
     """Return what a workflow needs to know of a tool."""
-    policy = tool.retry or RetryPolicy()
+    policy = tool.retry or _USUAL_RETRIES
     return ToolFacts(
         parallel=tool.parallel,
         safe_to_retry=tool.safe_to_retry,

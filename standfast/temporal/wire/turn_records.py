@@ -1,13 +1,15 @@
 """Records of turns in the store: the model's answer, and all that its calls need."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field
 
 from standfast.checkpoints import Question
 from standfast.messages import Message, Record, ToolCall
 from standfast.stores.kept_values import read_kept
+from standfast.temporal.wire.snapshots import tool_facts, write_tool_facts
+from standfast.tools import Tool
 
 
 class CalledTool(Record):
@@ -20,6 +22,10 @@ class CalledTool(Record):
 
     facts: Mapping[str, Any] = Field(default_factory=dict)
     schema_digest: str = ""
+
+    @classmethod
+    def of(cls, tool: Tool[..., Any], *, agent: bool = False) -> Self:
+        return cls(facts=write_tool_facts(tool_facts(tool, agent)), schema_digest=tool.schema_digest)
 
 
 class TurnRecord(Record):
