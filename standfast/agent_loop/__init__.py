@@ -45,6 +45,7 @@ from standfast.agent_loop.transcripts import (
     unanswered,
     with_notices,
 )
+from standfast.agent_loop.unfit_answers import unfit_calls
 
 __all__ = [
     "CANCELLED_WITHIN",
@@ -89,6 +90,7 @@ __all__ = [
     "result_message",
     "said_by_agent",
     "unanswered",
+    "unfit_calls",
     "with_edit",
     "with_notices",
 ]

@@ -157,7 +157,7 @@ class LoopState(Generic[CallT, ToolT_co]):
             ended=end_of(answer) if last == len(messages) - 1 else None,
             finished=last == len(messages) - 1 and not answer.tool_calls and not questions,
             open_calls=calls,
-            unasked=() if recovering or gates else self._may_need_approval(calls, refused),
+            unasked=() if recovering or gates else self.to_approve(calls, refused),
             refused=refused,
             cut=cut_call(answer),
             recovering=recovering,
@@ -193,7 +193,7 @@ class LoopState(Generic[CallT, ToolT_co]):
             response=message.content,
             finished=not calls,
             open_calls=calls,
-            unasked=self._may_need_approval(calls, refused),
+            unasked=self.to_approve(calls, refused),
             refused=refused,
             cut=cut_call(message),
             recovering=False,
@@ -207,11 +207,7 @@ class LoopState(Generic[CallT, ToolT_co]):
                 state = state._judged_by_length(message.usage)
         return state
 
-    def to_approve(self, answer: Answer[CallT]) -> tuple[CallT, ...]:
-        """Return the calls of an answer that may need approval."""
-        return self._may_need_approval(answer.tool_calls or (), unfit_calls(answer, self.loop.max_tool_calls))
-
-    def _may_need_approval(self, calls: Sequence[CallT], refused: Mapping[str, str]) -> tuple[CallT, ...]:
+    def to_approve(self, calls: Sequence[CallT], refused: Mapping[str, str]) -> tuple[CallT, ...]:
         gated = (call for call in calls if (tool := self.tools.get(call.name)) is not None and tool.approval)
         return tuple(call for call in gated if call.id not in refused)
 

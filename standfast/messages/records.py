@@ -11,12 +11,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 from pydantic_core.core_schema import SerializerFunctionWrapHandler
 
 from standfast.errors import InputError, ModelError
 from standfast.messages.texts import clean_text, explain, json_problem, read_object
 
+CleanText = Annotated[str, AfterValidator(clean_text)]
 Role = Literal["system", "user", "assistant", "tool"]
 StopReason = Literal["max-tokens", "refusal", "content-filter"]
 
@@ -153,8 +163,8 @@ class ToolCall(Record):
         arguments: a JSON object. Text that is one is read; anything else is kept as text, for the error.
     """
 
-    id: str = ""
-    name: str = ""
+    id: CleanText = ""
+    name: CleanText = ""
     arguments: dict[str, Any] | str = {}
 
     @model_validator(mode="before")
@@ -170,7 +180,7 @@ class ToolCall(Record):
     @field_validator("id", "name", mode="before")
     @classmethod
     def _as_text(cls, value: Any) -> str:
-        return clean_text(value if isinstance(value, str) else "" if value is None else str(value))
+        return value if isinstance(value, str) else "" if value is None else str(value)
 
     @field_validator("arguments", mode="before")
     @classmethod
@@ -208,10 +218,10 @@ class Message(Record):
     """
 
     role: Role
-    content: str = ""
+    content: CleanText = ""
     tool_calls: tuple[ToolCall, ...] | None = None
-    tool_call_id: str | None = None
-    tool_name: str | None = None
+    tool_call_id: CleanText | None = None
+    tool_name: CleanText | None = None
     status: Literal["completed", "failed", "cancelled"] | None = None
     usage: Usage | None = None
     cost: float | None = None
@@ -219,13 +229,8 @@ class Message(Record):
     reasoning: Reasoning | None = None
     stop_reason: StopReason | None = None
     model: str | None = None
-    by: str | None = None
-    id: str | None = None
-
-    @field_validator("content", "tool_call_id", "tool_name", "by", "id")
-    @classmethod
-    def _clean(cls, value: str | None) -> str | None:
-        return value if value is None else clean_text(value)
+    by: CleanText | None = None
+    id: CleanText | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -289,7 +294,7 @@ class LLMResponse(Record):
 
     model_config = ConfigDict(extra="forbid")
 
-    text: str = ""
+    text: CleanText = ""
     tool_calls: tuple[ToolCall, ...] = ()
     usage: Usage | None = None
     stop_reason: str | None = None

@@ -1,6 +1,7 @@
 """Names agents that calls run, and their sessions, bounds how deep they call each other, and answers for them."""
 
 import hashlib
+from dataclasses import dataclass, field
 
 from standfast.agents import Agent
 from standfast.agents.limits import MAX_DEPTH
@@ -41,14 +42,14 @@ def session_of_call(session: str, call_id: str, asked: str) -> str:
     return child_session(session, f"{call_id}.{call_digest(asked)}")
 
 
+@dataclass(slots=True)
 class AskedAgents:
     """The agents that one call runs, told apart by what they are asked.
 
     Not by their order: agents that run at once must have the same names after a crash.
     """
 
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
+    _counts: dict[str, int] = field(default_factory=dict)
 
     def name(self, *asked: object) -> tuple[str, int, bool]:
         """Return a digest of what an agent is asked, how often that was asked, and whether nothing was before."""

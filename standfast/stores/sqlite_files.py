@@ -101,7 +101,7 @@ def wait_for_locks(db: sqlite3.Connection, seconds: float) -> None:
     db.execute(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
 
 
-def is_busy(error: Exception | None) -> bool:
+def is_busy(error: Exception) -> bool:
     """Whether another connection has the lock. Nothing was done then."""
     return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
 

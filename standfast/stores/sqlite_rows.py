@@ -16,10 +16,9 @@ from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall, Session, first_kept_index
 from standfast.stores.workers import AtWork
 
-SESSION = (
-    "id, agent_name, state, user_id, tenant_id, questions, workflow_id, run_key, usage, last_seq, version, created_at,"
-    " updated_at"
-)
+_WRITTEN = ("state", "user_id", "tenant_id", "questions", "workflow_id", "run_key", "usage", "updated_at")  # each time
+SESSION = f"id, agent_name, {', '.join(_WRITTEN)}, last_seq, version, created_at"
+_ADVANCE = f"{', '.join(f'{name} = :{name}' for name in (*_WRITTEN, 'last_write'))}, version = version + 1"
 DECISION = "run_key, gate, at, decision, by, comment, digest, edit, refused, key, act_id, outcome"
 WORK = "session_id, namespace, workflow_id, run_key"
 RUNNING = "owner, worker, task_token, workflow_id, run_id"
@@ -55,29 +54,11 @@ def _advance_session(
     session_id = session.id
     if expected_seq:  # the common case in one statement: the session is there and nobody else wrote
         done = db.execute(
-            "UPDATE agent_sessions SET state = ?, user_id = ?, tenant_id = ?, questions = ?, workflow_id = ?,"
-            " run_key = ?, usage = ?, updated_at = ?, last_write = ?, last_seq = last_seq + ?, version = version + 1"
-            " WHERE id = ? AND last_seq = ? AND created_at = coalesce(?, created_at)"
-            " AND version = coalesce(?, version) AND NOT EXISTS"
-            " (SELECT 1 FROM agent_messages WHERE session_id = ? AND write_key = ?)",
-            (
-                session.state,
-                session.user_id,
-                session.tenant_id,
-                _write_questions(session),
-                session.workflow_id,
-                session.run_key,
-                _write_usage(session),
-                now(),
-                write_key,
-                count,
-                session_id,
-                expected_seq,
-                _created(session),
-                expected_version,
-                session_id,
-                write_key,
-            ),
+            f"UPDATE agent_sessions SET {_ADVANCE}, last_seq = last_seq + :count"
+            " WHERE id = :id AND last_seq = :seq AND created_at = coalesce(:created, created_at)"
+            " AND version = coalesce(:version, version) AND NOT EXISTS"
+            " (SELECT 1 FROM agent_messages WHERE session_id = :id AND write_key = :last_write)",
+            {**_values(session, count, write_key), "seq": expected_seq, "version": expected_version},
         ).rowcount
         if done:
             return expected_seq + count
@@ -102,31 +83,31 @@ def _has_key(db: sqlite3.Connection, session_id: str, write_key: str) -> bool:
 
 
 def save_session(db: sqlite3.Connection, session: Session, count: int, write_key: str | None = None) -> int:
-    at = now()
     row = db.execute(
-        f"INSERT INTO agent_sessions ({SESSION}, last_write) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?)"
-        " ON CONFLICT (id) DO UPDATE SET state = excluded.state, user_id = excluded.user_id,"
-        " tenant_id = excluded.tenant_id, questions = excluded.questions, workflow_id = excluded.workflow_id,"
-        " run_key = excluded.run_key, usage = excluded.usage, last_seq = last_seq + excluded.last_seq,"
-        " version = version + 1, last_write = excluded.last_write, updated_at = excluded.updated_at"
-        " RETURNING last_seq",
-        (
-            session.id,
-            session.agent_name,
-            session.state,
-            session.user_id,
-            session.tenant_id,
-            _write_questions(session),
-            session.workflow_id,
-            session.run_key,
-            _write_usage(session),
-            count,
-            _created(session) or at,
-            at,
-            write_key,
-        ),
+        f"INSERT INTO agent_sessions ({SESSION}, last_write) VALUES (:id, :agent_name,"
+        f" {', '.join(f':{name}' for name in _WRITTEN)}, :count, 1, coalesce(:created, :updated_at), :last_write)"
+        f" ON CONFLICT (id) DO UPDATE SET {_ADVANCE}, last_seq = last_seq + :count RETURNING last_seq",
+        _values(session, count, write_key),
     ).fetchall()
     return int(row[0][0])
+
+
+def _values(session: Session, count: int, write_key: str | None) -> dict[str, Any]:
+    return {
+        "id": session.id,
+        "agent_name": session.agent_name,
+        "state": session.state,
+        "user_id": session.user_id,
+        "tenant_id": session.tenant_id,
+        "questions": json.dumps([one.model_dump() for one in session.questions]) if session.questions else None,
+        "workflow_id": session.workflow_id,
+        "run_key": session.run_key,
+        "usage": None if session.usage is None else json.dumps(session.usage.plain()),
+        "updated_at": now(),
+        "count": count,
+        "created": _created(session),
+        "last_write": write_key,
+    }
 
 
 def message_rows(messages: Sequence[Message]) -> list[tuple[Any, ...]]:
@@ -192,14 +173,6 @@ def read_session(row: tuple[Any, ...]) -> Session:
     if fields["usage"] is not None:
         fields["usage"] = Usage.of(json.loads(fields["usage"]))
     return Session.model_validate(fields)
-
-
-def _write_questions(session: Session) -> str | None:
-    return json.dumps([question.model_dump() for question in session.questions]) if session.questions else None
-
-
-def _write_usage(session: Session) -> str | None:
-    return None if session.usage is None else json.dumps(session.usage.plain())
 
 
 def read_message(row: tuple[Any, ...]) -> Message:

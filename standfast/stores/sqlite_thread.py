@@ -6,26 +6,55 @@ thread's four hand-overs take as much again of two processors, and more where Py
 """
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from typing import TypeVar, cast
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, TypeVar, cast
 
 from standfast.errors import StoreError
 from standfast.stores.sqlite_files import SameFile, is_busy, open_again, open_file, translated, wait_for_locks
-from standfast.stores.sqlite_jobs import Job, Queue, deliver, tell, work_off
 
 T = TypeVar("T")
-Put = Callable[["list[Job]"], None]
 
 A_FEW = 16  # jobs of one turn of the loop; with more, the thread's hand-overs are cheap
 QUICK = 0.005  # seconds; a disk that takes longer must not hold the loop up
 STALL = 0.05  # seconds of one commit; after that the thread does all work until one of its own is quicker
 LOCKED = 0.5  # seconds that work waits for a lock that it did not get; reads wait behind it
 A_WHILE = 1.0  # seconds during which the thread then does all work
+
+
+class Queue:
+    """What a thread has been asked to do."""
+
+    __slots__ = ("asked", "done", "is_open", "is_slow", "jobs")
+
+    def __init__(self) -> None:
+        self.jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self.asked = 0
+        self.done = 0
+        self.is_open = False  # the thread has found the file to be a store, and migrated it
+        self.is_slow = False  # the last that was written, here or on the loop, took longer than `STALL`
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """Work that somebody waits for."""
+
+    work: Callable[[sqlite3.Connection], Any]
+    writes: bool
+    loop: asyncio.AbstractEventLoop
+    future: "asyncio.Future[Any]"
+    result: Any = None
+    error: Exception | None = None
+
+
+Put = Callable[[list[Job]], None]
 
 
 class SQLiteThread:
@@ -41,17 +70,17 @@ class SQLiteThread:
         self._file = SameFile(path)
         self._here = _LoopWork(path, self._file)
 
-    async def do(self, work: Callable[[sqlite3.Connection], T], *, writes: bool = True) -> T:
-        """Run work in a transaction and return what it returns, once that is committed. Work is done in order."""
+    def do(self, work: Callable[[sqlite3.Connection], T], *, writes: bool = True) -> Awaitable[T]:
+        """Run work in a transaction; what it returns is there once that is committed. Work is done in order."""
         loop = asyncio.get_running_loop()
         job = Job(work, writes, loop, loop.create_future())
         with self._lock:
             is_taken = self._here.takes(job, self._queue, self._put)
         if not is_taken:
             self._put([job])
-        return cast(T, await job.future)
+        return cast("asyncio.Future[T]", job.future)
 
-    def _put(self, jobs: "list[Job]") -> None:
+    def _put(self, jobs: list[Job]) -> None:
         if not jobs:
             return
         with self._lock:  # so that nothing is queued after the end of a queue that closes
@@ -105,7 +134,7 @@ class _LoopWork:
         self._typical = 0.0  # typical seconds of work here
         self._slow_until = 0.0
 
-    def takes(self, job: "Job", queue: "Queue", put: "Put") -> bool:
+    def takes(self, job: Job, queue: Queue, put: Put) -> bool:
         """Whether a job will be done here.
 
         Args:
@@ -121,7 +150,7 @@ class _LoopWork:
         job.loop.call_soon(self._work_off, queue, put)
         return True
 
-    def _is_free(self, queue: "Queue") -> bool:
+    def _is_free(self, queue: Queue) -> bool:
         if self._jobs and not self._jobs[0].loop.is_closed():
             return False  # another loop's turn
         if queue.done != queue.asked or not queue.is_open or queue.is_slow or self._path == ":memory:":
@@ -131,14 +160,14 @@ class _LoopWork:
             self._owner = here
         return self._owner == here and time.monotonic() >= self._slow_until
 
-    def _work_off(self, queue: "Queue", put: "Put") -> None:
+    def _work_off(self, queue: Queue, put: Put) -> None:
         jobs, self._jobs = self._jobs, []
         if len(jobs) > A_FEW:
             put(jobs)
         elif jobs:
             self._do(jobs, queue, put)
 
-    def _do(self, jobs: "list[Job]", queue: "Queue", put: "Put") -> None:
+    def _do(self, jobs: list[Job], queue: Queue, put: Put) -> None:
         started = time.monotonic()
         try:
             self._file.check()
@@ -158,7 +187,7 @@ class _LoopWork:
         if self._typical > QUICK or ended - started > STALL:
             self._slow_until, self._typical = ended + A_WHILE, 0.0
             queue.is_slow = ended - started > STALL
-        busy = [job for job in jobs if is_busy(job.error)]
+        busy = [job for job in jobs if job.error and is_busy(job.error)]
         if busy:  # what reads comes after what writes
             busy = [job for job in jobs if job in busy or not job.writes]
         for job in jobs:
@@ -166,7 +195,7 @@ class _LoopWork:
         tell([job for job in jobs if job not in busy])
         put(busy)  # none of them was done, or only read; the thread waits for its turn
 
-    def close(self) -> "list[Job]":
+    def close(self) -> list[Job]:
         """Close the connection, and return what was not done yet."""
         jobs, self._jobs = self._jobs, []
         db, self._db = self._db, None
@@ -198,7 +227,11 @@ def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, queue: Q
                 job.error = error
         if writers:
             queue.is_slow = time.monotonic() - began > STALL
-        if db is not None and writers and was_busy != (was_busy := any(is_busy(job.error) for job in writers)):
+        if (
+            db is not None
+            and writers
+            and was_busy != (was_busy := any(job.error and is_busy(job.error) for job in writers))
+        ):
             wait_for_locks(db, min(LOCKED, busy_timeout) if was_busy else busy_timeout)
         for job in todo:
             if job.error is not None:
@@ -207,3 +240,83 @@ def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, queue: Q
         deliver(todo)
     if db is not None:
         db.close()
+
+
+def work_off(db: sqlite3.Connection, jobs: list[Job]) -> None:
+    """Do all that writes in one transaction, so that one flush to disk serves them all; then what only reads."""
+    writers = [job for job in jobs if job.writes]
+    if writers:
+        _write(db, writers, _together)
+    for job in jobs:
+        if not job.writes:
+            try:
+                job.result = job.work(db)
+            except Exception as error:
+                job.error = error
+
+
+def _write(db: sqlite3.Connection, jobs: list[Job], do: Callable[[sqlite3.Connection, list[Job]], None]) -> None:
+    """Do jobs in one transaction; if one fails, all again, each so that it can be undone alone, or each by itself."""
+    try:
+        db.execute("BEGIN IMMEDIATE")
+    except sqlite3.Error as error:
+        # They have waited for the lock together, so they do not wait again one by one.
+        for job in jobs:
+            job.error = error
+        return
+    try:
+        do(db, jobs)
+        db.execute("COMMIT")
+    except BaseException as error:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        if not isinstance(error, Exception):
+            raise
+        if len(jobs) == 1:
+            jobs[0].error = error
+        elif do is _together:
+            _write(db, jobs, _apart)
+        else:  # a full disk undoes everything: then one by one, so that the large ones do not make the small ones fail
+            for job in jobs:
+                job.error = None
+                _write(db, [job], _together)
+
+
+def _together(db: sqlite3.Connection, jobs: list[Job]) -> None:
+    for job in jobs:
+        job.result = job.work(db)
+
+
+def _apart(db: sqlite3.Connection, jobs: list[Job]) -> None:
+    for job in jobs:
+        db.execute("SAVEPOINT job")
+        try:
+            job.result = job.work(db)
+        except Exception as error:
+            job.error = error
+            if not db.in_transaction:  # a full disk undoes everything
+                raise
+            db.execute("ROLLBACK TO job")
+        db.execute("RELEASE job")
+
+
+def deliver(jobs: list[Job]) -> None:
+    """Tell each job its result, from another thread than its loop's."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
+    for job in jobs:
+        by_loop.setdefault(job.loop, []).append(job)
+    for loop, mine in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody listens
+            loop.call_soon_threadsafe(tell, mine)
+
+
+def tell(jobs: list[Job]) -> None:
+    """Tell each job its result, on its loop."""
+    for job in jobs:
+        if job.future.done():
+            continue
+        if job.error is not None:
+            job.future.set_exception(job.error)
+            job.error = None  # its traceback refers to the job
+        else:
+            job.future.set_result(job.result)

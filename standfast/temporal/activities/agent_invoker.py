@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from temporalio import activity
@@ -24,29 +25,19 @@ from standfast.temporal.wire.turn_records import TurnRecord
 T = TypeVar("T")
 
 
+@dataclass(slots=True)
 class Invocations:
     """The agents that one tool call runs; used from the handlers' loop, while the client belongs to the worker's."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        client: Client,
-        store: DurableStore,
-        call_id: str,
-        record: TurnRecord,
-        depth: int,
-    ) -> None:
-        info = activity.info()
-        self._loop = loop
-        self._client = client
-        self._store = store
-        self._parent = info.workflow_id or ""
-        self._task_queue = info.task_queue
-        self._call_id = call_id
-        self._record = record
-        self._depth = depth
-        self._asked = AskedAgents()
-        self.spent: Usage | None = None
+    _loop: asyncio.AbstractEventLoop
+    _client: Client
+    _store: DurableStore
+    _info: activity.Info
+    _call_id: str
+    _record: TurnRecord
+    _depth: int
+    _asked: AskedAgents = field(default_factory=AskedAgents)
+    spent: Usage | None = None
 
     async def invoke(
         self,
@@ -87,7 +78,7 @@ class Invocations:
     async def _start(self, agent: str, name: str, asked: str, given: AgentInput) -> WorkflowHandle[Any, Any]:
         session_id = child_session(session_id_of(self._record.session), f"{name}.{asked}")
         plain = {**given.plain(), "session_id": session_id}
-        workflow_id = names.child_id(self._parent, name)
+        workflow_id = names.child_id(self._info.workflow_id or "", name)
         # A run of the session under another workflow id may have asked it before: its session tells.
         there = await self._store.load_session(session_key_of(given.tenant_id, session_id))
         if there is not None and there.workflow_id not in (None, workflow_id):
@@ -97,7 +88,7 @@ class Invocations:
                 agent,
                 plain,
                 id=workflow_id,
-                task_queue=self._task_queue,
+                task_queue=self._info.task_queue,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 memo={names.AGENT_MEMO: agent, names.ASKED_MEMO: asked},

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from standfast.agent_loop import LoopState, answer_message
+from standfast.agent_loop import LoopState, answer_message, unfit_calls
 from standfast.agents import Agent
 from standfast.messages import Message, cut, read_json, size_over, unfenced
 from standfast.runtime.model_answers import note_cost, note_failure
@@ -183,7 +183,8 @@ class ModelActivities:
             limit=agent.loop.max_message_bytes,
             model=reference.get("model"),
         )
-        asks = LoopState(loop=agent.loop, tools=agent.tool_map).to_approve(message)
+        unfit = unfit_calls(message, agent.loop.max_tool_calls)
+        asks = LoopState(loop=agent.loop, tools=agent.tool_map).to_approve(message.tool_calls or (), unfit)
         heard = (
             [*transcript.messages, *said]
             if view is None or not asks

@@ -161,7 +161,8 @@ class ToolActivities:
         agent, tool = self._host.caller(), self._host.tool(place.call.name)
         record, call, reference = place.record, place.call, place.reference
         loop, info = asyncio.get_running_loop(), activity.info()
-        invocations = Invocations(loop, activity.client(), self._host.store, call.id, record, reference.get("depth", 0))
+        depth = reference.get("depth", 0)
+        invocations = Invocations(loop, activity.client(), self._host.store, info, call.id, record, depth)
         context = ToolContext(
             agent_name=agent.name,
             agent_id=record.agent_id,

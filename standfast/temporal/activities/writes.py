@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -80,21 +81,22 @@ async def write_in_sight(write: Callable[[], Awaitable[T]], reference: Mapping[s
 A_WHILE = 0.5  # seconds; under load what is quick takes 0.1, and would pay for being slow
 
 
+@dataclass(slots=True)
 class AfterAWhile:
     """Begin something when a block has lasted for a while; yields its task once there is one."""
 
-    __slots__ = ("_begun", "_seconds", "_timer", "_work")
-
-    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]], seconds: float | None = None) -> None:
-        self._work, self._seconds = work, A_WHILE if seconds is None else seconds
-        self._begun: list[asyncio.Task[None]] = []
+    work: Callable[[], Coroutine[Any, Any, None]]
+    seconds: float | None = None
+    _begun: list[asyncio.Task[None]] = field(default_factory=list, init=False)
+    _timer: asyncio.TimerHandle = field(init=False)
 
     def __enter__(self) -> list[asyncio.Task[None]]:
-        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._begin)
+        seconds = A_WHILE if self.seconds is None else self.seconds
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._begin)
         return self._begun
 
     def _begin(self) -> None:
-        self._begun.append(asyncio.ensure_future(self._work()))
+        self._begun.append(asyncio.ensure_future(self.work()))
 
     def __exit__(self, *_: object) -> None:
         self._timer.cancel()

@@ -14,7 +14,7 @@ import pytest
 from support.stores import append, contents, python
 
 from standfast import memory_store, sqlite_store
-from standfast.stores import SQLiteStore, sqlite_jobs, sqlite_thread
+from standfast.stores import SQLiteStore, sqlite_thread
 from standfast.testing import store_suite
 
 # --- the suite ---
@@ -123,7 +123,7 @@ async def test_work_that_a_signal_breaks_off_leaves_no_transaction_open(tmp_path
     async with sqlite_store(tmp_path / "standfast.db") as store:
         await append(store, "a")
         assert await where(store)
-        job = sqlite_jobs.Job(stop, True, loop := asyncio.get_running_loop(), loop.create_future())
+        job = sqlite_thread.Job(stop, True, loop := asyncio.get_running_loop(), loop.create_future())
         with pytest.raises(Stop):
             store._thread._here._do([job], store._thread._queue, store._thread._put)
         assert job.future.cancelled()
@@ -157,7 +157,7 @@ async def test_what_is_quick_is_done_on_the_loop_and_what_was_slow_leaves_the_re
 async def test_a_disk_that_hangs_at_every_write_holds_the_loop_up_once_until_it_is_quick_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual, hangs, threads = sqlite_jobs.work_off, True, list[str]()
+    usual, hangs, threads = sqlite_thread.work_off, True, list[str]()
 
     def work_off(db: sqlite3.Connection, jobs: list[Any]) -> None:
         usual(db, jobs)
