@@ -271,9 +271,11 @@ class LoopState(Generic[CallT, ToolT_co]):
     def spent(self, usage: Usage) -> Self:
         """Tokens were used by this run's model, or by an agent that it invoked."""
         state = self._with(usage=usage + self.usage)
+        if not self.loop.has_budget:
+            return state
         if self.loop.has_session_budget:
             state = state._with(session_usage=usage + self.session_usage)
-        if state.ended is not None or not self.loop.has_budget:
+        if state.ended is not None:
             return state
         if not state.finished and (ended := state.spent_budget()) is not None:
             return state._with(ended=ended)

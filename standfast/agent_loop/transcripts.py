@@ -11,7 +11,7 @@ from pydantic_core import to_json
 
 from standfast.agent_loop.tool_facts import LoopCall
 from standfast.errors import InputError, ToolDurabilityError
-from standfast.messages import LLMResponse, Message, ToolCall, Usage, cut, error_text, explain, json_problem
+from standfast.messages import LLMResponse, Message, ToolCall, Usage, clean_text, cut, error_text, explain, json_problem
 from standfast.tools import TOOL_NAME, Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
 
 
@@ -183,7 +183,7 @@ def answer_message(
         thought = None  # what cannot be kept cannot be sent back
     return Message(
         role="assistant",
-        content=cut(response.text, limit),
+        content=cut(clean_text(response.text), limit),
         tool_calls=tuple(calls.values()) or None,
         usage=usage,
         cost=cost,

@@ -12,6 +12,7 @@ from standfast.messages.records import (
     ToolCall,
     Usage,
     read_images,
+    read_usage,
     usage_of,
 )
 from standfast.messages.texts import (
@@ -51,6 +52,7 @@ __all__ = [
     "read_images",
     "read_json",
     "read_object",
+    "read_usage",
     "size_over",
     "unfenced",
     "usage_of",

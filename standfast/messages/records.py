@@ -106,6 +106,10 @@ class Usage(Record):
         return cls(**dict(zip(cls.model_fields, numbers, strict=False)))
 
 
+def read_usage(numbers: Sequence[Any] | None) -> Usage | None:
+    return None if numbers is None else Usage.of(numbers)
+
+
 class Image(Record):
     """A picture for a model: where it is, or what it is.
 
@@ -294,7 +298,7 @@ class LLMResponse(Record):
 
     model_config = ConfigDict(extra="forbid")
 
-    text: CleanText = ""
+    text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     usage: Usage | None = None
     stop_reason: str | None = None

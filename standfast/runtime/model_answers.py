@@ -58,7 +58,7 @@ async def streamed(
     if not isinstance(adapter, StreamingLLMAdapter):
         response = await chat(adapter, view, tools, settings)
         if response.text:
-            tell(response.text)
+            tell(clean_text(response.text))
         return response
     answer: LLMResponse | Mapping[str, Any] | None = None
     parts = adapter.stream(view, tools, **settings)

@@ -1,6 +1,6 @@
 """Calls the adapter of a model, and says what its errors mean for the activity."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -9,7 +9,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from standfast.agent_loop import with_notices
 from standfast.agents import Agent, AgentContext
 from standfast.errors import ModelError, StandfastError
-from standfast.llm import LLMAdapter, settings_for, tools_to_descriptions
+from standfast.llm import LLMAdapter, ToolDescription, settings_for
 from standfast.llm.provider_errors import asked_to_wait, may_pass, retry_delay
 from standfast.messages import LLMResponse, Message, cut, error_text
 from standfast.runtime.model_answers import chat, compressed, streamed
@@ -28,13 +28,14 @@ async def call_adapter(
     adapter: LLMAdapter,
     context: AgentContext,
     messages: list[Message],
+    tools: Sequence[ToolDescription],
     tell: Callable[[str], None] | None,
 ) -> tuple[LLMResponse, list[Message] | None]:
     """Run what is the user's: instructions, compression, the adapter. Runs on the handlers' loop."""
     prompt = await run_hook(agent.system_prompt, context)
     shorter = await compressed(agent.loop.context_compression, messages)
     seen = [Message(role="system", content=prompt), *(messages if shorter is None else shorter)]
-    tools, settings = tools_to_descriptions(agent.tool_map), settings_for(adapter, agent)
+    settings = settings_for(adapter, agent)
     if tell is None:
         return await chat(adapter, seen, tools, settings), shorter
     return await streamed(adapter, seen, tools, settings, tell), shorter

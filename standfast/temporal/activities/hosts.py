@@ -6,7 +6,7 @@ import itertools
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -17,7 +17,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from standfast.agents import Agent, Loop
 from standfast.errors import DefinitionError, StoreError
-from standfast.llm import LLM, LLMAdapter, named
+from standfast.llm import LLM, LLMAdapter, ToolDescription, named, tools_to_descriptions
 from standfast.pipelines import Pipeline
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import RunningCall
@@ -72,6 +72,7 @@ class AgentHost:
         self.tools: dict[str, Tool[..., Any]] = {}
         self.facts: dict[str, ToolFacts] = {}  # of tools, by name
         self.called: dict[str, dict[str, CalledTool]] = {}  # what turns record, by agent and tool
+        self.descriptions: dict[str, Sequence[ToolDescription]] = {}  # of tools, by agent
         for agent in self.agents.values():
             self._add_tools(agent, handlers)
         self.pipelines: dict[str, Pipeline] = {}
@@ -164,6 +165,7 @@ class AgentHost:
             if name not in children:
                 self._add_tool(f"Agent '{agent.name}'", tool, handlers)
         known = agent.tool_map.items()
+        self.descriptions[agent.name] = tools_to_descriptions(agent.tool_map)
         self.called[agent.name] = {name: CalledTool.of(tool, agent=name in children) for name, tool in known}
 
     def _add_tool(self, owner: str, tool: Tool[..., Any], handlers: Mapping[str, Callable[..., Any]]) -> None:

@@ -14,6 +14,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from standfast.agent_loop import LoopState, answer_message, unfit_calls
 from standfast.agents import Agent
+from standfast.checkpoints import Question
 from standfast.messages import Message, cut, read_json, size_over, unfenced
 from standfast.runtime.model_answers import note_cost, note_failure
 from standfast.runtime.outputs import output_problem
@@ -161,7 +162,9 @@ class ModelActivities:
         messages = with_shown_notices(agent, messages, transcript, reference, 0 if view is None else view.seq)
         adapter = self._host.adapter(agent, reference.get("model"))
         try:
-            response, shorter = await self._host.thread.run(call_adapter(agent, adapter, context, messages, tell))
+            tools = self._host.descriptions[agent.name]
+            asking = call_adapter(agent, adapter, context, messages, tools, tell)
+            response, shorter = await self._host.thread.run(asking)
         except Exception as error:
             failure = failure_of(error, agent, reference.get("model"))
             if failure is error:
@@ -185,13 +188,13 @@ class ModelActivities:
         )
         unfit = unfit_calls(message, agent.loop.max_tool_calls)
         asks = LoopState(loop=agent.loop, tools=agent.tool_map).to_approve(message.tool_calls or (), unfit)
-        heard = (
-            [*transcript.messages, *said]
-            if view is None or not asks
-            else [*await self._host.store.load_messages(transcript.session.id), *said]
-        )
-        spoke = [context.user_id, transcript.session.user_id, *(one.by for one in heard)]
-        gates, refused = await find_gates(self._host, agent, asks, reference["run"], spoke)
+        gates: list[Question] = []
+        refused: dict[str, str] = {}
+        if asks:
+            session = transcript.session
+            heard = transcript.messages if view is None else await self._host.store.load_messages(session.id)
+            spoke = [context.user_id, session.user_id, *(one.by for one in (*heard, *said))]
+            gates, refused = await find_gates(self._host, agent, asks, reference["run"], spoke)
         return TurnRecord(
             message=message,
             said=tuple(_digest(one) for one in reference.get("say", ())),
@@ -265,9 +268,7 @@ class ModelActivities:
             if record.view == reference["turn"]:  # what stands before the answer is in the view now
                 transcript.shorten(len(told) + 1)
             transcript.keep()
-            known = await started_facts(self._host, reference["run"])
-            declared = news(record.tools, record.available, known["tools"])
-            if declared:
+            if declared := await news(self._host, reference["run"], record):
                 reply["declared"] = declared
             return {**reply, **_asked(record)}
         await transcript.prune()

@@ -39,8 +39,6 @@ async def find_gates(
         spoke: who else has spoken to it.
         at: the time now, if it is to be the same for the next attempt.
     """
-    if not calls:
-        return [], {}
     requesters = [*spoke, *await Kept(run, host.store).editors()]
     questions, refused = await called(
         host, lambda: ask_at_gates(agent, calls, at=at or datetime.now(UTC), requesters=requesters)

@@ -10,7 +10,7 @@ from standfast.agent_loop import extended, outcome_of, result_message, unanswere
 from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import Question
 from standfast.errors import SessionConflictError
-from standfast.messages import Message, ToolCall
+from standfast.messages import Message, ToolCall, read_usage
 from standfast.runtime.session_states import prune_session
 from standfast.runtime.unheard import Unheard
 from standfast.stores.protocol import Append, Session
@@ -19,7 +19,6 @@ from standfast.temporal.activities.transcript_cache import KeptTranscript
 from standfast.temporal.activities.written_answers import NO_ANSWER, _time, final_answer, recorded, was_written_by
 from standfast.temporal.wire.activity_types import RunReference, WrittenOutcome
 from standfast.temporal.wire.outcomes import read_outcome, write_outcome
-from standfast.temporal.wire.states import read_usage
 from standfast.tools import Failed
 from standfast.tools.attempts import call_key
 

@@ -14,7 +14,7 @@ from standfast.messages import ToolCall
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.wire.activity_types import Declared
 from standfast.temporal.wire.snapshots import ToolFacts, read_tool_facts
-from standfast.temporal.wire.turn_records import CalledTool, read_record
+from standfast.temporal.wire.turn_records import CalledTool, TurnRecord, read_record
 
 
 async def started_facts(host: AgentHost, run: str) -> Mapping[str, Any]:
@@ -56,9 +56,10 @@ def _named(calls: Iterable[ToolCall]) -> dict[str, None]:
     return dict.fromkeys(call.name for call in calls)
 
 
-def news(called: Mapping[str, CalledTool], names: Iterable[str] | None, known: Mapping[str, Any]) -> Declared:
+async def news(host: AgentHost, run: str, record: TurnRecord) -> Declared:
     """Return what a workflow has to be told of a turn's tools, which knows what they were at its start."""
-    changed = {name: dict(tool.facts) for name, tool in called.items() if known.get(name) != tool.facts}
+    known, names = (await started_facts(host, run))["tools"], record.available
+    changed = {name: dict(tool.facts) for name, tool in record.tools.items() if known.get(name) != tool.facts}
     told: Declared = {} if names is None or list(names) == list(known) else {"available": list(names)}
     return {**told, "tools": changed} if changed else told
 

@@ -8,24 +8,21 @@ from typing import TYPE_CHECKING, Any, cast
 from standfast.agent_loop import Settled
 from standfast.messages import Usage
 from standfast.stores.protocol import session_id_of
-from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import (
     Declared,
     LastReply,
     LetThrough,
-    Located,
     ModelReply,
     Opened,
     OpenedRun,
-    RunReference,
 )
-from standfast.temporal.wire.inputs import AgentInput, Said
+from standfast.temporal.wire.inputs import Said
 from standfast.temporal.wire.outcomes import write_outcome
 from standfast.temporal.wire.states import Call, RunLoop, write_call, write_state
 from standfast.tools import Unknown
 
 if TYPE_CHECKING:
-    from temporalio.workflow import Info
+    pass
 
 
 @dataclass(slots=True)
@@ -91,6 +88,7 @@ class Progress:
         resolved: what operators decided, for `status`.
         unknown: calls that wait for somebody who knows what became of them.
         kept_by: the run id of the workflow by which activities find the run key, once one of them has kept it.
+        session, session_id: the key of the session in the store, and its id as its users know it.
     """
 
     run: str = ""
@@ -107,16 +105,12 @@ class Progress:
     resolved: list[dict[str, Any]] = field(default_factory=list)
     unknown: dict[str, Call] = field(default_factory=dict)
     kept_by: str | None = None
+    session: str = field(init=False)
+    session_id: str = field(init=False)
 
-    @property
-    def session(self) -> str:
-        """The key of the session in the store."""
-        return str(self.opened.get("session", ""))
-
-    @property
-    def session_id(self) -> str:
-        """As its users know it."""
-        return session_id_of(self.session)
+    def __post_init__(self) -> None:
+        self.session = str(self.opened.get("session", ""))
+        self.session_id = session_id_of(self.session)
 
     @classmethod
     def begun(cls, run: str, opened: Opened) -> "Progress":
@@ -163,32 +157,6 @@ class Progress:
         """The results of the turn so far were written, up to this message."""
         self.seq = seq
         self.turn.written()
-
-    def run_reference(self, here: str) -> Located:
-        """Return the run key, unless activities find it by the run id of the workflow.
-
-        Args:
-            here: that run id: the run key itself, or one by which it is kept, but not after a reset.
-        """
-        return {} if here in (self.run, self.kept_by) else {"run": self.run}
-
-    def reference(self, given: AgentInput, info: "Info") -> RunReference:
-        """Return what an activity needs to find the run's data. What is usual is left out: histories are long."""
-        turn = self.turn
-        reference: dict[str, Any] = {"turn": turn.number, "seq": self.seq, **self.run_reference(info.run_id)}
-        is_named = names.session_of(info.workflow_type, info.workflow_id) == self.session
-        optional = {
-            "session": None if is_named else self.session,
-            "user_id": given.user_id,
-            "tenant_id": given.tenant_id,
-            "agent_id": given.instance_id,
-            "model": self.model,
-            "part": turn.part or None,
-            "sources": [[position, source] for position, source in sorted(turn.sources.items())] or None,
-            "created": self.opened.get("created") if self.seq == 0 else None,
-            "agent_state": self.opened.get("agent_state"),
-        }
-        return cast(RunReference, reference | {name: value for name, value in optional.items() if value is not None})
 
     def carried(self, state: RunLoop) -> dict[str, Any]:
         """Return it as JSON, without what is absent."""

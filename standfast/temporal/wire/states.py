@@ -7,7 +7,7 @@ from typing import Any
 from standfast.agent_loop import Finish, LoopState
 from standfast.agents import Loop
 from standfast.checkpoints import Question
-from standfast.messages import StopReason, Usage
+from standfast.messages import StopReason, Usage, read_usage
 from standfast.temporal.wire.snapshots import Facts, ToolFacts
 
 
@@ -96,7 +96,3 @@ def read_state(data: Mapping[str, Any], facts: Facts) -> RunLoop:
 
 def write_call(call: Call) -> list[Any]:
     return [call.id, call.name, call.position, call.shown]
-
-
-def read_usage(data: Any) -> Usage | None:
-    return None if data is None else Usage.of(data)

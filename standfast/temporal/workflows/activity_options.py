@@ -54,9 +54,14 @@ ATTACH_OPTIONS: dict[str, Any] = {
 }
 
 
-def model_options(retry: LoopRetryPolicy) -> dict[str, Any]:
-    """Return the options of a model call."""
+def model_options(retry: LoopRetryPolicy, asks: str) -> dict[str, Any]:
+    """Return the options of a model call.
+
+    Args:
+        asks: says for people what the activity does; see `summary`.
+    """
     return {
+        "summary": summary(asks),
         "start_to_close_timeout": MODEL_TIMEOUT,
         "heartbeat_timeout": MODEL_HEARTBEAT,
         "retry_policy": RetryPolicy(
@@ -81,9 +86,10 @@ def until_the_store_is_back(options: dict[str, Any]) -> dict[str, Any]:
     return {**options, "retry_policy": policy}
 
 
-def tool_options(tool: ToolFacts) -> dict[str, Any]:
+def tool_options(tool: ToolFacts, asks: str) -> dict[str, Any]:
     """Return the options of one dispatch of a call: attempts by whether it is safe to retry, and never without end."""
     return {
+        "summary": summary(asks),
         "start_to_close_timeout": timedelta(seconds=tool.timeout),
         "heartbeat_timeout": HEARTBEAT,
         "retry_policy": RetryPolicy(
@@ -104,9 +110,10 @@ NOTIFY_OPTIONS: dict[str, Any] = {
 }
 
 
-def settle_options(tool: ToolFacts) -> dict[str, Any]:
+def settle_options(tool: ToolFacts, asks: str) -> dict[str, Any]:
     """Return the options of settling a call, in which its `verify` may run: again until it is settled."""
     return {
+        "summary": summary(asks),
         "start_to_close_timeout": timedelta(seconds=max(tool.timeout, 30.0)),
         "heartbeat_timeout": HEARTBEAT,
         "retry_policy": _STORE_RETRIES,

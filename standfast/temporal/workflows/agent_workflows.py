@@ -23,11 +23,12 @@ from standfast.agent_loop import (
 )
 from standfast.checkpoints import Question
 from standfast.errors import InputError
+from standfast.messages import read_usage
 from standfast.temporal.wire import activity_types, names
 from standfast.temporal.wire.inputs import AgentInput, said_id
 from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import Facts, Surroundings, tools_of
-from standfast.temporal.wire.states import Call, Reply, read_state, read_usage
+from standfast.temporal.wire.states import Call, Reply, read_state
 from standfast.temporal.workflows.call_approvals import CallApprovals
 from standfast.temporal.workflows.calls import Calls
 from standfast.temporal.workflows.closing import Closing
@@ -163,7 +164,8 @@ class AgentRun(RunHandlers):
 
     async def _take_in_messages(self) -> None:
         """Take in what the user said, where it cannot get between a call and its result."""
-        await self._messages.recall()
+        if self._running.resets:
+            await self._messages.recall()
         state = self._run.loop
         if self._mailbox.messages and not state.open_calls and not state.questions and state.ended is None:
             await self._messages.take_all()

@@ -15,7 +15,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, CancelledErro
 
 from standfast.agent_loop import CallTools, Settled, cancelled, failed_for_good, not_found, not_started
 from standfast.errors import TerminalError
-from standfast.messages import cut
+from standfast.messages import Usage, cut
 from standfast.runtime.child_agents import session_of_call
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import CallReference, LetThrough, SettleReference, Verdict, WrittenOutcome
@@ -23,8 +23,8 @@ from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.outcomes import is_reported, put_in, read_outcome, write_outcome
 from standfast.temporal.wire.run_state import Turn
 from standfast.temporal.wire.snapshots import ToolFacts
-from standfast.temporal.wire.states import Call, RunLoop, read_usage
-from standfast.temporal.workflows.activity_options import settle_options, summary, tool_options
+from standfast.temporal.wire.states import Call, RunLoop
+from standfast.temporal.workflows.activity_options import settle_options, tool_options
 from standfast.temporal.workflows.child_agents import run_agent
 from standfast.temporal.workflows.missing_workers import SkippedError, is_missing, is_store_away
 from standfast.temporal.workflows.run_parts import RunParts
@@ -169,8 +169,7 @@ class Calls:
         handle = workflow.start_activity(
             call.name,
             reference,
-            **tool_options(tool),
-            summary=summary(" · ".join([call.shown, *_conditions(tool, turn.approved.get(call.position))])),
+            **tool_options(tool, " · ".join([call.shown, *_conditions(tool, turn.approved.get(call.position))])),
         )
         try:
             found = await self._running.add(handle)
@@ -187,11 +186,12 @@ class Calls:
             return await self._settle(call, turn, tool), None
 
     def _outcome(self, call: Call, turn: Turn, written: WrittenOutcome) -> Outcome:
-        turn.spend(call.id, read_usage(written.get("spent")))
+        if "spent" in written:
+            turn.spend(call.id, Usage.of(written["spent"]))
         return read_outcome(written)
 
     def _reference(self, call: Call, turn: Turn) -> CallReference:
-        reference = cast(CallReference, self._run.progress.run_reference(workflow.info().run_id))
+        reference = cast(CallReference, self._run.run_reference())
         if turn.path:
             reference["path"] = turn.path
         else:
@@ -236,7 +236,7 @@ class Calls:
             found = await self._workers.execute(
                 names.SETTLE,
                 asked,
-                {**settle_options(tool), "summary": summary(f"what became of {call.name}")},
+                settle_options(tool, f"what became of {call.name}"),
                 tool=call.name,
                 otherwise=nobody_knows,  # the run is cancelled, and nobody has looked whether it happened
             )

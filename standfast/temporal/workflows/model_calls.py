@@ -7,7 +7,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import ModelReference, ModelReply
 from standfast.temporal.wire.results import fits
-from standfast.temporal.workflows.activity_options import model_options, summary
+from standfast.temporal.workflows.activity_options import model_options
 from standfast.temporal.workflows.missing_workers import is_missing, is_unavailable, put_in_by_hand
 from standfast.temporal.workflows.run_failures import fail, why
 from standfast.temporal.workflows.run_parts import RunParts
@@ -33,8 +33,8 @@ class ModelCalls:
             other = progress.model or fallback
             model = other or (run.facts.model if progress.named is None else progress.named)
             reference = self._reference(number, other)
-            asks = summary(f"{model} · turn {number}" if model else f"turn {number}")
-            options = {**model_options(run.facts.loop.model_retry), "summary": asks}
+            asks = f"{model} · turn {number}" if model else f"turn {number}"
+            options = model_options(run.facts.loop.model_retry, asks)
             try:
                 reply = await self._workers.execute_until_cancelled(names.CALL_MODEL, reference, options)
             except asyncio.CancelledError:

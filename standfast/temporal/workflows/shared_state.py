@@ -6,7 +6,8 @@ from typing import Any, TypeVar, cast
 from temporalio import workflow
 
 from standfast.agents import Loop
-from standfast.temporal.wire.activity_types import RunReference
+from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import Located, RunReference
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import Facts
@@ -36,6 +37,33 @@ class RunState:
     def questions(self) -> list[dict[str, Any]]:
         return [question.model_dump() for question in self.loop.questions]
 
+    def run_reference(self) -> Located:
+        """Return the run key, unless activities find it by the run id of the workflow.
+
+        That is the run key itself, or the key is kept by it, but not after a reset.
+        """
+        progress = self.progress
+        return {} if workflow.info().run_id in (progress.run, progress.kept_by) else {"run": progress.run}
+
     def reference(self, kind: type[ReferenceT]) -> ReferenceT:
-        """Return what an activity needs to find the run's data, to which the rest of its kind is added."""
-        return cast(ReferenceT, self.progress.reference(self.given, workflow.info()))
+        """Return what an activity needs to find the run's data, to which the rest of its kind is added.
+
+        What is usual is left out: histories are long.
+        """
+        progress, given, info = self.progress, self.given, workflow.info()
+        turn = progress.turn
+        reference: dict[str, Any] = {"turn": turn.number, "seq": progress.seq, **self.run_reference()}
+        is_named = names.session_of(info.workflow_type, info.workflow_id) == progress.session
+        optional = {
+            "session": None if is_named else progress.session,
+            "user_id": given.user_id,
+            "tenant_id": given.tenant_id,
+            "agent_id": given.instance_id,
+            "model": progress.model,
+            "part": turn.part or None,
+            "sources": [[position, source] for position, source in sorted(turn.sources.items())] or None,
+            "created": progress.opened.get("created") if progress.seq == 0 else None,
+            "agent_state": progress.opened.get("agent_state"),
+        }
+        present = {name: value for name, value in optional.items() if value is not None}
+        return cast(ReferenceT, reference | present)
