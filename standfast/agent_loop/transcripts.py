@@ -171,9 +171,10 @@ def answer_message(
             arguments = cut(arguments, limit)
         elif len(written := to_json(arguments)) > limit:
             arguments = cut(written.decode(), limit)
-        if (call_id, name) != (call.id, call.name) or arguments is not call.arguments:
-            call = ToolCall(id=call_id, name=name, arguments=arguments)
-        calls[call_id] = call
+        kept = call if arguments is call.arguments else ToolCall(arguments=arguments)
+        if (call_id, name) != (kept.id, kept.name):
+            kept = kept.model_copy(update={"id": call_id, "name": name})
+        calls[call_id] = kept
     usage, cost, thought = response.usage, response.cost, response.reasoning
     if cost is None and usage is not None:
         cost = usage.cost

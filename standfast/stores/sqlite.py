@@ -27,6 +27,7 @@ from standfast.stores.sqlite_rows import (
     append_rows,
     begin_call,
     begin_work,
+    claim,
     end_work,
     find_entry,
     find_work,
@@ -181,22 +182,7 @@ class SQLiteStore:
     async def claim(
         self, run_key: str, call_key: str, *, owner: str, arguments_hash: str, running: RunningCall | None = None
     ) -> LedgerEntry:
-        def work(db: sqlite3.Connection) -> LedgerEntry:
-            is_new = db.execute(
-                "INSERT INTO tool_ledger (run_key, call_key, state, owner, arguments_hash, claimed_at)"
-                " VALUES (?, ?, 'claimed', ?, ?, ?) ON CONFLICT DO NOTHING",
-                (run_key, call_key, owner, arguments_hash, now()),
-            ).rowcount
-            entry = LedgerEntry(state="claimed", owner=owner, arguments_hash=arguments_hash)
-            if not is_new:
-                entry = ledger_entry(db, run_key, call_key)
-            if entry.state != "abandoned" and entry.arguments_hash != arguments_hash:
-                raise InputError(f"Call {call_key} of run {run_key} was claimed with other arguments; it is not run")
-            if running is not None:
-                begin_call(db, running)
-            return entry
-
-        return await self._do(work)
+        return await self._do(lambda db: claim(db, run_key, call_key, owner, arguments_hash, running))
 
     async def take_over(self, run_key: str, call_key: str, *, owner: str) -> LedgerEntry:
         def work(db: sqlite3.Connection) -> LedgerEntry:

@@ -216,6 +216,24 @@ def find_entry(db: sqlite3.Connection, run_key: str, call_key: str) -> LedgerEnt
         )
 
 
+def claim(
+    db: sqlite3.Connection, run_key: str, call_key: str, owner: str, arguments_hash: str, running: RunningCall | None
+) -> LedgerEntry:
+    is_new = db.execute(
+        "INSERT INTO tool_ledger (run_key, call_key, state, owner, arguments_hash, claimed_at)"
+        " VALUES (?, ?, 'claimed', ?, ?, ?) ON CONFLICT DO NOTHING",
+        (run_key, call_key, owner, arguments_hash, now()),
+    ).rowcount
+    entry = LedgerEntry(state="claimed", owner=owner, arguments_hash=arguments_hash)
+    if not is_new:
+        entry = ledger_entry(db, run_key, call_key)
+    if entry.state != "abandoned" and entry.arguments_hash != arguments_hash:
+        raise InputError(f"Call {call_key} of run {run_key} was claimed with other arguments; it is not run")
+    if running is not None:
+        begin_call(db, running)
+    return entry
+
+
 def begin_work(db: sqlite3.Connection, work: AtWork, instead_of: AtWork | None) -> AtWork:
     if instead_of is not None:
         end_work(db, instead_of)

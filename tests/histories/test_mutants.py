@@ -18,6 +18,7 @@ from standfast.temporal.workflows.closing import Closing
 from standfast.temporal.workflows.pauses import Pauses
 from standfast.temporal.workflows.pipeline_workflows import PipelineRun
 from standfast.temporal.workflows.run_parts import RunParts
+from standfast.temporal.workflows.shared_state import RunState
 
 Patch = pytest.MonkeyPatch
 MUTANTS: list[Any] = []
@@ -90,7 +91,7 @@ def a_key_that_tools_are_told_is_renamed(patch: Patch) -> None:
 
 @mutant("unknown")
 def a_key_that_model_calls_are_told_is_renamed(patch: Patch) -> None:
-    renamed(patch, Progress, "reference", "sources", "results")
+    renamed(patch, RunState, "reference", "sources", "results")
 
 
 @mutant("hooks")

@@ -232,7 +232,7 @@ class AgentHost:
     def adapter(self, agent: Agent, model: str | None) -> LLMAdapter:
         """Return the adapter for an agent, or for the model that a person chose in the place of its own."""
         if self._llm is not None:
-            return named(self._llm, agent, None if hasattr(self._llm, "chat") else model)
+            return self._llm if hasattr(self._llm, "chat") else named(self._llm, agent, model)
         key = (agent.name, model)
         if key not in self._adapters:  # those of providers are made once
             self._adapters[key] = named(None, agent, model)

@@ -29,7 +29,7 @@ from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.open_gates import asked_of, find_gates, held_by
 from standfast.temporal.activities.partial_answers import PartialAnswerWriter
 from standfast.temporal.activities.transcripts import Transcript
-from standfast.temporal.activities.turn_facts import available, called_tools, news, started_facts
+from standfast.temporal.activities.turn_facts import called_tools, news, started_facts
 from standfast.temporal.activities.writes import AfterAWhile, retry_write, write_in_sight
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import Asked, LastReply, ModelReference, ModelReply
@@ -162,8 +162,8 @@ class ModelActivities:
         messages = with_shown_notices(agent, messages, transcript, reference, 0 if view is None else view.seq)
         adapter = self._host.adapter(agent, reference.get("model"))
         try:
-            tools = self._host.descriptions[agent.name]
-            asking = call_adapter(agent, adapter, context, messages, tools, tell)
+            described = self._host.descriptions[agent.name]
+            asking = call_adapter(agent, adapter, context, messages, described, tell)
             response, shorter = await self._host.thread.run(asking)
         except Exception as error:
             failure = failure_of(error, agent, reference.get("model"))
@@ -195,6 +195,7 @@ class ModelActivities:
             heard = transcript.messages if view is None else await self._host.store.load_messages(session.id)
             spoke = [context.user_id, session.user_id, *(one.by for one in (*heard, *said))]
             gates, refused = await find_gates(self._host, agent, asks, reference["run"], spoke)
+        tools, available = called_tools(self._host, agent, message.tool_calls or ())
         return TurnRecord(
             message=message,
             said=tuple(_digest(one) for one in reference.get("say", ())),
@@ -207,8 +208,8 @@ class ModelActivities:
             view=None if shorter is None else turn,
             gates=tuple(gates),
             refused=refused,
-            tools=called_tools(self._host, agent, message.tool_calls or ()),
-            available=available(agent, message.tool_calls or ()),
+            tools=tools,
+            available=available,
         )
 
     # --- keeping ---
@@ -267,7 +268,7 @@ class ModelActivities:
         if message.tool_calls:
             if record.view == reference["turn"]:  # what stands before the answer is in the view now
                 transcript.shorten(len(told) + 1)
-            transcript.keep()
+            self._host.cache.keep(transcript)
             if declared := await news(self._host, reference["run"], record):
                 reply["declared"] = declared
             return {**reply, **_asked(record)}

@@ -5,13 +5,13 @@ Memory is never trusted against the store: a write says which message it follows
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from standfast.messages import Message
-from standfast.stores.protocol import Session
 from standfast.temporal.wire.activity_types import Located, WrittenOutcome
 from standfast.temporal.wire.turn_records import TurnRecord
+
+if TYPE_CHECKING:
+    from standfast.temporal.activities.transcripts import Transcript
 
 LIMIT = 64 * 1024 * 1024  # characters, of all transcripts together
 RECORDS = 1_000  # of each kind
@@ -19,24 +19,6 @@ LONGEST = 1024 * 1024  # characters of a result
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-@dataclass(frozen=True, slots=True)
-class KeptTranscript:
-    """The messages of a session from `after` up to `seq`, fit to be shown to a model.
-
-    Args:
-        session: as it was written last.
-        call_ids: all that were used.
-        size: in characters.
-    """
-
-    session: Session
-    after: int
-    seq: int
-    messages: list[Message]
-    call_ids: set[str]
-    size: int
 
 
 class Recent(OrderedDict[K, V]):
@@ -61,20 +43,20 @@ class TranscriptCache:
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
         self._size = 0
-        self._kept: OrderedDict[str, KeptTranscript] = OrderedDict()
+        self._kept: OrderedDict[str, Transcript] = OrderedDict()
         self.records: Recent[tuple[str, int], TurnRecord] = Recent()
         self.results: Recent[tuple[str, str], WrittenOutcome] = Recent()
         self.facts: Recent[str, Mapping[str, Any]] = Recent()
         self.located: Recent[str, Located] = Recent()
 
-    def take(self, session_id: str) -> KeptTranscript | None:
+    def take(self, session_id: str) -> "Transcript | None":
         """Return what is kept of a session, and keep it no longer: whoever has it may change it."""
         kept = self._kept.pop(session_id, None)
         if kept is not None:
             self._size -= kept.size
         return kept
 
-    def keep(self, transcript: KeptTranscript) -> None:
+    def keep(self, transcript: "Transcript") -> None:
         self.take(transcript.session.id)
         self._kept[transcript.session.id] = transcript
         self._size += transcript.size

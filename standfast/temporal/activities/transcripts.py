@@ -1,7 +1,7 @@
 """Reads and writes a session for activities: its transcript as far as the run knows it, and the results of a turn."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from temporalio import activity
@@ -15,7 +15,6 @@ from standfast.runtime.session_states import prune_session
 from standfast.runtime.unheard import Unheard
 from standfast.stores.protocol import Append, Session
 from standfast.temporal.activities.hosts import AgentHost
-from standfast.temporal.activities.transcript_cache import KeptTranscript
 from standfast.temporal.activities.written_answers import NO_ANSWER, _time, final_answer, recorded, was_written_by
 from standfast.temporal.wire.activity_types import RunReference, WrittenOutcome
 from standfast.temporal.wire.outcomes import read_outcome, write_outcome
@@ -53,7 +52,7 @@ class Transcript:
         known = host.cache.take(reference["session"])
         if known is not None and (known.after, known.seq) == (after, seq):
             # Nobody is asked whether it still is so: the next write would be refused.
-            return cls(host, reference, known.session, seq, known.messages, known.call_ids, known.size, after, True)
+            return replace(known, reference=reference, is_fresh=True)
         session = await store.load_session(reference["session"])
         if session is None and seq:
             raise SessionConflictError(f"Session {reference['session']} was deleted while its run was in flight")
@@ -87,12 +86,6 @@ class Transcript:
         self.messages = self.messages[-count:]
         self.after = self.seq - count
         self.size = sum(map(_size_of, self.messages))
-
-    def keep(self) -> None:
-        """Keep it for the next turn's activity, if that comes to this worker."""
-        self.host.cache.keep(
-            KeptTranscript(self.session, self.after, self.seq, self.messages, self.call_ids, self.size)
-        )
 
     def context(self, agent: Agent) -> AgentContext:
         """Return what hooks and instructions get, with the agent's state as it was written last."""

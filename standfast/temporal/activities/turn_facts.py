@@ -25,17 +25,23 @@ async def started_facts(host: AgentHost, run: str) -> Mapping[str, Any]:
     return known
 
 
-def called_tools(host: AgentHost, agent: Agent, calls: Iterable[ToolCall]) -> dict[str, CalledTool]:
-    """Return what is recorded of the tools that these calls name, of those that the agent has."""
-    known = host.called[agent.name]
-    return {name: known[name] for name in _named(calls) if name in known}
+def called_tools(
+    host: AgentHost, agent: Agent, calls: Iterable[ToolCall]
+) -> tuple[dict[str, CalledTool], tuple[str, ...] | None]:
+    """Return what is recorded of the tools that calls name.
+
+    Beside it are all tools of the agent if one names another; whoever asks for that reads these names.
+    """
+    known, named = host.called[agent.name], {call.name for call in calls}
+    tools = {name: tool for name, tool in known.items() if name in named}
+    return tools, None if len(tools) == len(named) else tuple(known)
 
 
 async def called_before(
     host: AgentHost, agent: Agent, before: str | None, calls: Sequence[ToolCall], known: dict[str, Any]
 ) -> dict[str, CalledTool]:
     """Return what is recorded of tools that an earlier run has called: what that run recorded, or stricter."""
-    called = called_tools(host, agent, calls)
+    called, _ = called_tools(host, agent, calls)
     run, _, turn = (before or "").rpartition("/")
     kept = await host.store.load_reply(run, int(turn)) if run else None
     then = {} if kept is None else read_record(run, int(turn), kept).tools
@@ -44,16 +50,6 @@ async def called_before(
             called[name] = at_most_once(called[name])
             known[name] = dict(called[name].facts)
     return called
-
-
-def available(agent: Agent, calls: Iterable[ToolCall]) -> tuple[str, ...] | None:
-    """Return the tools of the agent if one of the calls names another; whoever asks for that reads these names."""
-    known = agent.tool_map
-    return None if all(name in known for name in _named(calls)) else tuple(known)
-
-
-def _named(calls: Iterable[ToolCall]) -> dict[str, None]:
-    return dict.fromkeys(call.name for call in calls)
 
 
 async def news(host: AgentHost, run: str, record: TurnRecord) -> Declared:

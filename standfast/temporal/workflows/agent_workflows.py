@@ -265,7 +265,9 @@ class AgentRun(RunHandlers):
         answer = Reply(reply.get("text", ""), calls or None, read_usage(reply.get("usage")), reply.get("stop_reason"))
         since = {"since": workflow.now().isoformat()}
         questions = [Question(**{**item, "gate": {**item["gate"], **since}}) for item in gates]
-        state = replace(self._run.loop, tools=tools_of(self._run.facts.tools, progress.turn.declared))
+        state, tools = self._run.loop, tools_of(self._run.facts.tools, progress.turn.declared)
+        if tools is not state.tools:
+            state = replace(state, tools=tools)
         self._run.loop = state.replied(answer).gated(questions, refused)
         if progress.say and not calls:
             self._run.loop = self._run.loop.with_user_message()
