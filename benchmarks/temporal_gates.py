@@ -31,7 +31,7 @@ async def gates(world: World) -> list[Figure]:
         ended = await _all(parked, lambda run: run.result())
         approving = time.perf_counter() - started
     store = SQLiteStore(str(world.folder / "gates.db"))
-    counted = [len(await store.load_decisions(result["run_key"])) for result in ended]
+    counted = [len(await store.load_decisions(result["journal_key"])) for result in ended]
     await store.close()
     with contextlib.closing(sqlite3.connect(world.folder / "gates.db")) as database:
         calls, called = database.execute("SELECT count(*), count(DISTINCT run_key) FROM tool_ledger").fetchone()

@@ -251,7 +251,9 @@ class PipelineResult:
         approved_by: who has approved it so far, if more must.
         pending_steps: all gates that wait, `pending_step` the first of them.
         approvals: those of them that are of calls of its agents.
-        run_key: by which a durable pipeline goes on; None without a store.
+        run_key: by which a durable pipeline goes on, or is restarted; None without a store.
+        journal_key: by which the store has what is kept of the run: `await store.load_decisions(result.journal_key)`
+            is its audit trail. None without a store.
     """
 
     status: PipelineStatus
@@ -267,6 +269,7 @@ class PipelineResult:
     pending_steps: tuple[str, ...] = ()
     approvals: tuple[PendingApproval, ...] = ()
     run_key: str | None = None
+    journal_key: str | None = None
 
 
 def is_interrupted(result: RunResult[T]) -> TypeIs[InterruptedResponse[T]]:

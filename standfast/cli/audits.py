@@ -50,7 +50,7 @@ async def acts_of(store: str, run: str, seen: dict[str, Any]) -> list[dict[str, 
     from standfast.temporal.client.audits import load_acts
 
     told = [part for part in (seen.get("state"), seen.get("result"), seen) if isinstance(part, dict)]
-    keys = [str(part[name]) for part in told for name in ("run_key", "first_run_id") if name in part]
+    keys = [str(part[name]) for part in told for name in ("journal_key", "first_run_id") if name in part]
     async with opened(store) as trail:
         found = await load_acts(trail, keys, run)
     hidden = {"run_key", "key", "act_id"}

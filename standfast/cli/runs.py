@@ -318,6 +318,7 @@ def _write(output: Output, seen: dict[str, Any]) -> None:
             "Type": seen["type"],
             "Status": ended,
             "Session": seen.get("session_id"),
+            "Run key": state.get("run_key") or result.get("run_key"),
             "Tenant": seen.get("tenant_id"),
             "Started": f"{seen['started']} ({ago(seen['started'])} ago)",
             "Ended": seen.get("closed"),

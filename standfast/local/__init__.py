@@ -28,7 +28,15 @@ from standfast.local.gates import GivenDecision
 from standfast.local.pipelines import OnProgress, PipelineRun
 from standfast.local.runs import Run
 from standfast.pipelines import Pipeline
-from standfast.runtime.inputs import GivenCheckpoint, Handlers, Images, RunOptions, Transcript, check_run_key
+from standfast.runtime.inputs import (
+    GivenCheckpoint,
+    Handlers,
+    Images,
+    RunOptions,
+    Transcript,
+    check_restart_options,
+    check_run_key,
+)
 from standfast.stores import AgentStore
 
 __all__ = [
@@ -130,6 +138,8 @@ async def run_pipeline(
     run_key: str | None = None,
     resume_after: str | None = None,
     previous_results: Mapping[str, Any] | None = None,
+    restart_of: str | None = None,
+    restart_from: str | None = None,
     decisions: Sequence[GivenDecision] = (),
     on_progress: OnProgress | None = None,
     tools: Handlers | None = None,
@@ -149,6 +159,9 @@ async def run_pipeline(
         resume_after: a step: it and those before it are done. A gate is approved by `user_id` so.
         previous_results: the `step_results` of an earlier run, or their JSON; a step among them that was complete does
             not run again.
+        restart_of, restart_from: the `run_key` of an earlier run of the same user, in process or on Temporal, and a
+            step: a new run uses what came before that step, and the input if none is given. If the key has several
+            runs, the last counts. Gates before that step are asked again.
         decisions: what people decided at gates: `Decision`s, or `{"gate", "decision": "approve" | "reject", "by"?,
             "comment"?, "digest"?, "edit"?}`.
         on_progress: hears of the start and end of every agent and tool; what it raises is logged.
@@ -156,21 +169,26 @@ async def run_pipeline(
         user_id, tenant_id: who runs it.
 
     Raises:
-        InputError: something given cannot be used, a decision does not count, or a step has no agent.
+        InputError: something given cannot be used, a decision does not count, a step has no agent, or there is no run
+            to restart.
         SessionAccessDeniedError, SessionConflictError: the run is somebody else's, or in flight.
         StoreError: the database refused; what was kept before stays, run again to go on.
         Exception: whatever a function of the pipeline raises.
     """
     if not isinstance(pipeline, Pipeline):
         raise InputError(f"run_pipeline() needs a Pipeline, got {pipeline!r:.80}; end the builder with .build()")
-    if run_key is not None and store is None:
-        raise InputError("run_key= needs a store to find the run in")
+    for name, key in (("run_key", run_key), ("restart_of", restart_of)):
+        if key is not None and store is None:
+            raise InputError(f"{name}= needs a store to find the run in")
+    restart = check_restart_options(restart_of, restart_from)
+    if restart is not None and (resume_after is not None or previous_results is not None):
+        raise InputError("restart_of= takes the results from the store: leave out resume_after= and previous_results=")
     if store is not None and not store.durable:
         raise MemoryStoreNotDurableError("run_pipeline(store=…)")
     if store is not None:
         run_key = uuid4().hex if run_key is None else check_run_key(run_key)
     options: RunOptions = {"llm": llm, "store": store, "tools": tools, "user_id": user_id, "tenant_id": tenant_id}
-    work = PipelineRun(pipeline, options, run_key, on_progress)
+    work = PipelineRun(pipeline, options, run_key, on_progress, restart)
     return await work.go(input, resume_after=resume_after, previous_results=previous_results, decisions=decisions)
 
 

@@ -23,6 +23,7 @@ from standfast.pipelines.paths import find, stage_index
 from standfast.runtime.inputs import RunOptions, check_may_start
 from standfast.runtime.pipeline_results import Kept, decision_of, held
 from standfast.runtime.pipeline_steps import StepRecords
+from standfast.runtime.run_keys import check_restart, list_run, restarted
 from standfast.runtime.users_functions import call_users
 from standfast.stores.protocol import DurableStore, check_tenant_id, session_key_of
 from standfast.tools import Approval
@@ -36,11 +37,16 @@ class PipelineRun:
     """One call of `run_pipeline`."""
 
     def __init__(
-        self, pipeline: Pipeline, options: RunOptions, run_key: str | None, on_progress: OnProgress | None
+        self,
+        pipeline: Pipeline,
+        options: RunOptions,
+        run_key: str | None,
+        on_progress: OnProgress | None,
+        restart: tuple[str, str] | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._store = store = cast("DurableStore | None", options.get("store"))
-        self._run_key = run_key
+        self._run_key, self._restart = run_key, restart
         tenant = check_tenant_id(options.get("tenant_id"))
         self._names = [f"{name}/{session_key_of(tenant, str(run_key))}" for name in pipeline.names]
         self._who = {"user_id": options.get("user_id"), "tenant_id": options.get("tenant_id")}
@@ -85,19 +91,32 @@ class PipelineRun:
     async def _run(self, given: Any) -> PipelineResult:
         check_may_start(self._pipeline, self._who["user_id"])
         is_new = not await self._kept.find("?input")
-        if is_new and given is None and self._store is not None and len(self._decisions) > (self._own is not None):
+        if self._restart is not None and self._store is not None:
+            given = await self._restarted(given, *self._restart, store=self._store, is_new=is_new)
+        elif is_new and given is None and self._store is not None and len(self._decisions) > (self._own is not None):
             raise InputError(f"there is no run {self._run_key} of pipeline '{self._pipeline.name}' to decide on")
-        if is_new and given is None and self._pipeline.input is not None:
+        elif is_new and given is None and self._pipeline.input is not None:
             raise InputError(
                 f'Workflow "{self._pipeline.name}" input validation failed: there is none, and no run '
                 f"{self._run_key} that was begun"
             )
         if given is not None or is_new:
             given = self._pipeline.write_input(self._pipeline.read_input(given))
+        if is_new and self._store is not None:
+            await list_run(self._store, self._pipeline.name, str(self._run_key), self._kept.name, self._who)
         await self._kept.begin(given, self._who)
         ended = await self._advance()
         await self._refuse_unused()
         return self._result(ended)
+
+    async def _restarted(self, given: Any, run_key: str, first: str, *, store: DurableStore, is_new: bool) -> Any:
+        """Take what an earlier run came to before a step, unless this one has begun so; returns the input."""
+        if not is_new:
+            await self._kept.check(self._who)
+            await check_restart(self._kept, run_key, first)
+            return given
+        _, earlier = await restarted(store, self._pipeline, self._kept, self._who, run_key, first)
+        return earlier if given is None else given
 
     def _skip_to(self, name: str) -> None:
         """Treat this stage and those before it as done; whoever says so approves the gates among them."""
@@ -332,6 +351,7 @@ class PipelineRun:
             step_results=self._results,
             outputs=self._evaluations.outputs(),
             run_key=self._run_key,
+            journal_key=None if self._store is None else self._kept.name,
         )
         if ended is None:
             waiting = self._what_waits()

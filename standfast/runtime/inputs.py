@@ -273,10 +273,23 @@ def check_access(session: Session, agent: Agent, user_id: str | None, tenant_id:
         )
 
 
-def check_run_key(run_key: str) -> str:
+def check_run_key(run_key: object, what: str = "run_key") -> str:
     """Return a run key that is safe wherever it is used.
 
     Raises:
         InputError: it is not like a session id.
     """
-    return check_session_id(run_key, "run_key")
+    return check_session_id(run_key, what)
+
+
+def check_restart_options(restart_of: str | None, restart_from: str | None) -> tuple[str, str] | None:
+    """Return the run key and the step of a restart; None if it is none.
+
+    Raises:
+        InputError: there is one without the other, or the key cannot be one.
+    """
+    if restart_of is None and restart_from is None:
+        return None
+    if restart_of is None or restart_from is None:
+        raise InputError("restart_of= and restart_from= go together")
+    return check_run_key(restart_of, "restart_of"), restart_from

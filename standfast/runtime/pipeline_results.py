@@ -12,6 +12,7 @@ from standfast.errors import InputError, SessionAccessDeniedError, SessionConfli
 from standfast.messages import read_json
 from standfast.pipeline_loop import Done
 from standfast.pipelines import Step
+from standfast.runtime.kept_lists import append, length
 from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import DecisionRecord, DurableStore
 
@@ -20,7 +21,7 @@ class Kept:
     """Values by key. The first that is kept under a key stays.
 
     Args:
-        name: of the run in the store.
+        name: of the run in the store, its journal key.
         store: None keeps them for one call alone.
     """
 
@@ -75,15 +76,12 @@ class Kept:
 
     async def count(self, key: str) -> int:
         """Return how many values are kept in a list, in the store alone."""
-        number = 0
-        while self._store is not None and await self._store.load_reply(f"{self._place}/{key}", number) is not None:
-            number += 1
-        return number
+        return 0 if self._store is None else await length(self._store, f"{self._place}/{key}")
 
     async def add(self, key: str, value: Any) -> None:
         """Add to that list."""
         if self._store is not None:
-            await self._store.save_reply(f"{self._place}/{key}", await self.count(key), to_json(value).decode())
+            await append(self._store, f"{self._place}/{key}", to_json(value).decode())
 
     async def begin(self, given: Any, who: Mapping[str, str | None]) -> None:
         """Keep the input of a run, and who began it; a later call gives the same input, or none.

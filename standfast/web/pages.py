@@ -166,10 +166,10 @@ class Pages:
         state, result = seen.get("state", {}), read_result(seen.get("result"))
         waiting = [{**item, "workflow_id": run} for item in state.get("waiting", ())]
         waiting += [item for items in seen.get("steps", {}).values() for item in items]
-        run_key = state.get("run_key") or result.get("run_key") or seen["first_run_id"]
-        progress = await self._runs.progress(run_key, seen)
+        journal_key = state.get("journal_key") or result.get("journal_key") or seen["first_run_id"]
+        progress = await self._runs.progress(journal_key, seen)
         speaks = "session_id" in seen and "closed" not in seen
-        said = await self._runs.partial(run_key) if speaks else None
+        said = await self._runs.partial(journal_key) if speaks else None
         return self.page(
             request,
             "run",
@@ -180,13 +180,13 @@ class Pages:
             waiting=waiting,
             whole=await load_all(self._store, waiting),
             messages=await self._runs.messages(seen),
-            acts=await load_acts(self._store, [run_key, seen["first_run_id"]], run),
+            acts=await load_acts(self._store, [journal_key, seen["first_run_id"]], run),
             progress=progress,
             graph=None if progress is None else draw(progress, ended="closed" in seen, link=partial(step_link, run)),
             temporal=self._in_temporal(seen),
             speaks=speaks,
             partial=said,
-            changes=None if "closed" in seen else _changes(f"/runs/{run}", seen, run_key if speaks else None, said),
+            changes=None if "closed" in seen else _changes(f"/runs/{run}", seen, journal_key if speaks else None, said),
         )
 
     async def arguments(self, request: Request) -> Response:

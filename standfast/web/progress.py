@@ -41,7 +41,7 @@ class Progress:
         return PipelineState(self.plan).planned(path).kind == "agent"
 
 
-async def load_progress(store: DurableStore, run_key: str, seen: Mapping[str, Any]) -> Progress | None:
+async def load_progress(store: DurableStore, journal_key: str, seen: Mapping[str, Any]) -> Progress | None:
     """Return how far a run is: what is done by the store, what runs and waits by the run itself.
 
     Args:
@@ -49,12 +49,12 @@ async def load_progress(store: DurableStore, run_key: str, seen: Mapping[str, An
 
     Returns None for a run that is not a pipeline's, or is another store's.
     """
-    opened = await store.load_reply(f"{run_key}/open", 0)
+    opened = await store.load_reply(f"{journal_key}/open", 0)
     facts = None if opened is None else read_json(opened)
     if not isinstance(facts, dict) or "plan" not in facts:
         return None
     plan = read_plan(facts["plan"])
-    kept = Kept(run_key, store)
+    kept = Kept(journal_key, store)
     given = kept["?input"] if await kept.find("?input") else None
     done, next_ones, is_cut = await _load_done(kept, plan)
     state, result = seen.get("state") or {}, seen.get("result")

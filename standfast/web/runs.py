@@ -59,9 +59,9 @@ class Runs:
         after = 0 if session is None else max(0, session.last_seq - _MESSAGES)
         return await self._store.load_messages(key, after=after)
 
-    async def partial(self, run_key: str) -> PartialAnswer | None:
-        return await self._store.load_partial(run_key) if isinstance(self._store, PartialAnswers) else None
+    async def partial(self, journal_key: str) -> PartialAnswer | None:
+        return await self._store.load_partial(journal_key) if isinstance(self._store, PartialAnswers) else None
 
-    async def progress(self, run_key: str, seen: dict[str, Any]) -> Progress | None:
+    async def progress(self, journal_key: str, seen: dict[str, Any]) -> Progress | None:
         store = self._store
-        return await load_progress(cast(DurableStore, store), run_key, seen) if isinstance(store, Ledger) else None
+        return await load_progress(cast(DurableStore, store), journal_key, seen) if isinstance(store, Ledger) else None

@@ -228,7 +228,7 @@ class Chaos:
             result = await self.end_of(run)
             self.note(f"{case}: {result['status']} {result.get('error')}")
             if name == "desk":
-                self.desks[case] = child_session(result["run_key"], "serve")
+                self.desks[case] = child_session(result["journal_key"], "serve")
         finally:
             deciding.cancel()
             await asyncio.gather(deciding, return_exceptions=True)

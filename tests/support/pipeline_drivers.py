@@ -33,6 +33,7 @@ class Went:
     pending_step: str | None = None
     approval_message: str | None = None
     refused: tuple[str, ...] = ()
+    run_key: str | None = field(default=None, compare=False)
 
 
 class PipelineDriver(Protocol):
@@ -53,7 +54,7 @@ class PipelineDriver(Protocol):
 
         Args:
             decisions: one after the other, each when something waits.
-            options: user_id, tenant_id, tools.
+            options: user_id, tenant_id, tools, restart_of, restart_from; run_key, else one of its own.
         """  # fmt: skip
         ...
 
@@ -67,7 +68,7 @@ class InProcess:
         **options: Any,
     ) -> Went:  # fmt: skip
         key, refused = self.temporal.session(uuid4().hex[:8]), []
-        options |= {"store": self.temporal.store, "run_key": key, "llm": llm}
+        options = {"run_key": key, **options, "store": self.temporal.store, "llm": llm}
         went = await run_pipeline(pipeline, input=given, **options)
         for decision in decisions:
             assert went.status == "pending", went
@@ -75,6 +76,7 @@ class InProcess:
                 went = await run_pipeline(pipeline, decisions=[decision], **options)
             except InputError as error:
                 refused.append(str(error))
+        assert went.run_key == options["run_key"]
         return _went(went, refused)
 
 
@@ -90,8 +92,8 @@ class OnTemporal:
         agents = {step.agent.name: step.agent for step in pipeline.every_step() if step.agent is not None}
         async with temporal.worker(*agents.values(), pipelines=[pipeline], llm=llm, tools=options.pop("tools", None)):
             run = await start_pipeline(
-                temporal.client, pipeline.name, input=given, run_key=temporal.session(uuid4().hex[:8]),
-                task_queue=temporal.name, **options,
+                temporal.client, pipeline.name, input=given, task_queue=temporal.name,
+                **{"run_key": temporal.session(uuid4().hex[:8]), **options},
             )  # fmt: skip
             refused = []
             for decision in decisions:
@@ -112,16 +114,16 @@ class OnTemporal:
                 cause = error.cause
                 assert isinstance(cause, ApplicationError)
                 raise (InputError if cause.type == "InputError" else RuntimeError)(cause.message) from error
-        ended.pop("run_key")
+        ended.pop("journal_key")
         return Went(**ended, refused=tuple(refused))
 
     async def _pending(self, run: Run, waits: list[dict[str, Any]], refused: Sequence[str]) -> Went:
         shown = await status(run)
-        kept = Kept(shown["run_key"], self.temporal.store)
+        kept = Kept(shown["journal_key"], self.temporal.store)
         results = {path: kept[f"{path}?result"] for path in shown["done"] if await kept.find(f"{path}?result")}
         outputs = {path: kept[path] for path in shown["done"] if await kept.find(path)}
         return Went("pending", results, outputs, pending_step=waits[0]["name"], approval_message=waits[0]["message"],
-                    refused=tuple(refused))  # fmt: skip
+                    refused=tuple(refused), run_key=shown["run_key"])  # fmt: skip
 
 
 async def _waits_or_has_ended(run: Run) -> Any:
@@ -149,4 +151,5 @@ def _went(result: PipelineResult, refused: Sequence[str]) -> Went:
         result.pending_step,
         result.approval_message,
         tuple(refused),
+        result.run_key,
     )

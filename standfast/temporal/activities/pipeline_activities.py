@@ -10,15 +10,16 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from standfast.checkpoints import StepResult
-from standfast.errors import InputError, SessionAccessDeniedError
+from standfast.errors import InputError
 from standfast.messages import Message, ToolCall, cut, error_text
-from standfast.pipeline_loop import Action, Done, Evaluate, Evaluations, PipelineState, Todo, plan
+from standfast.pipeline_loop import Done, Evaluate, Evaluations, PipelineState
 from standfast.pipeline_loop.evaluations import tool_result
 from standfast.pipelines import Pipeline, Step
-from standfast.pipelines.paths import find, stage_index
+from standfast.pipelines.paths import find
 from standfast.runtime.inputs import check_may_start
 from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.pipeline_steps import StepRecords
+from standfast.runtime.run_keys import list_run, restarted
 from standfast.runtime.users_functions import call_users
 from standfast.stores.kept_values import read_kept_object
 from standfast.temporal.activities.guards import Guard
@@ -37,7 +38,7 @@ from standfast.temporal.wire.activity_types import (
 from standfast.temporal.wire.inputs import PipelineInput
 from standfast.temporal.wire.limits import INLINE_BYTES
 from standfast.temporal.wire.outcomes import read_outcome, shown_arguments
-from standfast.temporal.wire.plans import pipeline_facts, place_of, read_plan, version_of
+from standfast.temporal.wire.plans import pipeline_facts, read_plan, version_of
 from standfast.temporal.wire.turn_records import CalledTool, TurnRecord, read_record, step_place
 from standfast.tools import Approval
 from standfast.tools.attempts import call_key
@@ -83,40 +84,17 @@ class PipelineActivities:
                 who = {"user_id": given.user_id, "tenant_id": given.tenant_id}
                 value = given.input
                 if given.restart is not None:
-                    facts["done"], earlier = await self._restart(pipeline, kept, who, given.restart)
+                    of, first = given.restart["run_key"], given.restart["from"]
+                    facts["done"], earlier = await restarted(store, pipeline, kept, who, of, first)
                     value = earlier if value is None else value
                 value = await self._call("input", lambda: pipeline.write_input(pipeline.read_input(value)))
+                workflow_type, workflow_id = info.workflow_type or "", info.workflow_id or ""
+                if (key := given.run_key_in(names.session_of(workflow_type, workflow_id) or workflow_id)) is not None:
+                    await list_run(store, workflow_type, key, run, who)
                 await kept.begin(value, who)
                 opened = await store.save_reply(f"{run}/open", 0, to_json(facts).decode())
             steers = {**read_kept_object("what steers this run", opened), **again, **self._host.surroundings}
             return cast(OpenedPipeline, steers)
-
-    async def _restart(
-        self, pipeline: Pipeline, kept: Kept, who: dict[str, str | None], restart: Mapping[str, str]
-    ) -> tuple[dict[str, Any], Any]:
-        """Keep what an earlier run came to before a step as this run's; returns what is done so, and its input."""
-        earlier, first = Kept(restart["run"], self._host.store), restart["from"]
-        if not await earlier.find("?who") or earlier["?who"] != who:  # a stranger does not learn which
-            raise SessionAccessDeniedError(restart["run"], "Run")
-        if (await self._host.load_opened(restart["run"]))["pipeline"] not in pipeline.names:
-            raise InputError(f"restart: run {restart['run']} is one of another pipeline")
-        state, gates = PipelineState(plan(pipeline)[: stage_index(pipeline, first)]), pipeline_facts(pipeline)["gates"]
-        while isinstance(todo := state.next_actions(), Todo):
-            for action in todo.actions:
-                if not await earlier.find(action.key):
-                    raise InputError(f"restart from {first!r}: the earlier run has nothing of step {action.path!r}")
-                if place_of(action.key) not in gates:
-                    await self._copy(earlier, kept, action)
-                state = state.ended(action.key, action.done(earlier[action.key]))
-        await earlier.find("?input")
-        # A verdict counts once: its gates are asked again, before what stands behind them runs again.
-        done = {key: done.value for key, done in state.done.items() if place_of(key) not in gates}
-        return done, earlier["?input"]
-
-    async def _copy(self, earlier: Kept, kept: Kept, action: Action) -> None:
-        for key in (action.key, f"{action.path}?result"):
-            if await earlier.find(key):
-                await kept.keep(key, earlier[key])
 
     # --- steps ---
 

@@ -19,7 +19,7 @@ async def load_arguments(store: Ledger, item: Mapping[str, Any]) -> Any:
     """Return all arguments of a call that waits for approval, which its `digest` covers.
 
     An item of `pending` (or of a run's `status`) with arguments over 16 KB has 40 characters of them as a text in
-    `arguments`, and besides `size`, the bytes of all of them as JSON, and `reference`, `{"run_key", "turn",
+    `arguments`, and besides `size`, the bytes of all of them as JSON, and `reference`, `{"journal_key", "turn",
     "position"}`: where the store has them. Of every other item its `arguments` are returned, None if it has none.
 
     Args:
@@ -46,9 +46,9 @@ async def load_arguments(store: Ledger, item: Mapping[str, Any]) -> Any:
 
 def _read(reference: object) -> tuple[str, int, int]:
     match reference:
-        case {"run_key": str(run), "turn": int(turn), "position": int(position)} if turn >= 0 <= position:
+        case {"journal_key": str(run), "turn": int(turn), "position": int(position)} if turn >= 0 <= position:
             return run, turn, position
-    raise InputError(f"reference must have run_key, turn and position, got {reference!r:.200}")
+    raise InputError(f"reference must have journal_key, turn and position, got {reference!r:.200}")
 
 
 def _digests(gate: Mapping[str, Any]) -> list[str]:

@@ -83,6 +83,7 @@ class _State(BaseModel):
 
     status: _Name
     run_key: _Name | None = None
+    journal_key: _Name | None = None
     turn: int | None = None
     iterations: int | None = None
     max_iterations: int | None = None
@@ -100,6 +101,7 @@ class _Result(BaseModel):
 
     status: _Name
     run_key: _Name | None = None
+    journal_key: _Name | None = None
     iterations: int | None = None
     usage: _Usage | None = None
     response: str | None = None

@@ -14,7 +14,7 @@ from standfast.checkpoints import Checkpoint
 from standfast.errors import InputError, SessionConflictError
 from standfast.messages import read_images
 from standfast.pipelines import Pipeline
-from standfast.runtime.inputs import Images, check_run_key
+from standfast.runtime.inputs import Images, check_restart_options, check_run_key
 from standfast.stores.protocol import check_session_id, session_id_of, session_key_of
 from standfast.temporal.client.audits import OnRecord, start_on_record
 from standfast.temporal.client.former_names import check_new, has_run
@@ -122,8 +122,9 @@ async def start_pipeline(
     Args:
         input: plain JSON data, or a value of the pipeline's input type if the pipeline itself is given.
         run_key: names the run, like a session id; a new one if None.
-        restart_of, restart_from: the `run_key` in the result of an earlier run, and a step: what came before that step
-            is used again, and the input if none is given.
+        restart_of, restart_from: the `run_key` of an earlier run of the same user, in process or on Temporal, and a
+            step: what came before that step is used again, and the input if none is given. If the key has several
+            runs, the last counts; the run fails with an InputError if it has none.
         on_record: puts it on the audit trail, before it is done, who starts it.
         options: further arguments of `Client.start_workflow`.
 
@@ -139,11 +140,10 @@ async def start_pipeline(
     name, plain = pipeline if isinstance(pipeline, str) else pipeline.name, input
     if isinstance(pipeline, Pipeline) and (input is not None or restart_of is None):
         plain = pipeline.write_input(pipeline.read_input(input))
-    if (restart_of is None) != (restart_from is None):
-        raise InputError("restart_of= and restart_from= go together")
+    restart = check_restart_options(restart_of, restart_from)
     key = uuid4().hex if run_key is None else check_run_key(run_key)
-    again = None if restart_of is None else {"run": restart_of, "from": restart_from}
-    data = {"input": plain, "user_id": user_id, "tenant_id": tenant_id, "restart": again}
+    again = None if restart is None else {"run_key": restart[0], "from": restart[1]}
+    data = {"input": plain, "run_key": key, "user_id": user_id, "tenant_id": tenant_id, "restart": again}
     given = PipelineInput.read(data).plain()
     options.setdefault("id", names.workflow_id(name, session_key_of(tenant_id, key)))
     options["memo"] = {**(options.get("memo") or {}), names.PIPELINE_MEMO: name}

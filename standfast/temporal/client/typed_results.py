@@ -56,7 +56,8 @@ def pipeline_result(pipeline: Pipeline, ended: Mapping[str, Any]) -> PipelineRes
         name: typed_output(_chosen(stages[name], steps), value) if name in stages else value
         for name, value in ended["outputs"].items()
     }
-    more: dict[str, Any] = {name: ended.get(name) for name in ("failed_step", "error_reason", "error", "run_key")}
+    names = ("failed_step", "error_reason", "error", "run_key", "journal_key")
+    more: dict[str, Any] = {name: ended.get(name) for name in names}
     return PipelineResult(status=ended["status"], step_results=steps, outputs=outputs, **more)
 
 

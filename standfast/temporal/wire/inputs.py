@@ -5,7 +5,7 @@ from typing import Any
 
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import Image, Message, read_images
-from standfast.stores.protocol import check_session_id, check_tenant_id, session_id_of, session_key_of
+from standfast.stores.protocol import SESSION_ID, check_session_id, check_tenant_id, session_id_of, session_key_of
 from standfast.temporal.wire.limits import CHECKPOINT_BYTES, check_json, read_fields
 from standfast.tools import check_count
 
@@ -138,13 +138,16 @@ class PipelineInput:
 
     Args:
         input: of the pipeline, read by its type.
+        run_key: names the run; what the workflow id `<pipeline>/<run_key>`, or `<pipeline>/@<tenant_id>/<run_key>`,
+            says by default, or another workflow id without a slash is.
         user_id, tenant_id: who starts it.
-        restart: an earlier run of the same user's, as `{"run": <its run key>, "from": <step>}`: what its steps before
-            that one came to is used again, and its input if none is given.
+        restart: the last run of a run key that the same user has begun, as `{"run_key", "from": <step>}`: what its
+            steps before that one came to is used again, and its input if none is given.
         carried: the state of the run that continues as new.
     """
 
     input: Any = None
+    run_key: str | None = None
     user_id: str | None = None
     tenant_id: str | None = None
     restart: dict[str, Any] | None = None
@@ -157,17 +160,27 @@ class PipelineInput:
         Raises:
             InputError: saying what cannot be used.
         """
-        known = {"input": object, "user_id": str, "tenant_id": str, "restart": dict, "carried": dict}
+        texts: dict[str, Any] = dict.fromkeys(("run_key", "user_id", "tenant_id"), str)
+        known = {"input": object, **texts, "restart": dict, "carried": dict}
         given = read_fields({} if data is None else data, "The input", known, own=("carried",))
         check_json(given.get("input"), "The input: input")
         if "restart" in given:
-            restart = given["restart"] = read_fields(given["restart"], "The input: restart", {"run": str, "from": str})
+            expected = {"run_key": str, "from": str}
+            restart = given["restart"] = read_fields(given["restart"], "The input: restart", expected)
             if len(restart) < 2:
-                raise InputError("The input: restart must have run and from")
+                raise InputError("The input: restart must have run_key and from")
+            check_session_id(restart["run_key"], "The input: restart: run_key")
+        if "run_key" in given:
+            check_session_id(given["run_key"], "The input: run_key")
         check_tenant_id(given.get("tenant_id"))
         if given.get("user_id") == "":
             raise InputError("The input: user_id must not be empty; leave it out")
         return cls(**given)
+
+    def run_key_in(self, named: str) -> str | None:
+        """Return the run key: the given one, or the one that the workflow's id names; None if it names none."""
+        key = self.run_key or named.removeprefix(f"@{self.tenant_id}/")
+        return key if SESSION_ID.fullmatch(key) else None
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON, without what is absent."""

@@ -84,8 +84,8 @@ class AgentRun(RunHandlers):
         self._questions = Questions(
             run, parts, messages, self._calls, lambda: bool(exports.requests) or (is_long() and self._may_leave())
         )
-        run_key = carried.get("run") or workflow.info().original_execution_run_id
-        self._approvals = CallApprovals(run, parts, run_key, lambda: bool(exports.requests))
+        journal_key = carried.get("run") or workflow.info().original_execution_run_id
+        self._approvals = CallApprovals(run, parts, journal_key, lambda: bool(exports.requests))
         self._gates = self._approvals.gates
         if carried:
             asked = carried.get("state", {}).get("questions", ())
@@ -392,5 +392,5 @@ class AgentRun(RunHandlers):
                 for call in (() if state.gates else state.open_calls)
             ],
             "resolved": self._run.progress.resolved,
-            "run_key": self._run.progress.run,
+            "journal_key": self._run.progress.run,
         } | seen

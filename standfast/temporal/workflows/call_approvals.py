@@ -22,10 +22,10 @@ class CallApprovals:
         is_interrupted: whether the run has something else to do than to wait for decisions.
     """
 
-    def __init__(self, run: RunState, parts: RunParts, run_key: str, is_interrupted: Callable[[], bool]) -> None:
+    def __init__(self, run: RunState, parts: RunParts, journal_key: str, is_interrupted: Callable[[], bool]) -> None:
         self.gates = GateKeeper(
             parts,
-            run_key,
+            journal_key,
             leave_if_long=self.leave_if_long,
             may_open=lambda gate: False,
             as_kept=_as_kept,
@@ -48,7 +48,7 @@ class CallApprovals:
                 call = turn.calls[gate.name]
                 shown = {"tool": call.name, "arguments": turn.arguments.get(call.id, call.shown)}
                 if call.id in turn.sizes:
-                    place = {"run_key": self._run.progress.run, "turn": turn.number, "position": call.position}
+                    place = {"journal_key": self._run.progress.run, "turn": turn.number, "position": call.position}
                     shown |= {"size": turn.sizes[call.id], "reference": place}
                 deciding = self.gates.wait_at(gate, question.question, **shown)
                 self._deciding[gate.name] = asyncio.create_task(deciding)

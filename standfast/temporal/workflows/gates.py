@@ -52,7 +52,7 @@ class GateKeeper:
     """The gates of a run, and the decisions at them.
 
     Args:
-        run_key: of the run.
+        journal_key: of the run.
         leave_if_long: sets `is_leaving` if the history has grown so long.
         may_open: whether a gate that is not open may open later.
         elsewhere: says where a gate may be that is not here.
@@ -65,7 +65,7 @@ class GateKeeper:
     def __init__(
         self,
         parts: RunParts,
-        run_key: str,
+        journal_key: str,
         *,
         leave_if_long: Callable[[], None] = lambda: None,
         may_open: Callable[[str], bool] = lambda gate: True,
@@ -80,7 +80,7 @@ class GateKeeper:
         self._board, self._inbox, self._running, self._workers = parts.board, parts.inbox, parts.running, parts.workers
         self._inbox.parked.append(self._parked)
         self._inbox.pending.append(self._pending)
-        self._run_key = run_key
+        self._journal_key = journal_key
         self._leave_if_long, self._may_open, self._elsewhere = leave_if_long, may_open, elsewhere
         self._as_kept, self._recorded_with, self._recalled_with = as_kept, recorded_with, recalled_with
         self._progressed = progressed
@@ -299,7 +299,7 @@ class GateKeeper:
         problem = problem or ("the run has ended" if self._board.ended else gate.problem(self._as_kept(decision)))
         given = {name: value for name, value in decision.model_dump().items() if value is not None}
         reference = {
-            "run": self._run_key,
+            "run": self._journal_key,
             "at": at.isoformat(),
             "refused": problem,
             "digest": gate.digest,
@@ -325,7 +325,7 @@ class GateKeeper:
     async def _recall(self, gate: Gate) -> Gate:
         """Return the gate after what was decided before the run was reset; approved, if what it is for has run."""
         self._looked[gate.name] = self._running.resets
-        reference: RecallReference = {"run": self._run_key, "gate": gate.name, **self._recalled_with(gate.name)}
+        reference: RecallReference = {"run": self._journal_key, "gate": gate.name, **self._recalled_with(gate.name)}
         found = await self._workers.execute(
             names.RECALL,
             reference,

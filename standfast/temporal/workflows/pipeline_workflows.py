@@ -353,7 +353,7 @@ class PipelineRun(RunHandlers):
         why_not = {"failed_step": ended.failed_step, "error_reason": ended.reason, "error": ended.error}
         self._board.end_run(status)
         await self._senders_told()
-        return {"status": status, **result, **({} if ended.reason is None else why_not), "run_key": self._run}
+        return {"status": status, **result, **({} if ended.reason is None else why_not), **self._keys()}
 
     # --- what is told ---
 
@@ -374,12 +374,21 @@ class PipelineRun(RunHandlers):
         if self._state is None:
             return {"status": self._board.first_status} | self._board.seen()
         done = self._done()
-        return {
-            "status": self._board.status,
-            "done": [key for key in done if "?" not in key],
-            "running": [key for key in self._tasks if "?" not in key],
-            "run_key": self._run,
-        } | self._board.seen()
+        return (
+            {
+                "status": self._board.status,
+                "done": [key for key in done if "?" not in key],
+                "running": [key for key in self._tasks if "?" not in key],
+            }
+            | self._keys()
+            | self._board.seen()
+        )
+
+    def _keys(self) -> dict[str, str | None]:
+        """Return the run key, which whoever started the run gave it, and the key of what the store keeps of it."""
+        here = workflow.info()
+        named = names.session_of(here.workflow_type, here.workflow_id) or here.workflow_id
+        return {"run_key": self._given.run_key_in(named), "journal_key": self._run}
 
 
 def _skipped(path: str, skipped: SkippedError) -> Done:

@@ -52,9 +52,9 @@ async def test_a_run_goes_on_from_the_step_at_which_another_failed(temporal: Tem
 @pytest.mark.parametrize(
     ("restart", "user", "why"),
     [
-        (("nope", "ok"), "ada", "Run not found or access denied: nope"),
+        (("nope", "ok"), "ada", "no earlier run with the run_key 'nope'"),
         ((None, "nope"), "ada", 'Step "nope" not found'),
-        ((None, "ok"), "mallory", "Run not found or access denied"),
+        ((None, "ok"), "mallory", "that was begun for user_id 'mallory'; there is none at all"),
         ((None, "publish"), "ada", "the earlier run has nothing of step 'ok'"),
     ],
 )

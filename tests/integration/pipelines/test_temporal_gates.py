@@ -87,11 +87,11 @@ async def test_a_signal_decides(temporal: Temporal, name: str, ends: str) -> Non
         await run.signal(name, {"gate": "ok", "by": "ada", "comment": "as you like"})
         assert (await result(run))["status"] == ends
         await check_healthy(run)
-    rows = await temporal.store.load_decisions(await run_key_of(run))
+    rows = await temporal.store.load_decisions(await journal_key_of(run))
     assert [(row.by, row.decision, row.comment, row.refused) for row in rows] == [("ada", name, "as you like", None)]
 
 
-async def run_key_of(run: Run) -> str:
+async def journal_key_of(run: Run) -> str:
     return (await run.describe()).run_id
 
 
@@ -191,7 +191,7 @@ async def test_of_racing_decisions_one_counts_and_all_are_recorded(temporal: Tem
         outcomes = await asyncio.gather(*decisions, return_exceptions=True)
         assert sum(outcome is None for outcome in outcomes) == 1
         assert all(isinstance(outcome, InputError) for outcome in outcomes if outcome is not None)
-    rows = await temporal.store.load_decisions(await run_key_of(run))
+    rows = await temporal.store.load_decisions(await journal_key_of(run))
     assert [row.refused for row in rows].count(None) == 1
 
 

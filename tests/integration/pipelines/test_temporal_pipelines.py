@@ -32,7 +32,7 @@ from temporalio.service import RPCError
 
 from integration.pipelines.test_gates import writer
 from integration.pipelines.test_pipelines import echo
-from integration.pipelines.test_temporal_gates import gated, run_key_of, so_many_refusals, start
+from integration.pipelines.test_temporal_gates import gated, journal_key_of, so_many_refusals, start
 from standfast import Agent, Approval, InputError, Pipeline, SessionConflictError, Step, pipeline
 from standfast.temporal import start_pipeline
 from standfast.temporal.workflows import running
@@ -129,7 +129,7 @@ async def test_a_cancel_reaches_the_agent_of_a_step(temporal: Temporal) -> None:
     [
         ((5,), "The input must be a JSON object"),
         (({}, {}), "takes? one JSON object|is one JSON object"),
-        (({"inputs": 1},), "unknown key 'inputs'; it takes input, user_id, tenant_id"),
+        (({"inputs": 1},), "unknown key 'inputs'; it takes input, run_key, user_id, tenant_id"),
         (({"user_id": ""},), "user_id must not be empty"),
         (({"input": "x" * 300_000},), "more than"),
     ],
@@ -191,7 +191,7 @@ async def test_a_long_run_continues_as_new_and_loses_nothing(
             await temporal.people.decide(run.id, "all/ok", "approve", by="ada")
         await temporal.people.decide(run.id, "all/ok", "approve", by="bob")
         ended = await result(run)
-        assert (ended["status"], ended["run_key"]) == ("complete", run.result_run_id)
+        assert (ended["status"], ended["journal_key"]) == ("complete", run.result_run_id)
         assert ended["outputs"]["each"] == [{"response": f"<{number}>"} for number in range(12)]
         assert (ended["outputs"]["all"]["ok"]["by"], ended["outputs"]["then"]["by"]) == (["ada", "bob"], ["early"])
         for history in await chain(temporal.client, run):
@@ -253,7 +253,7 @@ async def test_a_verdict_counts_for_one_effect_alone(temporal: Temporal) -> None
             assert "publish" not in (await status(run))["done"]
             await temporal.people.decide(run.id, "ok", "reject", by="bob")
             assert (await result(run))["error_reason"] == "approval-rejected"
-            rows = await temporal.store.load_decisions(await run_key_of(run))
+            rows = await temporal.store.load_decisions(await journal_key_of(run))
             assert [(row.by, row.decision) for row in rows] == [("bob", "reject")]
 
 

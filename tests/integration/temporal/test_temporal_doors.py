@@ -30,8 +30,8 @@ ADA = Approval(approvers=["ada"])
 
 async def counted(temporal: Temporal, handle: Run) -> list[bool]:
     """Return of the decisions in the audit trail whether they counted."""
-    run_key = (await handle.query("status"))["run_key"]
-    return [record.refused is None for record in await temporal.store.load_decisions(run_key)]
+    key = (await handle.query("status"))["journal_key"]
+    return [record.refused is None for record in await temporal.store.load_decisions(key)]
 
 
 async def test_who_hears_nothing_sends_the_same_again_and_it_counts_once(temporal: Temporal) -> None:

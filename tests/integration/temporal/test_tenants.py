@@ -205,7 +205,11 @@ async def test_who_restarts_from_a_run_of_another_tenant_reads_what_they_read_if
             again: Any = {"restart_of": key, "restart_from": "say", "task_queue": temporal.name}
             denied = await failure(await start_pipeline(temporal.client, flow, **again, **EVE))
             told.append((denied.type, denied.message.replace(key, "KEY")))
-    assert told == [("SessionAccessDeniedError", "Run not found or access denied: KEY")] * 2
+    there_is_none = (
+        "restart_of: pipeline 'w' has no earlier run with the run_key 'KEY' that was begun for user_id 'eve', "
+        "tenant_id 'evil'; there is none at all"
+    )
+    assert told == [("InputError", there_is_none)] * 2
 
 
 async def test_a_run_refuses_who_says_to_speak_for_another(temporal: Temporal) -> None:

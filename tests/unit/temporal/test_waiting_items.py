@@ -73,7 +73,7 @@ def test_what_is_odd_hides_nothing_beside_it() -> None:
 def test_whatever_a_run_shows_is_read(kind: str) -> None:
     full = Waiting(
         kind, "c1", "Pay?", NOW, NOW, "digest", ("ada",), ("team",), 2, ("bob",), "pay", {"amount": 5, "note": None},
-        can_skip=True, size=99_000, reference={"run_key": "r", "turn": 1, "position": 0},
+        can_skip=True, size=99_000, reference={"journal_key": "r", "turn": 1, "position": 0},
     )  # fmt: skip
     bare = Waiting(kind, "", "", NOW, digest="digest")
     assert read_items([full.plain(), bare.plain()]) == [full.plain(), bare.plain()]

@@ -1,0 +1,138 @@
+"""Keeps which runs a run key stands for, and begins a run with what the last of them came to.
+
+A run has its records in the store by a key of its own, the journal key: of two runs with one run key, or of the two
+drivers, neither may find the other's. Which these are is kept in the journal, too, so that both drivers find the runs
+of both, and no worker has to be alive. It is kept by owner: whoever asks for the run of a stranger finds none.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_core import to_json
+
+from standfast.errors import InputError
+from standfast.pipeline_loop import Action, PipelineState, RunStep, Todo, plan
+from standfast.pipelines import Pipeline
+from standfast.pipelines.paths import stage_index
+from standfast.runtime.kept_lists import append, length
+from standfast.runtime.pipeline_results import Kept
+from standfast.stores.protocol import DurableStore
+
+_SHOWN = 10  # keys, to somebody whose key has no run
+
+Who = Mapping[str, str | None]
+"""The `user_id` and `tenant_id` of who begins a run."""
+
+
+async def list_run(store: DurableStore, pipeline: str, run_key: str, journal_key: str, who: Who) -> None:
+    """Keep that the last run of a run key is this one, before it begins; repeating it changes nothing.
+
+    Args:
+        pipeline: its name in this run.
+    """
+    place = _place(pipeline, who)
+    count = await length(store, f"{place}/{run_key}")
+    if count == 0:
+        await append(store, place, run_key)
+    if count == 0 or await store.load_reply(f"{place}/{run_key}", count - 1) != journal_key:
+        await append(store, f"{place}/{run_key}", journal_key)
+
+
+async def find_last(store: DurableStore, pipeline: Pipeline, run_key: str, who: Who, *, before: str) -> Kept:
+    """Return what is kept of the last run of a run key that has begun.
+
+    Args:
+        before: the journal key of the run that asks, which may have the same run key.
+
+    Raises:
+        InputError: there is none, or it is somebody else's, which reads alike; it names the last keys that have one.
+    """
+    for name in pipeline.names:
+        place = f"{_place(name, who)}/{run_key}"
+        for number in reversed(range(await length(store, place))):
+            kept = Kept(str(await store.load_reply(place, number)), store)
+            if kept.name != before and await kept.find("?input"):
+                return kept
+    known = [key for name in pipeline.names for key in await _last_keys(store, _place(name, who))]
+    whose = ", ".join(f"{name} {value!r}" for name, value in who.items() if value is not None) or "nobody in particular"
+    raise InputError(
+        f"restart_of: pipeline '{pipeline.name}' has no earlier run with the run_key {run_key!r} that was begun for "
+        f"{whose}; {'the last that have one: ' + ', '.join(dict.fromkeys(known)) if known else 'there is none at all'}"
+    )
+
+
+async def restarted(
+    store: DurableStore, pipeline: Pipeline, kept: Kept, who: Who, run_key: str, first: str
+) -> tuple[dict[str, Any], Any]:
+    """Keep what the last run of a run key came to before a step as another run's, which has not begun.
+
+    Args:
+        kept: of the other run.
+        first: the name of the step.
+
+    Returns what is done so, by key as the plan has it, and the input of the earlier run.
+
+    Raises:
+        InputError: there is no such run, or it did not come to that step; or somebody tried to begin the other run as
+            another restart.
+    """
+    await kept.check(who)
+    before = await _restarted_before(kept, run_key, first)
+    earlier = Kept(before, store) if before else await find_last(store, pipeline, run_key, who, before=kept.name)
+    state = PipelineState(plan(pipeline)[: stage_index(pipeline, first)])
+    used, gates = list[Action](), set[str]()
+    while isinstance(todo := state.next_actions(), Todo):
+        for action in todo.actions:
+            if not await earlier.find(action.key):
+                raise InputError(f"restart from {first!r}: the earlier run has nothing of step {action.path!r}")
+            state = state.ended(action.key, action.done(earlier[action.key]))
+            if isinstance(action, RunStep) and action.step.kind == "approval":
+                gates.add(action.key)
+            else:
+                used.append(action)
+    await kept.keep("?who", dict(who))  # first: what follows is theirs alone
+    await kept.check(who)
+    await kept.keep("?restart", {"run_key": run_key, "from": first, "journal_key": earlier.name})
+    for action in used:
+        for key in (action.key, f"{action.path}?result"):
+            if await earlier.find(key):
+                await kept.keep(key, earlier[key])
+    # A verdict counts once: its gates are asked again, before what stands behind them runs again.
+    done = {key: done.value for key, done in state.done.items() if key not in gates}
+    await earlier.find("?input")
+    return done, earlier["?input"]
+
+
+async def check_restart(kept: Kept, run_key: str, first: str) -> None:
+    """Refuse to go on with a run that has begun in another way than as this restart.
+
+    Raises:
+        InputError: it has.
+    """
+    if not await _restarted_before(kept, run_key, first):
+        raise InputError(
+            f"Run {kept.name} has begun already, and not as a restart of {run_key!r}; give the restart another run_key"
+        )
+
+
+async def _restarted_before(kept: Kept, run_key: str, first: str) -> str | None:
+    """Return the journal key of the earlier run if this was to begin as this restart of it before."""
+    if not await kept.find("?restart"):
+        return None
+    given = kept["?restart"]
+    if (given["run_key"], given["from"]) != (run_key, first):
+        raise InputError(
+            f"Run {kept.name} is a restart of {given['run_key']!r} from {given['from']!r}; give another restart "
+            "another run_key"
+        )
+    return str(given["journal_key"])
+
+
+def _place(pipeline: str, who: Who) -> str:
+    return f"{pipeline}/runs/{to_json([who['tenant_id'], who['user_id']]).decode()}"
+
+
+async def _last_keys(store: DurableStore, place: str) -> list[str]:
+    count = await length(store, place)
+    numbers = range(count - 1, max(-1, count - 1 - _SHOWN), -1)
+    return [str(await store.load_reply(place, number)) for number in numbers]
