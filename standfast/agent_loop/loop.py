@@ -78,9 +78,6 @@ def _call_tools(state: "LoopState[CallT, ToolT_co]") -> CallTools[CallT]:
     return CallTools(batches(calls, state.tools), tuple(settled), state.recovering)
 
 
-# --- state --------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class LoopState(Generic[CallT, ToolT_co]):
     """All that the next action depends on: a few numbers and the open calls, never the transcript.
@@ -208,10 +205,9 @@ class LoopState(Generic[CallT, ToolT_co]):
         return state
 
     def to_approve(self, calls: Sequence[CallT], refused: Mapping[str, str]) -> tuple[CallT, ...]:
+        """Return the calls that may need approval and can run."""
         gated = (call for call in calls if (tool := self.tools.get(call.name)) is not None and tool.approval)
         return tuple(call for call in gated if call.id not in refused)
-
-    # --- gates ---
 
     @property
     def gates(self) -> tuple[Question, ...]:
