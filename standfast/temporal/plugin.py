@@ -42,9 +42,8 @@ from standfast.temporal.client.former_names import check_new
 from standfast.temporal.wire import names
 from standfast.temporal.wire.snapshots import GRACE
 from standfast.temporal.workflows.agent_workflows import AgentRun
-from standfast.temporal.workflows.cold_queries import forget_runs_after_queries
-from standfast.temporal.workflows.late_results import begin_again_with_late_results
 from standfast.temporal.workflows.pipeline_workflows import PipelineRun
+from standfast.temporal.workflows.query_order import keep_order_beside_queries
 from standfast.temporal.workflows.tolerant_runner import AgentWorkflowRunner
 from standfast.temporal.workflows.workflow_types import Unknown, workflow_type
 from standfast.tools import Duration
@@ -181,8 +180,7 @@ class StandfastPlugin(SimplePlugin):
             raise
         client = worker.client
         self._host.search, self._host.build = await _register_search_attributes(client), _build_of(worker)
-        begin_again_with_late_results(worker)
-        forget_runs_after_queries(worker)
+        keep_order_beside_queries(worker)
         async with self._host.serving(), watch_for_lost_calls(client, self._host):
             await next(worker)
 

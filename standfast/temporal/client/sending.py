@@ -1,7 +1,7 @@
 """Sends a run a signal with an id, and reads what became of it where the run keeps it.
 
 Not an update: one that waits with a query for a worker can wedge its run for good (sdk-python #1591). Signals are
-events, whose order is fixed; `cold_queries` sees to it that a query does not part them. The sender is told what is
+events, whose order is fixed; `query_order` sees to it that a query does not part them. The sender is told what is
 true: that it counts, why not, or that nobody knows yet.
 """
 
