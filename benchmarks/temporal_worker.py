@@ -150,19 +150,19 @@ class NoLedger(SQLiteStore):
         self._entries: dict[tuple[str, str], LedgerEntry] = {}
 
     async def claim(
-        self, run_key: str, call_key: str, *, owner: str, arguments_hash: str, running: RunningCall | None = None
+        self, scope: str, call_key: str, *, owner: str, arguments_hash: str, running: RunningCall | None = None
     ) -> LedgerEntry:
         return LedgerEntry(state="claimed", owner=owner, arguments_hash=arguments_hash)
 
-    async def finish(self, run_key: str, call_key: str, *, owner: str, state: Any, result: str) -> bool:
-        self._entries[run_key, call_key] = LedgerEntry(state=state, owner=owner, result=result)
+    async def finish(self, scope: str, call_key: str, *, owner: str, state: Any, result: str) -> bool:
+        self._entries[scope, call_key] = LedgerEntry(state=state, owner=owner, result=result)
         return True
 
-    async def settle(self, run_key: str, call_key: str) -> LedgerEntry:
-        return self._entries[run_key, call_key]
+    async def settle(self, scope: str, call_key: str) -> LedgerEntry:
+        return self._entries[scope, call_key]
 
-    async def load_entries(self, run_key: str, call_keys: Sequence[str]) -> dict[str, LedgerEntry]:
-        return {key: self._entries[run_key, key] for key in call_keys}
+    async def load_entries(self, scope: str, call_keys: Sequence[str]) -> dict[str, LedgerEntry]:
+        return {key: self._entries[scope, key] for key in call_keys}
 
     async def begin_call(self, running: RunningCall) -> None:
         pass
@@ -178,15 +178,15 @@ class NoReplies(NoLedger):
         super().__init__(path)
         self._replies: dict[tuple[str, int], str] = {}
 
-    async def save_reply(self, run_key: str, turn: int, reply: str) -> str:
-        return self._replies.setdefault((run_key, turn), reply)
+    async def save_reply(self, journal_key: str, turn: int, reply: str) -> str:
+        return self._replies.setdefault((journal_key, turn), reply)
 
-    async def load_reply(self, run_key: str, turn: int) -> str | None:
-        return self._replies.get((run_key, turn))
+    async def load_reply(self, journal_key: str, turn: int) -> str | None:
+        return self._replies.get((journal_key, turn))
 
-    async def append_reply(self, appends: Sequence[Append], *, run_key: str, turn: int, reply: str) -> str:
-        await super().append_reply(appends, run_key="none", turn=0, reply="")
-        return await self.save_reply(run_key, turn, reply)
+    async def append_reply(self, appends: Sequence[Append], *, journal_key: str, turn: int, reply: str) -> str:
+        await super().append_reply(appends, journal_key="none", turn=0, reply="")
+        return await self.save_reply(journal_key, turn, reply)
 
 
 class Stranger(SQLiteStore):

@@ -53,7 +53,7 @@ async def acts_of(store: str, run: str, seen: dict[str, Any]) -> list[dict[str, 
     keys = [str(part[name]) for part in told for name in ("journal_key", "first_run_id") if name in part]
     async with opened(store) as trail:
         found = await load_acts(trail, keys, run)
-    hidden = {"run_key", "key", "act_id"}
+    hidden = {"journal_key", "key", "act_id"}
     return [row.model_dump(mode="json", exclude=hidden) | {"in_words": row.in_words} for row in found]
 
 

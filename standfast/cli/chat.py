@@ -245,11 +245,11 @@ class _Words:
         if self._writing is not None:
             self._writing.cancel()
 
-    async def _write(self, run_key: str) -> None:
+    async def _write(self, journal_key: str) -> None:
         assert self._store is not None
         heard: PartialAnswer | None = None
         while True:
-            part = await self._store.load_partial(run_key, after=heard)
+            part = await self._store.load_partial(journal_key, after=heard)
             if part is not None and part.text:
                 if part.offset == 0:  # another turn, or another attempt
                     self.end()

@@ -20,7 +20,7 @@ def tool_contexts(
     transcript: Sequence[Message],
     last_seq: int,
     *,
-    run_key: str,
+    journal_key: str,
     session_id: str | None,
     who: AgentContext,
     invoker: Callable[[str, str], AgentInvoker],
@@ -29,10 +29,10 @@ def tool_contexts(
 
     Args:
         last_seq: the number of the transcript's last message in its session.
-        run_key: what the keys of all calls begin with.
+        journal_key: what the keys of all calls begin with.
         invoker: makes, for the key and the id of a call, what runs agents for it.
     """
-    scope, positions = coordinates(transcript, last_seq, run_key)
+    scope, positions = coordinates(transcript, last_seq, journal_key)
 
     def context(call: ToolCall, attempt: int) -> ToolContext:
         key = idempotency_key(scope, positions[call.id], call.id)
@@ -51,8 +51,8 @@ def tool_contexts(
     return context
 
 
-def coordinates(transcript: Sequence[Message], last_seq: int, run_key: str) -> tuple[str, dict[str, int]]:
+def coordinates(transcript: Sequence[Message], last_seq: int, journal_key: str) -> tuple[str, dict[str, int]]:
     """Return the beginning of the keys of the last turn's calls, and the places of the calls by id."""
     at = last_answer(transcript) or 0
     positions = {call.id: position for position, call in enumerate(transcript[at].tool_calls or ())}
-    return turn_scope(run_key, last_seq - (len(transcript) - 1 - at)), positions
+    return turn_scope(journal_key, last_seq - (len(transcript) - 1 - at)), positions

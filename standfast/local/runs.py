@@ -317,7 +317,7 @@ class Run:
         return tool_contexts(
             self._transcript.messages,
             self._last_seq,
-            run_key=self._log.key if self._invoked_by is None or self._store is not None else self._invoked_by,
+            journal_key=self._log.key if self._invoked_by is None or self._store is not None else self._invoked_by,
             session_id=self._log.session_id,
             who=self._context,
             invoker=lambda key, call_id: Invocations(

@@ -83,10 +83,10 @@ class Log:
         if (state, questions, None, usage) != (
             session.state,
             session.questions or (),
-            session.run_key,
+            session.journal_key,
             session.usage,
         ):
-            ours = {"state": state, "questions": questions or None, "workflow_id": None, "run_key": None}
+            ours = {"state": state, "questions": questions or None, "workflow_id": None, "journal_key": None}
             session = session.model_copy(update={**ours, "usage": usage})
         self._writes += 1
         if self._store is None or not self._store.durable:

@@ -129,7 +129,7 @@ class Kept:
             digest: of what the gate shows, unless the decision says what it was made on.
         """
         given = {"digest": digest, **decision.model_dump()}
-        record = DecisionRecord(run_key=self.name, at=at, refused=refused, key=key, **given)
+        record = DecisionRecord(journal_key=self.name, at=at, refused=refused, key=key, **given)
         if self._store is None:
             self._decisions.append(record)
         else:

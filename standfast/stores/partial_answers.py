@@ -29,17 +29,17 @@ class PartialAnswer(Record):
 class PartialAnswers(Protocol):
     """Models' answers while they are given, for anybody who watches: at most one per run. Nothing depends on them."""
 
-    async def add_partial(self, run_key: str, part: PartialAnswer) -> None:
+    async def add_partial(self, journal_key: str, part: PartialAnswer) -> None:
         """Add what was said since; adding it again changes nothing. What an earlier attempt says is ignored."""
         ...
 
-    async def load_partial(self, run_key: str, *, after: PartialAnswer | None = None) -> PartialAnswer | None:
+    async def load_partial(self, journal_key: str, *, after: PartialAnswer | None = None) -> PartialAnswer | None:
         """Return what was said, or only what is new `after` an earlier look; None if no answer is being given.
 
         What another attempt says is returned from its beginning.
         """
         ...
 
-    async def drop_partial(self, run_key: str, *, turn: int, attempt: str) -> None:
+    async def drop_partial(self, journal_key: str, *, turn: int, attempt: str) -> None:
         """Forget what was said up to this attempt at a turn: the answer is known, or there will be none."""
         ...

@@ -72,7 +72,7 @@ class Session(Record):
         state: the agent's state as JSON.
         user_id, tenant_id: the owner, checked when the session is resumed; None is nobody's.
         questions: open questions; None if none.
-        workflow_id, run_key: of the Temporal run that wrote last, by which its calls are found in the ledger; None
+        workflow_id, journal_key: of the Temporal run that wrote last, by which its calls are found in the ledger; None
             if that was a run in process.
         usage: what its messages have used, pruned ones included; None if none reported any.
         last_seq: the number of the last message ever written. Set by the store.
@@ -89,7 +89,7 @@ class Session(Record):
     tenant_id: str | None = None
     questions: tuple[Question, ...] | None = None
     workflow_id: str | None = None
-    run_key: str | None = None
+    journal_key: str | None = None
     usage: Usage | None = None
     last_seq: int = 0
     version: int = 0
@@ -169,7 +169,7 @@ class DecisionRecord(Record):
     did, which has a row from before it is done, and one that says what it came to.
 
     Args:
-        run_key: of the pipeline's or agent's run; of what starts one, also its workflow id.
+        journal_key: of the pipeline's or agent's run; of what starts one, also its workflow id.
         gate: the path of the step, the id of the tool call or the name of what waits; empty if the row is about the
             run.
         at: when it arrived, UTC.
@@ -183,7 +183,7 @@ class DecisionRecord(Record):
         outcome: of an act: "intended" before it is done, then what it came to.
     """
 
-    run_key: str
+    journal_key: str
     gate: str
     at: datetime
     decision: Literal["approve", "reject"] | Act
@@ -276,12 +276,12 @@ class AgentStore(Protocol):
 class Ledger(Protocol):
     """What a durable store knows of tool calls and model calls, so that none happens twice.
 
-    The run key of a call names the message that asks for it, so that every run of its session meets the same entry, or
-    the run of a pipeline; the call key its place there, and which dispatch of it this is.
+    The scope of a call names the message that asks for it, so that every run of its session meets the same entry, or
+    the run of a pipeline by its journal key; the call key its place there, and which dispatch of it this is.
     """
 
     async def claim(
-        self, run_key: str, call_key: str, *, owner: str, arguments_hash: str, running: RunningCall | None = None
+        self, scope: str, call_key: str, *, owner: str, arguments_hash: str, running: RunningCall | None = None
     ) -> LedgerEntry:
         """Claim a call if nobody has, and return its entry: it is yours if its `owner` is.
 
@@ -293,17 +293,17 @@ class Ledger(Protocol):
         """
         ...
 
-    async def take_over(self, run_key: str, call_key: str, *, owner: str) -> LedgerEntry:
+    async def take_over(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
         """Claim a claimed call for another owner, to run it again: only for what is safe to retry."""
         ...
 
     async def finish(
-        self, run_key: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
+        self, scope: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
     ) -> bool:
         """Record the result of a call that `owner` has claimed, once or again; False if `owner` has lost it."""
         ...
 
-    async def abandon(self, run_key: str, call_key: str, *, owner: str) -> LedgerEntry:
+    async def abandon(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
         """Give up a call that `owner` has claimed and that has not happened, and return its entry: "abandoned" then.
 
         Whoever claims it later must not run it, and its owner records nothing any more. An entry that is another
@@ -323,15 +323,15 @@ class Ledger(Protocol):
         """Return the activities that run, or whose worker has died."""
         ...
 
-    async def settle(self, run_key: str, call_key: str) -> LedgerEntry:
+    async def settle(self, scope: str, call_key: str) -> LedgerEntry:
         """Return a call's entry; if there is none, abandon it first, so that a late starter does not run it."""
         ...
 
-    async def load_entries(self, run_key: str, call_keys: Sequence[str]) -> dict[str, LedgerEntry]:
+    async def load_entries(self, scope: str, call_keys: Sequence[str]) -> dict[str, LedgerEntry]:
         """Return the entries that are there, by call key."""
         ...
 
-    async def append_reply(self, appends: Sequence[Append], *, run_key: str, turn: int, reply: str) -> str:
+    async def append_reply(self, appends: Sequence[Append], *, journal_key: str, turn: int, reply: str) -> str:
         """Keep a model's reply and make appends in their order, all or nothing.
 
         Returns the reply that is kept. If that is another one, nothing was appended: append that reply's messages.
@@ -341,11 +341,11 @@ class Ledger(Protocol):
         """
         ...
 
-    async def save_reply(self, run_key: str, turn: int, reply: str) -> str:
+    async def save_reply(self, journal_key: str, turn: int, reply: str) -> str:
         """Keep a model's reply unless the turn has one, and return the one that is kept."""
         ...
 
-    async def load_reply(self, run_key: str, turn: int) -> str | None:
+    async def load_reply(self, journal_key: str, turn: int) -> str | None:
         """Return the reply kept for a turn, or None."""
         ...
 
@@ -353,7 +353,7 @@ class Ledger(Protocol):
         """Add a decision to the audit trail, unless one of its run and key is there."""
         ...
 
-    async def load_decisions(self, run_key: str) -> list[DecisionRecord]:
+    async def load_decisions(self, journal_key: str) -> list[DecisionRecord]:
         """Return the decisions of a run in the order in which they were recorded."""
         ...
 

@@ -180,46 +180,46 @@ class SQLiteStore:
     # --- ledger and replies ---
 
     async def claim(
-        self, run_key: str, call_key: str, *, owner: str, arguments_hash: str, running: RunningCall | None = None
+        self, scope: str, call_key: str, *, owner: str, arguments_hash: str, running: RunningCall | None = None
     ) -> LedgerEntry:
-        return await self._do(lambda db: claim(db, run_key, call_key, owner, arguments_hash, running))
+        return await self._do(lambda db: claim(db, scope, call_key, owner, arguments_hash, running))
 
-    async def take_over(self, run_key: str, call_key: str, *, owner: str) -> LedgerEntry:
+    async def take_over(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
         def work(db: sqlite3.Connection) -> LedgerEntry:
             db.execute(
                 "UPDATE tool_ledger SET owner = ?, claimed_at = ?"
                 " WHERE run_key = ? AND call_key = ? AND state = 'claimed'",
-                (owner, now(), run_key, call_key),
+                (owner, now(), scope, call_key),
             )
-            return ledger_entry(db, run_key, call_key)
+            return ledger_entry(db, scope, call_key)
 
         return await self._do(work)
 
-    async def abandon(self, run_key: str, call_key: str, *, owner: str) -> LedgerEntry:
+    async def abandon(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
         def work(db: sqlite3.Connection) -> LedgerEntry:
             db.execute(
                 "UPDATE tool_ledger SET state = 'abandoned'"
                 " WHERE run_key = ? AND call_key = ? AND owner = ? AND state = 'claimed'",
-                (run_key, call_key, owner),
+                (scope, call_key, owner),
             )
             db.execute("DELETE FROM running_calls WHERE owner = ?", (owner,))
-            return ledger_entry(db, run_key, call_key)
+            return ledger_entry(db, scope, call_key)
 
         return await self._do(work)
 
     async def finish(
-        self, run_key: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
+        self, scope: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
     ) -> bool:
         def work(db: sqlite3.Connection) -> bool:
             is_done = db.execute(
                 "UPDATE tool_ledger SET state = ?, result = ?"
                 " WHERE run_key = ? AND call_key = ? AND owner = ? AND state = 'claimed'",
-                (state, result, run_key, call_key, owner),
+                (state, result, scope, call_key, owner),
             ).rowcount
             db.execute("DELETE FROM running_calls WHERE owner = ?", (owner,))
             if is_done:
                 return True
-            entry = ledger_entry(db, run_key, call_key)
+            entry = ledger_entry(db, scope, call_key)
             return (entry.owner, entry.state, entry.result) == (owner, state, result)
 
         return await self._do(work)
@@ -238,28 +238,28 @@ class SQLiteStore:
                 calls.append(RunningCall(**dict(zip(RUNNING.split(", "), row, strict=True))))
         return calls
 
-    async def settle(self, run_key: str, call_key: str) -> LedgerEntry:
+    async def settle(self, scope: str, call_key: str) -> LedgerEntry:
         def work(db: sqlite3.Connection) -> LedgerEntry:
             db.execute(
                 "INSERT INTO tool_ledger (run_key, call_key, state) VALUES (?, ?, 'abandoned') ON CONFLICT DO NOTHING",
-                (run_key, call_key),
+                (scope, call_key),
             )
-            return ledger_entry(db, run_key, call_key)
+            return ledger_entry(db, scope, call_key)
 
         return await self._do(work)
 
-    async def load_entries(self, run_key: str, call_keys: Sequence[str]) -> dict[str, LedgerEntry]:
+    async def load_entries(self, scope: str, call_keys: Sequence[str]) -> dict[str, LedgerEntry]:
         def work(db: sqlite3.Connection) -> dict[str, LedgerEntry]:
-            found = ((key, find_entry(db, run_key, key)) for key in call_keys)
+            found = ((key, find_entry(db, scope, key)) for key in call_keys)
             return {key: entry for key, entry in found if entry is not None}
 
         return await self._do(work, writes=False)
 
-    async def append_reply(self, appends: Sequence[Append], *, run_key: str, turn: int, reply: str) -> str:
+    async def append_reply(self, appends: Sequence[Append], *, journal_key: str, turn: int, reply: str) -> str:
         rows = [message_rows(append.messages) for append in appends]
 
         def work(db: sqlite3.Connection) -> str:
-            kept = save_reply(db, run_key, turn, reply)
+            kept = save_reply(db, journal_key, turn, reply)
             if kept == reply:
                 for append, its_rows in zip(appends, rows, strict=True):
                     append_rows(db, append.session, its_rows, append.write_key, append.expected_seq)
@@ -267,27 +267,27 @@ class SQLiteStore:
 
         return await self._do(work)
 
-    async def save_reply(self, run_key: str, turn: int, reply: str) -> str:
-        return await self._do(lambda db: save_reply(db, run_key, turn, reply))
+    async def save_reply(self, journal_key: str, turn: int, reply: str) -> str:
+        return await self._do(lambda db: save_reply(db, journal_key, turn, reply))
 
-    async def load_reply(self, run_key: str, turn: int) -> str | None:
-        return await self._do(lambda db: kept_reply(db, run_key, turn), writes=False)
+    async def load_reply(self, journal_key: str, turn: int) -> str | None:
+        return await self._do(lambda db: kept_reply(db, journal_key, turn), writes=False)
 
     # --- decisions ---
 
     async def record_decision(self, record: DecisionRecord) -> None:
         await self._do(lambda db: record_decision(db, record))
 
-    async def load_decisions(self, run_key: str) -> list[DecisionRecord]:
+    async def load_decisions(self, journal_key: str) -> list[DecisionRecord]:
         rows = await self._do(
             lambda db: db.execute(
-                f"SELECT {DECISION} FROM gate_decisions WHERE run_key = ? ORDER BY number", (run_key,)
+                f"SELECT {DECISION} FROM gate_decisions WHERE run_key = ? ORDER BY number", (journal_key,)
             ).fetchall(),
             writes=False,
         )
         decisions = []
         for place, row in enumerate(rows, 1):
-            with reading(f"decision {place} of {len(rows)} of run {run_key} in {self._path}"):
+            with reading(f"decision {place} of {len(rows)} of run {journal_key} in {self._path}"):
                 decisions.append(read_decision(row))
         return decisions
 
@@ -318,18 +318,18 @@ class SQLiteStore:
 
     # --- what is being said ---
 
-    async def add_partial(self, run_key: str, part: PartialAnswer) -> None:
-        await self._do(lambda db: add_partial(db, run_key, part))
+    async def add_partial(self, journal_key: str, part: PartialAnswer) -> None:
+        await self._do(lambda db: add_partial(db, journal_key, part))
 
-    async def load_partial(self, run_key: str, *, after: PartialAnswer | None = None) -> PartialAnswer | None:
-        return await self._do(lambda db: load_partial(db, run_key, after), writes=False)
+    async def load_partial(self, journal_key: str, *, after: PartialAnswer | None = None) -> PartialAnswer | None:
+        return await self._do(lambda db: load_partial(db, journal_key, after), writes=False)
 
-    async def drop_partial(self, run_key: str, *, turn: int, attempt: str) -> None:
+    async def drop_partial(self, journal_key: str, *, turn: int, attempt: str) -> None:
         await self._do(
             lambda db: (
                 db.execute(
                     "DELETE FROM partial_answers WHERE run_key = ? AND (turn, attempt) <= (?, ?)",
-                    (run_key, turn, attempt),
+                    (journal_key, turn, attempt),
                 ).rowcount
             )
         )

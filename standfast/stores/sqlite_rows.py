@@ -17,13 +17,24 @@ from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall, 
 from standfast.stores.workers import AtWork
 
 _WRITTEN = ("state", "user_id", "tenant_id", "questions", "workflow_id", "run_key", "usage", "updated_at")  # each time
-SESSION = f"id, agent_name, {', '.join(_WRITTEN)}, last_seq, version, created_at"
+# What is selected: columns by the names of the fields. A journal key is in columns of an older name.
+SESSION = f"id, agent_name, {', '.join(_WRITTEN)}, last_seq, version, created_at".replace(
+    "run_key", "run_key AS journal_key"
+)
 _ADVANCE = f"{', '.join(f'{name} = :{name}' for name in (*_WRITTEN, 'last_write'))}, version = version + 1"
-DECISION = "run_key, gate, at, decision, by, comment, digest, edit, refused, key, act_id, outcome"
-WORK = "session_id, namespace, workflow_id, run_key"
+DECISION = "run_key AS journal_key, gate, at, decision, by, comment, digest, edit, refused, key, act_id, outcome"
+WORK = "session_id, namespace, workflow_id, run_key AS journal_key"
 RUNNING = "owner, worker, task_token, workflow_id, run_id"
 MESSAGE = "role, content, tool_calls, tool_call_id, tool_name, status, usage, cost, more"
 _MORE = {"images", "reasoning", "stop_reason", "model", "by", "id"}  # of a message, which few have
+
+
+def _fields(selected: str) -> list[str]:
+    return [one.rpartition(" AS ")[2] for one in selected.split(", ")]
+
+
+def _columns(selected: str) -> str:
+    return ", ".join(one.partition(" AS ")[0] for one in selected.split(", "))
 
 
 def append_rows(
@@ -84,7 +95,7 @@ def _has_key(db: sqlite3.Connection, session_id: str, write_key: str) -> bool:
 
 def save_session(db: sqlite3.Connection, session: Session, count: int, write_key: str | None = None) -> int:
     row = db.execute(
-        f"INSERT INTO agent_sessions ({SESSION}, last_write) VALUES (:id, :agent_name,"
+        f"INSERT INTO agent_sessions ({_columns(SESSION)}, last_write) VALUES (:id, :agent_name,"
         f" {', '.join(f':{name}' for name in _WRITTEN)}, :count, 1, coalesce(:created, :updated_at), :last_write)"
         f" ON CONFLICT (id) DO UPDATE SET {_ADVANCE}, last_seq = last_seq + :count RETURNING last_seq",
         _values(session, count, write_key),
@@ -101,7 +112,7 @@ def _values(session: Session, count: int, write_key: str | None) -> dict[str, An
         "tenant_id": session.tenant_id,
         "questions": json.dumps([one.model_dump() for one in session.questions]) if session.questions else None,
         "workflow_id": session.workflow_id,
-        "run_key": session.run_key,
+        "run_key": session.journal_key,
         "usage": None if session.usage is None else json.dumps(session.usage.plain()),
         "updated_at": now(),
         "count": count,
@@ -166,8 +177,7 @@ def prune_rows(db: sqlite3.Connection, session_id: str, keep: int) -> None:
 
 
 def read_session(row: tuple[Any, ...]) -> Session:
-    names = SESSION.split(", ")
-    fields = dict(zip(names, row, strict=True))
+    fields = dict(zip(_fields(SESSION), row, strict=True))
     if fields["questions"] is not None:
         fields["questions"] = tuple(Question.model_validate(item) for item in json.loads(fields["questions"]))
     if fields["usage"] is not None:
@@ -190,23 +200,23 @@ def read_message(row: tuple[Any, ...]) -> Message:
     )
 
 
-def ledger_entry(db: sqlite3.Connection, run_key: str, call_key: str) -> LedgerEntry:
-    entry = find_entry(db, run_key, call_key)
+def ledger_entry(db: sqlite3.Connection, scope: str, call_key: str) -> LedgerEntry:
+    entry = find_entry(db, scope, call_key)
     if entry is None:
-        raise InputError(f"Call {call_key} of run {run_key} is not in the ledger")
+        raise InputError(f"Call {call_key} of run {scope} is not in the ledger")
     return entry
 
 
-def find_entry(db: sqlite3.Connection, run_key: str, call_key: str) -> LedgerEntry | None:
+def find_entry(db: sqlite3.Connection, scope: str, call_key: str) -> LedgerEntry | None:
     row = db.execute(
         "SELECT state, owner, arguments_hash, result, claimed_at FROM tool_ledger WHERE run_key = ? AND call_key = ?",
-        (run_key, call_key),
+        (scope, call_key),
     ).fetchone()
     if row is None:
         return None
     state, owner, arguments_hash, result, at = row
     path = db.execute("PRAGMA database_list").fetchone()[2]
-    with reading(f"call {call_key} of run {run_key} in the ledger of {path}"):
+    with reading(f"call {call_key} of run {scope} in the ledger of {path}"):
         return LedgerEntry(
             state=state,
             owner=owner,
@@ -217,18 +227,18 @@ def find_entry(db: sqlite3.Connection, run_key: str, call_key: str) -> LedgerEnt
 
 
 def claim(
-    db: sqlite3.Connection, run_key: str, call_key: str, owner: str, arguments_hash: str, running: RunningCall | None
+    db: sqlite3.Connection, scope: str, call_key: str, owner: str, arguments_hash: str, running: RunningCall | None
 ) -> LedgerEntry:
     is_new = db.execute(
         "INSERT INTO tool_ledger (run_key, call_key, state, owner, arguments_hash, claimed_at)"
         " VALUES (?, ?, 'claimed', ?, ?, ?) ON CONFLICT DO NOTHING",
-        (run_key, call_key, owner, arguments_hash, now()),
+        (scope, call_key, owner, arguments_hash, now()),
     ).rowcount
     entry = LedgerEntry(state="claimed", owner=owner, arguments_hash=arguments_hash)
     if not is_new:
-        entry = ledger_entry(db, run_key, call_key)
+        entry = ledger_entry(db, scope, call_key)
     if entry.state != "abandoned" and entry.arguments_hash != arguments_hash:
-        raise InputError(f"Call {call_key} of run {run_key} was claimed with other arguments; it is not run")
+        raise InputError(f"Call {call_key} of run {scope} was claimed with other arguments; it is not run")
     if running is not None:
         begin_call(db, running)
     return entry
@@ -238,7 +248,7 @@ def begin_work(db: sqlite3.Connection, work: AtWork, instead_of: AtWork | None) 
     if instead_of is not None:
         end_work(db, instead_of)
     db.execute(
-        f"INSERT INTO sessions_at_work ({WORK}) VALUES (:session_id, :namespace, :workflow_id, :run_key)"
+        f"INSERT INTO sessions_at_work ({_columns(WORK)}) VALUES (:session_id, :namespace, :workflow_id, :journal_key)"
         " ON CONFLICT DO NOTHING",
         dict(work),
     )
@@ -248,7 +258,7 @@ def begin_work(db: sqlite3.Connection, work: AtWork, instead_of: AtWork | None) 
 def end_work(db: sqlite3.Connection, work: AtWork) -> None:
     db.execute(
         "DELETE FROM sessions_at_work WHERE session_id = :session_id AND namespace = :namespace"
-        " AND workflow_id = :workflow_id AND run_key = :run_key",
+        " AND workflow_id = :workflow_id AND run_key = :journal_key",
         dict(work),
     )
 
@@ -258,7 +268,7 @@ def find_work(db: sqlite3.Connection, session_id: str | None) -> list[AtWork]:
         f"SELECT {WORK} FROM sessions_at_work WHERE session_id = coalesce(?, session_id) ORDER BY session_id",
         (session_id,),
     )
-    return [AtWork(**dict(zip(WORK.split(", "), row, strict=True))) for row in rows]
+    return [AtWork(**dict(zip(_fields(WORK), row, strict=True))) for row in rows]
 
 
 def begin_call(db: sqlite3.Connection, running: RunningCall) -> None:
@@ -272,27 +282,28 @@ def begin_call(db: sqlite3.Connection, running: RunningCall) -> None:
 def record_decision(db: sqlite3.Connection, record: DecisionRecord) -> None:
     values = {**dict(record), "at": record.at.isoformat(), "edit": json.dumps(record.edit)}
     db.execute(
-        f"INSERT INTO gate_decisions ({DECISION}) VALUES ({', '.join(f':{name}' for name in DECISION.split(', '))})"
+        f"INSERT INTO gate_decisions ({_columns(DECISION)})"
+        f" VALUES ({', '.join(f':{name}' for name in _fields(DECISION))})"
         " ON CONFLICT DO NOTHING",
         values,
     )
 
 
 def read_decision(row: tuple[Any, ...]) -> DecisionRecord:
-    fields = dict(zip(DECISION.split(", "), row, strict=True))
+    fields = dict(zip(_fields(DECISION), row, strict=True))
     return DecisionRecord.model_validate({**fields, "edit": json.loads(fields["edit"])})
 
 
-def save_reply(db: sqlite3.Connection, run_key: str, turn: int, reply: str) -> str:
+def save_reply(db: sqlite3.Connection, journal_key: str, turn: int, reply: str) -> str:
     is_new = db.execute(
         "INSERT INTO model_replies (run_key, turn, reply) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-        (run_key, turn, reply),
+        (journal_key, turn, reply),
     ).rowcount
-    return reply if is_new else kept_reply(db, run_key, turn) or reply
+    return reply if is_new else kept_reply(db, journal_key, turn) or reply
 
 
-def kept_reply(db: sqlite3.Connection, run_key: str, turn: int) -> str | None:
-    row = db.execute("SELECT reply FROM model_replies WHERE run_key = ? AND turn = ?", (run_key, turn)).fetchone()
+def kept_reply(db: sqlite3.Connection, journal_key: str, turn: int) -> str | None:
+    row = db.execute("SELECT reply FROM model_replies WHERE run_key = ? AND turn = ?", (journal_key, turn)).fetchone()
     return None if row is None else str(row[0])
 
 
@@ -304,11 +315,11 @@ def now() -> str:
     return datetime.now(UTC).isoformat()
 
 
-def add_partial(db: sqlite3.Connection, run_key: str, part: PartialAnswer) -> None:
+def add_partial(db: sqlite3.Connection, journal_key: str, part: PartialAnswer) -> None:
     """Add to what is said; a later attempt replaces an earlier one, if this is its beginning."""
     added = db.execute(
         "UPDATE partial_answers SET text = substr(text, 1, ?) || ? WHERE run_key = ? AND turn = ? AND attempt = ?",
-        (part.offset, part.text, run_key, part.turn, part.attempt),
+        (part.offset, part.text, journal_key, part.turn, part.attempt),
     ).rowcount
     if not added and part.offset == 0:
         # Those whose workers died and whose runs ended before another worker came.
@@ -318,15 +329,15 @@ def add_partial(db: sqlite3.Connection, run_key: str, part: PartialAnswer) -> No
             " ON CONFLICT (run_key) DO UPDATE SET turn = excluded.turn, attempt = excluded.attempt,"
             " text = excluded.text, begun_at = excluded.begun_at"
             " WHERE (excluded.turn, excluded.attempt) > (turn, attempt)",
-            (run_key, part.turn, part.attempt, part.text),
+            (journal_key, part.turn, part.attempt, part.text),
         )
 
 
-def load_partial(db: sqlite3.Connection, run_key: str, after: PartialAnswer | None) -> PartialAnswer | None:
+def load_partial(db: sqlite3.Connection, journal_key: str, after: PartialAnswer | None) -> PartialAnswer | None:
     turn, attempt, end = (0, "", 0) if after is None else (after.turn, after.attempt, after.end)
     row = db.execute(
         "SELECT turn, attempt, at, substr(text, at + 1) FROM"
         " (SELECT *, iif(turn = ? AND attempt = ?, ?, 0) AS at FROM partial_answers WHERE run_key = ?)",
-        (turn, attempt, end, run_key),
+        (turn, attempt, end, journal_key),
     ).fetchone()
     return None if row is None else PartialAnswer(turn=row[0], attempt=row[1], offset=row[2], text=row[3])

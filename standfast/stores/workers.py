@@ -10,13 +10,13 @@ class AtWork(Record):
 
     Args:
         namespace: of the workflow.
-        run_key: of its run; the same when it continues as new or is reset.
+        journal_key: of its run; the same when it continues as new or is reset.
     """
 
     session_id: str
     namespace: str
     workflow_id: str
-    run_key: str
+    journal_key: str
 
 
 @runtime_checkable

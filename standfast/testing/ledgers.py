@@ -81,9 +81,9 @@ async def a_claim_has_its_time(store: Any) -> None:
 
 async def decisions_are_kept_in_order_and_once_by_key(store: Any) -> None:
     at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    first = DecisionRecord(run_key="run", gate="g", at=at, decision="approve", by="ada", edit={"n": [1]}, key="1")
-    second = DecisionRecord(run_key="run", gate="h", at=at, decision="reject", comment="no", refused="too late")
-    about: Any = {"run_key": "run", "gate": "", "at": at, "decision": "message", "act_id": "a"}
+    first = DecisionRecord(journal_key="run", gate="g", at=at, decision="approve", by="ada", edit={"n": [1]}, key="1")
+    second = DecisionRecord(journal_key="run", gate="h", at=at, decision="reject", comment="no", refused="too late")
+    about: Any = {"journal_key": "run", "gate": "", "at": at, "decision": "message", "act_id": "a"}
     third = DecisionRecord(**about, key="a", comment="hello", outcome="intended")
     fourth = DecisionRecord(**about, outcome="unknown", refused="not confirmed")
     for record in (first, second, first, second, third, fourth, third):
@@ -131,7 +131,7 @@ async def a_call_that_claims_nothing_can_be_known_to_run(store: Any) -> None:
 
 async def append_reply(store: Any, reply: str, text: str, *, expected_seq: int = 0) -> str:
     append = Append(session(), say(text), "run/1", expected_seq)
-    kept: str = await store.append_reply([append], run_key="run", turn=1, reply=reply)
+    kept: str = await store.append_reply([append], journal_key="run", turn=1, reply=reply)
     return kept
 
 
@@ -151,7 +151,7 @@ async def what_precedes_a_reply_is_written_with_it_or_was_before(store: Any) -> 
         reply = Append(session(), say(f"reply {turn}"), f"run/{turn}/reply", before.expected_seq + len(before.messages))
         for _ in range(2):
             expect(
-                await store.append_reply([before, reply], run_key="run", turn=turn, reply=f"r{turn}"),
+                await store.append_reply([before, reply], journal_key="run", turn=turn, reply=f"r{turn}"),
                 f"r{turn}",
                 "append_reply",
             )
@@ -159,7 +159,7 @@ async def what_precedes_a_reply_is_written_with_it_or_was_before(store: Any) -> 
     taken = Append(session(), say("x"), "run/2", 5)
     late = Append(session(), say("y"), "run/3", 4)
     await expect_error(
-        SessionConflictError, store.append_reply([taken, late], run_key="run", turn=3, reply="r3"), "append_reply"
+        SessionConflictError, store.append_reply([taken, late], journal_key="run", turn=3, reply="r3"), "append_reply"
     )
     expect(await contents(store), ["a", "b", "reply 1", "d", "reply 2"], "the messages, none of a refused write")
     expect(await store.load_reply("run", 3), None, "the reply")

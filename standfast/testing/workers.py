@@ -7,29 +7,29 @@ from standfast.stores import AtWork
 from standfast.testing.expectations import expect
 
 
-def at_work(session_id: str = "s1", workflow_id: str = "a/s1", run_key: str = "r1") -> AtWork:
-    return AtWork(session_id=session_id, namespace="default", workflow_id=workflow_id, run_key=run_key)
+def at_work(session_id: str = "s1", workflow_id: str = "a/s1", journal_key: str = "r1") -> AtWork:
+    return AtWork(session_id=session_id, namespace="default", workflow_id=workflow_id, journal_key=journal_key)
 
 
 async def one_workflow_is_at_work_on_a_session(store: Any) -> None:
-    first, second = at_work(), at_work(workflow_id="b/s1", run_key="r2")
+    first, second = at_work(), at_work(workflow_id="b/s1", journal_key="r2")
     expect(await store.begin_work(first), first, "begin_work")
     expect(await store.begin_work(first), first, "the same once more")
     expect(await store.begin_work(second), first, "begin_work of another")
     expect(await store.begin_work(second, instead_of=first), second, "begin_work instead of the first")
-    expect(await store.begin_work(first, instead_of=at_work(run_key="r0")), second, "instead of one that is gone")
+    expect(await store.begin_work(first, instead_of=at_work(journal_key="r0")), second, "instead of one that is gone")
     expect(await store.find_work("s1"), [second], "find_work")
 
 
 async def of_many_that_begin_at_once_one_is_at_work(store: Any) -> None:
-    marks = [at_work(run_key=f"r{number}") for number in range(20)]
+    marks = [at_work(journal_key=f"r{number}") for number in range(20)]
     found = await asyncio.gather(*(store.begin_work(mark) for mark in marks))
-    expect(len({mark.run_key for mark in found}), 1, "whose it is")
+    expect(len({mark.journal_key for mark in found}), 1, "whose it is")
 
 
 async def work_is_ended_by_its_own_run_alone(store: Any) -> None:
     await store.begin_work(at_work())
-    await store.end_work(at_work(run_key="r2"))
+    await store.end_work(at_work(journal_key="r2"))
     expect(await store.find_work("s1"), [at_work()], "find_work after another's end_work")
     await store.end_work(at_work())
     await store.end_work(at_work())

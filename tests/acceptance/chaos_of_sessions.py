@@ -206,7 +206,7 @@ class Chaos:
     async def look_for_unanswered(self, case: str, run: Run) -> None:
         """Look what a cancelled run has left of its own turns; those of a run before it may have no results yet."""
         messages, session = await self.world.store.load_messages(case), await self.world.store.load_session(case)
-        if session is not None and (session.run_key or "").startswith(f"{run.first_execution_run_id}/"):
+        if session is not None and (session.journal_key or "").startswith(f"{run.first_execution_run_id}/"):
             self.books.unanswered += [f"{call.id} of a run that was cancelled" for call in unanswered(messages)]
 
     async def run_pipeline(self, case: str, name: str = "ledger") -> None:

@@ -275,19 +275,19 @@ class StoppingStore(SQLiteStore):
         if locks is not None:  # as on another machine, where nobody's holds are seen
             self._locks = SessionLocks(str(outside.folder / locks))
 
-    async def claim(self, run_key: str, call_key: str, **options: Any) -> LedgerEntry:
+    async def claim(self, scope: str, call_key: str, **options: Any) -> LedgerEntry:
         call = call_key.partition("/")[2].partition("#")[0]
         try:
             await self._outside.at(call, "before-claim")
         except asyncio.CancelledError:
             self._outside.mark("cancelled")
             raise
-        entry = await super().claim(run_key, call_key, **options)
+        entry = await super().claim(scope, call_key, **options)
         await self._outside.at(call, "after-claim")
         return entry
 
-    async def finish(self, run_key: str, call_key: str, **options: Any) -> bool:
-        finished = await super().finish(run_key, call_key, **options)
+    async def finish(self, scope: str, call_key: str, **options: Any) -> bool:
+        finished = await super().finish(scope, call_key, **options)
         await self._outside.at(call_key.partition("/")[2].partition("#")[0], "after-record")
         return finished
 

@@ -117,7 +117,7 @@ async def test_a_process_that_took_a_session_over_is_remembered_by_every_later_r
     await lose(world, "case", "before-claim", name="a", tool="charge")
     session = await world.store.load_session("case")
     assert session is not None
-    process = session.model_copy(update={"workflow_id": None, "run_key": None})
+    process = session.model_copy(update={"workflow_id": None, "journal_key": None})
     await world.store.append_messages_atomic("case", [], process, expected_version=session.version)
     await lose_early(world)
     hidden = session.model_copy(update={"version": 0})

@@ -19,7 +19,7 @@ def mark(reference: Located) -> AtWork:
         session_id=reference["session"],
         namespace=info.namespace,
         workflow_id=info.workflow_id or "",
-        run_key=reference["run"],
+        journal_key=reference["run"],
     )
 
 
@@ -46,7 +46,7 @@ async def check_writer(session: Session) -> None:
     """
     info, client = activity.info(), activity.client()
     writer = AtWork(
-        session_id=session.id, namespace=client.namespace, workflow_id=session.workflow_id or "", run_key=""
+        session_id=session.id, namespace=client.namespace, workflow_id=session.workflow_id or "", journal_key=""
     )
     if writer.workflow_id not in ("", info.workflow_id) and await is_running(client, writer):
         raise SessionConflictError(f"Session {session.id} has a run in flight: workflow {writer.workflow_id}")

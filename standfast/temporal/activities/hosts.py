@@ -258,9 +258,10 @@ class AgentHost:
     # --- records that activities leave for each other ---
 
     async def located(self, reference: LocatedT) -> LocatedT:
-        """Return a reference with its session and run key, which histories have only where their ids do not tell.
+        """Return a reference with its session and journal key, which histories have only where their ids do not tell.
 
-        A run that continues as new tells its first activity the run key; it is kept by the id of the workflow's run.
+        A run that continues as new tells its first activity the journal key, which is kept by the id of the workflow's
+        run.
         """
         info, told = activity.info(), cast(Located, reference).get("run")
         here = info.workflow_run_id or ""
@@ -268,14 +269,14 @@ class AgentHost:
         if known is None:
             if told is not None and told != here:
                 await self.store.save_reply(f"{here}/run", 0, told)
-            known = Located(run=await self._run_key(here) if told is None else told)
+            known = Located(run=await self._journal_key(here) if told is None else told)
             session = names.session_of(info.workflow_type or "", info.workflow_id or "")
             if session is not None:
                 known["session"] = session
             self.cache.located[here] = known
         return cast(LocatedT, {**known, **reference})
 
-    async def _run_key(self, here: str) -> str:
+    async def _journal_key(self, here: str) -> str:
         kept = await self.store.load_reply(f"{here}/run", 0)
         if kept is None and await self.store.load_reply(f"{here}/open", 0) is None:
             raise StoreError(f"Run {here} is not in the store {self.store!r}: is it the run's store?")

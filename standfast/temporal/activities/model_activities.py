@@ -222,7 +222,7 @@ class ModelActivities:
         said = [user_message(one) for one in reference.get("say", ())]
         appends = [*results, _take_answer(reference, transcript, record, said)]
         try:
-            append = partial(self._host.store.append_reply, appends, run_key=run, turn=turn, reply=written)
+            append = partial(self._host.store.append_reply, appends, journal_key=run, turn=turn, reply=written)
             write = write_in_sight(append, reference, self._host.store_patience)
             ends = not record.message.tool_calls and self._host.agent().on_complete is None
             if ends:  # with the answer, in one transaction

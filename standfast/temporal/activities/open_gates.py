@@ -87,7 +87,7 @@ async def after_decisions(store: DurableStore, session: Session, question: Quest
     if question.gate is None or "workflow" not in question.gate:
         return question
     gate = Gate.read(question.gate)
-    rows = await Kept(str(session.run_key).rpartition("/")[0], store).decisions(gate.name)
+    rows = await Kept(str(session.journal_key).rpartition("/")[0], store).decisions(gate.name)
     gate = gate.after((decision_of(row), row.at) for row in rows).at(datetime.now(UTC))
     return question.model_copy(update={"gate": gate.plain()})
 

@@ -22,7 +22,7 @@ async def still_asked(
     are asked about again, as calls of unknown outcome and not as questions of their tools.
     """
     last = last_answer(messages)
-    if last is None or session.run_key is None:  # a process, which asks in its own words, has written last
+    if last is None or session.journal_key is None:  # a process, which asks in its own words, has written last
         return tuple(questions)
     scope = f"{session.key}/{session.last_seq - (len(messages) - 1 - last)}"
     positions = {call.id: position for position, call in enumerate(messages[last].tool_calls or ())}

@@ -93,7 +93,7 @@ class SessionActivities:
             return
         here = activity.info().workflow_id or ""
         known = [await after_decisions(store, session, one) for one in session.questions or ()]
-        ours = {"questions": held_by(here, known) or None, "workflow_id": here, "run_key": f"{run}/0"}
+        ours = {"questions": held_by(here, known) or None, "workflow_id": here, "journal_key": f"{run}/0"}
         await store.append_messages_atomic(
             session.id, [], session.model_copy(update=ours), write_key=f"{run}/gates", expected_version=version
         )
@@ -123,7 +123,7 @@ class SessionActivities:
             if message is None:
                 opened["empty"] = True
             return opened
-        if given.checkpoint is not None and session.run_key == f"{reference['run']}/0":
+        if given.checkpoint is not None and session.journal_key == f"{reference['run']}/0":
             opened["created"] = cast(datetime, session.created_at).isoformat()
             return await self._take_in(agent, given, reference, opened)  # an earlier attempt began to
         messages = repair_transcript(await self._host.store.load_messages(session.id))
@@ -197,7 +197,7 @@ class SessionActivities:
             user_id=given.user_id,
             tenant_id=given.tenant_id,
             workflow_id=activity.info().workflow_id,
-            run_key=f"{run}/0",
+            journal_key=f"{run}/0",
             created_at=datetime.fromisoformat(opened.pop("created")),
             usage=usage_of(messages),
         )
@@ -265,10 +265,10 @@ class SessionActivities:
                 user_id=session.user_id,
                 tenant_id=session.tenant_id,
                 gates=tuple(question for question in state.kept_questions if question.gate is not None),
-                tools=await called_before(self._host, agent, session.run_key, calls, opened["facts"]["tools"]),
+                tools=await called_before(self._host, agent, session.journal_key, calls, opened["facts"]["tools"]),
             )
             await self._host.store.save_reply(reference["run"], 0, record.model_dump_json())
-            if session.run_key is None and state.recovering:
+            if session.journal_key is None and state.recovering:
                 await self._claim_for_process(record, state)
             opened["number"] = number
             opened["calls"] = [

@@ -184,7 +184,7 @@ class Transcript:
         changes: dict[str, Any] = {
             "questions": questions or None,
             "workflow_id": activity.info().workflow_id,
-            "run_key": f"{run}/{turn}",
+            "journal_key": f"{run}/{turn}",
             "usage": self.session.used_by(messages),
         }
         state = self.reference.get("agent_state") if state is None else state
@@ -231,7 +231,7 @@ class Transcript:
     async def _was_written(self, append: Append) -> bool:
         """Return whether this run itself has written later things than this."""
         session = await self.host.store.load_session(append.session.id)
-        run = str(append.session.run_key).rpartition("/")[0]
+        run = str(append.session.journal_key).rpartition("/")[0]
         return session is not None and was_written_by(session, run)
 
     async def answered(self, after: int) -> dict[str, WrittenOutcome]:

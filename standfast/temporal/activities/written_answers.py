@@ -25,7 +25,7 @@ def final_answer(messages: Sequence[Message]) -> str | None:
 
 def was_written_by(session: Session, run: str) -> bool:
     """Whether a run, by its key, is the last that has written to a session."""
-    return str(session.run_key).rpartition("/")[0] == run
+    return str(session.journal_key).rpartition("/")[0] == run
 
 
 def recorded(entry: LedgerEntry | None) -> WrittenOutcome:
@@ -52,7 +52,7 @@ async def with_last_answer(host: AgentHost, reference: FinishReference) -> Finis
     """
     run, turn = reference["run"], reference["turn"] + 1
     session = await host.store.load_session(reference["session"])
-    if session is None or session.run_key != f"{run}/{turn}":
+    if session is None or session.journal_key != f"{run}/{turn}":
         return reference
     record = await host.load_record(run, turn)
     outcome = write_outcome(not_started(None))

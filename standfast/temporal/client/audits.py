@@ -178,7 +178,7 @@ async def _end_start(client: Client, row: "_Row", act: Act, run: Run) -> None:
     except (StandfastError, RPCError) as error:
         row.log("done", error)
         return
-    await row.end("done", act=act, run_key=key)
+    await row.end("done", act=act, journal_key=key)
     await row.end("done", act=act)
 
 
@@ -197,18 +197,22 @@ class _Row:
     is_done: bool
 
     async def end(
-        self, outcome: ActOutcome, why: str | None = None, *, act: Act | None = None, run_key: str | None = None
+        self, outcome: ActOutcome, why: str | None = None, *, act: Act | None = None, journal_key: str | None = None
     ) -> None:
         """Put on record what it came to. What was done cannot be undone if that fails."""
         came = {"outcome": outcome, "refused": None if why is None else cut(why, _MOST), "comment": None, "key": None}
-        where = {"decision": act or self.row.decision, "run_key": run_key or self.row.run_key, "at": datetime.now(UTC)}
+        where = {
+            "decision": act or self.row.decision,
+            "journal_key": journal_key or self.row.journal_key,
+            "at": datetime.now(UTC),
+        }
         try:
             await self.store.record_decision(self.row.model_copy(update=came | where))
         except StandfastError as error:
             self.log(outcome, error)
 
     def log(self, outcome: ActOutcome, error: Exception) -> None:
-        told = (self.row.by or "somebody", self.row.decision, self.row.run_key, outcome, str(error))
+        told = (self.row.by or "somebody", self.row.decision, self.row.journal_key, outcome, str(error))
         _LOG.error("%s: '%s' to %s came to '%s', which is not on the audit trail: %s", *map(visible, told))
 
 
@@ -220,7 +224,7 @@ async def _begun(store: Ledger, keys: Sequence[str], doing: Doing, on: OnRecord)
             key = earlier if await _rows(store, earlier, on.id) else key
         said = None if doing.comment is None else cut(doing.comment, _MOST)
         row = DecisionRecord(
-            run_key=key,
+            journal_key=key,
             gate=doing.of,
             at=datetime.now(UTC),
             decision=doing.act,
@@ -237,15 +241,15 @@ async def _begun(store: Ledger, keys: Sequence[str], doing: Doing, on: OnRecord)
     return _Row(store, row, rows[0].at != row.at, any(one.outcome == "done" for one in rows))
 
 
-async def _rows(store: Ledger, run_key: str, act_id: str) -> list[DecisionRecord]:
-    return [row for row in await store.load_decisions(run_key) if row.act_id == act_id]
+async def _rows(store: Ledger, journal_key: str, act_id: str) -> list[DecisionRecord]:
+    return [row for row in await store.load_decisions(journal_key) if row.act_id == act_id]
 
 
-async def _earlier(client: Client, workflow_id: str, run_key: str) -> list[str]:
+async def _earlier(client: Client, workflow_id: str, journal_key: str) -> list[str]:
     """Return the keys of the runs of a session before this one."""
     runs = client.list_workflows(f"WorkflowId = {quoted(workflow_id)}", limit=_EARLIER + 1)
     keys = [run.raw_info.first_run_id or run.run_id async for run in runs]
-    return [key for key in dict.fromkeys(keys) if key != run_key]
+    return [key for key in dict.fromkeys(keys) if key != journal_key]
 
 
 def _outcome_of(error: Exception) -> ActOutcome:
@@ -255,16 +259,16 @@ def _outcome_of(error: Exception) -> ActOutcome:
 # --- reading ---
 
 
-async def load_acts(store: AgentStore | None, run_keys: Sequence[str], workflow_id: str) -> list[Entry]:
+async def load_acts(store: AgentStore | None, journal_keys: Sequence[str], workflow_id: str) -> list[Entry]:
     """Return the audit trail of a run, by the time at which each act was intended.
 
     Args:
-        run_keys: its own, and that of the first of the runs that it continues; none if there is no such run.
+        journal_keys: its own, and that of the first of the runs that it continues; none if there is no such run.
         workflow_id: where it stands what was to start it. What has started another run of it is left out.
     """
     if not isinstance(store, Ledger):
         return []
-    rows = [row for key in dict.fromkeys(run_keys) for row in await store.load_decisions(key)]
+    rows = [row for key in dict.fromkeys(journal_keys) for row in await store.load_decisions(key)]
     own = {row.act_id for row in rows}
     acts: dict[str, list[DecisionRecord]] = {}
     for row in [*await store.load_decisions(workflow_id), *rows]:
@@ -273,7 +277,7 @@ async def load_acts(store: AgentStore | None, run_keys: Sequence[str], workflow_
     found = [Entry.model_validate(dict(row)) for row in rows if row.act_id is None]
     for act_id, of_act in acts.items():
         entry = _entry(of_act)
-        if act_id in own or entry.outcome != "done" or not run_keys:
+        if act_id in own or entry.outcome != "done" or not journal_keys:
             found.append(entry)
     return sorted(found, key=lambda row: row.at)
 

@@ -108,7 +108,7 @@ def _shown(value: Any) -> str:
 
 def _recorded(history: WorkflowHistory) -> Iterator[Said]:
     # A replay gives a run that was reset the id of the run before, by which activities find what they need: told the
-    # run key only where it is another one, they are told more in the history.
+    # journal key only where it is another one, they are told more in the history.
     untold = {"run": history.run_id} if any(map(_is_reset, history.events)) else {}
     for event in history.events:
         match event.event_type:

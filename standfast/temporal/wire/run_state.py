@@ -75,7 +75,7 @@ class Progress:
     """Where a run stands.
 
     Args:
-        run: the run key.
+        run: the journal key.
         opened: what was found when the run began: its session, its facts.
         seq: the number of the last message in the session that the run knows of.
         say: what the user said that is not in the transcript yet.
@@ -87,7 +87,7 @@ class Progress:
         since: when the open questions were asked.
         resolved: what operators decided, for `status`.
         unknown: calls that wait for somebody who knows what became of them.
-        kept_by: the run id of the workflow by which activities find the run key, once one of them has kept it.
+        kept_by: the run id of the workflow by which activities find the journal key, once one of them has kept it.
         session, session_id: the key of the session in the store, and its id as its users know it.
     """
 

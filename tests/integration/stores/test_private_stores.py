@@ -99,7 +99,7 @@ async def fill(store: SQLiteStore) -> None:
     running = RunningCall(owner="o", worker="w", task_token="t", workflow_id="w", run_id="r")
     await store.claim("r", "c", owner="o", arguments_hash="h", running=running)
     at = datetime.now(UTC)
-    await store.record_decision(DecisionRecord(run_key="r", gate="g", at=at, decision="approve", edit={"a": 1}))
+    await store.record_decision(DecisionRecord(journal_key="r", gate="g", at=at, decision="approve", edit={"a": 1}))
 
 
 LOOKS: dict[str, Any] = {

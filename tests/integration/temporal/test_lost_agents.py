@@ -42,7 +42,7 @@ def models(**answers: Any) -> Any:
 
 async def leave(store: SQLiteStore, session: str, agent: str, *messages: Message) -> Session:
     """Write what a run on Temporal has left that is gone."""
-    kept = Session(id=session, agent_name=agent, run_key="gone/1", workflow_id="gone", created_at=datetime.now(UTC))
+    kept = Session(id=session, agent_name=agent, journal_key="gone/1", workflow_id="gone", created_at=datetime.now(UTC))
     await store.append_messages_atomic(session, list(messages), kept)
     return kept
 

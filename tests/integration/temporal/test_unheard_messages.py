@@ -158,11 +158,11 @@ class DiesHearing(SQLiteStore):
         super().__init__(path)
         self.dies, self.may_die = asyncio.Event(), True
 
-    async def save_reply(self, run_key: str, turn: int, reply: str) -> str:
-        if self.may_die and run_key.endswith("/heard"):
+    async def save_reply(self, journal_key: str, turn: int, reply: str) -> str:
+        if self.may_die and journal_key.endswith("/heard"):
             self.dies.set()
             await asyncio.Event().wait()
-        return await super().save_reply(run_key, turn, reply)
+        return await super().save_reply(journal_key, turn, reply)
 
 
 async def in_process(temporal: Temporal, message: str) -> None:

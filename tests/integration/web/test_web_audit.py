@@ -98,7 +98,7 @@ async def test_an_answer_decides_nothing_at_the_gate_of_the_same_call(temporal: 
 
     from standfast.runtime.pipeline_results import Kept
 
-    row = DecisionRecord(run_key="r", gate="c1", at=datetime.now(UTC), decision="resolve", by="ada")
+    row = DecisionRecord(journal_key="r", gate="c1", at=datetime.now(UTC), decision="resolve", by="ada")
     await temporal.store.record_decision(row)
     assert await Kept("r", temporal.store).decisions("c1") == []
     assert [one.decision for one in await temporal.store.load_decisions("r")] == ["resolve"]
