@@ -11,8 +11,6 @@ from standfast.agent_loop.actions import (
     OpenGates,
     Settled,
 )
-from standfast.agent_loop.approvers import approver_problem, caller_problem
-from standfast.agent_loop.child_agents import agent_failure, agent_outcome, said_by_agent
 from standfast.agent_loop.gates import (
     Decision,
     Gate,
@@ -26,12 +24,22 @@ from standfast.agent_loop.loop import LoopState, next_action
 from standfast.agent_loop.tool_facts import (
     CANCELLED_WITHIN,
     ToolFacts,
+    agent_failure,
+    agent_outcome,
     cancelled,
     cut_off,
     failed_for_good,
     not_started,
+    said_by_agent,
 )
-from standfast.agent_loop.tool_gates import NOBODY_TO_ASK, edit_problem, open_gates, with_edit
+from standfast.agent_loop.tool_gates import (
+    NOBODY_TO_ASK,
+    approver_problem,
+    caller_problem,
+    edit_problem,
+    open_gates,
+    with_edit,
+)
 from standfast.agent_loop.transcripts import (
     answer_message,
     extended,

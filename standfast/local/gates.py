@@ -11,8 +11,8 @@ from standfast.agents import Agent
 from standfast.checkpoints import PendingApproval, Question
 from standfast.errors import InputError
 from standfast.messages import ToolCall, explain
-from standfast.runtime.call_gates import ask_at_gates
 from standfast.runtime.pipeline_results import Kept, decision_of
+from standfast.runtime.users_functions import ask_at_gates
 
 GivenDecision = Decision | Mapping[str, Any]
 _EXAMPLE = '[{"gate": "c1", "decision": "approve", "by": "ada"}]'

@@ -39,9 +39,8 @@ from standfast.runtime.child_agents import session_of_call
 from standfast.runtime.dispatches import Fence
 from standfast.runtime.exported import at_home
 from standfast.runtime.model_answers import note_failure
-from standfast.runtime.outputs import output_problem
 from standfast.runtime.session_states import begin_state
-from standfast.runtime.users_functions import call_users
+from standfast.runtime.users_functions import call_users, output_problem
 from standfast.stores.protocol import AgentStore
 from standfast.tools import Terminated, ToolContext
 

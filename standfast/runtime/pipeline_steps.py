@@ -10,8 +10,8 @@ from standfast.messages import cut
 from standfast.pipeline_loop import Done, Evaluate, Evaluations
 from standfast.pipeline_loop.evaluations import check_assigned, read_result
 from standfast.pipelines import Step
-from standfast.runtime.outputs import read_in_time
 from standfast.runtime.pipeline_results import Kept
+from standfast.runtime.users_functions import read_in_time
 from standfast.tools import Approval
 
 _SHOWN_BYTES = 64 * 1024  # of what people are asked at a gate

@@ -283,4 +283,6 @@ async def question(temporal: Temporal, agent: Agent = clerk, **options: Any) -> 
 def ask_models_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a run pause as soon as its model could not be called; an agent's own limit would end it."""
     usual = model_calls.model_options
-    monkeypatch.setattr(model_calls, "model_options", lambda retry: usual(replace(retry, maximum_attempts=1)))
+    monkeypatch.setattr(
+        model_calls, "model_options", lambda retry, asks: usual(replace(retry, maximum_attempts=1), asks)
+    )

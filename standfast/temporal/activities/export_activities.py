@@ -7,11 +7,10 @@ from pydantic_core import to_json
 from standfast.agent_loop import unanswered
 from standfast.checkpoints import Checkpoint, Question, signed
 from standfast.messages import Usage
-from standfast.temporal.activities.edits import load_edit
 from standfast.temporal.activities.guards import Guard
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
-from standfast.temporal.activities.open_gates import arguments_of
+from standfast.temporal.activities.open_gates import arguments_of, load_edit
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import Exported, ExportReference

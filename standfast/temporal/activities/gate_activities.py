@@ -17,17 +17,16 @@ from standfast.pipelines import Pipeline, Step
 from standfast.pipelines.paths import find
 from standfast.runtime.dispatches import has_started
 from standfast.runtime.pipeline_results import Kept, decision_of
-from standfast.temporal.activities.edits import keep_edit
 from standfast.temporal.activities.guards import Guard, called
 from standfast.temporal.activities.hosts import TRIES, AgentHost
 from standfast.temporal.activities.json_activities import json_activity
-from standfast.temporal.activities.open_gates import arguments_of
+from standfast.temporal.activities.open_gates import arguments_of, keep_edit
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import DecideReference, Recalled, RecallReference, SentReference
 from standfast.temporal.wire.limits import VALUES
-from standfast.temporal.wire.references import edit_digest, edit_reference, gate_of
 from standfast.temporal.wire.results import receipted
 from standfast.temporal.wire.snapshots import Surroundings
+from standfast.temporal.wire.turn_records import edit_digest, edit_reference, gate_of
 from standfast.tools import Approval
 
 

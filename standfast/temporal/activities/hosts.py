@@ -16,13 +16,13 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from standfast.agents import Agent, Loop
-from standfast.errors import DefinitionError, StoreError
+from standfast.errors import DefinitionError, MemoryStoreNotDurableError, StoreError
 from standfast.llm import LLM, LLMAdapter, ToolDescription, named, tools_to_descriptions
 from standfast.pipelines import Pipeline
 from standfast.stores.kept_values import read_kept_object
-from standfast.stores.protocol import RunningCall
+from standfast.stores.protocol import DurableStore, Ledger, RunningCall
+from standfast.stores.workers import Workers
 from standfast.temporal.activities.handler_threads import HandlerThread
-from standfast.temporal.activities.store_checks import durable_store
 from standfast.temporal.activities.transcript_cache import TranscriptCache
 from standfast.temporal.activities.writes import retry_write
 from standfast.temporal.wire import names
@@ -311,3 +311,21 @@ class AgentHost:
     async def load_opened(self, run: str) -> dict[str, Any]:
         """Return what steers a run, as it was recorded when the run was opened."""
         return read_kept_object("what steers this run", await self.load_kept(f"{run}/open", 0))
+
+
+def durable_store(store: Any) -> DurableStore:
+    """Return a store that is durable and has a ledger.
+
+    Raises:
+        DefinitionError: it is none, or lacks methods.
+        MemoryStoreNotDurableError: it is a memory store.
+    """
+    if not hasattr(store, "durable"):
+        raise DefinitionError(f"store must be a store, such as sqlite_store('standfast.db'), got {store!r:.80}")
+    if not store.durable:
+        raise MemoryStoreNotDurableError(f"StandfastPlugin needs a durable store, got {store!r:.80}")
+    for needed in (Ledger, Workers):
+        if not isinstance(store, needed):
+            raise DefinitionError(f"store: {store!r:.80} has no ledger: see standfast.stores.{needed.__name__}")
+    result: DurableStore = store
+    return result

@@ -17,7 +17,7 @@ from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.messages import Message, cut, read_json, size_over, unfenced
 from standfast.runtime.model_answers import note_cost, note_failure
-from standfast.runtime.outputs import output_problem
+from standfast.runtime.users_functions import output_problem
 from standfast.stores.kept_values import read_kept
 from standfast.stores.partial_answers import PartialAnswers
 from standfast.stores.protocol import Append

@@ -1,4 +1,4 @@
-"""Finds the gates that are open in a session, and what was decided at them."""
+"""Finds the gates that are open in a session, what was decided at them, and keeps what people change in a call."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -10,18 +10,17 @@ from pydantic_core import to_json
 from standfast.agent_loop import Gate, LoopState
 from standfast.agents import Agent
 from standfast.checkpoints import Question
-from standfast.messages import ToolCall
-from standfast.runtime.call_gates import ask_at_gates
+from standfast.messages import ToolCall, read_json
 from standfast.runtime.pipeline_results import Kept, decision_of
+from standfast.runtime.users_functions import ask_at_gates
+from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import DurableStore, Session
-from standfast.temporal.activities.edits import keep_edit
 from standfast.temporal.activities.guards import called
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.wire.activity_types import Asked
 from standfast.temporal.wire.limits import GATES_BYTES, INLINE_BYTES, SHOWN_BYTES
 from standfast.temporal.wire.outcomes import shown_arguments
-from standfast.temporal.wire.references import edit_digest, edit_reference, gate_of
-from standfast.temporal.wire.turn_records import TurnRecord
+from standfast.temporal.wire.turn_records import TurnRecord, edit_digest, edit_reference, gate_of
 
 
 async def find_gates(
@@ -125,3 +124,20 @@ async def with_references(host: AgentHost, run: str, state: LoopState) -> LoopSt
 def arguments_of(record: TurnRecord, call_id: str) -> Any:
     """Return the arguments that people are asked about, or None if the call had no gate."""
     return (gate_of(record, call_id) or {}).get("arguments")
+
+
+async def keep_edit(host: AgentHost, run: str, edit: object) -> None:
+    """Keep the arguments that people have put in place of the model's."""
+    if edit is not None:
+        await host.store.save_reply(_edit_place(run, edit_digest(edit)), 0, to_json(edit).decode())
+
+
+async def load_edit(host: AgentHost, run: str, digest: str) -> Any:
+    """Return what `keep_edit` has kept."""
+    kept = await host.load_kept(_edit_place(run, digest), 0)
+    return read_kept(f"edited arguments of run {run}", kept, read_json)
+
+
+def _edit_place(run: str, digest: str) -> str:
+    """Return where edited arguments are kept."""
+    return f"{run}/edits/{digest}"

@@ -32,10 +32,9 @@ from standfast.temporal.activities.open_gates import (
     let_through,
     with_references,
 )
-from standfast.temporal.activities.open_questions import still_asked
 from standfast.temporal.activities.said_activities import unheard_by
 from standfast.temporal.activities.turn_facts import called_before
-from standfast.temporal.activities.written_answers import was_written_by
+from standfast.temporal.activities.written_answers import still_asked, was_written_by
 from standfast.temporal.wire import activity_types as types
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput, said_by_user

@@ -23,20 +23,18 @@ from standfast.runtime.threads import run_bounded
 from standfast.stores.protocol import LedgerEntry, session_id_of
 from standfast.temporal.activities.agent_invoker import Invocations
 from standfast.temporal.activities.dead_workers import become_known
-from standfast.temporal.activities.edits import load_edit
 from standfast.temporal.activities.guards import Guard, is_given_up
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
-from standfast.temporal.activities.open_gates import arguments_of
+from standfast.temporal.activities.open_gates import arguments_of, load_edit
 from standfast.temporal.activities.turn_facts import strictest
 from standfast.temporal.activities.writes import retry_write, write_in_sight
 from standfast.temporal.activities.written_answers import read_entry
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import CallReference, LetThrough, SettleReference, Verdict, WrittenOutcome
 from standfast.temporal.wire.outcomes import previewed, read_outcome, reported, write_outcome
-from standfast.temporal.wire.references import gate_of
 from standfast.temporal.wire.snapshots import GRACE, TIMEOUT, ToolFacts
-from standfast.temporal.wire.turn_records import TurnRecord
+from standfast.temporal.wire.turn_records import TurnRecord, gate_of
 from standfast.tools import Failed, Outcome, Tool, ToolContext, Unknown
 from standfast.tools.attempts import call_key, idempotency_key
 

@@ -6,8 +6,7 @@ from typing import Any
 from standfast.agent_loop import GateRule
 from standfast.errors import InputError, StoreError
 from standfast.stores.protocol import Ledger
-from standfast.temporal.wire.references import gate_of
-from standfast.temporal.wire.turn_records import read_record
+from standfast.temporal.wire.turn_records import gate_of, read_record
 
 
 def is_cut(item: Mapping[str, Any]) -> bool:

@@ -1,13 +1,17 @@
-"""Records of turns in the store: the model's answer, and all that its calls need."""
+"""Records of turns in the store: the model's answer, and all that its calls need; and references to what is there."""
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any, Self
 
 from pydantic import Field
+from pydantic_core import to_json
 
+from standfast.agent_loop import Gate
 from standfast.checkpoints import Question
 from standfast.messages import Message, Record, ToolCall
 from standfast.stores.kept_values import read_kept
+from standfast.temporal.wire.activity_types import LetThrough
 from standfast.temporal.wire.snapshots import tool_facts, write_tool_facts
 from standfast.tools import Tool
 
@@ -87,3 +91,23 @@ class KeptView(Record):
 def step_place(run: str, path: str) -> str:
     """Return where the record of a pipeline's step that calls a tool is kept."""
     return f"{run}/calls/{path}"
+
+
+def let_through(gate: Gate) -> LetThrough:
+    """Return what a run knows of an approved gate: by whom, and by what the arguments are found that replace others."""
+    who: LetThrough = {"by": list(gate.approved_by)}
+    return who if gate.edit is None else {**who, "edit": gate.edit["digest"]}
+
+
+def edit_reference(arguments: object) -> dict[str, str]:
+    """Return what a history has in the place of edited arguments, which are in the store."""
+    return {"digest": edit_digest(arguments)}
+
+
+def edit_digest(arguments: object) -> str:
+    return hashlib.blake2b(to_json(arguments), digest_size=16).hexdigest()
+
+
+def gate_of(record: TurnRecord, call_id: str) -> dict[str, Any] | None:
+    """Return the gate of a call as it was opened, or None if it had none."""
+    return next((question.gate for question in record.gates if question.tool_call_id == call_id), None)

@@ -8,7 +8,7 @@ from temporalio import workflow
 from standfast.agent_loop import Decision, Gate
 from standfast.checkpoints import Question
 from standfast.temporal.wire.activity_types import AtGate
-from standfast.temporal.wire.references import edit_reference, let_through
+from standfast.temporal.wire.turn_records import edit_reference, let_through
 from standfast.temporal.workflows.gates import GateKeeper
 from standfast.temporal.workflows.run_parts import RunParts
 from standfast.temporal.workflows.running import is_long

@@ -133,10 +133,10 @@ class Calls:
 
     async def _dispatch(self, call: Call, turn: Turn, tool: ToolFacts) -> Outcome:
         tries = lacking = 0
-        reference = self._reference(call, turn)
+        waits, reference = self._workers.store_waits, self._reference(call, turn)
         holder = names.holder(call.name, reference)
         while True:
-            outcome, error = await self._workers.store_waits.holding(holder, self._try(call, turn, tool, reference))
+            outcome, error = await waits.holding(holder, self._try(call, turn, tool, reference))
             if outcome is not None:
                 return outcome
             # It never started, and the fence proves it: it is dispatched again, and nobody needs to be asked.
@@ -166,11 +166,8 @@ class Calls:
         if dispatch > 1:
             turn.sources[call.position] = {"dispatch": dispatch}
             reference = {**reference, "dispatch": dispatch}
-        handle = workflow.start_activity(
-            call.name,
-            reference,
-            **tool_options(tool, " · ".join([call.shown, *_conditions(tool, turn.approved.get(call.position))])),
-        )
+        asks = " · ".join([call.shown, *_conditions(tool, turn.approved.get(call.position))])
+        handle = workflow.start_activity(call.name, reference, **tool_options(tool, asks))
         try:
             found = await self._running.add(handle)
             if not is_reported(found, call_key(call.position, call.id, dispatch)):
@@ -222,9 +219,7 @@ class Calls:
             said: what somebody says that it came to, which the ledger is to have: `{"given": …}`, or
                 `{"not_happened": True}`.
         """
-        asked = cast(SettleReference, self._reference(call, turn))
-        if said is not None:
-            asked.update(said)
+        asked = cast(SettleReference, {**self._reference(call, turn), **(said or {})})
         if recovering:
             asked["recovering"] = True
         if said is None and tool.verify:

@@ -20,7 +20,7 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import SentReference
 from standfast.temporal.wire.inbox import LaterError, Mailbox, Sent, split_id, use_of
 from standfast.temporal.wire.limits import INLINE_BYTES, PARKED_BYTES, VALUES
-from standfast.temporal.wire.references import edit_digest
+from standfast.temporal.wire.turn_records import edit_digest
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
 from standfast.temporal.workflows.board import Board
 

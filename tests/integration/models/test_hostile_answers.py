@@ -15,7 +15,7 @@ from support.temporal_runs import Run, Temporal, pending, result, until
 
 from integration.local.test_tool_approvals import posts, world
 from standfast import Agent, Approval, pipeline, run_pipeline
-from standfast.runtime import outputs
+from standfast.runtime import users_functions
 from standfast.temporal import start_pipeline
 from standfast.testing import ScriptedModel
 
@@ -77,7 +77,7 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[BaseModel]]:
     class Slow(BaseModel):
         items: Annotated[list[int], AfterValidator(for_ever)]
 
-    monkeypatch.setattr(outputs, "READ_SECONDS", 0.2)
+    monkeypatch.setattr(users_functions, "READ_SECONDS", 0.2)
     yield Slow
     release.set()
 

@@ -37,8 +37,8 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the model be asked twice, soon one after the other."""
     usual = model_calls.model_options
 
-    def soon(retry: RetryPolicy) -> dict[str, Any]:
-        return usual(dataclasses.replace(retry, maximum_attempts=2, initial_interval=0.05))
+    def soon(retry: RetryPolicy, asks: str) -> dict[str, Any]:
+        return usual(dataclasses.replace(retry, maximum_attempts=2, initial_interval=0.05), asks)
 
     monkeypatch.setattr(model_calls, "model_options", soon)
 

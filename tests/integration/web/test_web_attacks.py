@@ -18,7 +18,7 @@ from support.temporal_runs import Temporal, until
 from standfast import DefinitionError, sqlite_store
 from standfast.web import Access, Person, create_app, servers
 from standfast.web.access import COOKIE, token_digest
-from standfast.web.attempts import Attempts
+from standfast.web.visitors import Attempts
 
 HEAD = b"GET /login HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 FORM = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/x-www-form-urlencoded\r\n"
@@ -178,7 +178,7 @@ async def test_programs_that_guess_wait_like_people(temporal: Temporal) -> None:
 
 def test_each_address_waits_for_itself_and_ever_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1_000.0
-    monkeypatch.setattr("standfast.web.attempts.time.monotonic", lambda: now)
+    monkeypatch.setattr("standfast.web.visitors.time.monotonic", lambda: now)
     attempts, waits = Attempts(), []
     for _ in range(13):
         attempts.failed("2001:db8::1")
