@@ -87,7 +87,7 @@ class Chaos:
         """Kill a worker, or freeze it for a while, and have another one; for ever."""
         async with asyncio.TaskGroup() as thawing:
             while True:
-                await asyncio.sleep(self.chance.uniform(0.2, 1.0))
+                await asyncio.sleep(self.chance.uniform(0.8, 2.0))
                 worker = self._alive.pop(self.chance.randrange(len(self._alive)))
                 if self.chance.random() < 0.3:
                     thawing.create_task(self._freeze(worker))

@@ -1,7 +1,5 @@
 """The process that the crash tests kill: a worker, or a run in process, whose tools leave lines in a file.
 
-    python temporal_worker.py '{"folder": "…", "name": "a", "address": "…", "queue": "…"}'
-
 It stops wherever the test has put a file, until the file is gone. standfast knows of none of these files.
 """
 
@@ -10,12 +8,13 @@ import json
 import os
 import random
 import signal
-import sys
 import threading
 import time
+import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from functools import cached_property
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -364,12 +363,12 @@ async def run_here(outside: Outside, sessions: dict[str, str]) -> None:
         )
 
 
-def main(*, folder: str, name: str, pace: float = 0.0, **options: Any) -> None:
-    """Do what the options say, but never longer than the test lives: it holds the other end of standard input."""
-    threading.Thread(target=lambda: os.read(0, 1) or os._exit(1), daemon=True).start()
+def main(lifeline: Connection, log: Path, *, folder: str, name: str, pace: float = 0.0, **options: Any) -> None:
+    """Do what the options say, but never longer than the test lives: it holds the other end of the lifeline."""
+    threading.Thread(target=lambda: lifeline.poll(None) and os._exit(1), daemon=True).start()
+    warnings.simplefilter("error")
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
     outside = Outside(Path(folder), name, pace)
     asyncio.run(work(outside, **options) if "queue" in options else run_here(outside, **options))
-
-
-if __name__ == "__main__":
-    main(**json.loads(sys.argv[1]))

@@ -5,10 +5,9 @@ Every test has a folder, a task queue and ids of its own; the server is one for 
 
 import asyncio
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,12 +17,15 @@ from uuid import uuid4
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import Client
 
+from acceptance.temporal_worker import main
 from standfast import Message, sqlite_store
 from standfast.temporal import StandfastClient, connect, start_agent
 from standfast.temporal.client.owners import Run
 from standfast.temporal.client.servers import temporal_binary
 
-PROGRAM = Path(__file__).with_name("temporal_worker.py")
+# Hundreds of workers begin in the acceptance tests: each is forked from a process that has done the imports.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["standfast.temporal", "standfast.testing"])
 LOST = "durability error"
 
 
@@ -53,51 +55,57 @@ class WorkerProcess:
     def __init__(self, name: str, options: dict[str, Any]) -> None:
         self.name, self._folder = name, Path(options["folder"])
         self._log = self._folder / f"{name}.log"
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-W", "error", str(PROGRAM), json.dumps({**options, "name": name})],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-            )
+        theirs, self._lifeline = PROCESSES.Pipe(duplex=False)
+        self._process = PROCESSES.Process(target=main, args=(theirs, self._log), kwargs={**options, "name": name})
+        self._process.start()
+        theirs.close()
 
     async def marked(self, what: str) -> None:
         """Wait until it says that it is "ready" or "stopping"."""
         mark = self._folder / f"{self.name}.{what}"
-        await until(lambda: mark.exists() or self.process.poll() is not None, f"worker {self.name} is {what}")
-        assert self.process.poll() is None, self.log()
+        await until(lambda: mark.exists() or not self._process.is_alive(), f"worker {self.name} is {what}")
+        assert self._process.is_alive(), self.log()
 
     def log(self) -> str:
         return self._log.read_text()
 
     def kill(self) -> None:
         """Kill it without notice, and return when it is dead."""
-        self.process.kill()
-        self.process.wait()
+        self._process.kill()
+        self._process.join()
 
     def freeze(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
+        self._send(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
+        self._send(signal.SIGCONT)
 
     def interrupt(self) -> None:
         """Do what Ctrl-C does: its runs are cancelled."""
-        self.process.send_signal(signal.SIGINT)
+        self._send(signal.SIGINT)
 
-    async def ended(self) -> int:
-        await until(lambda: self.process.poll() is not None, f"worker {self.name} has ended")
-        return self.process.wait()
+    def _send(self, what: signal.Signals) -> None:
+        if self._process.is_alive():
+            os.kill(self._process.ident or 0, what)
 
-    async def stop(self) -> int:
-        """Ask it to stop, as a deploy would, and return its exit code."""
-        self.process.terminate()
+    async def ended(self) -> int | None:
+        """Wait for its end, and return its exit code."""
+        await until(lambda: not self._process.is_alive(), f"worker {self.name} has ended")
+        return self._process.exitcode
+
+    def terminate(self) -> None:
+        """Ask it to stop, as a deploy would."""
+        self._process.terminate()
+
+    async def stop(self) -> int | None:
+        """Ask it to stop, and return its exit code."""
+        self.terminate()
         return await self.ended()
 
     def close(self) -> None:
         self.kill()
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        self._process.close()
+        self._lifeline.close()
 
 
 class World:

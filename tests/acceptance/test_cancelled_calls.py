@@ -125,7 +125,7 @@ async def test_a_worker_that_is_asked_to_stop_finishes_its_calls(world: World) -
     first = await world.worker("a")
     tools = ("charge", "look", "charge_plainly")
     runs = await asyncio.gather(*(world.start_and_stop(tool, tool, "after-effect", worker="a") for tool in tools))
-    first.process.terminate()
+    first.terminate()
     await first.marked("stopping")
     for tool in tools:
         world.go_on("after-effect", f"{tool}.1", worker="a")

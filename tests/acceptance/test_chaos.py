@@ -22,7 +22,7 @@ async def kill_at_random(world: World, chance: random.Random) -> None:
     names = (f"w{number}" for number in count())
     alive = [await world.worker(next(names), pace=0.2) for _ in range(2)]
     for _ in range(KILLS):
-        await asyncio.sleep(chance.uniform(0.1, 0.8))
+        await asyncio.sleep(chance.uniform(0.5, 1.5))
         alive.pop(chance.randrange(len(alive))).kill()
         alive.append(await world.worker(next(names), pace=0.2))
 

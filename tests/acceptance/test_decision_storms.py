@@ -41,7 +41,7 @@ class Storm:
         alive = [await self.world.worker(next(names), pace=0.2) for _ in range(2)]
         until_ = asyncio.get_running_loop().time() + seconds
         while asyncio.get_running_loop().time() < until_:
-            await asyncio.sleep(random.uniform(0.1, 1.0))
+            await asyncio.sleep(random.uniform(0.5, 1.5))
             alive.pop(random.randrange(len(alive))).kill()
             alive.append(await self.world.worker(next(names), pace=0.2))
             killed += 1
