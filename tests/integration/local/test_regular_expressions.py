@@ -36,7 +36,7 @@ def _tests() -> list[Path]:
     return [regular_expressions.ROOT / "tests"]
 
 
-async def test_no_megabyte_keeps_a_regular_expression_of_ours_busy() -> None:
+async def test_no_long_text_keeps_a_regular_expression_of_ours_busy() -> None:
     code, last = await _run()
     assert (code, last) == (0, "done"), f"ended by signal {-code} at {last}"
 
