@@ -1,6 +1,8 @@
 # Two commands: `make demo` and `make test`. Each prepares its own environment once, in .venv/.
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
+# Further environments, in .cache/: uv makes one in seconds of which pip needs a minute.
+UV = .cache/uv/bin/uv --quiet --system-certs
 CHROMIUM = /usr/bin/chromium
 # A test that stands still is ended, so that the others are not waited for in vain.
 THREE_FILES = .venv/bin/python -m pytest -n 3 --dist loadfile --timeout=300
@@ -28,15 +30,13 @@ check: .venv/test
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 
-test-pythons:                   ## the demo and tests on other Pythons of this machine, Debian's own first
-	PYTHON="$(PYTHON)" .ci/pythons
+test-pythons: .cache/uv/bin/uv  ## the demo and tests on other Pythons of this machine, Debian's own first
+	PYTHON="$(PYTHON)" UV="$(UV)" .ci/pythons
 
-test-lowest:                    ## unit tests with the oldest packages that pyproject.toml allows
-	$(PYTHON) -m venv .cache/lowest
-	.cache/lowest/bin/python -m pip --quiet --disable-pip-version-check install uv
-	.cache/lowest/bin/uv --quiet --system-certs pip install --python .cache/lowest/bin/python \
-		--constraint constraints-lowest.txt --editable ".[application,prices,mcp,web]" \
-		hypothesis pytest pytest-asyncio pytest-xdist
+test-lowest: .cache/uv/bin/uv   ## unit tests with the oldest packages that pyproject.toml allows
+	$(UV) venv --allow-existing --python .cache/uv/bin/python .cache/lowest
+	$(UV) pip install --python .cache/lowest/bin/python --constraint constraints-lowest.txt \
+		--editable ".[application,prices,mcp,web]" hypothesis pytest pytest-asyncio pytest-xdist
 	.cache/lowest/bin/python -m pytest -q -p no:cacheprovider tests/unit
 
 format: .venv/test
@@ -60,20 +60,24 @@ pictures: $(CHROMIUM) .venv/test  ## the screenshots in the README; needs the sa
 	$(PIP) playwright
 	PYTHONPATH=tests .venv/bin/python -m browser.screenshots
 
-wheel-test: .venv/test          ## build the wheel and test it, installed, in an environment of its own
+wheel-test: .venv/test .cache/uv/bin/uv  ## build the wheel and test it, installed, in an environment of its own
 	rm -rf .cache/wheel dist
 	.venv/bin/python -m build --wheel --no-isolation --outdir dist .
-	$(PYTHON) -m venv .cache/wheel
-	.cache/wheel/bin/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt \
-		"$$(ls dist/*.whl)[dev]"
+	$(UV) venv --python .cache/uv/bin/python .cache/wheel
+	$(UV) pip install --python .cache/wheel/bin/python --constraint constraints.txt "$$(ls dist/*.whl)[dev]"
 	.cache/wheel/bin/python -P -c "import standfast; assert 'site-packages' in standfast.__file__, standfast.__file__"
-	.cache/wheel/bin/pytest tests/unit tests/histories tests/acceptance/test_documents.py tests/acceptance/test_wheel.py
+	.cache/wheel/bin/pytest tests/unit/test_shape.py tests/histories tests/acceptance/test_documents.py \
+		tests/acceptance/test_wheel.py
 
 clean:
 	rm -rf .venv .cache dist .coverage .mypy_cache .pytest_cache .ruff_cache
 
 $(CHROMIUM):
 	$(error There is no $@, which these tests are written for: apt-get install chromium)
+
+.cache/uv/bin/uv:
+	$(PYTHON) -m venv .cache/uv
+	.cache/uv/bin/python -m pip --quiet --disable-pip-version-check install uv
 
 .venv/bin/python:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'standfast needs Python 3.11 or later')"
