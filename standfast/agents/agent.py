@@ -19,7 +19,7 @@ from standfast.agents.limits import Loop
 from standfast.checkpoints import T_co
 from standfast.errors import DefinitionError
 from standfast.messages import cut, explain, read_json, unfenced
-from standfast.tools import Tool, check_access, check_choice, json_schema, schema_type
+from standfast.tools import AccessRules, Tool, check_access, check_choice, json_schema, schema_type
 
 OnTerminalToolError = Literal["message", "stop", "fail"]
 
@@ -41,7 +41,7 @@ class _Options(TypedDict, total=False):
     initial_state: Any
     loop: Loop
     settings: Mapping[str, Any]
-    access: Mapping[str, Any]
+    access: AccessRules
     on_start: Hook | None
     on_complete: Hook | None
     on_stuck: Hook | None
@@ -90,7 +90,7 @@ class Agent(Generic[T_co]):
     output: type[T_co] | None = None
     loop: Loop = field(default_factory=Loop)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    access: Mapping[str, Any] = field(default_factory=dict)
+    access: AccessRules = field(default_factory=dict)
     on_start: Hook | None = None
     on_complete: Hook | None = None
     on_stuck: Hook | None = None

@@ -10,7 +10,7 @@ from standfast.errors import DefinitionError
 from standfast.pipelines.contexts import StepContext
 from standfast.pipelines.pipeline import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step, StepInput
 from standfast.tools import Approval, Tool
-from standfast.tools.checks import check_choice, check_count, check_function
+from standfast.tools.checks import AccessRules, check_choice, check_count, check_function
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +19,7 @@ class PipelineBuilder:
 
     name: str
     input: Any = None
-    access: Mapping[str, Any] = field(default_factory=dict)
+    access: AccessRules = field(default_factory=dict)
     stages: tuple[Stage, ...] = ()
     formerly: Sequence[str] = ()
 
@@ -119,7 +119,7 @@ def pipeline(
     name: str,
     *,
     input: Any = None,  # noqa: A002
-    access: Mapping[str, Any] | None = None,
+    access: AccessRules | None = None,
     formerly: Sequence[str] = (),
 ) -> PipelineBuilder:
     """Begin a pipeline.

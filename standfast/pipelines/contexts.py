@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from standfast.errors import InputError
 
@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from standfast.pipelines.pipeline import Step
 
 T = TypeVar("T")
+
+
+class _Unknown:
+    """No output's type: of all steps only a `Step[Any]` passes for one of this type, in every checker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,13 @@ class StepContext:
     user_id: str | None = None
     tenant_id: str | None = None
 
-    def __getitem__(self, step: "Step[T]") -> T:
+    @overload
+    def __getitem__(self, step: "Step[_Unknown]") -> Any: ...
+    @overload
+    def __getitem__(self, step: "Step[None]") -> dict[str, str]: ...
+    @overload
+    def __getitem__(self, step: "Step[T]") -> T: ...
+    def __getitem__(self, step: "Step[Any]") -> Any:
         """Return the output of a step that has run.
 
         Raises:
@@ -42,5 +52,4 @@ class StepContext:
             raise InputError(f"ctx[…] takes a Step; by its name it is ctx.prev[{step!r}]")
         if step.name not in self.prev:
             raise InputError(f"Step '{step.name}' has no output yet; there are {', '.join(self.prev) or 'none'}")
-        output: T = self.prev[step.name]
-        return output
+        return self.prev[step.name]

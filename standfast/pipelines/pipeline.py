@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, ClassVar, Generic, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypedDict, Unpack, overload
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
@@ -15,17 +15,35 @@ from standfast.messages import clean_text, error_text, explain, json_problem, re
 from standfast.pipelines.contexts import StepContext
 from standfast.pipelines.shapes import digest_of, plain_value
 from standfast.tools import Approval, Tool, json_schema, schema_type
-from standfast.tools.checks import check_access, check_function
+from standfast.tools.checks import AccessRules, check_access, check_function
 
-T = TypeVar("T", default=dict[str, Any])
+T = TypeVar("T", default=Any)
 StepInput = Callable[[StepContext], Any]
 StepKind = Literal["agent", "approval", "tool", "pipeline"]
 MAX_STEPS = 1_000  # of one pipeline, nested ones counted where they are used
 
 
+class _Options(TypedDict, total=False):
+    """The arguments of a `Step` besides its name, its output and what it runs."""
+
+    input: StepInput | None
+    accept_partial: bool
+
+
+class _Runs(_Options, total=False):
+    """The same, and what it runs."""
+
+    agent: Agent | None
+    run: Tool[..., Any] | None
+    approval: Approval | None
+    pipeline: "Pipeline | None"
+
+
 @dataclass(frozen=True, eq=False)
 class Step(Generic[T]):
     """One step: of an agent, of a tool, of people, or of another pipeline. `ctx[step]` is its output, a `T`.
+
+    `Step[None]` if neither it nor its agent declares an output; `ctx[step]` is `{"response": text}` then.
 
     Args:
         name: `^[a-z][a-z0-9-]*$`.
@@ -35,8 +53,8 @@ class Step(Generic[T]):
         pipeline: run with the input that `input` makes; its last step's output is this one's.
         input: a function of `StepContext`. For an agent it gives the message, or `{"message": …}`; without it that is
             `Execute step "<name>"`. For a tool it gives the arguments, for a pipeline the input; without it `{}`.
-        output: the type that the output must match; an agent's answer is read as JSON then. Without it an agent's
-            output is `{"response": text}`.
+        output: the type that the output must match; an agent's answer is read as JSON then. Without it the agent's own
+            `output` counts, and the output of an agent that has none is `{"response": text}`.
         accept_partial: an agent that stopped at a limit with a text has done its step.
 
     Raises:
@@ -53,6 +71,18 @@ class Step(Generic[T]):
     output: type[T] | None = None
     accept_partial: bool = False
     kind: StepKind = field(init=False)
+
+    if TYPE_CHECKING:  # what a step runs gives it the type of its output
+
+        @overload
+        def __init__(self, name: str, *, output: type[T], **options: Unpack[_Runs]) -> None: ...
+        @overload
+        def __init__(self, name: str, *, agent: Agent[T], **options: Unpack[_Options]) -> None: ...
+        @overload
+        def __init__(self: "Step[dict[str, Any]]", name: str, *, approval: Approval) -> None: ...
+        @overload
+        def __init__(self: "Step[Any]", name: str, *, output: Any = None, **options: Unpack[_Runs]) -> None: ...
+        def __init__(self, name: str, **options: Any) -> None: ...
 
     def __post_init__(self) -> None:
         check_name(self.name, "Step")
@@ -207,7 +237,7 @@ class Pipeline:
     name: str
     stages: tuple[Stage, ...]
     input: Any = None
-    access: Mapping[str, Any] = field(default_factory=dict)
+    access: AccessRules = field(default_factory=dict)
     formerly: Sequence[str] = ()
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from standfast.agents import Agent
 from standfast.checkpoints import RunResult
@@ -18,6 +18,7 @@ from standfast.stores import AgentStore
 from standfast.testing.models import ScriptedModel
 from standfast.tools import Tool, ToolContext
 
+StoreT = TypeVar("StoreT", bound=AgentStore)
 _WRITES = ("append_messages_atomic", "append_messages", "save_session", "prune_messages", "delete_session")
 
 
@@ -25,12 +26,12 @@ class SimulatedCrash(BaseException):
     """The process is dead from here on. `except Exception` does not catch it."""
 
 
-def crash_after_tool_results(store: Any, fail_on_call: int = 2) -> Any:
+def crash_after_tool_results(store: StoreT, fail_on_call: int = 2) -> StoreT:
     """Return the store with its `fail_on_call`-th `append_messages_atomic` failing, nothing of it written.
 
     The second one is, in a new session, the write of the first tool results: the tools ran, their results are lost.
     """
-    return _FailingStore(store, fail_on_call)
+    return cast(StoreT, _FailingStore(store, fail_on_call))
 
 
 class _FailingStore:

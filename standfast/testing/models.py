@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from standfast.llm import ToolDescription
@@ -28,7 +28,10 @@ class ScriptedModel:
             can answer a resumed run by what is in the transcript.
     """
 
-    def __init__(self, script: Iterable[Answer] | Callable[[list[Message], list[ToolDescription]], Any]) -> None:
+    def __init__(
+        self,
+        script: Iterable[Answer] | Callable[[list[Message], list[ToolDescription]], Answer | Awaitable[Answer]],
+    ) -> None:
         if isinstance(script, str | Mapping | LLMResponse):
             raise TypeError(f"ScriptedModel needs a list of answers or a function, got {script!r}")
         self.calls: list[ModelCall] = []
@@ -52,7 +55,7 @@ class ScriptedModel:
             yield piece
         yield answer
 
-    async def _next(self, call: ModelCall) -> Any:
+    async def _next(self, call: ModelCall) -> Answer:
         if self._answer is not None:
             answer = self._answer(call.messages, call.tools)
             return await answer if inspect.isawaitable(answer) else answer

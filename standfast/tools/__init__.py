@@ -17,13 +17,14 @@ from standfast.tools.attempts import (
     Unknown,
     Verdict,
 )
-from standfast.tools.checks import check_access, check_choice, check_count, check_function, seconds
+from standfast.tools.checks import AccessRules, check_access, check_choice, check_count, check_function, seconds
 from standfast.tools.functions import tool
 from standfast.tools.signatures import json_schema, schema_type
 from standfast.tools.tool import TOOL_NAME, InThread, Tool
 
 __all__ = [
     "TOOL_NAME",
+    "AccessRules",
     "AgentInvoker",
     "Approval",
     "Asked",

@@ -30,7 +30,10 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise DefinitionError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 
-def check_access(what: str, access: object) -> Mapping[str, Callable[[str | None], object]]:
+AccessRules = Mapping[str, Callable[[str | None], bool]]  # by "start" and "approve"
+
+
+def check_access(what: str, access: object) -> AccessRules:
     """Return the functions of a user that say who may start something, and who may approve in it."""
     if not isinstance(access, Mapping) or access.keys() - {"start", "approve"}:
         raise DefinitionError(

@@ -6,6 +6,7 @@ from pydantic import BaseModel
 
 from standfast import (
     Agent,
+    Approval,
     InterruptedResponse,
     Pipeline,
     PipelineResult,
@@ -108,17 +109,29 @@ class Findings(BaseModel):
     findings: list[str]
 
 
-def a_step_gives_its_output_its_type() -> None:
+def a_step_gives_its_output_its_type(any_agent: Agent) -> None:
     reviewer = Agent("reviewer")
     review = Step("review", agent=reviewer, output=Findings)
     assert_type(review, Step[Findings])
     plain = Step("plain", agent=reviewer)
     numbers = Step("numbers", agent=reviewer, output=list[int])
+    clerk = Step("clerk", agent=Agent("clerk", output=Invoice))
+    other = Step("other", agent=Agent("clerk", output=Invoice), output=Findings)
+    anybodys = Step("anybodys", agent=any_agent)
+    release = Step("release", approval=Approval(message="Release?"))
+    counted = Step("counted", run=count)
+    assert_type(Step("maybe", agent=reviewer, output=Findings | None), Step[Any])
+    Step("review", agent=reviewer, outptu=Findings)  # type: ignore[call-overload]
 
     def message(ctx: StepContext) -> str:
         assert_type(ctx[review], Findings)
         assert_type(ctx[numbers], list[int])
-        assert_type(ctx[plain], dict[str, Any])
+        assert_type(ctx[plain], dict[str, str])
+        assert_type(ctx[clerk], Invoice)
+        assert_type(ctx[other], Findings)
+        assert_type(ctx[release], dict[str, Any])
+        assert_type(ctx[counted], Any)
+        assert_type(ctx[anybodys], Any)
         return ctx[review].findings[0]
 
     made = pipeline("w").step(review).step(plain).step("publish", agent=reviewer, input=message).build()

@@ -17,7 +17,7 @@ from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import DurableStore, Session
 from standfast.temporal.activities.guards import called
 from standfast.temporal.activities.hosts import AgentHost
-from standfast.temporal.wire.activity_types import Asked
+from standfast.temporal.wire.activity_types import Asked, LetThrough
 from standfast.temporal.wire.limits import GATES_BYTES, INLINE_BYTES, SHOWN_BYTES
 from standfast.temporal.wire.outcomes import shown_arguments
 from standfast.temporal.wire.turn_records import TurnRecord, edit_digest, edit_reference, gate_of
@@ -91,14 +91,14 @@ async def after_decisions(store: DurableStore, session: Session, question: Quest
     return question.model_copy(update={"gate": gate.plain()})
 
 
-def let_through(state: LoopState, calls: Sequence[ToolCall]) -> list[Any]:
+def let_through(state: LoopState, calls: Sequence[ToolCall]) -> list[tuple[int, LetThrough]]:
     """Return what people have let through, by position, as `Turn.approved` has it."""
-    approved = []
+    approved: list[tuple[int, LetThrough]] = []
     for position, call in enumerate(calls):
         gate = state.verdict(call)
         if gate is not None and gate.status == "approved":
-            edit = {} if gate.edit is None else {"edit": edit_digest(gate.edit)}
-            approved.append([position, {"by": list(gate.approved_by), **edit}])
+            who: LetThrough = {"by": list(gate.approved_by)}
+            approved.append((position, who if gate.edit is None else {**who, "edit": edit_digest(gate.edit)}))
     return approved
 
 

@@ -16,7 +16,7 @@ from standfast.runtime.unheard import Unheard
 from standfast.stores.protocol import Append, Session
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.written_answers import NO_ANSWER, _time, final_answer, recorded, was_written_by
-from standfast.temporal.wire.activity_types import RunReference, WrittenOutcome
+from standfast.temporal.wire.activity_types import RunReference, Source, WrittenOutcome
 from standfast.temporal.wire.outcomes import read_outcome, write_outcome
 from standfast.tools import Failed
 from standfast.tools.attempts import call_key
@@ -116,7 +116,7 @@ class Transcript:
         calls = [call for call in unanswered(self.messages) if call.id not in waiting]
         if not calls and not questions:
             return []
-        sources: dict[int, Any] = dict(self.reference.get("sources", ()))
+        sources = dict(self.reference.get("sources", ()))
         positions = {call.id: place for place, call in enumerate(self._last_calls())}
         in_ledger = await self._in_ledger(calls, turn, positions, sources)
         results = []
@@ -139,7 +139,7 @@ class Transcript:
         return () if last is None or last.tool_calls is None else last.tool_calls
 
     async def _in_ledger(
-        self, calls: Sequence[ToolCall], turn: int, positions: Mapping[str, int], sources: Mapping[int, Any]
+        self, calls: Sequence[ToolCall], turn: int, positions: Mapping[str, int], sources: Mapping[int, Source]
     ) -> dict[str, WrittenOutcome]:
         """Return what the ledger has of outcomes, by call id; where no source is named they are there."""
         keys = {}
@@ -159,7 +159,7 @@ class Transcript:
             result |= {call_id: recorded(entries.get(key)) for call_id, key in there.items()}
         return result
 
-    async def _elsewhere(self, source: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _elsewhere(self, source: Source) -> Mapping[str, Any]:
         match source:
             case {"answer_of": session}:
                 answer = final_answer(await self.host.store.load_messages(session))

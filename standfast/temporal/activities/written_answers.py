@@ -59,7 +59,7 @@ async def with_last_answer(host: AgentHost, reference: FinishReference) -> Finis
         return reference
     record = await host.load_record(run, turn)
     outcome = write_outcome(not_started(None))
-    sources = [[position, outcome] for position in range(len(record.calls))]
+    sources = [(position, outcome) for position in range(len(record.calls))]
     known = {name: value for name, value in reference.items() if name not in ("part", "questions", "agent_state")}
     return cast(FinishReference, known | {"turn": turn, "seq": session.last_seq, "sources": sources})
 

@@ -62,7 +62,7 @@ class RunReference(Located, total=False):
     agent_id: str
     model: str
     part: int
-    sources: list[Any]
+    sources: "list[tuple[int, Source]]"
     created: str
     agent_state: str
     say: list[Said]
@@ -232,6 +232,13 @@ class WrittenOutcome(TypedDict, total=False):
     call: str
 
 
+class Source(WrittenOutcome, total=False):
+    """Where a call's result is: under a `dispatch` in the ledger, as the `answer_of` a session, or here."""
+
+    dispatch: int
+    answer_of: str
+
+
 class Verdict(WrittenOutcome, total=False):
     """What the ledger has of a call: its outcome, `claimed` if nobody knows it, or neither if it is to be run."""
 
@@ -262,7 +269,7 @@ class Opened(OpenedRun, total=False):
     seq: Required[int]
     number: int
     calls: list[list[Any]]
-    approved: list[Any]
+    approved: list[tuple[int, LetThrough]]
     arguments: dict[str, Any]
     sizes: dict[str, int]
     gates_of: int

@@ -70,6 +70,8 @@ def _conforms(value: Any, kind: Any) -> bool:
         return any(_conforms(value, part) for part in parts)
     if origin is Literal:
         return value in parts
+    if origin is tuple:
+        return isinstance(value, list) and len(value) == len(parts) and all(map(_conforms, value, parts))
     if origin in (list, dict):
         items = value.values() if isinstance(value, dict) else value
         return isinstance(value, origin) and all(_conforms(item, parts[-1]) for item in items)

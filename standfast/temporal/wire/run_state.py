@@ -1,6 +1,5 @@
 """Holds how far a run is: all that it must not lose when it continues as new, as plain data."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
@@ -15,6 +14,7 @@ from standfast.temporal.wire.activity_types import (
     ModelReply,
     Opened,
     OpenedRun,
+    Source,
 )
 from standfast.temporal.wire.inputs import Said
 from standfast.temporal.wire.outcomes import write_outcome
@@ -49,7 +49,7 @@ class Turn:
     seq: int = 0
     calls: dict[str, Call] = field(default_factory=dict)
     part: int = 0
-    sources: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    sources: dict[int, Source] = field(default_factory=dict)
     dispatches: dict[int, int] = field(default_factory=dict)
     spent: Usage | None = None
     spent_by: dict[str, Usage] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class Progress:
                 if isinstance(outcome, Unknown):
                     self.unknown[call.id] = call
             elif recorded[call.id] is not outcome:
-                self.turn.sources[call.position] = write_outcome(recorded[call.id])
+                self.turn.sources[call.position] = cast(Source, write_outcome(recorded[call.id]))
 
     def wrote(self, seq: int) -> None:
         """The results of the turn so far were written, up to this message."""

@@ -18,7 +18,14 @@ from standfast.errors import TerminalError
 from standfast.messages import Usage, cut
 from standfast.runtime.child_agents import session_of_call
 from standfast.temporal.wire import names
-from standfast.temporal.wire.activity_types import CallReference, LetThrough, SettleReference, Verdict, WrittenOutcome
+from standfast.temporal.wire.activity_types import (
+    CallReference,
+    LetThrough,
+    SettleReference,
+    Source,
+    Verdict,
+    WrittenOutcome,
+)
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.outcomes import is_reported, put_in, read_outcome, write_outcome
 from standfast.temporal.wire.run_state import Turn
@@ -108,7 +115,7 @@ class Calls:
         return await self._dispatch(call, turn, tool)
 
     def _inline(self, call: Call, turn: Turn, outcome: Outcome) -> Outcome:
-        turn.sources[call.position] = write_outcome(outcome)
+        turn.sources[call.position] = cast(Source, write_outcome(outcome))
         return outcome
 
     def _child_input(self, call: Call, state: RunLoop) -> AgentInput:

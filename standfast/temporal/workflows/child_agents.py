@@ -1,6 +1,5 @@
 """Runs an agent that is a tool as a child workflow, whose failure is an error for its caller and never an answer."""
 
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, cast
 
@@ -21,7 +20,7 @@ from standfast.messages import cut
 from standfast.runtime.child_agents import call_digest, depth_problem
 from standfast.stores.protocol import session_key_of
 from standfast.temporal.wire import names
-from standfast.temporal.wire.activity_types import AttachReference, CallReference, LostReference
+from standfast.temporal.wire.activity_types import AttachReference, CallReference, LostReference, Source
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.outcomes import outcome_of_result, outcome_of_terminal_error, result_usage, write_outcome
 from standfast.temporal.wire.results import LOST, OTHER, fits, is_result
@@ -65,10 +64,10 @@ async def run_agent(
             outcome, spent = outcome_of_result(call.name, result), result_usage(result)
         except FailureError as error:
             outcome = _failure(call.name, error)
-    source: Mapping[str, Any] = (
+    source: Source = (
         {"answer_of": session_key_of(given.tenant_id, str(given.session_id))}
         if isinstance(outcome, Returned)
-        else write_outcome(outcome)
+        else cast(Source, write_outcome(outcome))
     )
     turn.sources[call.position] = source if spent is None else {**source, "spent": spent.plain()}
     turn.spend(call.id, spent)

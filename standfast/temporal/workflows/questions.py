@@ -11,7 +11,7 @@ from standfast.agents import Loop
 from standfast.checkpoints import Question
 from standfast.errors import InputError
 from standfast.temporal.wire import names
-from standfast.temporal.wire.activity_types import AnsweredReference
+from standfast.temporal.wire.activity_types import AnsweredReference, Source
 from standfast.temporal.wire.inbox import Answer, LaterError, Resolve, Sent
 from standfast.temporal.wire.inputs import said_by_user
 from standfast.temporal.wire.limits import AWAITED_BYTES, PARKED_BYTES
@@ -117,9 +117,9 @@ class Questions:
         else:
             position = progress.turn.calls[call_id].position
             if position not in progress.turn.sources:
-                spent = {} if question.usage is None else {"spent": question.usage.plain()}
-                who = {} if by is None else {"by": by}
-                progress.turn.sources[position] = write_outcome(outcome) | spent | who
+                spent: Source = {} if question.usage is None else {"spent": question.usage.plain()}
+                who: Source = {} if by is None else {"by": by}
+                progress.turn.sources[position] = {**write_outcome(outcome), **spent, **who}
             progress.unknown.pop(call_id, None)
         self._run.loop = self._run.loop.answered(question)
         if not self._run.loop.questions:

@@ -61,7 +61,7 @@ class RunState:
             "agent_id": given.instance_id,
             "model": progress.model,
             "part": turn.part or None,
-            "sources": [[position, source] for position, source in sorted(turn.sources.items())] or None,
+            "sources": sorted(turn.sources.items()) or None,
             "created": progress.opened.get("created") if progress.seq == 0 else None,
             "agent_state": progress.opened.get("agent_state"),
         }

@@ -7,7 +7,7 @@ from support.pipeline_drivers import PipelineDriver
 from support.temporal_runs import Temporal
 from support.transcripts import shape
 
-from standfast import Agent, Loop, pipeline
+from standfast import Agent, Loop, Step, pipeline
 from standfast.testing import ScriptedModel
 
 
@@ -29,6 +29,16 @@ async def test_an_answer_in_a_fence_is_read_by_the_step_of_a_pipeline(pipelines:
     line = pipeline("p").step("judge", agent=Agent("a", output=Verdict)).build()
     ended = await pipelines.run(line, ScriptedModel(FENCED[:1]))
     assert ended.status == "complete"
+
+
+async def test_a_later_step_reads_the_output_of_an_agent_by_the_agents_type(pipelines: PipelineDriver) -> None:
+    judge = Step("judge", agent=Agent("a", output=Verdict))
+    say = Step("say", agent=Agent("b"), input=lambda ctx: f"ok is {ctx[judge].ok}")
+    last = Step("last", agent=Agent("b"), input=lambda ctx: f"said {ctx[say]['response']}")
+    model = ScriptedModel(['{"ok": true}', "yes", "done"])
+    ended = await pipelines.run(pipeline("p").step(judge).step(say).step(last).build(), model)
+    assert ended.status == "complete"
+    assert [model.calls[turn].messages[-1].content for turn in (1, 2)] == ["ok is True", "said yes"]
 
 
 async def test_without_retries_an_answer_that_does_not_fit_ends_the_run(driver: Driver) -> None:
