@@ -38,10 +38,10 @@ def _absolute(text: str) -> Path:
 
 
 async def _play(options: argparse.Namespace) -> int:
+    from examples.demo.processes import until_stopped
     from examples.demo.screen import Screen
     from examples.demo.story import Story
     from examples.demo.world import open_world
-    from standfast.cli.processes import until_stopped
 
     screen, stories = Screen(), list[Story]()
 
@@ -51,8 +51,8 @@ async def _play(options: argparse.Namespace) -> int:
             await stories[0].tell()
 
     screen.say(screen.bold("standfast: an agent on Temporal, and a worker that dies in the middle of a post"), "")
-    if await until_stopped(tell(), screen.say):
-        screen.say("Stopped.")
+    if await until_stopped(tell()):
+        screen.say("", "Stopped.")
     wrong = stories[0].wrong if stories else None
     return 130 if wrong is None else 1 if wrong else 0
 

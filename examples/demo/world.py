@@ -13,9 +13,9 @@ from pathlib import Path
 from temporalio.client import Client
 
 from activities import load_feed
+from examples.demo.processes import Process, child
 from examples.sinks import Sinks
 from standfast import InputError, StandfastError
-from standfast.cli.processes import Process, child, local_environment
 from standfast.temporal import DevServer, Run, connect, dev_server
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ class World:
         self.log = folder / "worker.log"
         self.worker: Process | None = None
         self._environment = {
-            **local_environment(server.address, server.namespace),
+            **_environment_for(server),
             **sinks.settings,
             "STANDFAST_STORE": str(self.store),
             "STANDFAST_ISSUES": str(folder / "issues.db"),
@@ -124,6 +124,16 @@ async def open_world(folder: Path, port: int | None = None, ui_port: int | None 
                 yield world
             finally:
                 await world.stop_workers()
+
+
+def _environment_for(server: DevServer) -> dict[str, str]:
+    """Return our environment for a process that must find this server, whatever servers our own one names."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
+    return ours | {
+        "TEMPORAL_ADDRESS": server.address,
+        "TEMPORAL_NAMESPACE": server.namespace,
+        "TEMPORAL_CONFIG_FILE": os.devnull,
+    }
 
 
 def shown(path: Path) -> str:

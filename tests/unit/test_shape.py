@@ -262,10 +262,6 @@ def test_the_error_codes_are_pinned() -> None:
     }
 
 
-# It starts processes that never outlive it, which is the command's own business, and the demo's.
-DEMO = {("standfast.cli.processes", "examples/demo/__main__.py"), ("standfast.cli.processes", "examples/demo/world.py")}
-
-
 def test_examples_and_the_application_import_only_what_is_public() -> None:
     root = LIBRARY.parent
     if not (root / "examples").is_dir():
@@ -280,4 +276,4 @@ def test_examples_and_the_application_import_only_what_is_public() -> None:
                 public = getattr(importlib.import_module(str(node.module)), "__all__", ())
                 if {alias.name for alias in node.names} - set(public):
                     found.add((str(node.module), str(path.relative_to(root))))
-    assert found == DEMO
+    assert found == set()
