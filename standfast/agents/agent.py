@@ -176,7 +176,7 @@ class Agent(Generic[T_co]):
         for item in self.tools:
             if not isinstance(item, Tool | Agent):
                 name = getattr(item, "__name__", repr(item))
-                raise self._fault(f"tools: {name} is no Tool; decorate the function with @tool")
+                raise self._fault(f"tools: {name} is not a Tool; decorate the function with @tool")
             if item.name in seen:
                 raise self._fault(f"tools: two are named {item.name!r}")
             seen.add(item.name)
@@ -251,7 +251,7 @@ class Agent(Generic[T_co]):
         try:
             return "{}" if state == {} else self._state_type.dump_json(state, warnings=False).decode()
         except (PydanticSerializationError, ValueError) as error:
-            raise self._fault(f"its state is no JSON: {error}") from error
+            raise self._fault(f"its state is not JSON: {error}") from error
 
     def read_output(self, response: str) -> Any:
         """Read a final answer by `output`; it may stand in a fence of Markdown.

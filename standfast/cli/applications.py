@@ -113,7 +113,7 @@ def _load(where: str) -> ModuleType:
     if not path.is_file():
         raise InputError(f"There is no file {where!r}")
     if path.suffix != ".py":
-        raise InputError(f"{where!r} is no Python file: its name must end with .py")
+        raise InputError(f"{where!r} is not a Python file: its name must end with .py")
     sys.path.insert(0, str(path.resolve().parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None

@@ -52,6 +52,6 @@ def read_json_option(name: str, given: str) -> Any:
     except ValueError as error:
         if given == "-" or given.startswith("@"):
             raise InputError(
-                f"{name}: {'standard input' if given == '-' else given[1:]} is no JSON: {error}"
+                f"{name}: {'standard input' if given == '-' else given[1:]} is not JSON: {error}"
             ) from error
-        raise InputError(f"{name} is no JSON: {error}. Quote it for the shell, as in {name} '{{\"a\": 1}}'") from error
+        raise InputError(f"{name} is not JSON: {error}. Quote it for the shell, as in {name} '{{\"a\": 1}}'") from error

@@ -203,7 +203,7 @@ def read_body(body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"its answer is not JSON: {error}") from error
     if not isinstance(read, dict):
-        raise InputError(f"its answer is no JSON object, but {read!r:.80}")
+        raise InputError(f"its answer is not a JSON object, but {read!r:.80}")
     return read
 
 

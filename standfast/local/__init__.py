@@ -70,36 +70,37 @@ async def run(
     decisions: Sequence[GivenDecision] = (),
     **options: Unpack[RunOptions],
 ) -> RunResult[T]:
-    """Run an agent until it is done, or asks a person; the result's `status` says which.
+    """Run an agent until it is done or asks a person; the result's `status` says which.
 
-    With a durable store and a session the run survives the death of the process: run the same session again and it
-    goes on. Calls that were lost are repaired first: safe ones run again, the model reads of the others.
+    With a durable store and a session the run survives the death of the process: run the same session again, and it
+    goes on. Calls that were lost are repaired first: safe ones run again, and the model is told of the others.
 
     Args:
-        message: what the user says. Left out, a session or transcript goes on where it is; one that is finished
-            returns its response again without calling the model.
+        message: what the user says. Without one, a session or transcript goes on where it stopped; one that is
+            finished returns its response again without calling the model.
         images: beside the message: `Image`s, or `{"url"}` or `{"data", "media_type"}`.
         messages: a transcript to go on from, instead of a stored one.
         checkpoint: a run to go on from: a `Checkpoint`, its JSON, or a dict.
         decisions: what people decided on calls that wait for approval: `Decision`s, or `{"gate": <id of the call>,
-            "decision": "approve" | "reject", "by"?, "comment"?, "digest"?, "edit"?}`; `edit` is all arguments anew.
+            "decision": "approve" | "reject", "by"?, "comment"?, "digest"?, "edit"?}`; `edit` replaces all arguments.
         llm: an adapter, or a function from the agent's `model` to one.
         store: where the session is kept; without one nothing is written.
         session_id: which session; without one, a new one.
-        create_session: False: a session that does not exist is an error.
+        create_session: if False, a session that does not exist is an error.
         max_stored_messages: how many messages a session keeps (200), cut at turns when a run ends.
-        user_id, tenant_id: who runs; owner of a new session, checked against a stored one.
+        user_id, tenant_id: who runs the agent. They own a new session, and must match a stored one.
         tools: handlers by tool name, in place of those declared; also for invoked agents.
-        instance_id: what `ctx.agent.id` is; else a new id.
-        checkpoint_key: a secret of at least 16 bytes. Checkpoints are signed with it, and no other is taken; what was
-            decided at the gates of a signed one counts. Without it gates of a checkpoint are asked again.
+        instance_id: the value of `ctx.agent.id`; a new id if None.
+        checkpoint_key: a secret of at least 16 bytes. Checkpoints are signed with it, and others are refused; what was
+            decided at the gates of a signed one counts. Without a key the gates of a checkpoint are asked again.
 
     Raises:
         InputError: something given cannot be used, and nothing of it was written; or a decision does not count.
         SessionNotFoundError, SessionAccessDeniedError, SessionConflictError, MemoryStoreNotDurableError: the session.
-        StoreError: the database refused; what was written before stays, run again to go on.
-        TerminalError: of a tool, if the agent says `on_terminal_tool_error="fail"`.
-        Whatever ends a run that had begun, also what a hook raises, carries its `checkpoint`, with all that ran.
+        StoreError: the database refused; what was written before stays. Run again to go on.
+        TerminalError: a tool raised it, and the agent says `on_terminal_tool_error="fail"`.
+
+    Every error that ends a run which had begun, also one of a hook, carries its `checkpoint` with all that ran.
     """
     _check_options("run", options)
     work = Run(agent, **options)
@@ -114,16 +115,17 @@ async def resume(
     decisions: Sequence[GivenDecision] = (),
     **options: Unpack[RunOptions],
 ) -> RunResult[T]:
-    """Answer the question of an interrupted run, or decide on its calls, and go on, in this process or any other.
+    """Continue an interrupted run with an answer to its question, or with decisions on its calls, in any process.
 
     Args:
-        answer: becomes the result of the call that asked. With nothing asked it is a user message, and an empty
-            one just goes on.
+        answer: becomes the result of the call that asked. If nothing was asked, it is a user message; an empty one
+            continues without a message.
         decisions: on calls that wait for approval; see `run`.
         options: those of `run`. With a store, the session named in the checkpoint goes on.
 
     Raises:
-        InputError: the session does not wait for this answer any more; and all that `run` raises.
+        InputError: the session does not wait for this answer any more.
+        All that `run` raises.
     """
     _check_options("resume", options)
     return await Run(agent, **options).go(checkpoint=checkpoint, answer=answer, decisions=decisions)
@@ -148,31 +150,31 @@ async def run_pipeline(
 ) -> PipelineResult:
     """Run a pipeline to its end, or to a gate that waits for people.
 
-    With a durable store the run survives the death of the process, and waits for people for as long as it takes: the
-    same `run_key` goes on where it stopped, without its input. Without one, `resume_after` and `previous_results` do.
+    With a durable store the run survives the death of the process and waits for people as long as it takes: the same
+    `run_key` goes on where it stopped, without its input. Without a store, `resume_after` and `previous_results` do.
 
     Args:
-        input: of the pipeline, read by its type.
+        input: the pipeline's input, which is read by its type.
         llm: an adapter, or a function from an agent's `model` to one.
         store: where the run is kept, and the session of each step.
-        run_key: names the run in the store, like a session id; a new one if None, in the result.
-        resume_after: a step: it and those before it are done. A gate is approved by `user_id` so.
-        previous_results: the `step_results` of an earlier run, or their JSON; a step among them that was complete does
-            not run again.
+        run_key: names the run in the store, like a session id; if None, the result has a new one.
+        resume_after: the name of a step; it and those before it count as done. If it is a gate, `user_id` approves it.
+        previous_results: the `step_results` of an earlier run, or their JSON; a step that is complete in them does not
+            run again.
         restart_of, restart_from: the `run_key` of an earlier run of the same user, in process or on Temporal, and a
             step: a new run uses what came before that step, and the input if none is given. If the key has several
             runs, the last counts. Gates before that step are asked again.
         decisions: what people decided at gates: `Decision`s, or `{"gate", "decision": "approve" | "reject", "by"?,
             "comment"?, "digest"?, "edit"?}`.
-        on_progress: hears of the start and end of every agent and tool; what it raises is logged.
+        on_progress: is called at the start and end of every agent and tool; what it raises is logged.
         tools: handlers by tool name, in place of those declared.
         user_id, tenant_id: who runs it.
 
     Raises:
         InputError: something given cannot be used, a decision does not count, a step has no agent, or there is no run
             to restart.
-        SessionAccessDeniedError, SessionConflictError: the run is somebody else's, or in flight.
-        StoreError: the database refused; what was kept before stays, run again to go on.
+        SessionAccessDeniedError, SessionConflictError: the run belongs to somebody else, or is in flight.
+        StoreError: the database refused; what was kept before stays. Run again to go on.
         Exception: whatever a function of the pipeline raises.
     """
     if not isinstance(pipeline, Pipeline):
@@ -205,9 +207,9 @@ async def run_streaming(
 ) -> AsyncGenerator[Event, None]:
     """Run an agent and yield what happens; the last event, `RunEnded`, has the result that `run` would return.
 
-    Closing the generator early cancels the run, and a session can be resumed: use `contextlib.aclosing` if you may
-    leave the loop, since Python closes one that is only left whenever it gets to it. Arguments and errors are those of
-    `run`, and `answer` goes with a checkpoint that asks.
+    Closing the generator early cancels the run, whose session can be resumed. Use `contextlib.aclosing` if you may
+    leave the loop: otherwise Python closes the generator at some later time. Arguments and errors are those of `run`;
+    `answer` goes with a checkpoint that asks.
     """
     _check_options("run_streaming", options)
     events: asyncio.Queue[Event | None] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""Calls hooks, and makes the context of a handler's call, whose key depends on where in its session the call stands."""
+"""Calls hooks, and makes the contexts of handlers, whose keys depend on the place of each call in its session."""
 
 from collections.abc import Callable, Sequence
 

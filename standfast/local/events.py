@@ -76,7 +76,7 @@ class StepCompleted:
 
 @dataclass(frozen=True, slots=True)
 class StepFailed:
-    """A step of a pipeline failed; `reason` in one word, `error` in words."""
+    """A step of a pipeline failed; `reason` is one word, `error` a sentence."""
 
     step: str
     reason: str

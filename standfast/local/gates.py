@@ -1,4 +1,4 @@
-"""Gates in this process: records a decision before it counts, and shows people what waits."""
+"""Applies decisions to the gates of a run in this process, each recorded before it counts, and shows what waits."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ def read_decisions(given: Sequence[GivenDecision]) -> tuple[Decision, ...]:
     """Read what people decided.
 
     Raises:
-        InputError: saying what cannot be used.
+        InputError: naming what cannot be used.
     """
     if isinstance(given, Mapping | str | Decision) or not isinstance(given, Iterable):
         raise InputError(f"decisions must be a list of decisions, such as {_EXAMPLE}, got {given!r:.80}")
@@ -35,7 +35,7 @@ def read_decisions(given: Sequence[GivenDecision]) -> tuple[Decision, ...]:
 async def judge(
     gate: Gate, decision: Decision, now: datetime, kept: Kept, *, may: Callable[[str | None], object] | None
 ) -> Gate:
-    """Return a pipeline's gate after a decision, which is recorded whether it counts or not.
+    """Return a pipeline's gate after a decision. The decision is recorded whether it counts or not.
 
     Args:
         may: the pipeline's own rule about who may decide.
@@ -65,9 +65,9 @@ def at_new_gates(
 
 
 async def at_gates(state: LoopState, decisions: Sequence[Decision], agent: Agent, kept: Kept) -> LoopState:
-    """Return the state after people's decisions on the calls of a turn, and after expired times.
+    """Return the state after people's decisions on the calls of a turn, and after deadlines that have passed.
 
-    Either all decisions count or none does. The same decision again changes nothing, so that a call can be repeated.
+    Either all decisions count or none does. Giving the same decision again changes nothing, so `run` can be repeated.
     A recorded decision counts, whatever happened to the process that recorded it.
 
     Raises:
@@ -94,7 +94,7 @@ async def at_gates(state: LoopState, decisions: Sequence[Decision], agent: Agent
 
 
 async def _judged(state: LoopState, decision: Decision, agent: Agent, kept: Kept) -> tuple[Gate | None, str | None]:
-    """Return the gate of a decision, and why it does not count; neither if it changes nothing."""
+    """Return the gate of a decision, and why the decision does not count; None for both if it changes nothing."""
     waiting = {str(question.tool_call_id): question for question in state.gates}
     if decision.gate in waiting:
         gate = _gate(waiting[decision.gate])
@@ -113,7 +113,7 @@ async def _judged(state: LoopState, decision: Decision, agent: Agent, kept: Kept
 
 
 async def has_counted(kept: Kept, decision: Decision) -> bool | None:
-    """Whether this very decision has counted at its gate; None if none has."""
+    """Whether this very decision has counted at its gate; None if no decision has."""
     counted = await kept.decisions(decision.gate)
     same = (decision_of(row) == decision.model_copy(update={"digest": row.digest}) for row in counted)
     return any(same) if counted else None

@@ -18,10 +18,10 @@ class Invocations:
 
     Args:
         make: makes the run of an agent: (agent, key, instance_id, user_id, tenant_id).
-        lost: makes the run that continues an agent that was lost on Temporal; None if there can be none.
-        key: the idempotency key of the call; those of the agents' calls begin with it.
-        depth: how many agents are above.
-        spent: hears what each agent used, also of one that failed.
+        lost: makes the run that continues an agent which was lost on Temporal; None if there can be none.
+        key: the idempotency key of the call; the keys of the agents' own calls begin with it.
+        depth: the number of agents above this one.
+        spent: is called with what each agent used, also with that of one that failed.
     """
 
     def __init__(

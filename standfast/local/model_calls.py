@@ -39,7 +39,7 @@ class ModelCalls:
         self._emit = emit
 
     def show(self, messages: list[Message]) -> None:
-        """Begin with these: the system prompt, then the transcript."""
+        """Begin with these messages: the system prompt, then the transcript."""
         self._view = messages
 
     def put_in_order(self) -> None:
@@ -58,7 +58,7 @@ class ModelCalls:
         try:
             await self._compress()
             has_fallback = self._agent.model_after(action.model) is not None
-            answer = await self._patiently(self._adapters[action.model], has_fallback)
+            answer = await self._call_with_retries(self._adapters[action.model], has_fallback)
         except asyncio.CancelledError as error:
             if cancellation.requested():
                 raise
@@ -66,8 +66,8 @@ class ModelCalls:
         note_cost(self._agent, action.model, answer, self._unpriced)
         return answer
 
-    async def _patiently(self, adapter: LLMAdapter, has_fallback: bool) -> LLMResponse:
-        """Ask, and ask again if that may help."""
+    async def _call_with_retries(self, adapter: LLMAdapter, has_fallback: bool) -> LLMResponse:
+        """Call the model, and call it again where that may help."""
         attempt = 1
         while True:
             try:

@@ -38,9 +38,9 @@ class StepRunner:
     async def run(
         self, path: str, step: Step[Any], given: Any, decisions: Sequence[Decision]
     ) -> tuple[StepResult, bool] | InterruptedResponse:
-        """Return the result of a step, and whether a later run begins it anew if that is no output.
+        """Return the result of a step, and whether a later run begins the step anew if it failed.
 
-        If calls of its agent wait for approval, return these.
+        If calls of its agent wait for approval, return the interrupted run.
 
         Args:
             given: the message for its agent, or the arguments for its tool.
@@ -68,17 +68,17 @@ class StepRunner:
     async def _go(
         self, path: str, agent: Agent, message: str, options: RunOptions, decisions: Sequence[Decision] = ()
     ) -> RunResult:
-        store, said = options.get("store"), False
+        store, has_begun = options.get("store"), False
         if store is not None:
             session = step_session(self._name, path, await self._kept.count(f"{path}?failed"))
             key = session_key_of(options.get("tenant_id"), session)
-            said = await store.load_session(key) is not None
+            has_begun = await store.load_session(key) is not None
             options = {**options, "session_id": session}
-        return await Run(agent, **options).go(message=None if said else message, decisions=decisions)
+        return await Run(agent, **options).go(message=None if has_begun else message, decisions=decisions)
 
 
 def step_session(run: str, path: str, attempt: int) -> str:
-    """Return the id of the session of a step: what people can read of it, and what no other has."""
+    """Return the id of the session of a step: a part that people can read, and a digest that no other step has."""
     whole = f"{run}/{path}" + (f"~{attempt}" if attempt else "")
     return f"{whole.replace('/', '.')[:150]}.{hashlib.blake2b(whole.encode(), digest_size=8).hexdigest()}"
 
@@ -99,14 +99,14 @@ def _of_agent(result: RunResult) -> StepResult:
         said = said_by_agent(result.status, result.response, result.error)
         return StepResult(status=result.status, response=said, iterations=result.iterations)
     if result.approvals:
-        text = f"its tool '{result.approvals[0].tool}' waits for approval, which takes a store"
+        text = f"its tool '{result.approvals[0].tool}' waits for approval, which needs a store"
     else:
         text = f"its agent asks a question, which nobody can answer here: {result.question}"
     return StepResult(status="error", response=text, iterations=result.iterations)
 
 
 def _of_tool(result: RunResult) -> Outcome:
-    """Return what the one call came to."""
+    """Return the outcome of the one call."""
     if result.interrupted:
         return Asked(result.question)
     message = next((message for message in reversed(result.messages) if message.role == "tool"), None)
@@ -116,7 +116,7 @@ def _of_tool(result: RunResult) -> Outcome:
 def nothing_of(name: str, missing: Sequence[str]) -> str:
     """Return why a step does not count as done."""
     return (
-        f"resume_after={name!r} skips {', '.join(missing)}, of which previous_results has nothing: give the "
+        f"resume_after={name!r} skips {', '.join(missing)}, but previous_results has no result of it: give the "
         "step_results of the earlier run"
     )
 
@@ -130,5 +130,5 @@ def read_previous(given: Mapping[str, Any] | None) -> dict[str, StepResult]:
     try:
         return {path: StepResult.model_validate(result) for path, result in (given or {}).items()}
     except (ValidationError, AttributeError) as error:
-        text = explain(error) if isinstance(error, ValidationError) else f"it is no mapping, but {given!r:.80}"
+        text = explain(error) if isinstance(error, ValidationError) else f"it is not a mapping, but {given!r:.80}"
         raise InputError(f"previous_results cannot be used: {text}") from error

@@ -119,7 +119,7 @@ class PipelineRun:
         return earlier if given is None else given
 
     def _skip_to(self, name: str) -> None:
-        """Treat this stage and those before it as done; whoever says so approves the gates among them."""
+        """Treat this stage and those before it as done; whoever asks for that approves the gates among them."""
         stages = self._pipeline.stages[: stage_index(self._pipeline, name) + 1]
         self._skipped = tuple(stage.name for stage in stages)
         if isinstance(stages[-1], Step) and stages[-1].kind == "approval":
@@ -135,9 +135,9 @@ class PipelineRun:
     # --- going on ---
 
     async def _advance(self) -> Ended | None:
-        """Carry out what is next until the end; None if everything left waits for people.
+        """Carry out the next actions until the end; return None if all that is left waits for people.
 
-        If something raises, nothing more is started, and what runs is awaited, since it may have effects.
+        If an action raises, no further one is started, and those that run are awaited, since they may have effects.
         """
         running: dict[str, asyncio.Task[Done]] = {}
         error: BaseException | None = None
@@ -231,7 +231,7 @@ class PipelineRun:
         return done
 
     async def _failed(self, path: str, result: StepResult) -> None:
-        """Note that a later run starts a step again. Approvals before it are asked again: a verdict counts once."""
+        """Note that a later run starts a step again. Earlier gates then ask again, since a verdict counts once."""
         for gate in self._places:
             if self._places[gate] in self._kept:
                 await self._kept.add(f"{gate}?again", path)
@@ -247,13 +247,13 @@ class PipelineRun:
             return
         try:
             self._on_progress(event)
-        except Exception as error:  # it only looks on
+        except Exception as error:  # a listener must not fail the run
             _LOG.warning("on_progress raised at step %s", event.step, exc_info=error)
 
     # --- gates ---
 
     def _agent_of(self, gate: str) -> tuple[str, Step[Any]] | None:
-        """Return the path and the step of the agent whose call a gate is of; None if the gate is a step itself."""
+        """Return the path and the step of the agent whose call waits at a gate; None if the gate is itself a step."""
         path, _, call = gate.rpartition("/")
         try:
             step = find(self._pipeline, path) if path and call else None
@@ -262,7 +262,7 @@ class PipelineRun:
         return (path, step) if isinstance(step, Step) and step.agent is not None else None
 
     def _check_gate(self, gate: str) -> None:
-        """Refuse a name that cannot be a gate: neither an approval nor a call of an agent."""
+        """Refuse a name that cannot be a gate's: it names neither an approval nor a call of an agent."""
         if self._agent_of(gate) is not None:
             return
         try:
@@ -270,13 +270,13 @@ class PipelineRun:
         except InputError as error:
             raise InputError(f"{error} A gate is named by the path of its step, or by <step>/<id of a call>") from error
         if not isinstance(step, Step) or step.approval is None:
-            text = f"Step '{gate}' of pipeline '{self._pipeline.name}' is no gate: it has no approval"
+            text = f"Step '{gate}' of pipeline '{self._pipeline.name}' is not a gate: it has no approval"
             if isinstance(step, Step) and step.agent is not None:
                 text = f"{text}; the gate of a call of its agent is {gate}/<id of the call>"
             raise InputError(text)
 
     async def _find_place(self, path: str) -> str:
-        """Return where the verdict of a gate is kept: beside earlier ones that a later failure made void."""
+        """Return where the verdict of a gate is kept: beside earlier verdicts that a later failure has made void."""
         if path not in self._places:
             self._places[path] = f"{path}?{count}" if (count := await self._kept.count(f"{path}?again")) else path
         return self._places[path]
@@ -290,7 +290,7 @@ class PipelineRun:
         gate = Gate.of_step(path, GateRule.of(approval), shown, since=since, requesters=people)
         gate = gate.after((decision_of(row), row.at) for row in await self._kept.decisions(path)).at(now)
         decisions = [decision for decision in self._decisions if decision.gate == path]
-        if is_skipped:  # whoever takes it for done decides so
+        if is_skipped:  # whoever treats the gate as done approves it
             decisions.append(Decision(gate=path, decision="approve", by=self._who["user_id"]))
         for decision in decisions:
             if decision is not self._own or gate.status != "approved":
@@ -304,7 +304,7 @@ class PipelineRun:
         return Done()
 
     async def _refuse_unused(self) -> None:
-        """Record decisions at gates that were not open, where there is a record, and say so."""
+        """Refuse decisions at gates that were not open; with a store they are recorded as refused."""
         unused = [one for one in self._decisions if id(one) not in self._judged and one is not self._own]
         if self._store is None or not unused:
             return
@@ -313,7 +313,7 @@ class PipelineRun:
             kept, own = await self._record_of(decision)
             has = await has_counted(kept, own)
             if has:
-                continue  # the same once more
+                continue  # it was given before, and counted
             why = "was decided already" if decision.gate in self._places or has is False else "is not reached yet"
             problems.append(f"gate {decision.gate} {why}")
             await self._kept.record(decision, datetime.now(UTC), problems[-1])
@@ -321,7 +321,7 @@ class PipelineRun:
             raise InputError(f"{'; '.join(problems)}. What ran is kept: call again without these decisions")
 
     async def _record_of(self, decision: Decision) -> tuple[Kept, Decision]:
-        """Return where a decision is recorded, and under which name."""
+        """Return where a decision is recorded, and the decision under the name that its gate has there."""
         agent = self._agent_of(decision.gate)
         if agent is None:
             return self._kept, decision
@@ -336,7 +336,7 @@ class PipelineRun:
     # --- the result ---
 
     def _what_waits(self) -> list[tuple[str, str, Gate | PendingApproval]]:
-        """Return the gates that wait: their names, what they ask, and until when."""
+        """Return the gates that wait: the name, the message and the gate of each."""
         found: list[tuple[str, str, Gate | PendingApproval]] = []
         for path, waits in self._waiting.items():
             if isinstance(waits, Gate):

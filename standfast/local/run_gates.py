@@ -1,4 +1,4 @@
-"""The gates of one run in this process: opened before its calls run, and closed by people's decisions."""
+"""Opens the gates of a run in this process before its calls run, and closes them by people's decisions."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -14,10 +14,10 @@ from standfast.stores.protocol import AgentStore, DurableStore
 
 
 class RunGates:
-    """The gates of a run; what is asked and decided is written to its transcript before anything runs.
+    """The gates of a run. Every question and decision is written to the transcript before any call runs.
 
     Args:
-        is_invoked: an agent's tool has started the run, and nobody is there to be asked.
+        is_invoked: a tool has started the run, so nobody is there to be asked.
     """
 
     def __init__(
@@ -49,9 +49,10 @@ class RunGates:
         return decided
 
     async def open(self, state: LoopState, calls: tuple[ToolCall, ...], claimed: Sequence[Gate] = ()) -> LoopState:
-        """Ask who must approve calls, and write that with them; `claimed` of an unsigned checkpoint.
+        """Find out who must approve the calls, and write that with the calls.
 
-        In a store their time begins anew.
+        Args:
+            claimed: the gates of an unsigned checkpoint; in a store their time begins anew.
         """
         spoke = [message.by for message in self._transcript.messages]
         requesters = [self._context.user_id, self._transcript.log.session.user_id, *spoke, *await self._kept.editors()]

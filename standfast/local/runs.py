@@ -152,7 +152,7 @@ class Run:
     # --- where the run begins ---
 
     def _begin(self, given: inputs.RunInput) -> LoopState:
-        """Find the transcript that the run starts from, and the state it is in. Nothing is done or written yet."""
+        """Return the state from which the run starts, and show its transcript. Nothing is done or written yet."""
         log, questions = self._log, given.credible_questions
         if not log.is_new:
             if given.messages is not None and given.checkpoint is None:
@@ -171,8 +171,8 @@ class Run:
             self._transcript.begin(given.messages, given.messages)
             given.check_questions()
         if not self._transcript.messages and given.message is None:
-            there = f"session {log.session_id} has no messages yet" if self._session_id else "no session was named"
-            raise InputError(f"nothing to run, {there}: give message=, messages= or checkpoint= to begin")
+            where = f"session {log.session_id} has no messages yet" if self._session_id else "no session was named"
+            raise InputError(f"nothing to run, {where}: give message=, messages= or checkpoint= to begin")
         used = log.session.used_by(self._transcript.unwritten)
         state = begin_state(
             self._agent,
@@ -188,7 +188,7 @@ class Run:
         return state
 
     async def _take_in(self, given: inputs.RunInput, state: LoopState) -> LoopState:
-        """Add the answer or message: an answer without a question is a message, an empty one is nothing."""
+        """Add the answer or the message. An answer to no question is a message; an empty one adds nothing."""
         message = given.message
         if state.unasked and given.claimed_gates:
             state = await self._gates.open(state, state.unasked, given.claimed_gates)
@@ -348,7 +348,7 @@ class Run:
         )
 
     def _lost(self, key: str, call_id: str) -> "Callable[[Agent], Run] | None":
-        """Return what makes the run that goes on with the agent that a call is, in its session from Temporal."""
+        """Return a function that continues the agent which a lost call has run on Temporal; None without a store."""
         if self._store is None or not self._store.durable:
             return None
         session_id = session_of_call(str(self._log.session_id), call_id, key.removesuffix(f"/{call_id}"))

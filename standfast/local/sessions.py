@@ -1,4 +1,4 @@
-"""The record of a run: the session that it writes to, and the part of it that is already written."""
+"""Keeps the record of a run: its session, and which part of it is already written."""
 
 import asyncio
 import logging
@@ -97,7 +97,7 @@ class Log:
         try:
             self.last_seq = await self._append(self._store, session, messages, _RETRY_DELAYS)
         except asyncio.CancelledError:
-            # It may have landed or not. The same write again is harmless, and tells; only then may the run end.
+            # The write may have landed or not. Repeating it is harmless and settles that; only then may the run end.
             try:
                 self.last_seq = await to_the_end(partial(self._append, self._store, session, messages, ()))
                 self._version, self.session = self._version + 1, session
@@ -109,7 +109,7 @@ class Log:
     async def _append(
         self, store: AgentStore, session: Session, messages: Sequence[Message], delays: tuple[float, ...]
     ) -> int:
-        """Write, and try again for a while: these are the results of effects that have happened."""
+        """Write, and retry for a while: these may be the results of effects that have happened."""
         append = partial(
             store.append_messages_atomic,
             session.id,
@@ -156,7 +156,7 @@ async def open_log(
         SessionNotFoundError: `create` is False and there is none.
         SessionAccessDeniedError: it belongs to another user or tenant.
         SessionConflictError: another run holds it.
-        MemoryStoreNotDurableError: a memory store does not know it, and could not keep it.
+        MemoryStoreNotDurableError: a memory store does not know the session and could not keep it.
     """
     if session_id is not None:
         check_session_id(session_id)

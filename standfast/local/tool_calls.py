@@ -1,4 +1,4 @@
-"""Carries out tool calls in this process: batches, retries, timeouts, and the calls that a cancel interrupts."""
+"""Carries out tool calls in this process: in batches, with retries and timeouts, and through a cancel."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -26,12 +26,12 @@ from standfast.tools import Failed, Outcome, Tool, ToolContext
 
 
 class ToolCalls:
-    """The calls of one turn, and what is to be done with them.
+    """The calls of one turn, and the action that says what to do with them.
 
     Args:
         context: makes the context of an attempt.
-        fence: crossed before running a call that may have run before.
-        emit: hears of every start and end; None if nobody listens.
+        fence: is crossed before a call runs that may have run before.
+        emit: is called at every start and end; None if nobody listens.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ToolCalls:
         self._stopped_by: str | None = None
 
     def outcomes(self) -> list[Settled]:
-        """Return the outcome of every call of the turn, in call order; a call without one was not started here."""
+        """Return the outcome of every call of the turn, in call order, also of those that were not started."""
         recovering, why = self._action.recovering, self._stopped_by
         outcomes = {
             call.id: not_started(self._tools.get(call.name), recovering=recovering, why=why)
@@ -62,7 +62,7 @@ class ToolCalls:
         return [(call, outcomes[call.id]) for call in self._state.open_calls]
 
     async def run(self) -> None:
-        """Carry the action out. If this is cancelled, `outcomes()` tells what became of each call."""
+        """Carry out the action. If this is cancelled, `outcomes()` still tells what became of each call."""
         recovering = self._action.recovering
         for batch in self._action.batches:
             if self._stopped_by is not None:

@@ -1,4 +1,4 @@
-"""The messages of one run in this process, and which of them its session already has."""
+"""Holds the messages of a run in this process, and writes them to its session."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,11 +15,11 @@ class RunTranscript:
     """The messages of a run, shown to its model and written to its session.
 
     Args:
-        log: of the session.
-        model: sees what is added.
-        agent: whose checkpoints it makes.
+        log: the session's.
+        model: sees every message that is added.
+        agent: the one that runs; checkpoints are signed for it.
         context: has the agent's state, which is written with every message.
-        key: what checkpoints are signed with, if they are.
+        key: signs checkpoints; None if they are not signed.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class RunTranscript:
         return self._agent.write_state(self._context.state)
 
     def begin(self, messages: Sequence[Message], unwritten: Sequence[Message]) -> None:
-        """Begin with these, the last of which are not written."""
+        """Begin with these messages, of which the last, `unwritten`, are not in the session yet."""
         self.messages, self.unwritten = list(messages), list(unwritten)
         self.call_ids = {call.id for message in messages for call in message.tool_calls or ()}
 
@@ -58,7 +58,7 @@ class RunTranscript:
     async def take_answer(
         self, question: Question, answer: str, by: str | None, questions: tuple[Question, ...]
     ) -> None:
-        """Write what somebody has answered, and the questions that are still open."""
+        """Write a person's answer, and the questions that are still open."""
         if question.tool_call_id is None:
             result = Message(role="user", content=answer, by=by)
         else:
@@ -88,7 +88,7 @@ class RunTranscript:
         try:
             await self.log.write(messages, self.state(), questions)
         except BaseException:
-            if self.log.last_seq == before:  # of a cancel, it may have been written, too
+            if self.log.last_seq == before:  # a cancelled write may have landed all the same
                 self.unwritten = messages + self.unwritten
             raise
         if self._emit is not None:
@@ -96,7 +96,7 @@ class RunTranscript:
                 self._emit(MessageAdded(index, message))
 
     async def hear(self, state: LoopState) -> LoopState:
-        """Add messages to earlier runs of the session, on Temporal, that nobody has heard."""
+        """Add the messages that were sent to earlier runs of the session on Temporal, and that no run has heard."""
         unheard = None if state.open_calls or state.questions else self.log.unheard
         if unheard is None or not (kept := await unheard.take(self.messages)):
             return state

@@ -198,7 +198,7 @@ class ToolCall(Record):
         try:
             text = value if isinstance(value, str) else json.dumps(value)
         except (TypeError, ValueError, RecursionError):
-            return f"(a {type(value).__name__} that is no JSON)"
+            return f"(a {type(value).__name__} that is not JSON)"
         try:
             return read_object(text)
         except InputError:
@@ -353,6 +353,6 @@ class LLMResponse(Record):
         except ValidationError as error:
             what = f"{answer!r:.80}" if not isinstance(answer, dict) else f"a dict, but {explain(error)}"
             raise ModelError(
-                f"The adapter returned {what}: that is no LLMResponse, nor a dict of its keys "
+                f"The adapter returned {what}: that is neither an LLMResponse nor a dict of its keys "
                 "(text, tool_calls, usage, stop_reason, cost, reasoning)"
             ) from error

@@ -137,7 +137,7 @@ def read_answer(step: Step[Any], status: str, response: str) -> tuple[Done, Any]
     try:
         value = read_json(unfenced(response))
     except ValueError as error:
-        return Done(reason="invalid-json", error=f"Step '{step.name}': its answer is no JSON: {error}"), None
+        return Done(reason="invalid-json", error=f"Step '{step.name}': its answer is not JSON: {error}"), None
     return read_value(step, value)
 
 
@@ -178,7 +178,7 @@ def _read_kept(step: Step[Any], value: Any) -> Any:
         return step.read_output(_copy(value))
     except InputError as error:
         shape = getattr(step.shape, "__name__", str(step.shape))
-        raise InputError(f"{error}. It was kept before, and is no {shape} of today") from error
+        raise InputError(f"{error}. It was kept before, and is not a {shape} of today") from error
 
 
 def _copy(value: Any) -> Any:

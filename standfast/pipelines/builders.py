@@ -142,4 +142,4 @@ def _check_steps(name: str, steps: tuple[Any, ...], *, least: int) -> None:
         raise DefinitionError(f"Step '{name}': at least one step is required")
     for step in steps:
         if not isinstance(step, Step):
-            raise DefinitionError(f"Step '{name}': {step!r:.80} is no Step; wrap it in Step(name, agent=…)")
+            raise DefinitionError(f"Step '{name}': {step!r:.80} is not a Step; wrap it in Step(name, agent=…)")

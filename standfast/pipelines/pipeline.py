@@ -159,7 +159,7 @@ class Step(Generic[T]):
             if given is not None and not isinstance(given, Mapping):
                 raise InputError(f"Step '{self.name}': input must give the tool's arguments, got {given!r:.80}")
             if problem := json_problem(given):
-                raise InputError(f"Step '{self.name}': input gives arguments that are no JSON: {problem}")
+                raise InputError(f"Step '{self.name}': input gives arguments that are not JSON: {problem}")
             return {} if given is None else dict(given)
         return {} if given is None else given
 

@@ -26,4 +26,4 @@ def plain_value(kind: TypeAdapter[Any] | None, value: Any, whose: str) -> Any:
         text = to_json(value) if kind is None else kind.dump_json(value, warnings=False, by_alias=True, round_trip=True)
         return read_json(text.decode())
     except (PydanticSerializationError, ValueError) as error:
-        raise InputError(f"{whose}: its value is no JSON: {error}") from error
+        raise InputError(f"{whose}: its value is not JSON: {error}") from error

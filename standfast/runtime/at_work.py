@@ -8,11 +8,11 @@ from standfast.errors import SessionConflictError
 from standfast.runtime.cancellation import uninterrupted
 from standfast.stores.protocol import AgentStore, DurableStore
 
-_LOOKS = (0.01, 0.05, 0.2)  # seconds until the next try: a look (`is_held`) is over in microseconds where it has a turn
+_LOOKS = (0.01, 0.05, 0.2)  # seconds between tries: a look (`is_held`) takes microseconds once it runs
 
 
 async def hold(store: AgentStore, name: str) -> bool:
-    """Hold a session or a worker's name; False if another holder is at work, and not only looking."""
+    """Hold a session or a worker's name; False if another holder is at work and not merely looking."""
     for delay in _LOOKS:
         if await store.hold(name):
             return True
@@ -21,7 +21,7 @@ async def hold(store: AgentStore, name: str) -> bool:
 
 
 async def is_held(store: AgentStore, name: str) -> bool:
-    """Look whether somebody holds a session or a worker's name."""
+    """Whether somebody holds a session or a worker's name."""
     if not await hold(store, name):
         return True
     await uninterrupted(partial(store.let_go, name))
@@ -68,6 +68,6 @@ async def is_alive(store: AgentStore, worker: str, scope: str) -> bool:
 async def may_run(store: DurableStore, owner: str | None, scope: str) -> bool:
     """Whether an attempt that has claimed a call may still be running."""
     running = [call for call in await store.running_calls() if call.owner == owner]
-    if not running:  # it has ended, or its worker was found dead, if it was known at all
+    if not running:  # it has ended, or its worker was found dead, or nobody knew of it
         return not scope
     return await is_alive(store, running[0].worker, scope)

@@ -1,4 +1,4 @@
-"""Names agents that calls run, and their sessions, bounds how deep they call each other, and answers for them."""
+"""Names the agents that calls run and their sessions, and bounds how deep agents call each other."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from standfast.tools import Asked, Failed, Returned
 
 
 def depth_problem(agent: str, depth: int) -> str | None:
-    """Return why an agent is not invoked below so many others, or None if it is."""
+    """Return why an agent may not be invoked below so many others; None if it may."""
     if depth < MAX_DEPTH:
         return None
     return f"Agent '{agent}' is not invoked: agents invoke each other {MAX_DEPTH} deep already"
@@ -28,7 +28,7 @@ def child_session(session: str, name: str) -> str:
     whole = f"{session}.{name}"
     if SESSION_ID.fullmatch(whole):
         return whole
-    # Too long, or a call id of characters that an id cannot have: what tells it from others is kept.
+    # Too long, or a call id of characters that an id cannot have: a digest keeps it apart from others.
     return f"{session[:150]}.{hashlib.blake2b(whole.encode(errors='replace'), digest_size=12).hexdigest()}"
 
 
@@ -38,7 +38,7 @@ def call_digest(asked: str) -> str:
 
 
 def session_of_call(session: str, call_id: str, asked: str) -> str:
-    """Return the session id of the agent that a call of the model is, where it has one."""
+    """Return the session id of an agent that the model calls as a tool."""
     return child_session(session, f"{call_id}.{call_digest(asked)}")
 
 
@@ -52,14 +52,14 @@ class AskedAgents:
     _counts: dict[str, int] = field(default_factory=dict)
 
     def name(self, *asked: object) -> tuple[str, int, bool]:
-        """Return a digest of what an agent is asked, how often that was asked, and whether nothing was before."""
+        """Return a digest of the request, how often it was made so far, and whether it is the first of all."""
         digest = call_digest(repr(asked))
         self._counts[digest] = self._counts.get(digest, 0) + 1
         return digest, self._counts[digest], self._counts == {digest: 1}
 
 
 def answer_of(outcome: Returned | Asked | Failed) -> dict[str, str]:
-    """Return what `ctx.agents.invoke` returns for what its agent came to.
+    """Return what `ctx.agents.invoke` returns for the outcome of its agent.
 
     Raises:
         InterruptError: it asks a question, which is the caller's then.

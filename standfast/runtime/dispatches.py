@@ -1,4 +1,4 @@
-"""The ledger keys of tool calls, taken from the transcript, so that all runs of both drivers find the same entries.
+"""Makes the ledger keys of tool calls from the transcript, so that all runs of both drivers find the same entries.
 
 A call stands under the message that asks for it. Each dispatch of it has an entry of its own, and none is made before
 the one before it was abandoned: whoever comes later finds the last.
@@ -40,7 +40,7 @@ async def _dispatched(store: Ledger, scope: str, position: int, call_id: str) ->
 
 
 async def claim_next(store: Ledger, scope: str, position: int, call_id: str, *, owner: str) -> bool:
-    """Claim a call that nobody has claimed, and fence off later claims; return whether the owner has it then."""
+    """Claim a call that nobody has claimed, and fence off later claims; return whether the owner has the claim."""
     dispatch = max(1, await last_dispatch(store, scope, position, call_id))
     entry = await store.settle(scope, call_key(position, call_id, dispatch))
     if entry.state == "abandoned":

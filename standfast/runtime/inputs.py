@@ -55,7 +55,7 @@ def check_given(agent: object, user_id: str | None, max_stored_messages: object,
 
 @dataclass(frozen=True, slots=True)
 class RunInput:
-    """A message, a transcript or a checkpoint, and the answer to the checkpoint's question, or decisions.
+    """What a run is given: a message, a transcript or a checkpoint, and an answer or decisions.
 
     Args:
         messages: the transcript to start from, the checkpoint's if there is one.
@@ -139,7 +139,7 @@ class RunInput:
 
     @property
     def decisions_as_shown(self) -> tuple[Decision, ...]:
-        """The decisions, each on what the checkpoint shows: nobody approves a gate that changed when it was remade."""
+        """The decisions, each tied to what the checkpoint shows: a gate that changed when remade is not approved."""
         shown = {gate.name: gate.digest for gate in self.claimed_gates}
         return tuple(
             one if one.digest or one.gate not in shown else one.model_copy(update={"digest": shown[one.gate]})
@@ -151,7 +151,9 @@ class RunInput:
         waiting = {call.id for call in unanswered(self.messages or [])}
         for question in self.questions:
             if question.tool_call_id is not None and question.tool_call_id not in waiting:
-                raise InputError(f"the checkpoint asks for call {question.tool_call_id}, which waits for no result")
+                raise InputError(
+                    f"the checkpoint asks for call {question.tool_call_id}, which does not wait for a result"
+                )
             if question.gate is not None and (problem := gate_problem(question.gate, question.tool_call_id)):
                 raise InputError(f"the checkpoint has a gate that cannot be used: {problem}")
 
@@ -165,7 +167,7 @@ class RunInput:
                 )
 
     def in_session(self, session_id: str) -> "RunInput":
-        """Return what goes on in a session, of which the checkpoint is: what was said there the store itself has."""
+        """Return what goes on in the checkpoint's session, without the last messages, which the store itself has."""
         messages = list(self.messages or [])
         while messages and messages[-1].role == "user" and messages[-1].id is not None:
             del messages[-1]
@@ -187,14 +189,14 @@ class RunInput:
         return mine
 
     def check_session(self, session_id: str, questions: tuple[Question, ...], stored: list[Message]) -> None:
-        """Refuse an answer to a question that the session does not ask, or does not ask any more."""
+        """Refuse an answer to a question that the session never asked, or no longer asks."""
         if not self.questions and self.answer is None:
             return
         asked = self.questions[0].tool_call_id if self.questions else None
         now = questions[0].tool_call_id if questions else None
         shown = asked
         if any(question.gate is not None for question in (*self.questions, *questions)):
-            asked = now  # of several gates each is decided by itself, and the session knows which are
+            asked = now  # several gates are decided one by one, and the session knows which are open
         if bool(self.questions) != bool(questions) or asked != now or (self.messages or [])[-1:] != stored[-1:]:
             what = f"the answer to call {shown} any more: it was answered, or" if self.questions else "an answer here:"
             raise InputError(
@@ -203,7 +205,7 @@ class RunInput:
             )
 
     def not_in(self, stored: list[Message]) -> list[Message]:
-        """Return the user's words after the end of the stored messages: a run whose model failed did not write them."""
+        """Return the user's messages that are not stored, since the model failed in the run that was given them."""
         mine = self.messages or []
         for end in range(len(mine), len(stored) - 1, -1):
             rest = mine[end:]
@@ -264,7 +266,7 @@ def check_may_speak(state: LoopState, session_id: str | None) -> None:
 
 
 def check_access(session: Session, agent: Agent, user_id: str | None, tenant_id: str | None) -> None:
-    """Refuse a stranger, and another agent. A session without an owner is anybody's, and stays so."""
+    """Refuse a stranger, and another agent. A session without an owner is open to anybody, and stays so."""
     if session.user_id not in (None, user_id) or session.tenant_id not in (None, tenant_id):
         raise SessionAccessDeniedError(session_id_of(session.id))
     if session.agent_name not in agent.names:
@@ -277,7 +279,7 @@ def check_run_key(run_key: object, what: str = "run_key") -> str:
     """Return a run key that is safe wherever it is used.
 
     Raises:
-        InputError: it is not like a session id.
+        InputError: it does not have the form of a session id.
     """
     return check_session_id(run_key, what)
 

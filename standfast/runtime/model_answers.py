@@ -1,4 +1,4 @@
-"""Asks a model through its adapter, whole or streamed, and shortens what it is shown."""
+"""Calls a model through its adapter, whole or streamed, and compresses what the model is shown."""
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ def note_failure(agent: Agent, model: str | None, error: Exception) -> None:
 
 
 def note_cost(agent: Agent, model: str | None, response: LLMResponse, noted: set[tuple[str, str]]) -> None:
-    """Log, once, that a budget in dollars does not act, since nobody knows what the model costs."""
+    """Warn once that a budget in dollars has no effect, since nobody knows what the model costs."""
     loop, usage = agent.loop, response.usage
     if (loop.cost_budget, loop.session_cost_budget) == (None, None) or response.cost is not None:
         return
@@ -77,7 +77,7 @@ async def streamed(
 
 
 async def compressed(rule: ContextCompression | None, messages: Sequence[Message]) -> list[Message] | None:
-    """Return what is shown instead of `messages`; None if they are not too many.
+    """Return what the model is shown instead of `messages`; None if there are not too many.
 
     Raises:
         ModelError: the rule returned something that cannot be shown.

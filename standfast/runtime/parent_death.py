@@ -1,4 +1,4 @@
-"""Makes processes that are killed with the process that starts them, on Linux; elsewhere they outlive one that is."""
+"""Starts processes that die with their parent. That takes Linux; elsewhere they outlive a parent that is killed."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The results of a pipeline's steps, kept so that no step runs again: in memory, or also in a durable store."""
+"""Keeps the results of a pipeline's steps, in memory or also in a durable store, so that no step runs again."""
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -38,7 +38,7 @@ class Kept:
         return key in self._values
 
     async def find(self, key: str) -> bool:
-        """Return whether something is kept, and cache it if so."""
+        """Whether a value is kept under a key; it is cached then."""
         if key not in self._values and self._store is not None:
             text = await self._store.load_reply(f"{self._place}/{key}", 0)
             if text is not None:
@@ -75,7 +75,7 @@ class Kept:
                 )
 
     async def count(self, key: str) -> int:
-        """Return how many values are kept in a list, in the store alone."""
+        """Return the length of a list, which is kept in the store alone."""
         return 0 if self._store is None else await length(self._store, f"{self._place}/{key}")
 
     async def add(self, key: str, value: Any) -> None:
@@ -84,7 +84,7 @@ class Kept:
             await append(self._store, f"{self._place}/{key}", to_json(value).decode())
 
     async def begin(self, given: Any, who: Mapping[str, str | None]) -> None:
-        """Keep the input of a run, and who began it; a later call gives the same input, or none.
+        """Keep the input of a run, and who began it; a later call gives the same input or none.
 
         Raises:
             InputError: it was begun with another input.
@@ -99,7 +99,7 @@ class Kept:
             raise InputError(f"Run {self.name} was begun with another input; give it another run_key, or no input")
 
     async def check(self, who: Mapping[str, str | None]) -> None:
-        """Refuse anybody but the user who began the run, if anybody has.
+        """Refuse anybody but the user who began the run, if it has begun.
 
         Raises:
             SessionAccessDeniedError: somebody else has.

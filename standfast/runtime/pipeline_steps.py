@@ -1,4 +1,4 @@
-"""Makes what the steps of a pipeline need, and keeps what they came to; the first that is kept stays."""
+"""Makes the inputs of a pipeline's steps and keeps their results; the first result that is kept stays."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ from standfast.tools import Approval
 _SHOWN_BYTES = 64 * 1024  # of what people are asked at a gate
 
 CallUsers = Callable[[str, str, Callable[[], Any]], Awaitable[Any]]
-"""Calls a function of the user's where a driver does so, for a step, to make what is named."""
+"""Calls a function of the user's for a step, in the driver's own way; the second text names what it makes."""
 
 
 class StepRecords:
@@ -44,7 +44,7 @@ class StepRecords:
         return action.done(kept[action.key])
 
     async def given_to(self, path: str, step: Step[Any], *, tries: int = 0) -> Any:
-        """Return what the agent or tool of a step is given.
+        """Return the input of a step's agent or tool.
 
         Args:
             tries: that have failed. It is made anew after each, since people may have edited what it is made of.
@@ -58,11 +58,11 @@ class StepRecords:
 
     @staticmethod
     def type_key(path: str, tries: int = 0) -> str:
-        """Return under which key the type is kept with which a step began."""
+        """Return the key under which the type is kept that a step began with."""
         return f"{path}?type{tries or ''}"
 
     async def asked_at(self, path: str, approval: Approval, *, place: str | None = None, **more: Any) -> dict[str, Any]:
-        """Return what people are asked at a gate, and its digest; `later` those to whom that escalates.
+        """Return what people are asked at a gate, and its digest; `later` has the same for each escalation.
 
         Args:
             place: where its verdict is kept; its path if None.
@@ -85,7 +85,7 @@ class StepRecords:
         return [cut(one.shown(context), _SHOWN_BYTES) for one in approval.chain]
 
     async def came_to(self, path: str, step: Step[Any], result: StepResult, began: str | None) -> Done:
-        """Return what a step's result means; it is kept, with the output that it is, unless it failed.
+        """Return what a step's result means. It is kept with its output, unless the step failed.
 
         Args:
             began: under which key the type is kept with which the step began; None if it was not begun here.

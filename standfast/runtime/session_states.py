@@ -47,7 +47,7 @@ def begin_state(
 
 
 async def prune_session(store: AgentStore, session_id: str, stored: int, keep: int) -> None:
-    """Prune a session of `stored` messages to `keep`. The run is recorded by then: a failure waits for the next."""
+    """Prune a session of `stored` messages to `keep`. A failure is only logged: the next run prunes again."""
     if stored > keep:
         try:
             await store.prune_messages(session_id, keep)

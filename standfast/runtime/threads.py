@@ -22,7 +22,7 @@ async def run_bounded(
     limit: int,
     seconds: float | None,
 ) -> Outcome | None:
-    """Run one attempt, or one look by `verify`, and cut it off after so many `seconds`.
+    """Run one attempt, or `verify` once, and cut it off after `seconds`.
 
     Args:
         ask: the tool's `attempt` or `ask_whether_it_happened`.
@@ -40,8 +40,8 @@ async def run_bounded(
 async def in_thread(call: Callable[[], Any], *, limit: asyncio.Timeout) -> Any:
     """Run a function that may block in a thread of its own, and return what it returns.
 
-    Of its own, because in a pool it could wait for a place, and start after its timeout had already been reported;
-    a daemon, because a function that hangs must not keep the process from ending. When the run is cancelled, the
+    In a pool it could wait for a place, and start after its timeout had already been reported. The thread is a daemon,
+    because a function that hangs must not keep the process from ending. When the run is cancelled, the
     function is waited for: it cannot be stopped, and an outcome that will soon be known should not be called unknown.
     After `limit` it is abandoned.
     """
@@ -56,7 +56,7 @@ async def in_thread(call: Callable[[], Any], *, limit: asyncio.Timeout) -> Any:
             report, value = future.set_exception, RuntimeError("the tool raised StopIteration")
         except BaseException as error:
             report, value = future.set_exception, error
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody listens
+        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits for the result
             loop.call_soon_threadsafe(lambda: None if future.done() else report(value))
 
     threading.Thread(target=work, name="tool", daemon=True).start()

@@ -1,4 +1,4 @@
-"""Messages that a session's agent has not heard yet, kept in the store from the moment they are acknowledged.
+"""Keeps the messages that a session's agent has not heard yet, from the moment they are acknowledged.
 
 They outlive the run that they were sent to. The session's next run hears them before its own message.
 """
@@ -22,7 +22,7 @@ class KeptMessage(Record):
 
 
 class Unheard:
-    """The messages of one session that nobody has heard, in the order in which they were said and will be heard."""
+    """The messages of a session that its agent has not heard, in the order in which they were sent."""
 
     def __init__(self, session: Session, store: Ledger) -> None:
         self._said, self._heard, self._store = f"{session.key}/said", f"{session.key}/heard", store
@@ -33,7 +33,7 @@ class Unheard:
         return [one for one in await self._noted() if one.id not in heard]
 
     async def take(self, transcript: Sequence[Message]) -> list[KeptMessage]:
-        """Return them, and note those that are in the transcript, which may be pruned."""
+        """Return them, and note as heard those in the transcript, from which they may be pruned later."""
         await self.hear(transcript)
         return await self.load(transcript)
 
@@ -59,7 +59,7 @@ class Unheard:
             number += 1
 
     async def hear(self, messages: Iterable[Message]) -> None:
-        """Note that these were heard, up to the first message that was not."""
+        """Note that these messages were heard, as far as no unheard message comes before them."""
         ids = {message.id for message in messages if message.id is not None}
         first = await self._count(self._heard) if ids else 0
         for number, one in enumerate(await self._noted() if ids else (), first):
@@ -68,7 +68,7 @@ class Unheard:
             await self._store.save_reply(self._heard, number, "")
 
     async def _count(self, place: str) -> int:
-        """Return how many values stand in a list; it takes few looks, however long that is."""
+        """Return the length of a list, with few reads however long it is."""
         beyond = 1
         while await self._store.load_reply(place, beyond - 1) is not None:
             beyond *= 2

@@ -262,7 +262,7 @@ class Tool(Generic[P, R]):
         except ValidationError as error:
             return Failed(f'Tool "{self.name}" returned invalid output: {explain(error)}')
         except Exception as error:  # not JSON, or whatever a serializer of the user's raises
-            return Failed(f'Tool "{self.name}" ran, but its result was lost: it is no JSON ({error_text(error)})')
+            return Failed(f'Tool "{self.name}" ran, but its result was lost: it is not JSON ({error_text(error)})')
         if size := size_over(content, limit):
             return Failed(
                 f'Tool "{self.name}" ran, but its result was lost: {size:,} bytes, '

@@ -129,7 +129,7 @@ def test_tool_calls_that_are_junk_are_still_calls() -> None:
     ids=repr,
 )
 def test_an_answer_that_is_none_is_a_model_error(junk: Any) -> None:
-    with pytest.raises(ModelError, match="no LLMResponse"):
+    with pytest.raises(ModelError, match="neither an LLMResponse"):
         LLMResponse.read(junk)
 
 

@@ -61,7 +61,7 @@ def test_a_typed_state_is_a_copy_too() -> None:
         ({"state": Required}, "initial_state does not fit its type: count: Field required"),
         ({"state": Opaque}, f"state {Opaque} cannot become a schema"),
         ({"initial_state": {"lock": threading.Lock()}}, "initial_state"),
-        ({"initial_state": {"thing": object()}}, "its state is no JSON"),
+        ({"initial_state": {"thing": object()}}, "its state is not JSON"),
         ({"output": Opaque}, f"output {Opaque} cannot become a schema"),
         ({"output": 5}, "output 5 cannot become a schema"),
         ({"output": "DeclaredNowhere"}, "output"),
@@ -99,7 +99,7 @@ def cyclic() -> dict[str, Any]:
 
 @pytest.mark.parametrize("state", [{"a": object()}, {"a": "\ud800"}, cyclic()], ids=["object", "surrogate", "cycle"])
 def test_a_state_that_is_no_json_is_refused_when_it_is_written(state: Any) -> None:
-    with pytest.raises(DefinitionError, match="Agent 'greeter': its state is no JSON"):
+    with pytest.raises(DefinitionError, match="Agent 'greeter': its state is not JSON"):
         Agent("greeter").write_state(state)
 
 

@@ -126,7 +126,7 @@ def test_values_that_are_no_strict_object_become_text(arguments: Any, text: str)
 
 @pytest.mark.parametrize("arguments", [{"a": {1}}, {"a": b"x"}, b"{}", object(), {(1, 2): 3}])
 def test_values_that_are_no_json_at_all_are_named_by_their_type(arguments: Any) -> None:
-    assert ToolCall(arguments=arguments).arguments == f"(a {type(arguments).__name__} that is no JSON)"
+    assert ToolCall(arguments=arguments).arguments == f"(a {type(arguments).__name__} that is not JSON)"
 
 
 def test_an_object_that_is_nested_without_end_is_kept_as_text_or_named() -> None:
@@ -137,7 +137,7 @@ def test_arguments_that_contain_themselves_are_no_json() -> None:
     arguments: dict[str, Any] = {}
     arguments["a"] = arguments
 
-    assert ToolCall(arguments=arguments).arguments == "(a dict that is no JSON)"
+    assert ToolCall(arguments=arguments).arguments == "(a dict that is not JSON)"
 
 
 @pytest.mark.parametrize(

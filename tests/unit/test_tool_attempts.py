@@ -136,7 +136,7 @@ async def test_a_result_that_is_no_json_is_lost_with_an_error(value: Any) -> Non
     outcome = await attempt(returning(value))
 
     assert isinstance(outcome, Failed)
-    assert outcome.error.startswith('Tool "give" ran, but its result was lost: it is no JSON')
+    assert outcome.error.startswith('Tool "give" ran, but its result was lost: it is not JSON')
     assert not outcome.raised
 
 

@@ -64,7 +64,7 @@ class AgentHost:
             raise DefinitionError("agents must be a list of agents")
         for agent in agents:
             if not isinstance(agent, Agent):
-                raise DefinitionError(f"agents: {agent!r:.80} is no Agent")
+                raise DefinitionError(f"agents: {agent!r:.80} is not an Agent")
             for name in agent.names:  # runs go on under the name that their agent had
                 if name in self.agents:
                     raise DefinitionError(f"agents: two are named '{name}'")
@@ -143,7 +143,9 @@ class AgentHost:
 
     def _add_pipeline(self, pipeline: Pipeline, handlers: Mapping[str, Callable[..., Any]]) -> None:
         if not isinstance(pipeline, Pipeline):
-            raise DefinitionError(f"pipelines: a {type(pipeline).__name__} is no Pipeline; end a builder with .build()")
+            raise DefinitionError(
+                f"pipelines: a {type(pipeline).__name__} is not a Pipeline; end a builder with .build()"
+            )
         for name in pipeline.names:
             if name in self.pipelines or name in self.agents:
                 raise DefinitionError(f"pipelines: two workflows are named '{name}'")

@@ -1,4 +1,4 @@
-"""Gates in workflows of users' own: `await approval(…)`."""
+"""Opens gates in users' own workflows: `await approval(…)`."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ class _WorkflowGates(RunHandlers):
         self._looking: asyncio.Future[Surroundings] | None = None
 
     async def wait_at(self, gate: Gate, message: str) -> Gate:
-        """Find out, once, where the run is, and wait. A worker without our activities is asked in vain."""
+        """Find out the run's surroundings once, then wait. A worker without our activities cannot tell them."""
         if self._looking is None:
             self._looking = asyncio.ensure_future(_look())
         found = await asyncio.shield(self._looking)
@@ -48,7 +48,7 @@ class _WorkflowGates(RunHandlers):
 
 
 class ApprovalResult(TypedDict):
-    """What people decided at a gate, or that its time was over."""
+    """The decision at a gate: by people, or by its deadline."""
 
     status: Literal["approved", "rejected", "timed-out"]
     decision: Literal["approve", "reject"]
@@ -71,7 +71,7 @@ def approval(
     escalate_to: Approval | None = None,
     requester: str | None = None,
 ) -> Coroutine[Any, Any, ApprovalResult]:
-    """Wait in a workflow of your own until people have decided, or their time is over.
+    """Wait in a workflow of your own until people have decided, or until their time is over.
 
     The workflow takes the signals `approve` and `reject`, the update `decide` and the query `pending`, as a pipeline
     does; signals that come before are kept. Each decision is recorded by a worker with a `StandfastPlugin`.
@@ -98,7 +98,7 @@ def approval(
             exclude_requester=exclude_requester,
             escalate_to=escalate_to,
         )
-    except DefinitionError as error:  # as it is, it would fail the workflow's task again and again
+    except DefinitionError as error:  # raised as it is, it would fail the workflow's task again and again
         raise ApplicationError(f"approval({name!r}): {error}", type="DefinitionError", non_retryable=True) from None
     return _decided(name, asked, message, requester)
 
@@ -115,12 +115,12 @@ async def _decided(name: str, asked: Approval, message: str, requester: str | No
 async def _look() -> Surroundings:
     with contextlib.suppress(ActivityError, ValueError):
         found: Surroundings | bool = await workflow.execute_local_activity(names.SEARCHABLE, **OPEN_OPTIONS)
-        return {"search": found} if isinstance(found, bool) else found  # as it once was
+        return {"search": found} if isinstance(found, bool) else found  # older versions returned only this
     return {"search": False}
 
 
 def _gates() -> _WorkflowGates:
-    """Return the gates of the run; the first time the workflow is made to take decisions."""
+    """Return the gates of the run. The first call gives the workflow its handlers for decisions."""
     instance = workflow.instance()
     gates: _WorkflowGates | None = getattr(instance, _ATTRIBUTE, None)
     if gates is None:
@@ -128,7 +128,7 @@ def _gates() -> _WorkflowGates:
         setattr(instance, _ATTRIBUTE, gates)
         workflow.set_query_handler(names.PENDING, gates.pending)
         workflow.set_query_handler(names.OUTCOME, gates.outcome)
-        if workflow.get_query_handler(names.STATUS) is None:  # the user's own stays
+        if workflow.get_query_handler(names.STATUS) is None:  # a handler of the user's own stays
             workflow.set_query_handler(names.STATUS, gates.status)
         workflow.set_update_handler(names.DECIDE_UPDATE, gates.decide_update, validator=gates._check_decide)
         workflow.set_signal_handler(names.APPROVE, gates.approve_signal)

@@ -1,4 +1,4 @@
-"""Shows people what a run waits for: to queries, by search attributes, on its page, and with notices."""
+"""Shows people what a run waits for: in queries, by search attributes, on its page, and by notices."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from standfast.temporal.workflows.visibility import Refused, show_ended, show_wa
 from standfast.temporal.workflows.waiting import Waiting
 
 Details = Callable[[str, Sequence[Waiting], Refused], str]
-_SHOWN = 500  # characters of what was said and is not heard yet
+_SHOWN = 500  # characters of a message that the agent has not heard yet
 
 
 class Board:
@@ -30,7 +30,7 @@ class Board:
 
     def __init__(self, mailbox: Mailbox, details: Details, *, asks_groups: bool = False) -> None:
         self.waiting: tuple[Waiting, ...] = ()
-        self.ended = ""  # or how
+        self.ended = ""  # the status with which the run has ended
         self.error: str | None = None  # what the run failed with
         self.search = False  # the namespace has the search attributes
         self.notices = False  # the worker had webhooks when the run began
@@ -67,7 +67,7 @@ class Board:
         return [item.name for item in self.waiting if item.kind == "approval"]
 
     def overdue(self, *kinds: str) -> datetime | None:
-        """Return until when it was to come that ends what waits, if that has passed."""
+        """Return the earliest deadline that has passed among what waits of these kinds; None if none has."""
         deadlines = [item.deadline for item in self.waiting if item.kind in kinds and item.deadline is not None]
         return min((deadline for deadline in deadlines if deadline <= workflow.now()), default=None)
 
@@ -80,12 +80,12 @@ class Board:
             self.notify(item)
 
     def end(self, *ended: Waiting) -> None:
-        # By identity: two calls may wait for the same, since the same time.
+        # By identity: two calls may wait for the same thing since the same time.
         self.waiting = tuple(item for item in self.waiting if not any(item is one for one in ended))
         self._show()
 
     def end_run(self, status: str) -> None:
-        """The run ends: nothing that arrived and was not taken in counts."""
+        """The run ends. What has arrived and was not taken in does not count."""
         self.ended = status
         self.tell()
         if self.search:
@@ -96,12 +96,12 @@ class Board:
         workflow.set_current_details(self._details(self.status, self.waiting, self._mailbox.refused))
 
     def refuse(self, name: str, reason: str) -> None:
-        """Note why something changes nothing: the sender of a signal can only look it up."""
+        """Note why a message changes nothing, which the sender of a signal can only look up."""
         self._mailbox.note(name, reason, workflow.now().isoformat())
         self.tell()
 
     def notify(self, item: Waiting, reminder: int | None = None) -> None:
-        """Have people told of what waits, once; the run does not wait for that."""
+        """Have people notified once of what waits. The run does not wait for that."""
         told = f"{item.kind}/{item.name}/{item.since.isoformat()}/{item.digest}/{reminder}"
         if not self.notices or told in self._mailbox.told:
             return

@@ -1,4 +1,4 @@
-"""Has people decide on the calls of a turn: each that asks for it waits at a gate of its own."""
+"""Has people decide on the calls of a turn that need approval, each at a gate of its own."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from standfast.temporal.workflows.shared_state import RunState
 
 
 class CallApprovals:
-    """The gates of an agent's run: they are of calls, on which nobody can decide who has not seen them.
+    """The gates of an agent's run. They are gates of calls, and nobody can decide on a call without having seen it.
 
     Args:
         is_interrupted: whether the run has something else to do than to wait for decisions.
@@ -59,7 +59,7 @@ class CallApprovals:
         self._take_passed()
 
     async def leave(self) -> None:
-        """Wait until no gate is being decided: each ends by itself when the run is cancelled, or goes on as new."""
+        """Wait until no gate is being decided. Each ends by itself when the run is cancelled or continues as new."""
         if self._deciding:
             await asyncio.gather(*self._deciding.values())
         self._take_passed()
@@ -76,7 +76,7 @@ class CallApprovals:
     # --- what the gates ask of the run ---
 
     def _take_progress(self, gate: Gate) -> None:
-        """Take in who has approved: an export has it, too."""
+        """Take in who has approved so far, which an export has, too."""
         if gate.status == "open":
             self._run.loop = self._run.loop.decided(gate)
 
@@ -91,7 +91,7 @@ class CallApprovals:
 
 
 def _as_kept(decision: Decision) -> Decision:
-    """Return a decision with a reference in the place of its edit, which the store has."""
+    """Return a decision with a reference in place of its edit, which is in the store."""
     if decision.edit is None:
         return decision
     return decision.model_copy(update={"edit": edit_reference(decision.edit)})

@@ -1,4 +1,4 @@
-"""Gates of a run: decisions that arrive, each judged and recorded before it counts, and the time that passes.
+"""Decides the gates of a run by the decisions that arrive, each recorded before it counts, and by deadlines.
 
 One consumer per gate takes decisions in the order in which they came. Time ends a gate only when its timer has fired
 and no decision waits. Whether one came in time the history tells, however long no worker ran: the time at which an
@@ -76,7 +76,7 @@ class GateKeeper:
         progressed: Callable[[Gate], None] = lambda gate: None,
     ) -> None:
         self.left: dict[str, dict[str, Any]] = {}  # gates that are open while the run continues as new
-        self.is_leaving = False  # the run is about to, and nothing but gates is left of it
+        self.is_leaving = False  # the run is about to continue as new, and only gates are left of it
         self._board, self._inbox, self._running, self._workers = parts.board, parts.inbox, parts.running, parts.workers
         self._inbox.parked.append(self._parked)
         self._inbox.pending.append(self._pending)
@@ -85,24 +85,24 @@ class GateKeeper:
         self._as_kept, self._recorded_with, self._recalled_with = as_kept, recorded_with, recalled_with
         self._progressed = progressed
         self._arrived: dict[str, deque[Arrived]] = {}
-        self._closed: dict[str, str] = {}  # gates that were decided, and how
-        self._looked: dict[str, int] = {}  # gates that somebody waits at, and behind how many resets each has looked
+        self._closed: dict[str, str] = {}  # how gates were decided, by name
+        self._looked: dict[str, int] = {}  # by open gate, the number of resets after which it has looked for decisions
 
     def _parked(self) -> list[Any]:
         """Return as JSON the decisions that wait to be judged."""
         return [item.decision.model_dump() for items in self._arrived.values() for item in items]
 
     def _pending(self, sent_id: str) -> dict[str, Any] | None:
-        """Return what a signal came to that waits to be judged, which nobody knows yet."""
+        """Return `{}` for a signal whose decision waits to be judged: its outcome is not known yet."""
         waiting = (item.sent for items in self._arrived.values() for item in items if item.sent is not None)
         return {} if any(one.id == sent_id for one in waiting) else None
 
     def has_senders(self) -> bool:
-        """Whether somebody waits for what becomes of a decision."""
+        """Whether somebody waits for the outcome of a decision."""
         return any(item.verdict is not None for items in self._arrived.values() for item in items)
 
     def carried(self) -> dict[str, Any]:
-        """Return as JSON what a run that continues as new must not lose; of decisions those that nobody waits for."""
+        """Return as JSON what must survive when the run continues as new: also decisions whose senders do not wait."""
         arrived = {
             gate: [[item.decision.model_dump(), item.at.isoformat(), item.sent and item.sent.id] for item in items]
             for gate, items in self._arrived.items()
@@ -117,7 +117,7 @@ class GateKeeper:
         return {name: value for name, value in data.items() if value}
 
     def take_over(self, data: Mapping[str, Any]) -> None:
-        """Take in what the run before carried over; what arrived meanwhile stands behind it."""
+        """Take in what the previous run carried over, before what has arrived meanwhile."""
         for gate, items in data.get("arrived", {}).items():
             before = [
                 Arrived(Decision(**decision), datetime.fromisoformat(at), sent=Sent(id=sent_id) if sent_id else None)
@@ -129,10 +129,10 @@ class GateKeeper:
         self._inbox.mailbox.take_over(data.get("mailbox", {}))
 
     def refuse_closed_to_all(self) -> None:
-        """Refuse decisions at gates of which is known by now that the run has none of that name."""
+        """Refuse decisions at gates that, as is known by now, the run does not have."""
         for gate in [gate for gate in self._arrived if not self._may_open(gate)]:
             for item in self._arrived.pop(gate):
-                self._board.refuse(item.decision.decision, f"there is no gate {gate}")
+                self._board.refuse(item.decision.decision, f"there is not a gate {gate}")
 
     # --- what arrives ---
 
@@ -182,7 +182,7 @@ class GateKeeper:
         )
 
     async def take_update(self, data: Any, extra: tuple[Any, ...]) -> dict[str, Any]:
-        """Take in an update; returns when the decision was judged."""
+        """Take in an update, and return when its decision has been judged."""
         decision = self._read(names.DECIDE_UPDATE, data, extra, may_be_early=False)
         verdict: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._keep(decision, verdict=verdict)
@@ -197,7 +197,7 @@ class GateKeeper:
     # --- a gate ---
 
     async def wait_at(self, gate: Gate, message: str, **shown: Any) -> Gate:
-        """Wait until a gate is decided, or its time is over; still open if the run is cancelled or continues as new.
+        """Wait until a gate is decided or its time is over. It is still open if the run is cancelled or goes on as new.
 
         Args:
             shown: what else people see of it; see `Waiting`.
@@ -205,7 +205,7 @@ class GateKeeper:
         arrived = self._arrived.setdefault(gate.name, deque())
         self._looked.setdefault(gate.name, 0)
         self.left.pop(gate.name, None)
-        self._closed.pop(gate.name, None)  # of another call of the same id
+        self._closed.pop(gate.name, None)  # an earlier call may have had the same id
         while gate.status == "open" and not self._running.cancelled and not self._may_leave(gate, arrived):
             rule = gate.rule
             waiting = Waiting(
@@ -243,7 +243,7 @@ class GateKeeper:
         return gate
 
     def _show_progress(self, gate: Gate) -> None:
-        """Show who has approved; people find the run by what it waits for, which is the same."""
+        """Show who has approved so far. The search attributes stay, since the run waits for the same people."""
         board = self._board
         board.waiting = tuple(
             replace(item, approved_by=gate.approved_by) if _is_of(item, gate) else item for item in board.waiting
@@ -252,7 +252,7 @@ class GateKeeper:
         self._progressed(gate)
 
     async def _asked(self, gate: Gate, arrived: "deque[Arrived]") -> Gate:
-        """Return the gate when it asks others than now, or nobody any more."""
+        """Return the gate as soon as it asks other people than now, or nobody any more."""
         rule = gate.rule
         while gate.status == "open" and gate.rule is rule and not self._running.cancelled:
             if self._looked[gate.name] < self._running.resets:
@@ -323,7 +323,7 @@ class GateKeeper:
         return gate if refused is not None else gate.decided(self._as_kept(decision))
 
     async def _recall(self, gate: Gate) -> Gate:
-        """Return the gate after what was decided before the run was reset; approved, if what it is for has run."""
+        """Return the gate after the decisions from before a reset; it is approved if its call has run."""
         self._looked[gate.name] = self._running.resets
         reference: RecallReference = {"run": self._journal_key, "gate": gate.name, **self._recalled_with(gate.name)}
         found = await self._workers.execute(
@@ -341,7 +341,7 @@ class GateKeeper:
     # --- the end ---
 
     async def senders_told(self) -> None:
-        """Wait until every sender knows what became of a decision; at gates that nobody waits at, nothing did."""
+        """Wait until every sender knows the outcome of a decision. At a gate that is not open it changed nothing."""
         for gate in [gate for gate in self._arrived if gate not in self._looked]:
             for item in self._arrived.pop(gate):
                 if item.verdict is not None and not item.verdict.done():
@@ -352,7 +352,7 @@ class GateKeeper:
             await workflow.wait_condition(lambda: not self._is_judging())
 
     def _is_judging(self) -> bool:
-        """Whether signals whose senders look up what becomes of them are being judged."""
+        """Whether signals are being judged whose senders look up the outcome."""
         waiting = (item.sent for gate in self._looked for item in self._arrived.get(gate, ()))
         return any(sent is not None and sent.id is not None for sent in waiting)
 

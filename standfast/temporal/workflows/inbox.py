@@ -1,4 +1,4 @@
-"""Takes in what arrives at a run: reads it, refuses or keeps it, and knows what its sender looks up.
+"""Takes in what arrives at a run: reads it, refuses or keeps it, and holds the outcome for its sender.
 
 A signal of the wrong shape would wedge a workflow for good, and so would an update without a validator (both
 measured). So handlers take whatever comes, read it themselves, and note or refuse what they cannot use. They only
@@ -24,7 +24,7 @@ from standfast.temporal.wire.turn_records import edit_digest
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
 from standfast.temporal.workflows.board import Board
 
-_REFUSED = 2_000  # characters of why a message is refused, which its sender reads
+_REFUSED = 2_000  # characters of the reason that a refused sender reads
 _SEEN = (names.APPROVE, names.REJECT)  # whose refusals people see, whoever was told
 T = TypeVar("T")
 
@@ -38,12 +38,12 @@ class Inbox:
 
     def __init__(self, mailbox: Mailbox, board: Board, taken: Callable[[], None]) -> None:
         self.mailbox = mailbox
-        # Of other parts of the run: return as JSON what waits there to be taken in, and what a signal with an id came
-        # to that it has, `{}` if that is not known yet.
+        # Functions of other parts of the run. `parked` ones return as JSON what waits there to be taken in; the others
+        # return the outcome of a signal with an id that the part has, `{}` if it is not known yet.
         self.parked: list[Callable[[], list[Any]]] = []
         self.pending: list[Callable[[str], dict[str, Any] | None]] = []
         self._board, self._taken = board, taken
-        self._signals: dict[tuple[str, str], int] = {}  # that came, by name and digest
+        self._signals: dict[tuple[str, str], int] = {}  # how many came, by name and digest
 
     # --- reading what came ---
 
@@ -58,9 +58,9 @@ class Inbox:
         return data
 
     def _check_room(self, name: str, data: Any, most: int) -> None:
-        """Refuse what would make all that waits to be taken in outgrow a history."""
+        """Refuse what would make all that waits here too large for a history."""
         if len(to_json(data)) > INLINE_BYTES:
-            return  # refused by itself, by those who read it
+            return  # whoever reads it refuses it
         parked = [item for parked in self.parked for item in parked()]
         if (size := len(to_json([self.mailbox.carried(), *parked, data]))) > most:
             raise LaterError(f"{name}: {size:,} bytes wait to be taken in, more than {most:,}; try again later")
@@ -70,7 +70,7 @@ class Inbox:
             raise InputError(_too_late(name, deadline))
 
     async def is_late(self, sent: Sent, deadline: datetime | None) -> bool:
-        """Whether what a signal brought was sent after a deadline; its sender learns now that it does not count."""
+        """Whether a signal was sent after the deadline; its sender then learns that it does not count."""
         if deadline is None or await self.when_sent(sent, workflow.now()) < deadline:
             return False
         self.came_of(sent.name, sent.id, _too_late(sent.name, deadline))
@@ -79,7 +79,7 @@ class Inbox:
     def take(
         self, name: str, data: Any, read: Callable[[Any, str | None], T], keep: Callable[[T, Sent], object]
     ) -> None:
-        """Take in a signal. The sender of one with an id looks up what it came to; sent again it changes nothing.
+        """Take in a signal. If it has an id, its sender looks up its outcome, and sending it again changes nothing.
 
         Args:
             read: what was sent, without its id, which it gets, too: one with an id is read as strictly as an update.
@@ -102,7 +102,7 @@ class Inbox:
         self._taken()
 
     def _count(self, name: str, data: Any) -> Sent:
-        """Count a signal, by which its event is found in the history."""
+        """Count a signal; by its number its event is found in the history."""
         if json_problem(data, VALUES) is not None:  # it cannot be used
             return Sent(name)
         digest = edit_digest(data)
@@ -120,7 +120,7 @@ class Inbox:
         return known is not None and "again" not in known
 
     async def when_sent(self, sent: Sent, otherwise: datetime) -> datetime:
-        """Return the time of a signal's event, where it matters: a handler only sees when a worker took it."""
+        """Return the time of a signal's event, where it matters. A handler knows only when a worker took the signal."""
         reference: SentReference = {"name": sent.name, "digest": sent.digest, "number": sent.number}
         asks = summary(f"when {sent.name} was sent")
         found = await workflow.execute_activity(names.SENT, reference, **STORE_OPTIONS, summary=asks)
@@ -129,13 +129,13 @@ class Inbox:
     # --- what became of it ---
 
     def came_of(self, name: str, sent_id: str | None, refused: str, **more: bool) -> None:
-        """Tell why a signal changes nothing: its sender, and people, who see it where no sender looks it up."""
+        """Keep the reason why a signal changes nothing for its sender, or show it to people if nobody looks it up."""
         self.mailbox.came_of(sent_id, refused=refused[:_REFUSED], **more)
         if sent_id is None or name in _SEEN:
             self._board.refuse(name, refused)
 
     def outcome(self, sent_id: Any, digest: Any) -> dict[str, Any] | None:
-        """Return what a signal with an id came to, `{}` if that is not known yet; None if there was no such signal."""
+        """Return the outcome of a signal with an id: `{}` if it is not known yet, None if no such signal came."""
         if not isinstance(sent_id, str):
             return None
         problem = self.mailbox.reused(sent_id, digest) if isinstance(digest, str) else None
@@ -147,7 +147,7 @@ class Inbox:
 
 
 def read_moment(found: object) -> datetime | None:
-    """Return a time with its zone, or None for anything else: an operator may put in what they like."""
+    """Return a time with its zone, or None for anything else, which an operator may have put in."""
     try:
         moment = datetime.fromisoformat(str(found))
     except ValueError:
@@ -156,7 +156,7 @@ def read_moment(found: object) -> datetime | None:
 
 
 def sent_by_update(name: str) -> Sent:
-    """Return by what the sender of the update that is handled now is told what it came to."""
+    """Return the sender of the update that is being handled, to whom its outcome is told."""
     update = workflow.current_update_info()
     return Sent(name, id=f"update/{'' if update is None else update.id}")
 

@@ -1,4 +1,4 @@
-"""Keeps what is said to an agent until it is heard, and has the store keep it, where it outlives the run."""
+"""Keeps messages to an agent until it hears them, also in the store, where they outlive the run."""
 
 import asyncio
 from typing import Any
@@ -20,22 +20,22 @@ _CANCELLED = "message: the run is cancelled"
 
 
 class Messages:
-    """What is said to a run.
+    """The messages to a run.
 
     Args:
         owner: whose run it is, whom those must be who say on whose behalf they speak.
     """
 
     def __init__(self, run: RunState, parts: RunParts, owner: Owner) -> None:
-        self.kept: set[str] = set()  # ids of those that the store has
-        self._given_up: dict[str, str] = {}  # ids of those that the store does not get, and why
+        self.kept: set[str] = set()  # ids of messages that the store has
+        self._given_up: dict[str, str] = {}  # by id, why the store does not get a message
         self._run, self._owner = run, owner
         self._board, self._inbox, self._running, self._box = parts.board, parts.inbox, parts.running, parts.mailbox
         self._workers = parts.workers
-        self._senders: dict[str, str] = {}  # the ids of signals that brought others
+        self._senders: dict[str, str] = {}  # by message, the id of the signal that brought it
         self._updates: set[str] = set()  # the ids of messages whose updates wait until the store has them
         self._keeping: asyncio.Task[None] | None = None
-        self._looked = 0  # behind how many resets the run has looked for messages
+        self._looked = 0  # the number of resets after which the run has looked for messages
 
     @property
     def is_keeping(self) -> bool:
@@ -87,7 +87,7 @@ class Messages:
     # --- in the store ---
 
     def keep(self) -> None:
-        """Begin to keep what was said in the store, where it outlives the run, as soon as that is open."""
+        """Begin to keep messages in the store, where they outlive the run, as soon as the run is open."""
         if self._run.is_open and self._keeping is None and self._unkept():
             self._keeping = asyncio.create_task(self._keep_all())
 
@@ -117,7 +117,7 @@ class Messages:
             self._keeping = None
 
     def _refuse(self, messages: list[Said], reason: str) -> None:
-        """Tell who waits that what they say does not count; the run hears what others have said all the same."""
+        """Tell the senders who wait that their messages do not count. The run still hears the messages of others."""
         ids = [str(said_id(said)) for said in messages]
         self._given_up |= dict.fromkeys(ids, reason)
         for message_id in ids:
@@ -128,7 +128,7 @@ class Messages:
             self._box.messages = [said for said in self._box.messages if said_id(said) != message_id]
 
     async def until_kept(self) -> None:
-        """Wait until the store has what was said: only what it has it can take note of as heard."""
+        """Wait until the store has the messages: it can note as heard only those that it has."""
         await workflow.wait_condition(lambda: not self.is_keeping)
 
     async def senders_told(self) -> None:
@@ -138,12 +138,12 @@ class Messages:
     # --- what is heard ---
 
     async def take_all(self) -> None:
-        """Have the next call of the model hear what was said."""
+        """Have the next model call hear the messages."""
         await self.until_kept()
         self._run.progress.say += self._box.take_messages()
 
     def hear_first(self, said: Said) -> None:
-        """Take in what a person answers to the agent itself; one whose sender waits is kept as a message is."""
+        """Take in a person's answer to the agent itself. If its sender waits, it is kept like a message."""
         message_id = f"answer/{self._run.progress.turn.seq}"
         if message_id in self.kept or any(not call_id for _, call_id in self._box.unwritten):
             said = with_id(said, message_id)
@@ -151,7 +151,7 @@ class Messages:
         self.keep()
 
     async def recall(self) -> None:
-        """Find what was said before the run was reset, if it was, and nobody has heard."""
+        """After a reset, find the messages from before it that the agent has not heard."""
         if self._looked >= self._running.resets:
             return
         resets = self._running.resets
@@ -165,7 +165,7 @@ class Messages:
         self._box.messages[:0] = unheard
 
     async def recall_answer(self) -> dict[str, Outcome]:
-        """Return what the agent itself was answered before a reset, if the store keeps it; see `hear_first`."""
+        """Return the answer that the agent itself was given before a reset, if the store has it; see `hear_first`."""
         await self.recall()
         for said in [one for one in self._box.messages if said_id(one) == f"answer/{self._run.progress.turn.seq}"]:
             self._box.messages.remove(said)

@@ -1,4 +1,4 @@
-"""Reads what a worker has not, its store included, from the error of an activity."""
+"""Reads from the error of an activity what its worker does not have, its store included."""
 
 from typing import cast
 
@@ -12,24 +12,24 @@ from standfast.temporal.wire.snapshots import Surroundings
 
 
 class SkippedError(Exception):
-    """A person has a run go on without the call or step that no worker has; the words say who, and why."""
+    """A person lets a run go on without a call or step that no worker has; the text says who, and why."""
 
     def __init__(self, name: str, skip: Resume) -> None:
         super().__init__(f"skipped by {skip.by or 'somebody'}: {skip.reason}")
         self.name = name
 
 
-_NOT_REGISTERED = "NotFoundError"  # what the SDK says of an activity type that a worker has not
+_NOT_REGISTERED = "NotFoundError"  # the SDK's type for an activity that a worker does not have
 
 
 def is_missing(error: FailureError) -> bool:
-    """Whether a worker has not the agent or the tool; the error of an activity, or its cause."""
+    """Whether the error of an activity, or its cause, says that a worker does not have the agent or the tool."""
     cause = error.cause or error
     return isinstance(cause, ApplicationError) and cause.type in (names.NOT_HERE, _NOT_REGISTERED)
 
 
 def is_unavailable(error: ActivityError) -> bool:
-    """Whether a model was tried as often as it may be, and could not be called."""
+    """Whether a model could not be called in as many attempts as it may have."""
     cause = error.cause
     return isinstance(cause, TimedOut) or (
         isinstance(cause, ApplicationError) and cause.type == names.MODEL_UNAVAILABLE
@@ -37,7 +37,7 @@ def is_unavailable(error: ActivityError) -> bool:
 
 
 def missing(error: FailureError, tool: str | None) -> tuple[str, str]:
-    """Return what a worker has not, and that in words."""
+    """Return what a worker does not have: its kind and name, and a text for people."""
     cause = cast(ApplicationError, error.cause or error)
     if cause.type == _NOT_REGISTERED:
         return str(tool), f"This worker has no tool '{tool}'"
@@ -45,25 +45,25 @@ def missing(error: FailureError, tool: str | None) -> tuple[str, str]:
 
 
 def surroundings_of(error: FailureError) -> Surroundings:
-    """Return where the run is, from what a worker says that has not what it needs."""
+    """Return the run's surroundings from the error of a worker that does not have what the run needs."""
     cause = cast(ApplicationError, error.cause or error)
     return cast(Surroundings, cause.details[0]) if cause.details else {"search": False}
 
 
 def missing_step(error: FailureError) -> str | None:
-    """Return the path of the step that a worker has not, or None if it is something else."""
+    """Return the path of the step that a worker does not have; None if it lacks something else."""
     cause = cast(ApplicationError, error.cause or error)
     return cause.details[0].get("step") if cause.details else None
 
 
 def is_store_away(error: FailureError) -> bool:
-    """Whether a worker could not use its store; the error of an activity, or its cause."""
+    """Whether the error of an activity, or its cause, says that a worker could not use its store."""
     cause = error.cause or error
     return isinstance(cause, ApplicationError) and cause.type in (names.STORE_ERROR, names.STORE_AWAY)
 
 
 def may_pass(error: FailureError) -> bool:
-    """Whether an activity that was tried once may succeed later: it took too long, or failed not for good."""
+    """Whether an activity that failed once may succeed later: it took too long, or its error may pass."""
     cause = error.cause or error
     if isinstance(cause, ApplicationError):
         return not cause.non_retryable
@@ -71,7 +71,7 @@ def may_pass(error: FailureError) -> bool:
 
 
 def may_be_tried_again(error: FailureError) -> bool:
-    """Whether the store is back, and a model fails whose attempts begin now."""
+    """Whether the store is back and it is the model that fails now, so that its attempts are counted anew."""
     cause = error.cause or error
     return isinstance(cause, ApplicationError) and cause.type == names.MODEL_UNAVAILABLE and not cause.non_retryable
 

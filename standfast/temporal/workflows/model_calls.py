@@ -1,4 +1,4 @@
-"""Asks the model for the next answer of an agent, until there is one or the state of the run says what to do then."""
+"""Calls the model for an agent's next answer, until there is one or the run's state says what to do instead."""
 
 import asyncio
 
@@ -18,14 +18,14 @@ _FATAL = ("SessionConflictError", "SessionAccessDeniedError")
 
 
 class ModelCalls:
-    """The calls of the model of a run."""
+    """The model calls of a run."""
 
     def __init__(self, run: RunState, parts: RunParts) -> None:
-        self._is_denied = False  # nobody lets the run use more than its budget
+        self._is_denied = False  # a person has refused to let the run use more than its budget
         self._run, self._running, self._workers, self._pauses = run, parts.running, parts.workers, parts.pauses
 
     async def ask(self, number: int, fallback: str | None) -> ModelReply | None:
-        """Return the model's answer; None if there is none, and the state says what to do then."""
+        """Return the model's answer; None if there is none, and the run's state says what to do instead."""
         run = self._run
         run.has_asked = True
         while True:
@@ -72,7 +72,7 @@ class ModelCalls:
         return reference
 
     async def ask_for_more(self) -> None:
-        """Wait for whoever may let a run go on that has spent its budget; the calls of its turn wait with it."""
+        """If the run has spent its budget, wait until a person lets it go on; the calls of its turn wait, too."""
         if self._is_denied or self._run.given.asks_caller:
             self._run.loop = self._run.loop.unattended("Not run: the budget is spent")
             return
@@ -86,7 +86,7 @@ class ModelCalls:
             self._is_denied = True
 
     async def _asks_again(self, reply: ModelReply | None) -> bool:
-        """Take in that the model refuses; if somebody has completed its activity by hand with junk, wait for them."""
+        """Take in that the model could not be called; wait if somebody completed the activity by hand with junk."""
         if reply is not None:
             self._run.progress.wrote(reply["seq"])
         elif await self._pauses.pause("model", put_in_by_hand(names.CALL_MODEL)) or self._running.cancelled:
@@ -96,11 +96,11 @@ class ModelCalls:
 
     def _failed(self, why: str) -> None:
         if self._run.loop.has_fallback:
-            self._run.progress.model = None  # what a person chose could not be called either
+            self._run.progress.model = None  # the model that a person chose could not be called either
         self._run.loop = self._run.loop.failed(why)
 
     async def _may_ask_again(self, error: ActivityError) -> bool:
-        """Wait for whoever can mend why the model could not be called."""
+        """Wait for a person who can mend what keeps the model from being called."""
         if isinstance(error.cause, ApplicationError) and error.cause.type in _FATAL:
             fail(error)
         if isinstance(error.cause, ApplicationError) and error.cause.type == names.MODEL_CHANGED:

@@ -1,4 +1,4 @@
-"""Waits for people who say how a run goes on: after a failure, or without what no worker has."""
+"""Pauses a run until people say how it goes on: after a failure, or without what no worker has."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from standfast.temporal.workflows.waiting import Waiting
 
 
 class Pauses:
-    """What of a run a resume can end.
+    """The pauses of a run, which a resume ends.
 
     Args:
         patience: returns the seconds that the run waits for a person, None for as long as it takes.
@@ -70,7 +70,7 @@ class Pauses:
         return True
 
     def begin(self, waiting: Waiting) -> "asyncio.Future[Resume]":
-        """Show what waits, and return what becomes the resume that ends it."""
+        """Show what waits, and return the future of the resume that ends it."""
         resumed: asyncio.Future[Resume] = asyncio.get_running_loop().create_future()
         self._resumes.append((waiting, resumed))
         self._board.begin(waiting)
@@ -101,7 +101,7 @@ class Pauses:
         return self._inbox.mailbox.read_resume(data, paused, [item.name for item, _ in self._resumes if item.can_skip])
 
     def _take(self, resume: Resume, sent: Sent | None = None) -> dict[str, Any]:
-        """Let go on, or not, all that the resume is for."""
+        """End all pauses that the resume is for: they try again, or give up."""
         late = None if self._board.overdue("pause") is None else sent
         ends = [
             one

@@ -1,4 +1,4 @@
-"""Waits for what people answer to an agent's questions, and find out of its calls of unknown outcome."""
+"""Waits for people's answers to an agent's questions, and for what they find out about unknown outcomes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,12 +25,12 @@ from standfast.temporal.workflows.shared_state import RunState
 from standfast.temporal.workflows.waiting import Waiting
 from standfast.tools import Asked, Failed, Outcome, Returned, Unknown
 
-_ASKING = ("question", "unknown")  # kinds of what waits for an answer
+_ASKING = ("question", "unknown")  # the kinds of items that wait for an answer
 _RESOLVED = 20  # decisions of operators that `status` shows
 
 
 class Questions:
-    """The questions of a run, and what becomes of them.
+    """The questions of a run, and their answers.
 
     Args:
         is_interrupted: whether the run has something else to do than to wait for an answer.
@@ -43,8 +43,8 @@ class Questions:
         self._board, self._inbox, self._running, self._box = parts.board, parts.inbox, parts.running, parts.mailbox
         self._pauses, self._workers = parts.pauses, parts.workers
         self._is_interrupted = is_interrupted
-        self._looked = 0  # behind how many resets the run has looked for answers
-        self._recalled: dict[str, Outcome] = {}  # what was answered before a reset, by call
+        self._looked = 0  # the number of resets after which the run has looked for answers
+        self._recalled: dict[str, Outcome] = {}  # by call, the answers from before a reset
 
     # --- waiting ---
 
@@ -91,13 +91,13 @@ class Questions:
             self._answered(question, Failed(f"Nobody answered within {deadline - since}"))
 
     def _with_answer(self) -> Question | None:
-        """Return the first question that has its answer: none waits for those that are asked before it."""
+        """Return the first question that has its answer, whether or not earlier questions have theirs."""
         known = (self._box.answers, self._box.resolves, self._recalled)
         questions = self._run.loop.questions
         return next((one for one in questions if any((one.tool_call_id or "") in of for of in known)), None)
 
     async def _recall(self) -> None:
-        """Find what the questions of the turn were answered with before the run was reset."""
+        """Find the answers that the questions of the turn had before the run was reset."""
         resets, run = self._running.resets, self._run
         reference = run.reference(AnsweredReference)
         reference["after"] = run.progress.turn.seq
@@ -109,7 +109,7 @@ class Questions:
         self._looked = resets
 
     def _answered(self, question: Question, outcome: Outcome, by: str | None = None) -> None:
-        """Take what became of a question: the result of its call, or what a person says to the agent."""
+        """Take in a question's answer: the result of its call, or a person's message to the agent."""
         call_id, progress = question.tool_call_id, self._run.progress
         if call_id is None:
             said = outcome.content if isinstance(outcome, Returned) else _text(outcome)
@@ -149,7 +149,7 @@ class Questions:
                 await self._run_again(question, call)
 
     async def _run_again(self, question: Question, call: Call) -> None:
-        """Run a call that did not happen. Until it has, which may take a deploy, nobody else decides on it."""
+        """Run a call that did not happen. Until it has run, which may take a deploy, nobody can decide on it again."""
         progress = self._run.progress
         progress.turn.dispatches.setdefault(call.position, 1)
         progress.unknown.pop(call.id, None)
@@ -192,7 +192,7 @@ class Questions:
         if gates and isinstance(data, dict) and call_id in (None, *(one.tool_call_id for one in gates)):
             call_id = call_id or gates[0].tool_call_id
             raise InputError(f"answer: call {call_id} waits to be approved, not for an answer; send `decide`")
-        # What the run waits for lets it take in the rest: there is always room for it.
+        # An answer that the run waits for lets it take in the rest, so there is always room for one.
         is_awaited = isinstance(data, dict) and call_id in (None, *(question.tool_call_id for question in questions))
         data = self._inbox.one("answer", data, extra, most=AWAITED_BYTES if is_awaited else PARKED_BYTES)
         loop = Loop() if state is None else state.loop
@@ -205,7 +205,7 @@ class Questions:
         return {} if sender.id else {"accepted": True, "tool_call_id": answer.tool_call_id}
 
     async def _outcome(self, sent: Sent) -> dict[str, Any]:
-        """Return what an update has come to, as soon as the store has what it brought."""
+        """Return the outcome of an update, as soon as the store has what it brought."""
         outcomes, board = self._box.outcomes, self._board
         await workflow.wait_condition(lambda: bool(outcomes.get(str(sent.id))) or bool(board.ended))
         outcome = outcomes.pop(str(sent.id), {"refused": f"{sent.name}: the run has ended, and may have taken it in"})
@@ -237,7 +237,7 @@ class Questions:
 
 
 def _told_once_written(sent: Sent) -> Sent:
-    """Return whom to tell once the store has an answer: nobody in runs that have told before, or without an id."""
+    """Return whom to tell once the store has an answer: nobody without an id, or in runs that have told before."""
     is_told = sent.id is not None and workflow.patched(names.ANSWERS_WRITTEN)
     return sent if is_told else replace(sent, id=None)
 

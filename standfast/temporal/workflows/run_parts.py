@@ -1,4 +1,4 @@
-"""Puts together what every run of ours has, and reads what it was given."""
+"""Puts together the parts that every run has, and reads the run's input."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def read_input(read: Callable[[Any], T], data: Any, extra: tuple[Any, ...], **ours: bool) -> T:
-    """Return what a run was given; fail the run if that cannot be used.
+    """Return the input of a run; fail the run if it cannot be used.
 
     Args:
         extra: arguments behind the one that it takes.
@@ -36,7 +36,7 @@ def read_input(read: Callable[[Any], T], data: Any, extra: tuple[Any, ...], **ou
 
 
 class RunParts:
-    """The parts of a run that differ in nothing but what they are given; see each for that."""
+    """The parts that runs of agents, of pipelines and of users' workflows have in common."""
 
     def __init__(
         self,
@@ -57,6 +57,6 @@ class RunParts:
         self.workers = Workers(self.board, self.running, self.pauses, opening, learn)
 
     def learn(self, found: Mapping[str, Any]) -> None:
-        """Take in where the run is; see `Surroundings`."""
+        """Take in the run's surroundings; see `Surroundings`."""
         self.board.search, self.board.notices = found.get("search", False), found.get("notices", False)
         self.workers.give_receipts = found.get("receipts", False)

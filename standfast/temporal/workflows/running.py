@@ -1,4 +1,4 @@
-"""Keeps what a run waits for now, lets a cancel or a reset reach it, and brings it to its end."""
+"""Runs a workflow to its end, with the activities and children that a cancel or a reset has to reach."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,17 +25,17 @@ class Running:
 
     def __init__(self) -> None:
         self.cancelled = False
-        self.resets = 0  # of the workflow: what was acknowledged behind the point of a reset is in the store
+        self.resets = 0  # of the workflow; what was acknowledged after the point of a reset is in the store
         self._handles: dict[asyncio.Future[Any], None] = {}
         if workflow.in_workflow():
-            # The one thing that a workflow hears of a reset, in every replay at the same place.
+            # The only sign of a reset that a workflow gets, at the same place in every replay.
             workflow.register_random_seed_callback(self._was_reset)
 
     def _was_reset(self, seed: int) -> None:
         self.resets += 1
 
     def cancel(self) -> None:
-        """Cancel what runs and what will. Each is waited for, so that its outcome is known."""
+        """Cancel what runs and what will run. Each is waited for, so that its outcome is known."""
         self.cancelled = True
         for handle in list(self._handles):
             handle.cancel()
@@ -49,7 +49,7 @@ class Running:
         return handle
 
     async def until(self, condition: Callable[[], bool], deadline: datetime | None, summary: str) -> bool:
-        """Wait for a condition, the deadline or a cancel; returns whether it was the deadline."""
+        """Wait for a condition, the deadline or a cancel; return whether it was the deadline."""
         timeout = None if deadline is None else max(0.0, (deadline - workflow.now()).total_seconds())
         try:
             await workflow.wait_condition(
@@ -94,7 +94,7 @@ async def run_to_end(
 
 
 def carried_in(data: Any) -> dict[str, Any] | None:
-    """Return what the run before has carried over to one that goes on as new, None in all others."""
+    """Return what the previous run has carried over if this one continues it as new; None otherwise."""
     if workflow.info().continued_run_id is None or not isinstance(data, dict):
         return None
     return data.get("carried")

@@ -1,4 +1,4 @@
-"""Has activities wait for the store of a run, and shows people that as one thing."""
+"""Has activities wait for the store of a run, and shows people that in one item."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class StoreWaits:
-    """What of a run waits for its store: once shown, however many activities do.
+    """The activities of a run that wait for its store, shown as one item however many they are.
 
     Args:
         begin, end: show something that waits, and take that back.
@@ -35,7 +35,8 @@ class StoreWaits:
         self._begin, self._end, self._learn = begin, end, learn
         self._shown: Waiting | None = None
         self._count = 0
-        self._holders: dict[str, bool] = {}  # activities that may hold what the store has not, and whether they said so
+        # By activity that may hold what the store does not have: whether it has said so.
+        self._holders: dict[str, bool] = {}
 
     async def run(self, attempt: Callable[[dict[str, Any]], Awaitable[T]], options: dict[str, Any]) -> T:
         """Return the result of an activity that needs the store, however long that is away; people see it then.
@@ -75,14 +76,14 @@ class StoreWaits:
             workflow.logger.warning("Waits for its store: %s", message)
 
     def _remove(self) -> None:
-        """Take back what `_add` has shown, once no activity waits any more."""
+        """Remove the item that `_add` has shown, once no activity waits any more."""
         self._count -= 1
         if not self._count and self._shown is not None:
             gone, self._shown = self._shown, None
             self._end(gone)
 
     async def holding(self, holder: str, work: Awaitable[T]) -> T:
-        """Return what comes of an activity that may say, meanwhile, that the store does not take what it holds."""
+        """Return the result of an activity that may report, meanwhile, that the store does not take what it holds."""
         self._holders[holder] = False
         # Not in a `finally`: a worker that drops the run closes it outside of the workflow's loop.
         try:
@@ -98,7 +99,7 @@ class StoreWaits:
             self._remove()
 
     def take_signal(self, data: object) -> None:
-        """Take in what `write_in_sight` says; what no activity of now can have said changes nothing."""
+        """Take in a report of `write_in_sight`; one that no running activity can have sent changes nothing."""
         given = data if isinstance(data, dict) else {}
         holder, message = given.get("holder"), given.get("message")
         if isinstance(holder, str) and isinstance(message, str) and self._holders.get(holder) is False:

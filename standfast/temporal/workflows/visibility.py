@@ -31,7 +31,7 @@ _WHAT = {
     "worker": "a worker that has",
     "store": "the",
 }
-_MARKUP = re.compile(r"[\\`*_~<>&|:.#!\[\]]")  # these can be escaped in Web's Markdown, other marks can not
+_MARKUP = re.compile(r"[\\`*_~<>&|:.#!\[\]]")  # these can be escaped in Web's Markdown; other marks cannot
 Refused = Sequence[Mapping[str, str]]  # messages that changed nothing, and why
 STATUS = SearchAttributeKey.for_keyword(names.STATUS_ATTRIBUTE)
 WAITING = SearchAttributeKey.for_keyword_list(names.WAITING_ATTRIBUTE)
@@ -52,7 +52,7 @@ def show_started(session: str | None, tenant: str | None) -> None:
 
 
 def show_waiting(status: str, waiting: "Sequence[Waiting]", *, groups: bool) -> None:
-    """Make the run findable by what it waits for, or no longer; and by the `groups` that it asks, if it ever does."""
+    """Make the run findable by what it waits for, if anything, and by the `groups` that it asks."""
     asked = _fitting(sorted({group for item in waiting for group in item.groups}))
     group: list[Any] = [GROUP.value_set(asked) if asked else GROUP.value_unset()] if groups else []
     if not waiting:
@@ -113,7 +113,7 @@ def _waits(waiting: "Sequence[Waiting]") -> list[str]:
 
 
 def _shown(item: "Waiting") -> list[str]:
-    """Return what waits, all that a person should see who ends it, and how it is ended."""
+    """Return an item that waits, with all that a person should see before ending it, and how to end it."""
     lines = [f"#### Waits for {_WHAT[item.kind]}{f' {_code(item.name)}' if item.name else ''}", *_quote(item.message)]
     if item.tool is not None:
         lines += [f"The tool {_code(item.tool)} with", *_block(cut(_arguments(item), _ARGUMENTS_BYTES))]
@@ -179,7 +179,7 @@ def _arguments(item: "Waiting") -> str:
 
 
 def _last(refused: Refused) -> list[str]:
-    """Return why the last message changed nothing: whoever sent a signal is not told otherwise."""
+    """Return why the last message changed nothing, which the sender of a signal does not learn otherwise."""
     if not refused:
         return []
     last = refused[-1]
@@ -187,7 +187,7 @@ def _last(refused: Refused) -> list[str]:
     return ["", f"Last refused, {at}: {_plain(last['reason'])}"]
 
 
-# --- words of people and models: what Temporal Web shows of them is what they are, and no markup ---
+# --- words of people and models, which Temporal Web shows as they are and not as markup ---
 
 
 def _plain(text: str) -> str:
@@ -204,12 +204,12 @@ def _code(text: str) -> str:
 
 
 def _json(value: object) -> list[str]:
-    # As Web's own editor lays it out: what grows when it is left moves the button away that is being clicked.
+    # Laid out as by Web's own editor: a field that grows when it loses focus moves the button that is being clicked.
     return _block(visible_json(value))
 
 
 def _block(text: str) -> list[str]:
-    # Indented: out of a fence of backticks a text could break.
+    # Indented, since a text could break out of a fence of backticks.
     return ["", *(f"    {line}" for line in text.split("\n")), ""]
 
 
@@ -218,7 +218,7 @@ def _time(at: datetime) -> str:
 
 
 def shown_usage(whose: str, usage: Usage | None) -> str:
-    """Return in words what somebody has used."""
+    """Return a usage in words."""
     used = usage or Usage()
     cost = "" if used.cost is None else f" and {used.cost:.4f} US dollars"
     return f"{used.total_tokens:,} tokens{cost} by {whose}"

@@ -1,4 +1,4 @@
-"""Has activities carried out by whichever worker has what they need, and waits for one in sight of people."""
+"""Runs activities on a worker that has what they need, and shows people when no worker has."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -34,15 +34,15 @@ from standfast.temporal.workflows.running import Running
 from standfast.temporal.workflows.store_waits import StoreWaits
 from standfast.temporal.workflows.waiting import Waiting
 
-VERSIONS = 20  # that a step is tried with unasked, before it waits for a person alone
+VERSIONS = 20  # with which a step is tried by itself, before it waits for a person
 T = TypeVar("T")
 Opening = tuple[ActivityName[OpenReference, Any], OpenReference]
 
-_REPEATS = 8  # of what was completed without a receipt, before a person is asked
+_REPEATS = 8  # of an activity that was completed without a receipt, before a person is asked
 
 
 class Workers:
-    """The workers of a run, as far as it waits for them.
+    """The workers of a run, and its waits for them.
 
     Args:
         opening: returns the activity that opens the run, or looks for a worker that could, and its reference.
@@ -61,7 +61,7 @@ class Workers:
         self._board, self._running, self._pauses = board, running, pauses
         self._opening, self._learn = opening, learn
         self.give_receipts = False  # see `receipted`
-        self._receipts = 0  # how many were asked for
+        self._receipts = 0  # the number of receipts asked for
 
     # --- activities ---
 
@@ -88,7 +88,7 @@ class Workers:
         tool: str | None = None,
         otherwise: Any = None,
     ) -> Any:
-        """Return the result of an activity, of whichever worker has what it needs.
+        """Return the result of an activity, from a worker that has what it needs.
 
         Args:
             tool: what it needs besides the agent or pipeline.
@@ -129,7 +129,7 @@ class Workers:
         return {**reference, "receipt": self._receipts}
 
     async def _may_repeat(self, activity: str, reference: dict[str, Any], tries: int) -> bool:
-        """Whether to try again what came to nothing that can be used.
+        """Whether to run an activity again whose result cannot be used.
 
         What gives no receipt somebody has completed by hand, or an older worker has done it: it is done again, which
         changes nothing if it was done. Of the rest, and now and then, a person is asked.
@@ -159,7 +159,7 @@ class Workers:
                 if not isinstance(cause, ApplicationError) or cause.type != names.STEP_ERROR:
                     raise
                 detail, mended = cause.details[0], None
-                if "version" in detail:  # what older versions of this library said has none
+                if "version" in detail:  # older versions of this library did not send one
                     raised = [*(one for one in raised if one != detail["version"]), detail["version"]]
                     if len(raised) <= VERSIONS:
                         another: StepReference = {**reference, "raised": raised}
@@ -175,7 +175,7 @@ class Workers:
     async def execute_until_cancelled(
         self, activity: ActivityName[TakenT, FoundT], reference: TakenT, options: dict[str, Any]
     ) -> FoundT:
-        """Return the result of an activity that a cancel reaches, however long its store is away."""
+        """Return the result of an activity that a cancel can reach, however long its store is away."""
 
         def attempt(options: dict[str, Any]) -> Awaitable[FoundT]:
             return self._running.add(workflow.start_activity(activity, reference, **options))
@@ -186,7 +186,7 @@ class Workers:
     # --- workers ---
 
     async def open(self) -> Any:
-        """Return what opens the run, from a worker that can; None if it is cancelled before there is one."""
+        """Open the run on a worker that can; return None if the run is cancelled before there is one."""
         activity, reference = self._opening()
         try:
             return await workflow.execute_local_activity(activity, reference, **OPEN_OPTIONS)
@@ -200,7 +200,7 @@ class Workers:
             return await self._open_elsewhere(activity, reference)
 
     async def _open_elsewhere(self, activity: ActivityName[OpenReference, Any], reference: OpenReference) -> Any:
-        """Open the run on any worker, since the one that has its workflow could not at once."""
+        """Open the run on any worker, since the one that runs its workflow could not."""
         try:
             return await self._open_with_store(activity, reference, "on a worker that can")
         except (asyncio.CancelledError, ActivityError) as error:
@@ -229,12 +229,12 @@ class Workers:
                 raise ApplicationError(put_in_by_hand(activity), type="InputError", non_retryable=True)
 
     def _learn_from(self, error: FailureError) -> None:
-        """Take in where the run is from what a worker says that cannot open it."""
+        """Take in the run's surroundings from the error of a worker that cannot open it."""
         if "input" in self._opening()[1]:
             self._learn(surroundings_of(error))
 
     async def await_worker(self, error: FailureError, tool: str | None = None, path: str | None = None) -> Any:
-        """Wait until a worker has what the last one had not; returns what it opens, None if the run is cancelled.
+        """Wait until a worker has what the last one lacked; return what it opens, None if the run is cancelled.
 
         Args:
             tool, path: a tool or step that it needs besides the agent or pipeline; a person may go on without it.
@@ -271,7 +271,7 @@ class Workers:
 
 
 async def _unless(skipped: "asyncio.Future[Resume] | None", found: "asyncio.Future[T]") -> T | None:
-    """Return what is found, or None as soon as a person goes on without it."""
+    """Return what is found, or None as soon as a person lets the run go on without it."""
     if skipped is None:
         return await found
     either: list[asyncio.Future[Any]] = [found, skipped]

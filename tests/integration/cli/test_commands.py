@@ -82,7 +82,7 @@ WRONG_STARTS: list[tuple[list[str], str, int]] = [
     (["-m", "x", "-i", "1"], "Give --message for an agent, or --input for a pipeline", 2),
     (["-m", "x", "--run-key", "k"], "--run-key is of a pipeline", 2),
     (["-i", "1", "--session", "s"], "--session is of an agent", 2),
-    (["-i", "{oops"], "--input is no JSON: Expecting property name", 1),
+    (["-i", "{oops"], "--input is not JSON: Expecting property name", 1),
     (["-m", "x", "--session", "a/b"], "--session must be 1 to 200 characters", 1),
     (["-i", "1", "--restart-of", "k"], "--restart-of and --restart-from go together", 1),
     (["-m", "x", "--image", "cat.txt"], "--image cat.txt: neither a URL nor a file", 1),

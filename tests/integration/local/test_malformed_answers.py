@@ -33,7 +33,7 @@ MALFORMED: dict[str, list[Any]] = {
     "name that is a number": [{"id": "c1", "name": 7, "arguments": {"text": "x"}}],
     "no arguments": [{"id": "c1", "name": "echo"}],
     "arguments of null": [{"id": "c1", "name": "echo", "arguments": None}],
-    "arguments that are no JSON": [{"id": "c1", "name": "echo", "arguments": '{"text": "x"'}],
+    "arguments that are not JSON": [{"id": "c1", "name": "echo", "arguments": '{"text": "x"'}],
     "arguments with single quotes": [{"id": "c1", "name": "echo", "arguments": "{'text': 'x'}"}],
     "arguments that are a list": [{"id": "c1", "name": "echo", "arguments": ["x"]}],
     "arguments that are a number": [{"id": "c1", "name": "echo", "arguments": 5}],
@@ -54,7 +54,7 @@ MALFORMED: dict[str, list[Any]] = {
     "arguments that cannot be JSON": [{"id": "c1", "name": "echo", "arguments": {"text": {1, 2}}}],
     "text instead of a call": ["echo(x)"],
     "null instead of a call": [None],
-    "a megabyte that is no JSON": [{"id": "c1", "name": "echo", "arguments": "x" * 1_000_000}],
+    "a megabyte that is not JSON": [{"id": "c1", "name": "echo", "arguments": "x" * 1_000_000}],
 }
 
 

@@ -224,7 +224,7 @@ async def test_without_a_store_a_step_whose_calls_wait_fails() -> None:
     posted, post = world(Approval())
     went = await run_pipeline(pipeline("w").step("write", agent=Agent("a", tools=[post])).build(), llm=posts("hi"))
     assert (went.status, went.error_reason, posted) == ("error", "agent-failed", [])
-    assert "its tool 'post' waits for approval, which takes a store" in str(went.error)
+    assert "its tool 'post' waits for approval, which needs a store" in str(went.error)
 
 
 def test_a_tool_step_has_its_gate_before_it() -> None:

@@ -91,7 +91,7 @@ class Silent:
     ("adapter", "error"),
     [
         (Synchronous(), "Synchronous.chat must be async"),
-        (Silent(), "The adapter returned None: that is no LLMResponse"),
+        (Silent(), "The adapter returned None: that is neither an LLMResponse"),
     ],
     ids=["not async", "nothing returned"],
 )

@@ -224,7 +224,7 @@ async def test_arguments_that_are_no_json_are_refused(pipelines: PipelineDriver,
         """Post it."""
         return text
 
-    with pytest.raises(InputError, match="input gives arguments that are no JSON"):
+    with pytest.raises(InputError, match="input gives arguments that are not JSON"):
         await pipelines.run(pipeline("w").step("post", run=post, input=lambda ctx: given).build(), says())
 
 

@@ -63,7 +63,7 @@ async def test_a_run_may_go_on_after_any_step() -> None:
 
 @pytest.mark.parametrize("kept", [None, {}, {"other": {"status": "complete"}}], ids=str)
 async def test_results_that_are_missing_are_named(kept: Any) -> None:
-    with pytest.raises(InputError, match="resume_after='ok' skips write, of which previous_results has nothing"):
+    with pytest.raises(InputError, match="resume_after='ok' skips write, but previous_results has no result of it"):
         await run_pipeline(gated, llm=says(), resume_after="ok", previous_results=kept)
 
 

@@ -224,7 +224,7 @@ async def test_decisions_at_gates_that_are_not_there_are_noted_and_take_no_room(
         await pending(run)
         await run.signal("approve", {"gate": "write", "by": "ada"})
         assert await until(partial(so_many_refusals, run, 2)) == [
-            "there is no gate nope", "approve: no gate write is open; open: ok"
+            "there is not a gate nope", "approve: no gate write is open; open: ok"
         ]  # fmt: skip
         await temporal.people.decide(run.id, "ok", "approve", by="ada")
         assert (await result(run))["status"] == "complete"

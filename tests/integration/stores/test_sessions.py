@@ -228,7 +228,7 @@ async def test_a_state_that_is_no_json_is_refused_before_any_tool_runs(store: SQ
         effects.append("post")
 
     script: list[Any] = [{"tool_calls": [{"id": "c1", "name": "post"}]}]
-    with pytest.raises(StandfastError, match="its state is no JSON"):
+    with pytest.raises(StandfastError, match="its state is not JSON"):
         await run(
             Agent("greeter", tools=[post], on_start=start),
             message="hi",

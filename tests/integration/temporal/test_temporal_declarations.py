@@ -328,4 +328,4 @@ async def test_an_adapter_that_returns_nonsense_ends_the_run_with_error(driver: 
 
     ended = await driver.run(Agent("a"), Broken())
     assert (ended.status, ended.iterations) == ("error", 1)
-    assert "is no LLMResponse" in ended.response
+    assert "is neither an LLMResponse" in ended.response

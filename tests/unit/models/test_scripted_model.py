@@ -47,7 +47,7 @@ async def test_an_exception_is_raised(error: BaseException) -> None:
 
 
 async def test_an_answer_that_is_none_is_a_model_error() -> None:
-    with pytest.raises(ModelError, match="no LLMResponse"):
+    with pytest.raises(ModelError, match="neither an LLMResponse"):
         await ScriptedModel([{"content": "hi"}]).chat(HI, [])
 
 

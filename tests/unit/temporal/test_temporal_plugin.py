@@ -111,7 +111,7 @@ def test_a_tool_with_the_name_of_an_activity_is_refused(store: Any) -> None:
 
 @pytest.mark.parametrize("wrong", ["triage", None, look, object()])
 def test_what_is_no_agent_is_refused(store: Any, wrong: Any) -> None:
-    with pytest.raises(DefinitionError, match="is no Agent"):
+    with pytest.raises(DefinitionError, match="is not an Agent"):
         plugin(wrong, store=store)
 
 
