@@ -6,10 +6,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, ValidationInfo, field_validator
 from pydantic_core import to_json
 
-from standfast.messages import Record, clean_text, cut, distinct_people, error_text, explain, json_problem, person
+from standfast.messages import (
+    Record,
+    check_whole,
+    clean_text,
+    cut,
+    distinct_people,
+    error_text,
+    explain,
+    json_problem,
+    person,
+)
 from standfast.tools import Approval
 
 GateStatus = Literal["open", "approved", "rejected", "timed-out"]
@@ -34,7 +44,12 @@ class Decision(Record):
     digest: Annotated[str, Field(max_length=256)] | None = None
     edit: Any = None
 
-    @field_validator("gate", "by", "comment", "digest")
+    @field_validator("gate", "by", "digest")
+    @classmethod
+    def _check(cls, value: str | None, info: ValidationInfo) -> str | None:
+        return value if value is None else check_whole(value, str(info.field_name))
+
+    @field_validator("comment")
     @classmethod
     def _clean(cls, value: str | None) -> str | None:
         return value if value is None else clean_text(value)

@@ -18,7 +18,7 @@ from standfast.errors import (
     SessionNotFoundError,
     StoreError,
 )
-from standfast.messages import Message, clean_text, usage_of
+from standfast.messages import Message, usage_of
 from standfast.runtime.at_work import check_not_at_work, hold
 from standfast.runtime.cancellation import to_the_end, uninterrupted
 from standfast.runtime.inputs import check_access
@@ -165,7 +165,7 @@ async def open_log(
     new = Session(
         id=session_key_of(check_tenant_id(tenant_id), session_id or f"sess_{uuid4()}"),
         agent_name=agent.name,
-        user_id=_check_user(user_id),
+        user_id=user_id,
         tenant_id=tenant_id,
         created_at=datetime.now(UTC),
     )
@@ -207,9 +207,3 @@ def _check_store(store: object) -> None:
     for needed in ("durable", "hold", "let_go", "append_messages_atomic"):
         if not hasattr(store, needed):
             raise InputError(f"store must be a store, such as sqlite_store('a.db'); {store!r:.80} has no {needed!r}")
-
-
-def _check_user(value: object) -> str | None:
-    if value is None or (isinstance(value, str) and value and clean_text(value) == value):
-        return value
-    raise InputError(f"user_id must be text without NUL or lone surrogates, or None, got {value!r}")

@@ -18,6 +18,7 @@ from standfast.messages.records import (
 from standfast.messages.texts import (
     MAX_DEPTH,
     MAX_DIGITS,
+    check_whole,
     clean_text,
     cut,
     error_text,
@@ -41,6 +42,7 @@ __all__ = [
     "StopReason",
     "ToolCall",
     "Usage",
+    "check_whole",
     "clean_text",
     "cut",
     "distinct_people",

@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic_core.core_schema import SerializerFunctionWrapHandler
 
 from standfast.errors import InputError, ModelError
-from standfast.messages.texts import clean_text, explain, json_problem, read_object
+from standfast.messages.texts import check_whole, clean_text, explain, json_problem, read_object
 
 CleanText = Annotated[str, AfterValidator(clean_text)]
 Role = Literal["system", "user", "assistant", "tool"]
@@ -233,7 +233,7 @@ class Message(Record):
     reasoning: Reasoning | None = None
     stop_reason: StopReason | None = None
     model: str | None = None
-    by: CleanText | None = None
+    by: Annotated[str, AfterValidator(lambda value: check_whole(value, "by"))] | None = None
     id: CleanText | None = None
 
     @model_validator(mode="before")

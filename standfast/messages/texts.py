@@ -23,6 +23,24 @@ def clean_text(text: str) -> str:
     return text
 
 
+def check_whole(name: object, what: str, most: int | None = None) -> str:
+    """Return what names somebody or something, which has to be text that any database keeps as it is.
+
+    Cleaned, as what people write is, it would name somebody or something else.
+
+    Args:
+        most: characters; any number if None.
+
+    Raises:
+        InputError: saying what is wrong with it.
+    """
+    if not isinstance(name, str) or clean_text(name) != name:
+        raise InputError(f"{what} must be text without NUL or lone surrogates, got {name!r:.80}")
+    if most is not None and len(name) > most:
+        raise InputError(f"{what} is longer than {most:,} characters")
+    return name
+
+
 def error_text(error: BaseException) -> str:
     """Return what an exception says, fit for a tool result; its type's name if it says nothing."""
     try:

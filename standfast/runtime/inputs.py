@@ -11,7 +11,7 @@ from standfast.agents import Agent
 from standfast.checkpoints import Checkpoint, CheckpointKey, Question, RunResult, check_signature
 from standfast.errors import InputError, SessionAccessDeniedError
 from standfast.llm import LLM
-from standfast.messages import Image, Message, clean_text, explain, read_images, size_over
+from standfast.messages import Image, Message, check_whole, clean_text, explain, read_images, size_over
 from standfast.pipelines import Pipeline
 from standfast.stores.protocol import AgentStore, Session, check_session_id, session_id_of
 
@@ -239,9 +239,18 @@ def _read_checkpoint(checkpoint: GivenCheckpoint) -> Checkpoint:
 
 
 def check_may_start(declared: Agent | Pipeline, user: str | None) -> None:
-    """Refuse a user whom an agent or a pipeline does not allow to begin a run."""
+    """Refuse a user whom an agent or a pipeline does not allow to begin a run, or whom no store could name."""
+    if user is not None:
+        check_user(user)
     if refused := access_problem(declared.access.get("start"), user):
         raise InputError(f"{type(declared).__name__} '{declared.name}': {refused} start it")
+
+
+def check_user(user: object) -> None:
+    """Refuse what cannot be a user's id."""
+    check_whole(user, "user_id")
+    if not user:
+        raise InputError("user_id must not be empty; leave it out")
 
 
 def check_may_speak(state: LoopState, session_id: str | None) -> None:

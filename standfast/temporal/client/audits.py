@@ -21,6 +21,8 @@ from standfast.stores.protocol import Act, ActOutcome, AgentStore, DecisionRecor
 from standfast.temporal.client.owners import Run
 from standfast.temporal.client.runs import our_run, quoted
 from standfast.temporal.wire import names
+from standfast.temporal.wire.inbox import check_sent_id
+from standfast.temporal.wire.limits import check_names
 
 T = TypeVar("T")
 _LOG = logging.getLogger("standfast")
@@ -42,6 +44,10 @@ class OnRecord:
     store: AgentStore | None
     by: str | None = None
     id: str = field(default_factory=lambda: uuid4().hex)
+
+    def __post_init__(self) -> None:
+        check_names({"by": self.by}, "audit trail")
+        check_sent_id(self.id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ from standfast.temporal.client.sending import Signal, send
 from standfast.temporal.client.starts import plain_images
 from standfast.temporal.client.typed_results import pipeline_result, run_result
 from standfast.temporal.wire import names
-from standfast.temporal.wire.limits import check_json
+from standfast.temporal.wire.inbox import check_sent_id
+from standfast.temporal.wire.limits import check_json, check_names
 from standfast.tools.checks import seconds
 
 _PATIENCE = timedelta(seconds=2)
@@ -251,11 +252,12 @@ class StandfastClient:
     ) -> dict[str, Any]:
         plain = {key: value for key, value in data.items() if value is not None} | (also or {})
         check_json(plain, called or name)
+        check_names(plain, called or name)
         signal = Signal(
             name=name,
             called=called or name,
             data=plain,
-            id=uuid4().hex if id is None else id,
+            id=uuid4().hex if id is None else check_sent_id(id),
             is_repeated=id is not None,
             # An export waits until the run is between two actions, for as long as that takes.
             seconds=None if name == names.EXPORT_UPDATE else self._timeout,

@@ -9,7 +9,7 @@ from standfast.checkpoints import Checkpoint, PipelineResult, RunResult, T
 from standfast.durations import Duration
 from standfast.errors import InputError, SessionAccessDeniedError
 from standfast.pipelines import Pipeline
-from standfast.runtime.inputs import Images
+from standfast.runtime.inputs import Images, check_user
 from standfast.stores.protocol import AgentStore, check_tenant_id
 from standfast.temporal.client.clients import StandfastClient
 from standfast.temporal.client.owners import last_admitted, owner_of
@@ -40,6 +40,8 @@ class UserClient:
     ) -> None:
         if user_id is None and tenant_id is None:
             raise InputError("UserClient needs a user_id or a tenant_id: StandfastClient speaks to the runs of all")
+        if user_id is not None:
+            check_user(user_id)
         self._client, self._people = client, StandfastClient(client, store=store, timeout=timeout)
         self._who: Owner = (user_id, check_tenant_id(tenant_id))
 

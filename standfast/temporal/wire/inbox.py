@@ -15,10 +15,9 @@ from standfast.checkpoints import Question
 from standfast.errors import InputError
 from standfast.messages import cut, json_problem, read_images, size_over
 from standfast.temporal.wire.inputs import Owner, Said, is_stranger, said_by_user
-from standfast.temporal.wire.limits import PARKED_MESSAGES, VALUES, check_json, read_fields
+from standfast.temporal.wire.limits import LONGEST_NAME, PARKED_MESSAGES, VALUES, check_json, check_names, read_fields
 
 _REASON_BYTES = 4 * 1024  # of why something is skipped, which the model reads
-LONGEST_NAME = 256
 NOTED = 10  # refusals that `status` shows
 TOLD = 200  # notices that a run remembers, so that going on as new it does not send them again
 OUTCOMES = 500  # of signals with an id, which a run remembers
@@ -148,7 +147,7 @@ class Mailbox:
             if is_stranger(owner, (who.get("user_id"), who.get("tenant_id"))):
                 raise InputError("message: the run is somebody else's")
             by = by or who.get("user_id")
-        _check_name(by, "message")
+        check_names({"by": by}, "message")
         _check_size(text, limit)
         images = read_images(fields.get("images", ()), limit)
         if len(self.messages) >= PARKED_MESSAGES:
@@ -158,7 +157,6 @@ class Mailbox:
     def read_answer(self, data: object, questions: tuple[Question, ...], limit: int) -> Answer:
         known = {"tool_call_id": str, "text": str, "by": str}
         fields = read_fields(data, "answer", known)
-        _check_name(fields.get("by"), "answer")
         answer = Answer(**{"text": _required(fields, "answer", "text"), **fields})
         _check_size(answer.text, limit)
         open_ids = [question.tool_call_id or "" for question in questions]
@@ -309,21 +307,24 @@ def split_id(data: object) -> tuple[str | None, object]:
     """
     if not isinstance(data, dict) or data.get("id") is None:
         return None, data
-    sent = data["id"]
+    return check_sent_id(data["id"]), {name: value for name, value in data.items() if name != "id"}
+
+
+def check_sent_id(sent: object) -> str:
+    """Return the id of a signal.
+
+    Raises:
+        InputError: it cannot be one.
+    """
     if not isinstance(sent, str) or not 0 < len(sent) <= _ID or not sent.isprintable():
         raise InputError(f"id must be text of 1 to {_ID} characters, got {sent!r:.80}")
-    return sent, {name: value for name, value in data.items() if name != "id"}
+    return sent
 
 
 def _required(fields: Mapping[str, Any], what: str, name: str) -> Any:
     if name not in fields:
         raise InputError(f"{what}: {name!r} is missing")
     return fields[name]
-
-
-def _check_name(by: str | None, what: str) -> None:
-    if len(by or "") > LONGEST_NAME:
-        raise InputError(f"{what}: by is longer than {LONGEST_NAME} characters")
 
 
 def _check_size(text: str, limit: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from standfast.errors import InputError
-from standfast.messages import clean_text, json_problem
+from standfast.messages import check_whole, clean_text, json_problem
 
 INLINE_BYTES = 256 * 1024  # of one value in a history; Temporal refuses 2 MiB, and looks slow long before
 CHECKPOINT_BYTES = 1024 * 1024
@@ -19,6 +19,7 @@ AWAITED_BYTES = 1_792 * 1024  # of all of them with the answer that the run wait
 QUESTION_BYTES = 4 * 1024  # of a question; a turn may have 64
 SHOWN_BYTES = 16 * 1024  # of the arguments of a call that people are asked about
 GATES_BYTES = 512 * 1024  # of all that is asked about the calls of a turn
+LONGEST_NAME = 256  # characters of who it is that acts
 EARLY_BYTES = 64 * 1024  # of decisions at gates that are not open
 
 
@@ -54,9 +55,24 @@ def read_fields(data: object, what: str, known: Mapping[str, type], *, own: Coll
     for name, value in given.items():
         if not isinstance(value, known[name]) or (isinstance(value, bool) and known[name] is int):
             raise InputError(f"{what}: {name} must be {_NAMES[known[name]]}, got {shortened(value)}")
-        if isinstance(value, str):
+        if name in _WRITTEN and isinstance(value, str):
             given[name] = clean_text(value)
+    check_names(given, what)
     return given
+
+
+def check_names(given: Mapping[str, Any], what: str) -> None:
+    """Refuse names and ids, which is all text that is not what people write, that a store could not keep as they are.
+
+    Raises:
+        InputError: naming the key.
+    """
+    for name, value in given.items():
+        if isinstance(value, str) and name not in _WRITTEN:
+            check_whole(value, f"{what}: {name}", LONGEST_NAME if name == "by" else None)
+
+
+_WRITTEN = ("text", "message", "comment", "reason", "result", "input", "edit")
 
 
 _NAMES: dict[Any, str] = {str: "text", int: "a whole number", dict: "an object", bool: "true or false", list: "a list"}
