@@ -7,6 +7,7 @@ counts. A row without an outcome is of an act that is under way, or whose proces
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ from standfast.errors import InputError, SessionAccessDeniedError, SessionConfli
 from standfast.messages import cut, visible
 from standfast.stores.protocol import Act, ActOutcome, AgentStore, DecisionRecord, Ledger
 from standfast.temporal.client.owners import Run
-from standfast.temporal.client.runs import our_run, quoted
+from standfast.temporal.client.runs import described, our_run, quoted
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import check_sent_id
 from standfast.temporal.wire.limits import check_names
@@ -149,6 +150,8 @@ async def start_on_record(
 ) -> Run:
     """Start a run, once that stands on the audit trail, under the run's workflow id: it has no other key yet.
 
+    What an act has started is returned, and not started again: the run says so itself, whatever came between.
+
     Args:
         message: what it is started with.
         start: starts it, or says the message to the run that is in flight.
@@ -157,13 +160,15 @@ async def start_on_record(
     Raises:
         StoreError: it could not be put on the audit trail, and so it was not started.
     """
-    if on is None or not isinstance(on.store, Ledger):
+    if on is None:
         return await start()
+    if not isinstance(on.store, Ledger):
+        return await _start_once(client, workflow_id, on.id, start)
     row = await _begun(on.store, [workflow_id], Doing("start", comment=message), on)
     if row.is_done:
         return client.get_workflow_handle(workflow_id, result_type=dict[str, Any])
     try:
-        run = await start()
+        run = await _start_once(client, workflow_id, on.id, start, is_repeated=row.is_repeated)
     except SessionConflictError as error:
         if row.is_repeated and once:  # it has started that run, and did not get to say so
             await _end_start(client, row, "start", client.get_workflow_handle(workflow_id))
@@ -173,14 +178,44 @@ async def start_on_record(
     except (StandfastError, RPCError) as error:
         await row.end(_outcome_of(error), str(error))
         raise
-    await _end_start(client, row, "start" if run.first_execution_run_id else "message", run)
+    await _end_start(client, row, "start" if run.first_execution_run_id or run.run_id else "message", run)
     return run
+
+
+def started_by(on: OnRecord | None) -> dict[str, str]:
+    """Return what the memo of a run has of the act that starts it."""
+    return {} if on is None else {names.START_MEMO: on.id}
+
+
+async def _start_once(
+    client: Client, workflow_id: str, act_id: str, start: Callable[[], Awaitable[Run]], *, is_repeated: bool = False
+) -> Run:
+    if is_repeated and (begun := await _started(client, workflow_id, act_id)) is not None:
+        return begun
+    try:
+        return await start()
+    except SessionConflictError:
+        if (begun := await _started(client, workflow_id, act_id)) is None:
+            raise
+        return begun
+
+
+async def _started(client: Client, workflow_id: str, act_id: str) -> Run | None:
+    """Return the run that an act has started, of the last ones of a workflow id, or None."""
+    with suppress(InputError):  # there is none
+        last = await described(client, workflow_id)
+        earlier = client.list_workflows(f"WorkflowId = {quoted(workflow_id)}", limit=_EARLIER + 1)
+        for run in [last, *[one async for one in earlier]]:
+            if await run.memo_value(names.START_MEMO, default=None) == act_id:
+                first = run.raw_info.first_run_id or run.run_id
+                return client.get_workflow_handle(workflow_id, run_id=first, result_type=dict[str, Any])
+    return None
 
 
 async def _end_start(client: Client, row: "_Row", act: Act, run: Run) -> None:
     """Put it on record that a run was started, or spoken to: among the rows of the run, and beside the intent."""
     try:
-        key = run.first_execution_run_id or (await our_run(client, run.id)).raw_info.first_run_id
+        key = run.first_execution_run_id or run.run_id or (await our_run(client, run.id)).raw_info.first_run_id
     except (StandfastError, RPCError) as error:
         row.log("done", error)
         return

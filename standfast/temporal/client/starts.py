@@ -16,7 +16,7 @@ from standfast.messages import read_images
 from standfast.pipelines import Pipeline
 from standfast.runtime.inputs import Images, check_restart_options, check_run_key
 from standfast.stores.protocol import check_session_id, session_id_of, session_key_of
-from standfast.temporal.client.audits import OnRecord, start_on_record
+from standfast.temporal.client.audits import OnRecord, start_on_record, started_by
 from standfast.temporal.client.former_names import check_new, has_run
 from standfast.temporal.client.owners import Run, check_owner, start_or_say
 from standfast.temporal.wire import names
@@ -85,7 +85,7 @@ async def start_agent(
         check_json(said, "message, with its images")
     options.setdefault("static_summary", None if message is None else " ".join(message.split())[:100])
     options.setdefault("id", names.workflow_id(name, session_key_of(tenant_id, session)))
-    options["memo"] = {**(options.get("memo") or {}), names.AGENT_MEMO: name}
+    options["memo"] = {**(options.get("memo") or {}), names.AGENT_MEMO: name, **started_by(on_record)}
     begin = partial(client.start_workflow, name, given, task_queue=task_queue, result_type=dict[str, Any], **options)
 
     async def start() -> Run:
@@ -146,7 +146,7 @@ async def start_pipeline(
     data = {"input": plain, "run_key": key, "user_id": user_id, "tenant_id": tenant_id, "restart": again}
     given = PipelineInput.read(data).plain()
     options.setdefault("id", names.workflow_id(name, session_key_of(tenant_id, key)))
-    options["memo"] = {**(options.get("memo") or {}), names.PIPELINE_MEMO: name}
+    options["memo"] = {**(options.get("memo") or {}), names.PIPELINE_MEMO: name, **started_by(on_record)}
     options.setdefault("id_reuse_policy", WorkflowIDReusePolicy.REJECT_DUPLICATE)
     if isinstance(pipeline, Pipeline):  # of a name alone, the worker that opens the run knows those before it
         await check_new(client, pipeline, options["id"], name, (user_id, tenant_id))

@@ -73,10 +73,11 @@ SEARCH_ATTRIBUTES = {
     GROUP_ATTRIBUTE: "KeywordList",
 }
 
-# Memo: of what standfast starts, the agent; of an agent that an agent starts, also for what.
+# Memo: of what standfast starts, the agent, and by which act; of an agent that an agent starts, also for what.
 AGENT_MEMO = "standfast.agent"
 PIPELINE_MEMO = "standfast.pipeline"
 ASKED_MEMO = "standfast.asked"
+START_MEMO = "standfast.start"
 
 # Why an activity failed, as the type of its ApplicationError.
 WORKER_DIED = "WorkerDied"

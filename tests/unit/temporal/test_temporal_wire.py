@@ -84,6 +84,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "AGENT_MEMO": "standfast.agent",
         "PIPELINE_MEMO": "standfast.pipeline",
         "ASKED_MEMO": "standfast.asked",
+        "START_MEMO": "standfast.start",
     }
     assert names.SEARCH_ATTRIBUTES == {
         "StandfastStatus": "Keyword",
