@@ -1,13 +1,15 @@
-"""Finds what an operator has paused with the `temporal` command, of which no run can tell, and says how it goes on."""
+"""Finds what an operator has paused or moved with the `temporal` command, which no run can tell, and how it goes on."""
 
 import shlex
 from datetime import UTC
 from typing import Any
 
+from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as Status
 from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus
 
 _PAUSED = Status.WORKFLOW_EXECUTION_STATUS_PAUSED
+_SCHEDULED = PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
 
 
 def _read_as_running(known: type[WorkflowExecutionStatus], value: object) -> WorkflowExecutionStatus | None:
@@ -19,7 +21,10 @@ setattr(WorkflowExecutionStatus, "_missing_", classmethod(_read_as_running))  # 
 
 
 def paused_by_operators(run: WorkflowExecutionDescription) -> list[dict[str, Any]]:
-    """Return as items that wait a run that is paused, and its activities that are."""
+    """Return as items that wait a run that is paused, its activities that are, and those that wait in another queue.
+
+    A run has all its activities done by the workers of its own task queue; what waits in another was moved there.
+    """
     described, which = run.raw_description, f"--workflow-id {shlex.quote(run.id)}"
     items = []
     if run.raw_info.status == _PAUSED:
@@ -31,6 +36,14 @@ def paused_by_operators(run: WorkflowExecutionDescription) -> list[dict[str, Any
             name, pause = activity.activity_type.name, activity.pause_info
             go_on = f"activity unpause {which} --activity-id {shlex.quote(activity.activity_id)}"
             items.append(_item(name, f"Activity {name}{_by(pause.manual)}", go_on, pause.pause_time))
+            continue
+        queue = activity.activity_options.task_queue.name
+        if queue not in ("", run.task_queue) and activity.state == _SCHEDULED:
+            name, own = activity.activity_type.name, shlex.quote(run.task_queue)
+            what = f"Activity {name} was moved to the task queue {queue} and waits for a worker there"
+            which_one = f"{which} --activity-id {shlex.quote(activity.activity_id)}"
+            go_on = f"activity update-options {which_one} --task-queue {own}"
+            items.append(_item(name, what, go_on, activity.scheduled_time))
     return items
 
 

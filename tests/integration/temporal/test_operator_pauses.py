@@ -50,6 +50,33 @@ async def test_a_run_whose_activity_is_paused_says_so_and_goes_on_when_it_is_unp
         await check_healthy(run)
 
 
+async def test_a_run_whose_activity_was_moved_to_where_nobody_serves_it_says_so(temporal: Temporal) -> None:
+    answers: list[object] = [ConnectionError("the network is away"), "done"]
+    async with temporal.worker(Agent("helper"), llm=ScriptedModel(lambda messages, tools: answers[0])):
+        run = await temporal.start("helper")
+
+        async def attempt() -> str:
+            tried = (await run.describe()).raw_description.pending_activities
+            return next((one.activity_id for one in tried if one.attempt > 1), "")
+
+        which = ("--workflow-id", run.id, "--activity-id", await until(attempt))
+        await operate(temporal, "activity", "update-options", *which, "--task-queue", "nobody's")
+
+        async def waits() -> list[str]:
+            return [item["message"] for item in await temporal.people.pending(run.id) if item["kind"] == "operator"]
+
+        (message,) = await until(waits)
+        assert message.startswith(
+            "Activity call_model was moved to the task queue nobody's and waits for a worker there"
+        )
+        assert message in await done(temporal, "show", run.id)
+        del answers[0]
+        await operate(temporal, *message.partition("temporal ")[2].split())
+        assert (await result(run))["response"] == "done"
+        assert await temporal.people.pending(run.id) == []
+        await check_healthy(run)
+
+
 async def test_a_run_that_is_paused_says_so_and_hides_no_other(tmp_path: Path) -> None:
     async with dev_server(extra_args=[MAY_PAUSE]) as server, sqlite_store(tmp_path / "s.db") as store:
         temporal = Temporal(await connect(server.address), store, "q")
