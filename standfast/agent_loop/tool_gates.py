@@ -51,7 +51,7 @@ def open_gates(
         try:
             approval = tool.approval_of(call)
             if approval is not None:
-                questions.append(_asked(agent, call, approval, at, asked_at.get(call.id, at), people))
+                questions.append(_question_for(agent, call, approval, at, asked_at.get(call.id, at), people))
         except InputError as error:
             refused[call.id] = cut(error_text(error), _SHOWN_BYTES)
             faults.append(refused[call.id])
@@ -63,7 +63,7 @@ def open_gates(
     return questions, refused, faults
 
 
-def _asked(
+def _question_for(
     agent: Agent, call: ToolCall, approval: Approval, at: datetime, asked_at: datetime, requesters: tuple[str, ...]
 ) -> Question:
     usual = f'May the tool "{call.name}" run?'

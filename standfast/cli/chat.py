@@ -77,7 +77,7 @@ def chat(
             asked = runner.run(talk.begin())
             while True:
                 if not asked:
-                    if (line := _said()) is None:
+                    if (line := _read_line()) is None:
                         return
                     asked = runner.run(talk.say(line))
                 while asked:
@@ -110,7 +110,7 @@ class _Talk(Protocol):
     async def close(self) -> None: ...
 
 
-def _said(prompt: str = "> ") -> str | None:
+def _read_line(prompt: str = "> ") -> str | None:
     """Return the next line that somebody types; None at the end of the input."""
     while True:
         try:
@@ -122,7 +122,7 @@ def _said(prompt: str = "> ") -> str | None:
 
 
 def _decision(by: str) -> dict[str, Any] | None:
-    while (line := _said("approve, reject [why], or all arguments as JSON? ")) is not None:
+    while (line := _read_line("approve, reject [why], or all arguments as JSON? ")) is not None:
         word, _, rest = ("edit", "", line) if line.startswith("{") else line.partition(" ")
         if word in ("approve", "y", "yes"):
             return {"decision": "approve", "by": by}
@@ -203,7 +203,7 @@ class _LocalConversation:
     def ask(self, asked: InterruptedResponse) -> dict[str, Any] | None:
         if not asked.approvals:
             self._output.line(asked.question, style="bold")
-            line = _said("? ")
+            line = _read_line("? ")
             return None if line is None else {"checkpoint": asked.checkpoint, "answer": line}
         decisions = []
         for item in asked.approvals:
@@ -346,11 +346,11 @@ class _TemporalConversation:
         people, run, kind, name = self._people, self._run, asked["kind"], asked["name"]
         write_waiting(self._output, {"workflow_id": run, **asked}, how=kind in ("worker", "store", "unknown"))
         match kind:
-            case "question" if (line := _said("? ")) is not None:
+            case "question" if (line := _read_line("? ")) is not None:
                 return partial(people.answer, run, line, tool_call_id=name or None, by=self._by)
             case "approval" if (decision := _decision(self._by)) is not None:
                 return partial(people.decide, run, name, digest=asked.get("digest"), **decision)
-            case "pause" if (line := _said("retry or abort? ")) is not None:
+            case "pause" if (line := _read_line("retry or abort? ")) is not None:
                 return partial(people.resume, run, "abort" if line == "abort" else "retry", by=self._by)
         self._output.note("Left open; `standfast pending` shows it.")
         return None

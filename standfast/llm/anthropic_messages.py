@@ -86,7 +86,7 @@ def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
                 else:
                     written.append({"role": "user", "content": [block]})
             case "assistant":
-                if said := _said(message):  # one without text is refused
+                if said := _answer_parts(message):  # one without text is refused
                     written.append({"role": "assistant", "content": said})
             case _ if message.images:
                 blocks = [*map(_image, message.images), *([_text(message.content)] if message.content.strip() else [])]
@@ -108,7 +108,7 @@ def _result(message: Message) -> dict[str, Any]:
     return block if message.status in (None, "completed") else {**block, "is_error": True}
 
 
-def _said(message: Message) -> Any:
+def _answer_parts(message: Message) -> Any:
     """Return the parts of an answer that the provider accepts: no blank text, no final thoughts. None if none."""
     blocks: list[dict[str, Any]] = []
     for kind, part in parts_of(message, PROVIDER):

@@ -100,10 +100,10 @@ def _items(message: Message) -> Iterator[dict[str, Any]]:
         case "user":
             yield {"role": "user", "content": message.content}
         case _:
-            yield from _said(message)
+            yield from _answer_parts(message)
 
 
-def _said(message: Message) -> Iterator[dict[str, Any]]:
+def _answer_parts(message: Message) -> Iterator[dict[str, Any]]:
     for kind, part in parts_of(message, PROVIDER):
         match kind:
             case "thought":

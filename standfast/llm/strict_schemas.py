@@ -32,15 +32,15 @@ def held_schema(schema: Mapping[str, Any], *, recursive: bool) -> dict[str, Any]
     if schema.get("type") != "object" or (not recursive and _refers_to_itself(definitions)):
         return None
     try:
-        held = _held(schema)
+        held = _strict_part(schema)
         if definitions:
-            held["$defs"] = {name: _held(part) for name, part in definitions.items()}
+            held["$defs"] = {name: _strict_part(part) for name, part in definitions.items()}
     except _NotHeldError:
         return None
     return held
 
 
-def _held(part: Any) -> dict[str, Any]:
+def _strict_part(part: Any) -> dict[str, Any]:
     if not isinstance(part, Mapping):
         raise _NotHeldError
     described = {"description": part["description"]} if "description" in part else {}
@@ -48,11 +48,11 @@ def _held(part: Any) -> dict[str, Any]:
         case {"$ref": str(reference)} if reference.startswith("#/$defs/"):
             return {"$ref": reference}
         case {"anyOf": list(choices)} | {"oneOf": list(choices)}:
-            return {"anyOf": [_held(choice) for choice in choices], **described}
+            return {"anyOf": [_strict_part(choice) for choice in choices], **described}
         case {"type": "object"}:
             return {**_record(part), **described}
         case {"type": "array", "items": items} if "prefixItems" not in part:
-            return {"type": "array", "items": _held(items), **_limits(part, "array"), **described}
+            return {"type": "array", "items": _strict_part(items), **_limits(part, "array"), **described}
         case {"type": "string" | "number" | "integer" | "boolean" | "null" as kind}:
             return {"type": kind, **_limits(part, "number" if kind == "integer" else kind), **described}
     raise _NotHeldError
@@ -65,7 +65,7 @@ def _record(part: Mapping[str, Any]) -> dict[str, Any]:
         raise _NotHeldError
     return {
         "type": "object",
-        "properties": {name: _held(value) for name, value in properties.items()},
+        "properties": {name: _strict_part(value) for name, value in properties.items()},
         "required": list(properties),
         "additionalProperties": False,
     }

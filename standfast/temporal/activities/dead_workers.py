@@ -32,7 +32,7 @@ MARKS_EVERY = 3  # looks; each asks the server about every session that somebody
 
 @asynccontextmanager
 async def watch_for_lost_calls(client: Client, host: AgentHost) -> AsyncIterator[None]:
-    """Be known as alive, and report the calls of those who are not."""
+    """Keep this worker known as alive, and report the calls of workers that are dead."""
     with contextlib.suppress(StoreError):  # then as soon as the store is there
         await become_known(host)
     watching = asyncio.create_task(_watch(client, host))
@@ -48,7 +48,7 @@ async def watch_for_lost_calls(client: Client, host: AgentHost) -> AsyncIterator
 
 
 async def become_known(host: AgentHost) -> None:
-    """Have others tell whether this worker lives, before it begins a call: else they take that for one of the dead."""
+    """Make this worker known as alive before it begins a call, which others would take for a dead worker's."""
     if host.is_known:
         return
     host.scope = await host.store.hold_scope()

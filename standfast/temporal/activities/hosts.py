@@ -105,7 +105,7 @@ class AgentHost:
 
     @property
     def surroundings(self) -> Surroundings:
-        """What a run has to know of where it runs."""
+        """What a run has to know about its namespace and its worker."""
         found: Surroundings = {"search": self.search, "receipts": True}
         return {**found, "notices": True} if self.notices else found
 
@@ -203,7 +203,7 @@ class AgentHost:
 
     @property
     def max_message_bytes(self) -> int:
-        """The agent's limit; the usual one if this worker has not the agent."""
+        """The agent's limit; the default one if this worker does not have the agent."""
         agent = self.agents.get(activity.info().workflow_type or "")
         return (Loop() if agent is None else agent.loop).max_message_bytes
 

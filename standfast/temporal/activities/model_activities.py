@@ -245,7 +245,7 @@ class ModelActivities:
         """Write an answer that is kept already; the transcript has it, or its writer died between the two."""
         record = read_record(reference["run"], reference["turn"], kept)
         await transcript.commit(turn=reference["turn"] - 1)
-        told = _told(reference, record)[0]
+        told = _split_heard(reference, record)[0]
         if len(told) < len(record.said):  # after a reset to before they were said, which has not been told of them
             told = [one for one in await transcript.written_since() if one.role == "user"][: len(record.said)] or told
         await transcript.write(_take_answer(reference, transcript, record, told))
@@ -259,7 +259,7 @@ class ModelActivities:
         message = record.message
         if record.view is not None:
             reply["view"] = record.view
-        if untold := _told(reference, record)[1]:
+        if untold := _split_heard(reference, record)[1]:
             reply["untold"] = untold
         if message.usage is not None:
             reply["usage"] = message.usage.plain()
@@ -271,7 +271,7 @@ class ModelActivities:
             self._host.cache.keep(transcript)
             if declared := await news(self._host, reference["run"], record):
                 reply["declared"] = declared
-            return {**reply, **_asked(record)}
+            return {**reply, **_requested_calls(record)}
         await transcript.prune()
         return {**reply, **await _final(self._host.agent(), message.content)}
 
@@ -280,7 +280,7 @@ def _has_ended(messages: Sequence[Message]) -> bool:
     return bool(messages) and messages[-1].role == "assistant" and not messages[-1].tool_calls
 
 
-def _asked(record: TurnRecord) -> Asked:
+def _requested_calls(record: TurnRecord) -> Asked:
     """Return what the workflow needs of an answer that asks for calls."""
     calls, text = record.calls, record.message.content
     asked: Asked = {
@@ -302,7 +302,7 @@ def _take_answer(
     return transcript.take(messages, key=str(turn), turn=turn, state=record.state, questions=held)
 
 
-def _told(reference: ModelReference, record: TurnRecord) -> tuple[list[Message], list[int]]:
+def _split_heard(reference: ModelReference, record: TurnRecord) -> tuple[list[Message], list[int]]:
     """Split what the user said now into what the answer has heard, and the places of what it has not.
 
     They differ when an answer is asked for again after a reset, and the messages come at another turn than before.

@@ -59,9 +59,9 @@ class SaidActivities:
 async def unheard_by(store: DurableStore, session: Session, transcript: Sequence[Message]) -> list[Said]:
     """Return what was said to the session, in earlier runs or before a reset, and nobody has heard."""
     unheard = await Unheard(session, store).take(transcript)
-    return [_said(one) for one in unheard[:_UNHEARD]]
+    return [_as_said(one) for one in unheard[:_UNHEARD]]
 
 
-def _said(kept: KeptMessage) -> Said:
+def _as_said(kept: KeptMessage) -> Said:
     message = kept.message
     return with_id(said_by_user(message.content, message.images, message.by), kept.id)

@@ -118,7 +118,7 @@ class Attempt:
         )
 
     def with_note_of_edit(self, outcome: Outcome) -> Outcome:
-        """Return an outcome with a word to the model if people have changed what it asked for."""
+        """Return an outcome with a note to the model if people have edited the call's arguments."""
         if self.approved is None or "edit" not in self.approved or isinstance(self.call.arguments, str):
             return outcome
         return with_edit(outcome, self.approved["by"], self.call.arguments, self.agent.loop.max_message_bytes)
@@ -217,7 +217,7 @@ class ToolActivities:
         return reported(written, key)
 
     async def _known(self, attempt: Attempt, entry: LedgerEntry, owner: str) -> WrittenOutcome | None:
-        """Return what another attempt came to; None if this one may run, which then is its owner."""
+        """Return the outcome of another attempt; None if this one may run, and then owns the call."""
         store, place = self._host.store, attempt.place
         if entry.result is not None:
             await store.end_call(owner)
@@ -258,7 +258,7 @@ class ToolActivities:
         *,
         write: Callable[[Callable[[], Awaitable[bool]]], Awaitable[bool]],
     ) -> WrittenOutcome | None:
-        """Record what a call came to, and return it; None if it is not the owner's any more."""
+        """Record the outcome of a call, and return it; None if this attempt does not own the call any more."""
         written = write_outcome(outcome)
         if spent is not None:
             written["spent"] = spent.plain()

@@ -76,13 +76,13 @@ class Transcript:
         return result
 
     def _add(self, messages: Sequence[Message]) -> None:
-        """Take in what comes after; a turn that it belongs to is put in order again, those before are."""
+        """Take in later messages, and put the turn that they belong to in order; earlier turns are in order."""
         self.messages = extended(self.messages, messages)
         self.call_ids.update(call.id for message in messages for call in message.tool_calls or ())
         self.size += sum(map(_size_of, messages))
 
     def shorten(self, count: int) -> None:
-        """Leave only the last messages: a compressed view stands for those before."""
+        """Keep only the last messages; a compressed view replaces the earlier ones."""
         self.messages = self.messages[-count:]
         self.after = self.seq - count
         self.size = sum(map(_size_of, self.messages))
@@ -106,7 +106,7 @@ class Transcript:
             await self.write(append)
 
     async def ask_nothing(self, *, turn: int) -> None:
-        """Write that no question is open any more, if that is not written yet."""
+        """Write that no question is open any more, unless that is written already."""
         if self.session.questions:
             await self.write(self.take([], key=f"{turn}.{self.reference.get('part', 0)}", turn=turn))
 
@@ -141,7 +141,7 @@ class Transcript:
     async def _in_ledger(
         self, calls: Sequence[ToolCall], turn: int, positions: Mapping[str, int], sources: Mapping[int, Source]
     ) -> dict[str, WrittenOutcome]:
-        """Return what the ledger has of outcomes, by call id; where no source is named they are there."""
+        """Return the outcomes that are in the ledger, by call id. A call without a source has its outcome there."""
         keys = {}
         for call in calls:
             place = positions[call.id]
@@ -225,7 +225,7 @@ class Transcript:
         await Unheard(self.session, self.host.store).hear(messages)
 
     async def written_since(self) -> list[Message]:
-        """Return what stands in the store behind what the run knows of: it was reset, and has written it before."""
+        """Return the stored messages that the run does not know of, since it wrote them before it was reset."""
         return await self.host.store.load_messages(self.session.id, after=self.seq)
 
     async def _was_written(self, append: Append) -> bool:

@@ -83,7 +83,7 @@ A_WHILE = 0.5  # seconds; under load what is quick takes 0.1, and would pay for 
 
 @dataclass(slots=True)
 class AfterAWhile:
-    """Begin something when a block has lasted for a while; yields its task once there is one."""
+    """Begin work when a block has lasted for a while; yields a list that has its task once it has begun."""
 
     work: Callable[[], Coroutine[Any, Any, None]]
     seconds: float | None = None
