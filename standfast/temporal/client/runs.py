@@ -178,6 +178,11 @@ def looks_ours(run: WorkflowExecutionDescription) -> bool:
     return bool(info.memo.fields.keys() & _MEMOS or info.search_attributes.indexed_fields.keys() & _ATTRIBUTES)
 
 
+def was_started_by_us(run: WorkflowExecutionDescription) -> bool:
+    """Whether a run is one of an agent or a pipeline, and not a user's own with gates of ours in it."""
+    return bool(run.raw_info.memo.fields.keys() & _MEMOS)
+
+
 async def our_run(client: Client, workflow_id: str) -> WorkflowExecutionDescription:
     """Return what the server knows of a run of ours.
 

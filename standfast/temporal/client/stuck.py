@@ -4,20 +4,20 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from standfast.temporal.client.runs import failure_text
+from standfast.temporal.client.runs import failure_text, was_started_by_us
 from standfast.temporal.wire import names
 
 _REPORTED = "TemporalReportedProblems IS NOT NULL AND ExecutionStatus = 'Running'"
 # A server sets the attribute after five failed tasks, some 50 s; until then the last events say it.
 _RECENT = f"{names.STATUS_ATTRIBUTE} IS NOT NULL AND ExecutionStatus = 'Running'"
 _UPDATE = "Update machine does not handle this event"
+_OTHERWISE = "[TMPRL1100]"  # what the history says and what the workflow does differ
 _UNREADABLE = "cannot read a value"  # a codec; see `converters`
 _AT = re.compile(r"HistoryEvent\(id: (\d+)")
 _LEFT_OUT = (
@@ -36,6 +36,7 @@ class Stuck:
         why: its workflow task fails.
         reset_to: the event before what cannot be replayed, or read; None if it is something else.
         is_unreadable: something that was sent cannot be read by the workers' codec.
+        from_start: the event is that of the first workflow task: where the history went another way is not known.
     """
 
     workflow_id: str
@@ -43,6 +44,7 @@ class Stuck:
     why: str
     reset_to: int | None = None
     is_unreadable: bool = False
+    from_start: bool = False
 
     @property
     def rescue(self) -> str:
@@ -54,6 +56,12 @@ class Stuck:
             return (
                 "give its workers the codec and the key of who sent that; or leave out all that was sent since: "
                 f"temporal workflow reset {run} --reapply-exclude All --reason 'it cannot be read'"
+            )
+        if self.from_start:
+            return (
+                "a worker with the code that began it takes it further; or, if its workers' store is a durable one, "
+                "have it begin again, which runs no tool with effects twice and asks again what it waited for: "
+                f"temporal workflow reset {run} --reason 'it cannot be replayed'"
             )
         return f"temporal workflow reset {run} --reason 'an update beside a query'"
 
@@ -79,15 +87,18 @@ async def find_stuck(client: Client, task_queue: str, limit: int) -> list[Stuck]
 async def _look(client: Client, workflow_id: str, run_id: str) -> Stuck | None:
     handle = client.get_workflow_handle(workflow_id, run_id=run_id)
     try:
-        if (await handle.describe()).raw_description.pending_workflow_task.attempt < 2:
+        run = await handle.describe()
+        if run.raw_description.pending_workflow_task.attempt < 2:
             return None
         history = [event async for event in handle.fetch_history_events()]
-        return await _stuck(client, workflow_id, run_id, history)
+        return await _stuck(client, workflow_id, run_id, history, is_ours=was_started_by_us(run))
     except RPCError:  # it has ended meanwhile
         return None
 
 
-async def _stuck(client: Client, workflow_id: str, run_id: str, history: Sequence[HistoryEvent]) -> Stuck | None:
+async def _stuck(
+    client: Client, workflow_id: str, run_id: str, history: Sequence[HistoryEvent], *, is_ours: bool
+) -> Stuck | None:
     """Return why a run is stuck, by its history, or None if its last workflow task has not failed."""
     tasks = (EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED, EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED)
     last = next((event for event in reversed(history) if event.event_type in tasks), None)
@@ -97,12 +108,13 @@ async def _stuck(client: Client, workflow_id: str, run_id: str, history: Sequenc
     if failed.cause in _LEFT_OUT:
         return None
     why = await failure_text(client, failed.failure)
-    if _UNREADABLE in why:
-        read = [event.event_id for event in history if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED]
-        return Stuck(workflow_id, run_id, why, read[-1] if read else None, is_unreadable=True)
+    done = [event.event_id for event in history if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED]
     at = _AT.search(why)
-    if _UPDATE not in why or at is None:
-        return Stuck(workflow_id, run_id, why)
-    before = takewhile(lambda event: event.event_id < int(at[1]), history)
-    done = [event.event_id for event in before if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED]
-    return Stuck(workflow_id, run_id, why, done[-1] if done else None)
+    if _UNREADABLE in why:
+        return Stuck(workflow_id, run_id, why, done[-1] if done else None, is_unreadable=True)
+    if _UPDATE in why and at is not None:
+        before = [event_id for event_id in done if event_id < int(at[1])]
+        return Stuck(workflow_id, run_id, why, before[-1] if before else None)
+    if _OTHERWISE in why and is_ours and done:  # nobody knows what a workflow of a user's does when it begins again
+        return Stuck(workflow_id, run_id, why, done[0], from_start=True)
+    return Stuck(workflow_id, run_id, why)
