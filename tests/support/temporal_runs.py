@@ -36,7 +36,12 @@ class People(StandfastClient):
 
     async def decide(self, workflow_id: str, gate: str, decision: Any, **given: Any) -> None:
         if "digest" not in given:
-            given["digest"] = await self.digest(workflow_id, gate)
+            digest = None
+            for _ in range(5):  # a run that is just going on as new shows nothing for a moment
+                if (digest := await self.digest(workflow_id, gate)) is not None:
+                    break
+                await asyncio.sleep(0.05)
+            given["digest"] = digest
         await super().decide(workflow_id, gate, decision, **given)
 
     async def digest(self, workflow_id: str, gate: str) -> str | None:

@@ -7,10 +7,14 @@ every try):
   events that no completed task has seen: those for which no task has begun, and those of a task that another worker has
   begun and may never complete. The SDK takes them in at once, and what comes until the next task behind them; a replay
   takes in all of it together, signals first. The worker forgets the run then, and reads its history with the next task.
+  It cannot tell its own first task of a run from one that another worker has begun, and forgets the run after both.
 - **A query that comes with a task** ends it at once, also while a local activity runs. If that has just ended, its
   marker goes into the history with that task, and the workflow hears of it with the next one, behind what arrived in
   between. That task is failed, and begun again at once with the whole history, by which it is in order.
 """
+
+from collections import defaultdict
+from dataclasses import dataclass
 
 from temporalio.api.enums.v1 import WorkflowTaskFailedCause
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation, WorkflowActivationJob
@@ -22,11 +26,42 @@ _SENT = ("signal_workflow", "do_update", "cancel_workflow")
 _AGAIN = "A query parted what a local activity came to from its task, which is begun again"
 
 
+@dataclass(slots=True)
+class _Run:
+    """How far a run in the cache is, and whether its tasks brought it there.
+
+    Args:
+        task: when the last task began, and the size of its history.
+        length: of the history that was taken in.
+        first: the task by which something new came to this worker, the first time.
+        is_own: something new came by two tasks: the first was of this worker, or a query would have come behind it.
+        is_ahead: something came for which no task had begun.
+    """
+
+    task: tuple[int, int] = (0, 0)
+    length: int = 0
+    first: tuple[int, int] | None = None
+    is_own: bool = False
+    is_ahead: bool = False
+
+    def take_in(self, activation: WorkflowActivation) -> None:
+        task = (activation.timestamp.ToNanoseconds(), activation.history_size_bytes)
+        if not activation.is_replaying:
+            self.is_ahead |= task == self.task and activation.history_length > self.length
+            self.is_own |= self.first not in (None, task)
+            self.first = self.first or task
+        self.task, self.length = task, activation.history_length
+
+    @property
+    def may_be_ahead(self) -> bool:
+        return self.is_ahead or (self.first is not None and not self.is_own)
+
+
 def keep_order_beside_queries(worker: Worker) -> None:
     """Have a worker forget a run, or begin a task again, where a query brought things too early; before it runs."""
     bridge = worker._bridge_worker
     poll = bridge.poll_workflow_activation
-    in_doubt: set[str] = set()  # runs that have taken in something new, by a task of theirs or by a query
+    runs: defaultdict[str, _Run] = defaultdict(_Run)
 
     async def poll_in_order() -> WorkflowActivation:
         while _has_late_result(activation := await poll()):
@@ -36,12 +71,11 @@ def keep_order_beside_queries(worker: Worker) -> None:
             await bridge.complete_workflow_activation(again)
         run_id = activation.run_id
         if any(job.HasField("remove_from_cache") for job in activation.jobs):
-            in_doubt.discard(run_id)
+            runs.pop(run_id, None)
         elif any(not job.HasField("query_workflow") for job in activation.jobs):
-            (in_doubt.discard if activation.is_replaying else in_doubt.add)(run_id)
-        elif run_id in in_doubt and activation.jobs[0].query_workflow.query_id == _QUERY_ALONE:
+            runs[run_id].take_in(activation)
+        elif activation.jobs[0].query_workflow.query_id == _QUERY_ALONE and runs[run_id].may_be_ahead:
             # Until the query is answered the SDK takes in nothing else of the run, and it hears this before the answer.
-            # If it was a task of the worker's own after all, the history is read once more than it had to be.
             bridge.request_workflow_eviction(run_id)
         return activation
 

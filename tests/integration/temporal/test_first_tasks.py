@@ -107,7 +107,7 @@ async def test_a_run_that_was_wedged_so_begins_again_as_the_doctor_says_and_char
     agent, look = Agent("a", tools=[charge, ask]), SlowLook(monkeypatch)
     run, asking = await look.begin(temporal, agent)
     with monkeypatch.context() as before:
-        before.setattr(plugin, "begin_again_with_late_results", lambda worker: None)
+        before.setattr(plugin, "keep_order_beside_queries", lambda worker: None)
         async with temporal.worker(agent, llm=ScriptedModel(model)):
             await look.meanwhile(_say(run))
             await asking

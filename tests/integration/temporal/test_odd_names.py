@@ -108,7 +108,7 @@ async def test_nothing_is_started_for_an_odd_name(temporal: Temporal, odd: str) 
         lambda: run(Agent("a"), message="go", user_id=odd, llm=echo, store=temporal.store),
     ]
     for start in starts:
-        with pytest.raises(InputError, match=r"NUL|surrogate|unicode"):
+        with pytest.raises(InputError, match=r"NUL|surrogate|unicode|must be 1 to 200 characters"):
             await start()
     with pytest.raises(InputError):
         UserClient(temporal.client, user_id=odd)

@@ -17,10 +17,9 @@ from temporalio.worker import Worker, WorkerConfig
 
 from standfast import Agent, Message, ToolContext, tool
 from standfast.temporal import StandfastPlugin
-from standfast.temporal.client.runs import ask
+from standfast.temporal import plugin as plugins
 from standfast.temporal.client.servers import temporal_binary
 from standfast.temporal.client.stuck import find_stuck
-from standfast.temporal.workflows.tolerant_runner import AgentWorkflowRunner
 from standfast.testing import ScriptedModel
 
 _SOON = timedelta(seconds=20)
@@ -39,16 +38,6 @@ class WorkflowsAlone(StandfastPlugin):
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         return {**super().configure_worker(config), "no_remote_activities": True}
-
-
-class WorkflowsThatTakeIn(WorkflowsAlone):
-    """Makes such a worker that takes in what came with a query, as the SDK does by itself."""
-
-    def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
-        usual = config.get("unsandboxed_workflow_runner")
-        made = super().configure_worker(config)
-        runner = AgentWorkflowRunner(usual, made["workflows"])
-        return {**made, "unsandboxed_workflow_runner": runner}
 
 
 class Till:
@@ -88,12 +77,11 @@ async def say_beside_queries(
     till: Till,
     elsewhere: Temporal,
     say: Callable[[Run], Awaitable[None]],
-    kind: type[StandfastPlugin] = WorkflowsAlone,
 ) -> list[Run]:
     """Return runs that were asked and told something while no worker had their workflows; updates wedge some."""
 
     def workflows() -> Worker:
-        plugin = till.plugin(temporal, kind)
+        plugin = till.plugin(temporal, WorkflowsAlone)
         return Worker(elsewhere.client, task_queue=temporal.name, plugins=[plugin])
 
     async with workflows():
@@ -101,7 +89,7 @@ async def say_beside_queries(
         await until(lambda: till.has_charged("c1"))
     asked: list[asyncio.Future[Any]] = []
     for one in handles:
-        asked.append(asyncio.ensure_future(ask(one, "status", rpc_timeout=_SOON)))
+        asked.append(asyncio.ensure_future(one.query("status", rpc_timeout=_SOON)))
         await asyncio.sleep(0.01)  # the order in which they reach the server matters
         asked.append(asyncio.ensure_future(say(one)))
         await asyncio.sleep(0.01)
@@ -120,15 +108,16 @@ async def say_beside_queries(
 
 
 async def test_the_doctor_finds_a_run_that_an_update_has_wedged_and_its_rescue_doubles_nothing(
-    temporal: Temporal,
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(plugins, "keep_order_beside_queries", lambda worker: None)
     elsewhere = await temporal.elsewhere()
     for _ in range(_ROUNDS):
         till = Till()
         hands = Worker(temporal.client, task_queue=temporal.name, plugins=[till.plugin(temporal, ActivitiesAlone)])
         async with hands:
-            handles = await say_beside_queries(temporal, till, elsewhere, say_by_update, WorkflowsThatTakeIn)
-            plugin = till.plugin(temporal, WorkflowsThatTakeIn)
+            handles = await say_beside_queries(temporal, till, elsewhere, say_by_update)
+            plugin = till.plugin(temporal, WorkflowsAlone)
             async with Worker(elsewhere.client, task_queue=temporal.name, plugins=[plugin]):
                 till.open["c3"].set()
                 stuck = await settled(temporal, handles)

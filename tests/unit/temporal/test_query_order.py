@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 from temporalio.bridge.proto.workflow_activation import (
     InitializeWorkflow,
     QueryWorkflow,
@@ -28,36 +29,58 @@ USUAL = WorkflowActivationJob(resolve_activity=ResolveActivity())
 DROPPED = WorkflowActivationJob(remove_from_cache=RemoveFromCache())
 
 
-def taken_in(*jobs: WorkflowActivationJob, replaying: bool = False, run: str = "r1") -> WorkflowActivation:
-    return WorkflowActivation(run_id=run, is_replaying=replaying, jobs=jobs)
+def taken_in(
+    *jobs: WorkflowActivationJob, task: int = 1, length: int | None = None, replaying: bool = False, run: str = "r1"
+) -> WorkflowActivation:
+    """Return what a worker is given with a task, or with a query: then more of the history than the task had."""
+    return WorkflowActivation(
+        run_id=run,
+        is_replaying=replaying,
+        jobs=jobs,
+        timestamp=Timestamp(seconds=task),
+        history_length=10 * task if length is None else length,
+    )
 
 
 def asked(run: str = "r1") -> WorkflowActivation:
     return taken_in(ASKED, replaying=True, run=run)
 
 
+READ = taken_in(BEGUN, replaying=True)
+
+
 @pytest.mark.parametrize(
     ("activations", "forgotten"),
     [
-        ([taken_in(BEGUN, replaying=True), asked()], []),
-        ([taken_in(BEGUN, replaying=True), taken_in(SENT), asked()], ["r1"]),
+        ([READ, asked()], []),
+        ([READ, taken_in(SENT, length=11), asked()], ["r1"]),
+        ([READ, taken_in(SENT, task=2), asked()], ["r1"]),
+        ([READ, taken_in(SENT, task=2), taken_in(LOCAL, task=2), asked()], ["r1"]),
+        ([READ, taken_in(SENT, task=2), taken_in(SENT, task=3), asked(), asked()], []),
+        ([READ, taken_in(SENT, task=2), taken_in(SENT, task=3), taken_in(SENT, task=3, length=31), asked()], ["r1"]),
+        ([READ, asked(), taken_in(SENT, task=2), asked()], ["r1"]),
         ([taken_in(BEGUN), asked()], ["r1"]),
-        ([taken_in(BEGUN), taken_in(ASKED_WITH_TASK)], []),
-        ([taken_in(BEGUN), taken_in(DROPPED), taken_in(BEGUN, replaying=True), asked()], []),
+        ([READ, taken_in(SENT, task=2), taken_in(ASKED_WITH_TASK, task=2)], []),
+        ([taken_in(BEGUN), taken_in(DROPPED), READ, asked()], []),
         ([taken_in(BEGUN), taken_in(BEGUN, replaying=True, run="r2"), asked("r2")], []),
         ([taken_in(BEGUN), taken_in(BEGUN, run="r2"), asked("r2")], ["r2"]),
     ],
     ids=[
         "nothing is new since the last task: kept",
-        "a signal is new: forgotten",
-        "it has just begun: forgotten",
+        "a signal came for which no task has begun: forgotten",
+        "a task has begun, here or elsewhere: forgotten",
+        "in which a local activity has ended: forgotten",
+        "the first of two tasks can only have been begun here: kept",
+        "but then a signal came for which no task has begun: forgotten",
+        "it was asked before, and a task has begun: forgotten",
+        "its first task: forgotten",
         "the query came with the task that brings what is new: kept",
         "forgotten already, and read again: kept",
         "something is new in another run: kept",
         "new in both, one is asked: that is forgotten",
     ],
 )
-def test_a_run_is_forgotten_if_a_query_finds_it_further_than_its_replayed_tasks(
+def test_a_run_is_forgotten_if_a_query_may_have_taken_it_further_than_its_tasks(
     activations: list[WorkflowActivation], forgotten: list[str]
 ) -> None:
     taken, requests, _ = take_in(activations)
