@@ -99,7 +99,7 @@ def told(message: Message) -> str:
 
 
 class Payments(http.server.ThreadingHTTPServer):
-    """Takes every charge it is sent. Of the first one it kills the sender, before it can hear that it worked."""
+    """Takes every charge that it is sent, and kills the sender of the first one before the answer arrives."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), PaymentsHandler)

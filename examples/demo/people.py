@@ -26,7 +26,7 @@ async def read_answer(screen: Screen, is_answered: Callable[[], Awaitable[bool]]
 
 
 async def _line() -> str:
-    """Return a line of the terminal; without an end if there will be none."""
+    """Return a line of the terminal; wait for ever if its input has ended."""
     loop, file = asyncio.get_running_loop(), sys.stdin.fileno()
     line: asyncio.Future[bytes] = loop.create_future()
 
@@ -36,7 +36,7 @@ async def _line() -> str:
             text = os.read(file, 65536)
         except OSError:  # the terminal is gone
             text = b""
-        if text and not line.done():  # nothing at all is the end of the input: elsewhere it can be answered still
+        if text and not line.done():  # no bytes mean the end of the input: the question can still be answered elsewhere
             line.set_result(text)
 
     loop.add_reader(file, read)

@@ -15,7 +15,7 @@ from examples.demo.world import WEBHOOK_DELAY, World, shown
 from standfast import InputError, Message, StandfastError, sqlite_store
 from standfast.temporal import Run, StandfastClient, start_agent
 
-SEVERE, UNCLEAR = "ISSUE-119", "ISSUE-121"  # one that is posted and mailed, one of which the text does not tell
+SEVERE, UNCLEAR = "ISSUE-119", "ISSUE-121"  # posted and mailed; its text does not say how severe it is
 ANSWERS = {  # where there is no terminal to ask at
     SEVERE: "severe: data is lost",
     UNCLEAR: "not severe: it hits one account, and there is a workaround",

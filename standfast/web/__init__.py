@@ -79,7 +79,7 @@ def create_app(
         return pages.refused(request, status_of(error), str(error))
 
     async def gone(request: Request, error: Exception) -> Response:
-        return PlainTextResponse("You have gone before all of it was here.", 400)
+        return PlainTextResponse("The connection ended before all of the request had arrived.", 400)
 
     async def guessed(request: Request, error: Exception) -> Response:
         assert isinstance(error, TooManyAttempts)
