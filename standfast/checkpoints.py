@@ -109,6 +109,13 @@ def show_checkpoint(error: Exception, checkpoint: Checkpoint) -> None:
         error.checkpoint = checkpoint  # type: ignore[attr-defined]  # of any kind: users' hooks raise what they like
 
 
+def show_step_results(error: Exception, results: Mapping[str, "StepResult"], run_key: str | None) -> None:
+    """Let an error that ends a pipeline say what ran before it, and by which key the run goes on."""
+    with suppress(Exception):
+        error.step_results = results  # type: ignore[attr-defined]
+        error.run_key = run_key  # type: ignore[attr-defined]
+
+
 CheckpointKey = bytes | str
 _SHORTEST_KEY = 16  # bytes
 

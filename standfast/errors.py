@@ -29,10 +29,13 @@ class StandfastError(Exception):
     """The root of the tree. `code` is stable and meant for programs; the text is meant for people.
 
     `checkpoint` is the `Checkpoint` of the run in this process that it ended, with all that ran before; None if none.
+    `step_results` and `run_key` are those of the `run_pipeline` that it ended, as `PipelineResult` has them.
     """
 
     code: ClassVar[str] = "STANDFAST_ERROR"
     checkpoint: Any = None
+    step_results: Any = None
+    run_key: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Constructors take more than the text; an error that comes back from another process must not need them.

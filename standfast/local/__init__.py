@@ -175,7 +175,8 @@ async def run_pipeline(
             to restart.
         SessionAccessDeniedError, SessionConflictError: the run belongs to somebody else, or is in flight.
         StoreError: the database refused; what was kept before stays. Run again to go on.
-        Exception: whatever a function of the pipeline raises.
+        Exception: whatever a function of the pipeline raises. What ends a run has the `step_results` and `run_key` of
+            what ran before as attributes.
     """
     if not isinstance(pipeline, Pipeline):
         raise InputError(f"run_pipeline() needs a Pipeline, got {pipeline!r:.80}; end the builder with .build()")

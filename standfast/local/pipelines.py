@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, cast
 
 from standfast.agent_loop import Decision, Gate, GateRule
-from standfast.checkpoints import InterruptedResponse, PendingApproval, PipelineResult, StepResult
+from standfast.checkpoints import InterruptedResponse, PendingApproval, PipelineResult, StepResult, show_step_results
 from standfast.errors import InputError
 from standfast.local.events import PipelineEvent, StepCompleted, StepFailed, StepStarted
 from standfast.local.gates import GivenDecision, has_counted, judge, read_decisions
@@ -82,11 +82,15 @@ class PipelineRun:
             self._skip_to(resume_after)
         for decision in self._decisions:
             self._check_gate(decision.gate)
-        if self._store is None:
-            return await self._run(given)
-        async with held(self._names, self._store, self._who) as kept:
-            self._kept_by(kept)
-            return await self._run(given)
+        try:
+            if self._store is None:
+                return await self._run(given)
+            async with held(self._names, self._store, self._who) as kept:
+                self._kept_by(kept)
+                return await self._run(given)
+        except Exception as error:  # steps may have run: the error carries their results
+            show_step_results(error, {**self._previous, **self._results}, self._run_key)
+            raise
 
     async def _run(self, given: Any) -> PipelineResult:
         check_may_start(self._pipeline, self._who["user_id"])
@@ -179,7 +183,8 @@ class PipelineRun:
         try:
             return await self._carry_out(action)
         except Exception as error:  # an exception of a user's function says where it was raised
-            error.add_note(f"at step '{action.path}' of pipeline '{self._pipeline.name}'")
+            key = "" if self._run_key is None else f", run_key={self._run_key!r}"
+            error.add_note(f"at step '{action.path}' of pipeline '{self._pipeline.name}'{key}")
             raise
 
     async def _carry_out(self, action: Action) -> Done:

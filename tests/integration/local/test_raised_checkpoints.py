@@ -8,20 +8,26 @@ import pytest
 from standfast import (
     Agent,
     Checkpoint,
+    Pipeline,
     StandfastError,
     StoreError,
     TerminalError,
+    pipeline,
     run,
+    run_pipeline,
     run_streaming,
     sqlite_store,
     tool,
 )
 from standfast.testing import ScriptedModel
 
+paid: list[int] = []
+
 
 @tool
 async def pay(amount: int) -> str:
     """Pay."""
+    paid.append(amount)
     return f"paid {amount}"
 
 
@@ -49,8 +55,8 @@ async def test_a_tool_that_fails_the_run_does_not_hide_what_was_paid_before(tmp_
     with pytest.raises(TerminalError) as raised:
         await run(clerk, message="go", llm=turns, store=store)
 
-    paid, failed = results(raised.value)
-    assert "paid 5" in paid
+    first, failed = results(raised.value)
+    assert "paid 5" in first
     assert "no such account" in failed
     assert raised.value.checkpoint.iterations == 2
     assert (raised.value.checkpoint.session_id is not None) == has_store
@@ -122,3 +128,51 @@ async def test_of_nested_runs_the_outermost_is_carried() -> None:
 
 def test_an_error_of_no_run_has_none() -> None:
     assert StandfastError("no run").checkpoint is None
+
+
+def paying_twice(*, mended: bool = False) -> Pipeline:
+    """A pipeline whose second step cannot be reached, unless it is mended."""
+
+    def given(context: Any) -> Any:
+        return {"amount": 7} if mended else {"amount": context.prev["totals"]}
+
+    first = pipeline("pays").step("first", run=pay, input=lambda context: {"amount": 5})
+    return first.step("second", run=pay, input=given).build()
+
+
+async def test_a_function_of_a_pipeline_that_raises_does_not_hide_what_was_paid_before() -> None:
+    with pytest.raises(KeyError) as raised:
+        await run_pipeline(paying_twice())
+
+    found: Any = raised.value
+    assert (list(found.step_results), found.step_results["first"].response) == (["first"], "paid 5")
+    assert found.run_key is None
+    paid.clear()
+    ended = await run_pipeline(paying_twice(mended=True), previous_results=found.step_results)
+    assert (ended.status, paid) == ("complete", [7])
+
+
+async def test_an_exception_of_a_pipeline_has_what_it_was_given_and_had_no_use_for_yet() -> None:
+    earlier = await run_pipeline(paying_twice(mended=True))
+
+    def broken(context: Any) -> Any:
+        raise KeyError("totals")
+
+    again = pipeline("pays").step("new", run=pay, input=broken).step("first", run=pay).step("second", run=pay).build()
+    with pytest.raises(KeyError) as raised:
+        await run_pipeline(again, previous_results=earlier.step_results)
+
+    assert list(raised.value.step_results) == ["first", "second"]  # type: ignore[attr-defined]
+
+
+async def test_a_pipeline_whose_key_was_made_up_goes_on_by_the_key_in_its_exception(tmp_path: Path) -> None:
+    store = sqlite_store(tmp_path / "a.db")
+    with pytest.raises(KeyError) as raised:
+        await run_pipeline(paying_twice(), store=store)
+
+    found: Any = raised.value
+    assert found.step_results["first"].response == "paid 5"
+    assert found.__notes__ == [f"at step 'second' of pipeline 'pays', run_key={found.run_key!r}"]
+    paid.clear()
+    ended = await run_pipeline(paying_twice(mended=True), store=store, run_key=found.run_key)
+    assert (ended.status, ended.run_key, paid) == ("complete", found.run_key, [7])

@@ -100,8 +100,8 @@ async def test_a_run_that_was_never_begun_cannot_be_decided_on(store: SQLiteStor
 async def test_what_a_function_raises_says_at_which_step(store: SQLiteStore) -> None:
     flow = pipeline("w").step("a", agent=writer, input=lambda ctx: ctx.prev["nope"]).build()
     with pytest.raises(KeyError) as raised:
-        await run_pipeline(flow, llm=says(), store=store)
-    assert raised.value.__notes__ == ["at step 'a' of pipeline 'w'"]
+        await run_pipeline(flow, llm=says(), store=store, run_key="r")
+    assert raised.value.__notes__ == ["at step 'a' of pipeline 'w', run_key='r'"]
 
 
 async def test_a_quorum_tells_who_has_approved(store: SQLiteStore) -> None:
