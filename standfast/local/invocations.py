@@ -8,6 +8,7 @@ from standfast.agents import Agent
 from standfast.errors import SessionNotFoundError
 from standfast.messages import Usage
 from standfast.runtime.child_agents import AskedAgents, answer_of, check_depth
+from standfast.tools import Identity
 
 if TYPE_CHECKING:
     from standfast.local.runs import Run
@@ -26,7 +27,7 @@ class Invocations:
 
     def __init__(
         self,
-        make: "Callable[[Agent, str, str | None, str | None, str | None], Run]",
+        make: "Callable[[Agent, str, str | None, str | Identity | None, str | Identity | None], Run]",
         lost: "Callable[[Agent], Run] | None",
         key: str,
         depth: int,
@@ -45,12 +46,14 @@ class Invocations:
         *,
         message: str,
         instance_id: str | None = None,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
+        user_id: str | Identity | None = Identity.INHERITED,
+        tenant_id: str | Identity | None = Identity.INHERITED,
     ) -> dict[str, str]:
         """Run an agent to its end and return `{"response": text}`; see `AgentInvoker`."""
         check_depth(agent, self._depth)
-        name, number, _ = self._asked.name(agent.name, message, instance_id, user_id, tenant_id)
+        # None stands for what is not given, as ever: the keys of calls follow from this, and must not change.
+        who = [None if isinstance(one, Identity) else () if one is None else one for one in (user_id, tenant_id)]
+        name, number, _ = self._asked.name(agent.name, message, instance_id, *who)
         run = self._make(agent, f"{self._key}.{name}.{number}", instance_id, user_id, tenant_id)
         return await self._answer(agent, run, message)
 

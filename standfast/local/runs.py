@@ -42,7 +42,7 @@ from standfast.runtime.model_answers import note_failure
 from standfast.runtime.session_states import begin_state
 from standfast.runtime.users_functions import call_users, output_problem
 from standfast.stores.protocol import AgentStore
-from standfast.tools import Terminated, ToolContext
+from standfast.tools import Identity, Terminated, ToolContext
 
 _LOG = logging.getLogger("standfast")
 
@@ -329,8 +329,8 @@ class Run:
         agent: Agent,
         key: str,
         instance_id: str | None,
-        user_id: str | None,
-        tenant_id: str | None,
+        user_id: str | Identity | None,
+        tenant_id: str | Identity | None,
         session_id: str | None = None,
     ) -> "Run":
         return Run(
@@ -338,8 +338,8 @@ class Run:
             llm=self._llm,
             tools=self._injected,
             instance_id=instance_id,
-            user_id=self._context.user_id if user_id is None else user_id,
-            tenant_id=self._context.tenant_id if tenant_id is None else tenant_id,
+            user_id=Identity.of(user_id, self._context.user_id),
+            tenant_id=Identity.of(tenant_id, self._context.tenant_id),
             invoked_by=key,
             depth=self._depth + 1,
             store=None if session_id is None else self._store,
@@ -352,7 +352,8 @@ class Run:
         if self._store is None or not self._store.durable:
             return None
         session_id = session_of_call(str(self._log.session_id), call_id, key.removesuffix(f"/{call_id}"))
-        return lambda agent: self._invoked(agent, key, None, None, None, session_id)
+        own = Identity.INHERITED
+        return lambda agent: self._invoked(agent, key, None, own, own, session_id)
 
     def _count_nested(self, call_id: str, usage: Usage) -> None:
         self._nested_usage[call_id] = usage + self._nested_usage.get(call_id)

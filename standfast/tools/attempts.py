@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Protocol, cast, runtime_checkable
 
 from standfast.durations import Duration
@@ -40,6 +41,17 @@ class RetryPolicy:
             return longest
 
 
+class Identity(Enum):
+    """What stands for a `user_id` or `tenant_id` that is not given to `invoke`: None is one that is given."""
+
+    INHERITED = "inherited"
+
+    @staticmethod
+    def of(given: "str | Identity | None", own: str | None) -> str | None:
+        """Return what is given, or else the caller's own."""
+        return own if isinstance(given, Identity) else given
+
+
 class AgentInvoker(Protocol):
     """What `ctx.agents` offers to a tool."""
 
@@ -49,10 +61,13 @@ class AgentInvoker(Protocol):
         *,
         message: str,
         instance_id: str | None = None,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
+        user_id: str | Identity | None = Identity.INHERITED,
+        tenant_id: str | Identity | None = Identity.INHERITED,
     ) -> dict[str, str]:
-        """Run another agent to its end and return `{"response": text}`; identity is inherited unless given.
+        """Run another agent to its end and return `{"response": text}`.
+
+        Args:
+            user_id, tenant_id: who runs it; the caller's own if not given, and nobody if None.
 
         Raises:
             StandfastError: the agent ended with anything but "complete".

@@ -21,6 +21,7 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.outcomes import outcome_of_result, outcome_of_terminal_error, result_usage
 from standfast.temporal.wire.turn_records import TurnRecord
+from standfast.tools import Identity
 
 T = TypeVar("T")
 
@@ -45,15 +46,15 @@ class Invocations:
         *,
         message: str,
         instance_id: str | None = None,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
+        user_id: str | Identity | None = Identity.INHERITED,
+        tenant_id: str | Identity | None = Identity.INHERITED,
     ) -> dict[str, str]:
         """Run an agent to its end and return `{"response": text}`; see `AgentInvoker`."""
         check_depth(agent, self._depth)
         given = AgentInput(
             message=message,
-            user_id=self._record.user_id if user_id is None else user_id,
-            tenant_id=self._record.tenant_id if tenant_id is None else tenant_id,
+            user_id=Identity.of(user_id, self._record.user_id),
+            tenant_id=Identity.of(tenant_id, self._record.tenant_id),
             instance_id=instance_id,
             depth=self._depth + 1,
             asks_caller=True,
