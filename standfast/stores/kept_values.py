@@ -1,4 +1,4 @@
-"""Reads stored values; one that cannot be read, for whatever reason, raises an error that says so."""
+"""Reads stored values; a value that cannot be read, for whatever reason, raises an error that says so."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Read a stored value; one that nobody can have written like this is an error of the store that names it.
+    """Read a stored value in a `with` block; a malformed one is an error of the store, which names the value.
 
     Raises:
         StoreError: it cannot be read; any other error would be retried without saying what is wrong.
@@ -29,7 +29,7 @@ def reading(what: str) -> Iterator[None]:
 
 
 def read_kept(what: str, text: str, read: Callable[[str], T]) -> T:
-    """Return what `read` makes of a kept text.
+    """Return a kept text as `read` reads it.
 
     Raises:
         StoreError: it cannot be read.
@@ -39,7 +39,7 @@ def read_kept(what: str, text: str, read: Callable[[str], T]) -> T:
 
 
 def read_kept_object(what: str, text: str) -> dict[str, Any]:
-    """Return a kept JSON object, which may be deeper by its frame than the values that were kept in it.
+    """Return a kept JSON object, which may be deeper, by its frame, than the values that were kept in it.
 
     Raises:
         StoreError: it is not one.
@@ -50,5 +50,5 @@ def read_kept_object(what: str, text: str) -> dict[str, Any]:
 def _object(text: str) -> dict[str, Any]:
     value = json.loads(text)
     if not isinstance(value, dict):
-        raise ValueError(f"it is a JSON {type(value).__name__}, and no object")
+        raise ValueError(f"it is a JSON {type(value).__name__}, not an object")
     return value

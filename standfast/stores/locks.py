@@ -2,7 +2,7 @@
 
 A lock is one byte of a file beside the database, at a place that follows from the session's id. The operating system
 drops it when its process dies, however it dies: a lock needs no clock. It keeps a second run from taking live calls for
-lost ones. That no two runs write is the database's to see, by version.
+lost ones. The database itself makes sure, by version, that no two runs write.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ class SessionLocks:
     """Locks by session id; never waits, and may be used from several threads.
 
     Args:
-        path: of the database, which the lock file is beside; None guards within this object only.
+        path: that of the database, beside which the lock file is; None guards within this object only.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -45,7 +45,7 @@ class SessionLocks:
         self.shared = path is not None and fcntl is not None  # unless the file system says otherwise
 
     def take(self, session_id: str) -> bool:
-        """Take a session's lock; False if anybody has it.
+        """Take a session's lock; return False if anybody has it.
 
         Raises:
             StoreError: the lock file cannot be used.
@@ -71,7 +71,7 @@ class SessionLocks:
                 self._close_if_idle()
 
     def scope(self) -> str:
-        """Return an id of the lock file, the same for all who use it; "" if locks are not shared."""
+        """Return an id of the lock file, the same for all its users; "" if locks are not shared."""
         with self._guard:
             self._leave_to_parent()
             if self._path is None or not self.shared:
@@ -124,7 +124,7 @@ def _open_beside(path: str) -> int:
         if lock.st_mode & 0o777 != database.st_mode & 0o777:
             with contextlib.suppress(
                 PermissionError
-            ):  # another user's: whoever may write to the database may lock, too
+            ):  # another user's: everybody who may write to the database may lock, too
                 os.fchmod(file, database.st_mode & 0o777)
     except BaseException:
         os.close(file)

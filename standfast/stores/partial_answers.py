@@ -1,4 +1,4 @@
-"""The Protocol of stores that also keep answers while models still give them; not every store does."""
+"""The Protocol of stores that also keep models' answers while they are being given; not every store does."""
 
 from typing import Protocol, runtime_checkable
 
@@ -6,12 +6,12 @@ from standfast.messages import Record
 
 
 class PartialAnswer(Record):
-    """What a model has said of an answer that it still gives, or gave when its worker died.
+    """A part of an answer that a model is still giving, or was giving when its worker died.
 
     Args:
-        turn: of the run.
-        attempt: at this turn; the greater one of two is the later.
-        offset: where `text` begins in what was said, in characters.
+        turn: the number of the turn in its run.
+        attempt: the attempt at this turn; the greater one of two is the later.
+        offset: the position at which `text` begins in the answer, in characters.
     """
 
     turn: int
@@ -21,25 +21,25 @@ class PartialAnswer(Record):
 
     @property
     def end(self) -> int:
-        """The position of its end."""
+        """The position at which `text` ends in the answer."""
         return self.offset + len(self.text)
 
 
 @runtime_checkable
 class PartialAnswers(Protocol):
-    """Models' answers while they are given, for anybody who watches: at most one per run. Nothing depends on them."""
+    """Models' answers while they are being given, for viewers: at most one per run. Nothing depends on them."""
 
     async def add_partial(self, journal_key: str, part: PartialAnswer) -> None:
-        """Add what was said since; adding it again changes nothing. What an earlier attempt says is ignored."""
+        """Add a part; adding it again changes nothing. A part of an earlier attempt is ignored."""
         ...
 
     async def load_partial(self, journal_key: str, *, after: PartialAnswer | None = None) -> PartialAnswer | None:
-        """Return what was said, or only what is new `after` an earlier look; None if no answer is being given.
+        """Return the answer so far, or only its text `after` an earlier part; None if no answer is being given.
 
-        What another attempt says is returned from its beginning.
+        The answer of another attempt is returned from its beginning.
         """
         ...
 
     async def drop_partial(self, journal_key: str, *, turn: int, attempt: str) -> None:
-        """Forget what was said up to this attempt at a turn: the answer is known, or there will be none."""
+        """Forget the parts up to this attempt at a turn: the whole answer is known, or there will be none."""
         ...

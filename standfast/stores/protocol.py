@@ -1,6 +1,6 @@
 """The Protocols of stores: sessions and their messages, and, if durable, a ledger of tool calls and model replies.
 
-Anyone may write one; `standfast.testing.StoreSuite` is the test that it has to pass.
+Anyone may write a store; `standfast.testing.StoreSuite` is the test that it has to pass.
 """
 
 import re
@@ -72,13 +72,13 @@ class Session(Record):
         state: the agent's state as JSON.
         user_id, tenant_id: the owner, checked when the session is resumed; None is nobody's.
         questions: open questions; None if none.
-        workflow_id, journal_key: of the Temporal run that wrote last, by which its calls are found in the ledger; None
-            if that was a run in process.
-        usage: what its messages have used, pruned ones included; None if none reported any.
+        workflow_id, journal_key: those of the Temporal run that wrote last, by which its calls are found in the
+            ledger; None if that was a run in process.
+        usage: the usage of its messages, pruned ones included; None if none reported any.
         last_seq: the number of the last message ever written. Set by the store.
         version: how often the session was written, with or without messages. Set by the store.
-        created_at: UTC; the first save's is kept, and set by the store if that has none. With the id it tells a
-            session from a later one of the same id.
+        created_at: UTC; that of the first save is kept, and set by the store if it is None there. With the id it tells
+            a session from a later one with the same id.
         updated_at: UTC. Set by the store.
     """
 
@@ -98,7 +98,7 @@ class Session(Record):
 
     @property
     def key(self) -> str:
-        """What distinguishes it from a later session of the same id; the same for every run of either driver."""
+        """The key that tells it from a later session with the same id; the same for every run of either driver."""
         return f"{self.id}@{self.created_at:%Y%m%dT%H%M%S%f}"
 
     def used_by(self, messages: Sequence[Message]) -> Usage | None:
@@ -109,7 +109,7 @@ class Session(Record):
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Messages for a session, and the session as it is with them.
+    """Messages for a session, and the session as it is after them.
 
     Args:
         write_key: names this write; the same key again changes nothing.
@@ -126,14 +126,14 @@ LedgerState = Literal["claimed", "done", "failed", "abandoned"]
 
 
 class LedgerEntry(Record):
-    """What the ledger knows of one tool call.
+    """The ledger's entry for one tool call.
 
     Args:
         state: "claimed" when its handler may be running, "done" or "failed" with a result, "abandoned" when it
-            was given up before it started: who comes later must not run it.
-        owner: who claimed it, one attempt of one process.
-        arguments_hash: of the arguments it was claimed with.
-        result: what the model is to read, once there is one.
+            was given up before it started: nobody may run it later.
+        owner: the attempt of a process that claimed it.
+        arguments_hash: the hash of the arguments that it was claimed with.
+        result: the text that the model is to read, once there is one.
         claimed_at: when its owner claimed it, UTC. Set by the store.
     """
 
@@ -145,12 +145,12 @@ class LedgerEntry(Record):
 
 
 class RunningCall(Record):
-    """An activity that runs now; what is left of it when its worker has died.
+    """The record of an activity that runs now, or whose worker has died.
 
     Args:
-        owner: one attempt of one process, as in the ledger.
+        owner: the attempt of a process, as in the ledger.
         worker: the process; a store `hold`s its name as long as it lives.
-        task_token: by which Temporal is told what became of the attempt; base64.
+        task_token: identifies the attempt when Temporal is told its outcome; base64.
     """
 
     owner: str
@@ -165,22 +165,22 @@ ActOutcome = Literal["intended", "done", "refused", "unknown"]
 
 
 class DecisionRecord(Record):
-    """A row of the audit trail, never changed: a decision at a gate, counted or not, or something else that somebody
-    did, which has a row from before it is done, and one that says what it came to.
+    """A row of the audit trail, never changed: a decision at a gate, counted or not, or another act of a person. An
+    act has a row that is written before it is done, and one with its outcome.
 
     Args:
-        journal_key: of the pipeline's or agent's run; of what starts one, also its workflow id.
-        gate: the path of the step, the id of the tool call or the name of what waits; empty if the row is about the
-            run.
+        journal_key: that of the pipeline's or agent's run; for the start of a run, also its workflow id.
+        gate: the path of the step, the id of the tool call or the name of the item that waits; empty if the row is
+            about the run.
         at: when it arrived, UTC.
-        decision: at a gate "approve" or "reject"; any other word says what else was done.
-        digest: of what the person's page showed, if it said so; else of what the gate showed.
-        edit: what they replaced it with, as JSON data.
-        refused: why it did not count, or is not known to.
-        key: makes it one row, however often it is recorded; a new one each time if None.
-        act_id: the rows of one act have the same; None at a gate, and in rows of versions that wrote one once it was
-            done.
-        outcome: of an act: "intended" before it is done, then what it came to.
+        decision: at a gate "approve" or "reject"; for another act, a word for it.
+        digest: the digest of what the person's page showed, if it said so; else of what the gate showed.
+        edit: the replacement that they gave, as JSON data.
+        refused: the reason why it did not count, or is not known to count.
+        key: makes it one row, however often it is recorded; a new row each time if None.
+        act_id: the same in all rows of one act; None at a gate, and in rows of older versions, which wrote only one
+            row, when the act was done.
+        outcome: for an act, "intended" before it is done, then its outcome.
     """
 
     journal_key: str
@@ -201,11 +201,11 @@ class AgentStore(Protocol):
     """Sessions and their messages. Every method raises `StoreError` when the database refuses."""
 
     durable: bool
-    """Whether what is acknowledged outlives the process."""
+    """Whether writes, once acknowledged, outlive the process."""
 
     @property
     def shares_holds(self) -> bool:
-        """Whether other processes see a hold, and it ends with its process: only then a free one proves a death."""
+        """Whether other processes see a hold, and it ends with its process: only then does a free one prove a death."""
         ...
 
     async def hold(self, session_id: str) -> bool:
@@ -247,7 +247,7 @@ class AgentStore(Protocol):
         Args:
             write_key: names this write; the same key again changes nothing, as long as its messages are kept, or, for
                 a write without any, until the next write.
-            expected_seq: the last number the writer knows of.
+            expected_seq: the last number that the writer knows of.
             expected_version: the session's version that the writer knows of, 0 for a new one; it also reveals writes
                 without messages.
 
@@ -268,25 +268,25 @@ class AgentStore(Protocol):
     async def list_sessions(
         self, *, agent_name: str | None = None, user_id: str | None = None, limit: int | None = None
     ) -> list[Session]:
-        """Return sessions that match all given, the last updated first."""
+        """Return sessions that match all given arguments, the last updated first."""
         ...
 
 
 @runtime_checkable
 class Ledger(Protocol):
-    """What a durable store knows of tool calls and model calls, so that none happens twice.
+    """A durable store's record of tool calls and model calls, so that none happens twice.
 
-    The scope of a call names the message that asks for it, so that every run of its session meets the same entry, or
-    the run of a pipeline by its journal key; the call key its place there, and which dispatch of it this is.
+    The scope of a call names the message that asks for it, so that every run of its session finds the same entry, or
+    the run of a pipeline by its journal key. The call key names its place there, and the number of its dispatch.
     """
 
     async def claim(
         self, scope: str, call_key: str, *, owner: str, arguments_hash: str, running: RunningCall | None = None
     ) -> LedgerEntry:
-        """Claim a call if nobody has, and return its entry: it is yours if its `owner` is.
+        """Claim a call if nobody has, and return its entry: the call is yours if `owner` is the one that you gave.
 
         Args:
-            running: kept with the claim, until `finish` or `end_call` of its owner.
+            running: kept with the claim, until its owner calls `finish` or `end_call`.
 
         Raises:
             InputError: the call was claimed with other arguments.
@@ -294,13 +294,13 @@ class Ledger(Protocol):
         ...
 
     async def take_over(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
-        """Claim a claimed call for another owner, to run it again: only for what is safe to retry."""
+        """Claim a claimed call for another owner, to run it again: only for a call that is safe to retry."""
         ...
 
     async def finish(
         self, scope: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
     ) -> bool:
-        """Record the result of a call that `owner` has claimed, once or again; False if `owner` has lost it."""
+        """Record the result of a call that `owner` has claimed, once or again; return False if `owner` has lost it."""
         ...
 
     async def abandon(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
@@ -312,7 +312,7 @@ class Ledger(Protocol):
         ...
 
     async def begin_call(self, running: RunningCall) -> None:
-        """Record that an activity without a claim runs, until `end_call` of its owner."""
+        """Record that an activity without a claim runs, until its owner calls `end_call`."""
         ...
 
     async def end_call(self, owner: str) -> None:
@@ -328,13 +328,13 @@ class Ledger(Protocol):
         ...
 
     async def load_entries(self, scope: str, call_keys: Sequence[str]) -> dict[str, LedgerEntry]:
-        """Return the entries that are there, by call key."""
+        """Return the entries that exist, by call key."""
         ...
 
     async def append_reply(self, appends: Sequence[Append], *, journal_key: str, turn: int, reply: str) -> str:
-        """Keep a model's reply and make appends in their order, all or nothing.
+        """Keep a model's reply and make the appends in their order, all or nothing.
 
-        Returns the reply that is kept. If that is another one, nothing was appended: append that reply's messages.
+        Returns the reply that is kept. If it is another one, nothing was appended: append that reply's messages.
 
         Raises:
             SessionConflictError: someone else has written to the session since.
@@ -350,7 +350,7 @@ class Ledger(Protocol):
         ...
 
     async def record_decision(self, record: DecisionRecord) -> None:
-        """Add a decision to the audit trail, unless one of its run and key is there."""
+        """Add a decision to the audit trail, unless it has one with the same run and key."""
         ...
 
     async def load_decisions(self, journal_key: str) -> list[DecisionRecord]:
@@ -365,7 +365,7 @@ class DurableStore(AgentStore, Ledger, Workers, Protocol):
 def first_kept_index(roles: Sequence[str], keep: int) -> int:
     """Return the index of the first message to keep: a user message, `keep` or fewer from the end.
 
-    If the last turn alone is longer, it stays whole; a transcript without user messages is cut by count, but never
+    If the last turn alone is longer, it stays whole. A transcript without user messages is cut by count, but never
     between a call and its results.
     """
     if len(roles) <= keep:

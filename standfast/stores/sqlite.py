@@ -52,9 +52,9 @@ from standfast.stores.workers import AtWork
 class SQLiteStore:
     """A durable store in a SQLite file: WAL, synchronous=FULL, foreign keys. Safe to use from several processes.
 
-    Beside the file are SQLite's `-wal` and `-shm`, and `-lock`, by which processes know who runs a session. The file
-    is opened by the first operation. `await store.close()`, or leaving `async with store`, closes it; a store that
-    nobody holds any more closes itself.
+    Beside the file are SQLite's `-wal` and `-shm`, and `-lock`, which tells processes who runs a session. The file is
+    opened by the first operation. `await store.close()`, or leaving `async with store`, closes it; a store that nothing
+    refers to any more closes itself.
     """
 
     durable = True
@@ -76,7 +76,7 @@ class SQLiteStore:
         await self.close()
 
     async def close(self) -> None:
-        """Finish what was asked for and close the file. The next operation would open it again."""
+        """Finish all operations and close the file. The next operation would open it again."""
         await self._thread.close()
 
     @property
@@ -291,7 +291,7 @@ class SQLiteStore:
                 decisions.append(read_decision(row))
         return decisions
 
-    # --- who is at work ---
+    # --- workers and their sessions ---
 
     async def hold_scope(self) -> str:
         await self._do(lambda db: None, writes=False)
@@ -316,7 +316,7 @@ class SQLiteStore:
         rows = await self._do(lambda db: db.execute("SELECT name FROM workers").fetchall(), writes=False)
         return [name for (name,) in rows]
 
-    # --- what is being said ---
+    # --- partial answers ---
 
     async def add_partial(self, journal_key: str, part: PartialAnswer) -> None:
         await self._do(lambda db: add_partial(db, journal_key, part))

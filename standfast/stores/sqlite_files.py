@@ -1,4 +1,4 @@
-"""The file of a SQLite store: checks that it is one, opens and migrates it, and explains its errors."""
+"""The file of a SQLite store: checks, opens and migrates it, and explains its errors."""
 
 import os
 import re
@@ -26,10 +26,10 @@ _MEANINGS = {
 
 
 class SameFile:
-    """Knows the file that a path led to when it was opened.
+    """The file that a path led to when it was opened.
 
-    An open connection keeps using a file that was moved or replaced, and nobody finds what it writes: a call would be
-    claimed there, and run again by a process that opens the file now at the path.
+    An open connection keeps using a file that was moved or replaced, and nobody finds its writes: a call would be
+    claimed there, and run again by a process that opens the file that is now at the path.
     """
 
     def __init__(self, path: str) -> None:
@@ -46,7 +46,7 @@ class SameFile:
         self._known = None
 
     def check(self) -> None:
-        """Check that it is still there.
+        """Check that the path still leads to it.
 
         Raises:
             StoreError: it does not.
@@ -102,7 +102,7 @@ def wait_for_locks(db: sqlite3.Connection, seconds: float) -> None:
 
 
 def is_busy(error: Exception) -> bool:
-    """Whether another connection has the lock. Nothing was done then."""
+    """Whether the error says that another connection has the lock. Nothing was done then."""
     return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
 
 
@@ -110,20 +110,20 @@ def _refuse_second_names(path: str) -> None:
     """Refuse a file that others may have open under another name.
 
     SQLite and our locks keep recent data in files beside it, under its name: a process that uses another name does not
-    see it, and would claim and run again what has run.
+    see them, and would claim and run calls that have run.
     """
     with suppress(OSError):  # SQLite says what is wrong with it
         found = os.stat(path)
         if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
             raise StoreError(
-                f"The store {path} has another name, a hard link, and who uses it by the one does not see what was "
-                "written by the other: remove one of them. Nothing was changed."
+                f"The store {path} has another name, a hard link, and a process that uses one name does not see what "
+                "was written by the other: remove one of them. Nothing was changed."
             )
     with suppress(OSError), open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as mounts:
         if any(re.sub(r"\\([0-7]{3})", _unescaped, line.split(" ")[4]) == path for line in mounts):
             raise StoreError(
-                f"The store {path} is mounted as a file by itself, and who uses it by another name does not see what "
-                "is written here: mount the folder that it is in. Nothing was changed."
+                f"The store {path} is mounted as a file by itself, and a process that uses another name does not see "
+                "what is written here: mount the folder that it is in. Nothing was changed."
             )
 
 
@@ -179,7 +179,7 @@ def _lets_in(db: sqlite3.Connection, columns: set[str], newest: int) -> bool:
 
 
 def _oldest_reader(migrations: tuple[str, ...], version: int) -> int:
-    """Return the version that code must know at least to use a file of this one."""
+    """Return the oldest version that code must know to use a file of this version."""
     breaking = [number for number, script in enumerate(migrations[:version], 1) if script.lstrip().startswith(BREAKING)]
     return max(breaking, default=1)
 

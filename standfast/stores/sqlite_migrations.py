@@ -63,5 +63,5 @@ MIGRATIONS = (
 """One script per schema version, applied in order and never edited; a test has their digests.
 
 A version of standfast without a script goes on with a file that has it, so that a deploy can be rolled back: new
-tables, and columns that are NULL or have a default. A script with which it could not begins with `-- breaking`.
+tables, and columns that are NULL or have a default. A script after which it could not begins with `-- breaking`.
 """

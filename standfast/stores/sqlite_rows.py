@@ -17,7 +17,7 @@ from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall, 
 from standfast.stores.workers import AtWork
 
 _WRITTEN = ("state", "user_id", "tenant_id", "questions", "workflow_id", "run_key", "usage", "updated_at")  # each time
-# What is selected: columns by the names of the fields. A journal key is in columns of an older name.
+# Selected columns, by the names of the fields. A journal key is in columns of an older name.
 SESSION = f"id, agent_name, {', '.join(_WRITTEN)}, last_seq, version, created_at".replace(
     "run_key", "run_key AS journal_key"
 )
@@ -26,7 +26,7 @@ DECISION = "run_key AS journal_key, gate, at, decision, by, comment, digest, edi
 WORK = "session_id, namespace, workflow_id, run_key AS journal_key"
 RUNNING = "owner, worker, task_token, workflow_id, run_id"
 MESSAGE = "role, content, tool_calls, tool_call_id, tool_name, status, usage, cost, more"
-_MORE = {"images", "reasoning", "stop_reason", "model", "by", "id"}  # of a message, which few have
+_MORE = {"images", "reasoning", "stop_reason", "model", "by", "id"}  # fields that few messages have
 
 
 def _fields(selected: str) -> list[str]:
@@ -316,7 +316,7 @@ def now() -> str:
 
 
 def add_partial(db: sqlite3.Connection, journal_key: str, part: PartialAnswer) -> None:
-    """Add to what is said; a later attempt replaces an earlier one, if this is its beginning."""
+    """Add a part of an answer; the first part of a later attempt replaces the earlier attempt."""
     added = db.execute(
         "UPDATE partial_answers SET text = substr(text, 1, ?) || ? WHERE run_key = ? AND turn = ? AND attempt = ?",
         (part.offset, part.text, journal_key, part.turn, part.attempt),

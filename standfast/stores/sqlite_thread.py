@@ -1,8 +1,8 @@
-"""Does the work on a SQLite file: on the event loop if it is little and quick, else in a thread.
+"""Works on a SQLite file: on the event loop if the work is little and quick, else in a thread.
 
-Whatever waits at the same time goes into one transaction (group commit), so that many runs share the cost of a flush to
-disk; a caller hears of success only after that commit. On the loop a commit takes 0.13 ms (measured, p99 0.4 ms); the
-thread's four hand-overs take as much again of two processors, and more where Python's other threads are busy.
+All work that waits at the same time goes into one transaction (group commit), so that many runs share the cost of a
+flush to disk; a caller hears of success only after that commit. On the loop a commit takes 0.13 ms (measured, p99
+0.4 ms); the thread's four hand-overs take as much again of two processors, and more where other threads are busy.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ from standfast.stores.sqlite_files import SameFile, is_busy, open_again, open_fi
 T = TypeVar("T")
 
 A_FEW = 16  # jobs of one turn of the loop; with more, the thread's hand-overs are cheap
-QUICK = 0.005  # seconds; a disk that takes longer must not hold the loop up
+QUICK = 0.005  # seconds; a disk that takes longer must not hold up the loop
 STALL = 0.05  # seconds of one commit; after that the thread does all work until one of its own is quicker
 LOCKED = 0.5  # seconds that work waits for a lock that it did not get; reads wait behind it
-A_WHILE = 1.0  # seconds during which the thread then does all work
+A_WHILE = 1.0  # seconds for which the thread then does all work
 
 
 class Queue:
-    """What a thread has been asked to do."""
+    """The jobs of a thread."""
 
     __slots__ = ("asked", "done", "is_open", "is_slow", "jobs")
 
@@ -39,7 +39,7 @@ class Queue:
         self.asked = 0
         self.done = 0
         self.is_open = False  # the thread has found the file to be a store, and migrated it
-        self.is_slow = False  # the last that was written, here or on the loop, took longer than `STALL`
+        self.is_slow = False  # the last write, here or on the loop, took longer than `STALL`
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +71,7 @@ class SQLiteThread:
         self._here = _LoopWork(path, self._file)
 
     def do(self, work: Callable[[sqlite3.Connection], T], *, writes: bool = True) -> Awaitable[T]:
-        """Run work in a transaction; what it returns is there once that is committed. Work is done in order."""
+        """Run work in a transaction; its result is there once that is committed. Work is done in order."""
         loop = asyncio.get_running_loop()
         job = Job(work, writes, loop, loop.create_future())
         with self._lock:
@@ -83,7 +83,7 @@ class SQLiteThread:
     def _put(self, jobs: list[Job]) -> None:
         if not jobs:
             return
-        with self._lock:  # so that nothing is queued after the end of a queue that closes
+        with self._lock:  # so that no job is queued after the end of a queue that closes
             if self._thread is None or not self._thread.is_alive():  # a fork leaves threads behind
                 self._start()
             self._queue.asked += len(jobs)
@@ -91,7 +91,7 @@ class SQLiteThread:
                 self._queue.jobs.put(job)
 
     async def close(self) -> None:
-        """Finish what was asked for and close the file."""
+        """Finish all work and close the file."""
         with self._lock:
             left = self._here.close()
         self._put(left)
@@ -138,8 +138,8 @@ class _LoopWork:
         """Whether a job will be done here.
 
         Args:
-            queue: the thread's.
-            put: gives jobs to it.
+            queue: that of the thread.
+            put: gives jobs to the thread.
         """
         if self._jobs and self._jobs[0].loop is job.loop:
             self._jobs.append(job)
@@ -188,7 +188,7 @@ class _LoopWork:
             self._slow_until, self._typical = ended + A_WHILE, 0.0
             queue.is_slow = ended - started > STALL
         busy = [job for job in jobs if job.error and is_busy(job.error)]
-        if busy:  # what reads comes after what writes
+        if busy:  # reads come after writes
             busy = [job for job in jobs if job in busy or not job.writes]
         for job in jobs:
             job.error = translated(job.error, self._path) if job.error and job not in busy else None
@@ -196,7 +196,7 @@ class _LoopWork:
         put(busy)  # none of them was done, or only read; the thread waits for its turn
 
     def close(self) -> list[Job]:
-        """Close the connection, and return what was not done yet."""
+        """Close the connection, and return the jobs that were not done yet."""
         jobs, self._jobs = self._jobs, []
         db, self._db = self._db, None
         if db is not None and self._owner == (os.getpid(), threading.get_ident()):
@@ -243,7 +243,7 @@ def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, queue: Q
 
 
 def work_off(db: sqlite3.Connection, jobs: list[Job]) -> None:
-    """Do all that writes in one transaction, so that one flush to disk serves them all; then what only reads."""
+    """Do all writes in one transaction, so that one flush to disk serves them all; then the reads."""
     writers = [job for job in jobs if job.writes]
     if writers:
         _write(db, writers, _together)
@@ -256,7 +256,7 @@ def work_off(db: sqlite3.Connection, jobs: list[Job]) -> None:
 
 
 def _write(db: sqlite3.Connection, jobs: list[Job], do: Callable[[sqlite3.Connection, list[Job]], None]) -> None:
-    """Do jobs in one transaction; if one fails, all again, each so that it can be undone alone, or each by itself."""
+    """Do jobs in one transaction. If one fails, do all again: each with a savepoint, or each by itself."""
     try:
         db.execute("BEGIN IMMEDIATE")
     except sqlite3.Error as error:
@@ -276,7 +276,7 @@ def _write(db: sqlite3.Connection, jobs: list[Job], do: Callable[[sqlite3.Connec
             jobs[0].error = error
         elif do is _together:
             _write(db, jobs, _apart)
-        else:  # a full disk undoes everything: then one by one, so that the large ones do not make the small ones fail
+        else:  # a full disk undoes everything: one by one, large jobs do not make small ones fail
             for job in jobs:
                 job.error = None
                 _write(db, [job], _together)

@@ -9,8 +9,8 @@ class AtWork(Record):
     """A workflow that has opened a session and has not ended.
 
     Args:
-        namespace: of the workflow.
-        journal_key: of its run; the same when it continues as new or is reset.
+        namespace: the workflow's namespace.
+        journal_key: the key of its run; the same when it continues as new or is reset.
     """
 
     session_id: str
@@ -21,21 +21,21 @@ class AtWork(Record):
 
 @runtime_checkable
 class Workers(Protocol):
-    """What keeps runs of both drivers from working on a session at the same time.
+    """Workers and the sessions they are at work on, so that runs of both drivers never share a session.
 
-    A worker adds its name and holds it (see `AgentStore.hold`) as long as it lives. If holds are not shared, or are not
-    those that the worker sees (see `hold_scope`), nobody can tell that it is dead. Its name then counts until it drops
-    it, and its calls may still be running until their time has passed.
+    A worker adds its name and holds it (see `AgentStore.hold`) as long as it lives. If holds are not shared, or the
+    worker sees other ones (see `hold_scope`), nobody can tell that it is dead. Its name then counts until it drops it,
+    and its calls may still be running until their time has passed.
     """
 
     async def hold_scope(self) -> str:
-        """Return an id shared by exactly those who see each other's holds; "" if holds are not shared."""
+        """Return an id that is the same for processes that see each other's holds; "" if holds are not shared."""
         ...
 
     async def begin_work(self, work: AtWork, *, instead_of: AtWork | None = None) -> AtWork:
-        """Mark a session as one that a workflow is at work on, and return the mark that then holds.
+        """Mark a session as one that a workflow is at work on, and return the mark that is valid then.
 
-        It is another workflow's if that one marked it before, unless that one is `instead_of`.
+        That is another workflow's mark if it marked the session before, unless that mark is `instead_of`.
         """
         ...
 
@@ -48,11 +48,11 @@ class Workers(Protocol):
         ...
 
     async def add_worker(self, name: str) -> None:
-        """Add a worker that serves the store, if it is not there."""
+        """Add a worker that serves the store, if its name is not there yet."""
         ...
 
     async def drop_worker(self, name: str) -> None:
-        """Remove a worker, if it is there."""
+        """Remove a worker, if its name is there."""
         ...
 
     async def list_workers(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Loads all of what people are asked to approve, if the history has only its beginning."""
+"""Loads the whole arguments of a call that waits for approval, if the history has only their beginning."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,17 +17,17 @@ def is_cut(item: Mapping[str, Any]) -> bool:
 async def load_arguments(store: Ledger, item: Mapping[str, Any]) -> Any:
     """Return all arguments of a call that waits for approval, which its `digest` covers.
 
-    An item of `pending` (or of a run's `status`) with arguments over 16 KB has 40 characters of them as a text in
-    `arguments`, and besides `size`, the bytes of all of them as JSON, and `reference`, `{"journal_key", "turn",
-    "position"}`: where the store has them. Of every other item its `arguments` are returned, None if it has none.
+    If the arguments of an item of `pending` (or of a run's `status`) are over 16 KB, its `arguments` are a text of
+    their first 40 characters. Its `size` is the number of their bytes as JSON, and its `reference`, `{"journal_key",
+    "turn", "position"}`, says where the store has them. For every other item, its `arguments` are returned, or None.
 
     Args:
-        store: of the worker that runs it.
+        store: the store of the worker that runs it.
         item: one of `StandfastClient.pending`.
 
     Raises:
-        InputError: the reference is none.
-        StoreError: the store does not have them, or has others than the digest of the item is of.
+        InputError: the reference is not valid.
+        StoreError: the store does not have them, or those that it has do not match the digest of the item.
     """
     if not is_cut(item):
         return item.get("arguments")
@@ -40,7 +40,7 @@ async def load_arguments(store: Ledger, item: Mapping[str, Any]) -> Any:
         gate = gate_of(record, record.calls[position].id)
         if gate is not None and item.get("digest") in _digests(gate):
             return gate["arguments"]
-    raise StoreError(f"What the store has of call {item.get('name')} is not what its digest is of: look at it again")
+    raise StoreError(f"The arguments of call {item.get('name')} in the store do not match its digest: look at it again")
 
 
 def _read(reference: object) -> tuple[str, int, int]:

@@ -1,7 +1,7 @@
-"""Puts what people do to runs on the audit trail before it is done, and then what it came to.
+"""Puts the acts of people on the audit trail before they are done, and their outcome afterwards.
 
-Of what they answer, say, resume, settle, cancel and start, that is: a decision is recorded by the run itself before it
-counts. A row without an outcome is of an act that is under way, or whose process was cut off.
+Acts are answers, messages, resumes, settlements, cancellations and starts. A decision is recorded by the run itself
+before it counts. A row without an outcome belongs to an act that is under way, or whose process was cut off.
 """
 
 import json
@@ -28,18 +28,18 @@ from standfast.temporal.wire.limits import check_names
 T = TypeVar("T")
 _LOG = logging.getLogger("standfast")
 _MOST = 4_000  # bytes of what was said
-_EARLIER = 3  # runs of a session in which an act is looked for
+_EARLIER = 3  # runs of a session that are searched for an act
 _CUT_OFF = "not known whether it counted: it is under way, or was cut off"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnRecord:
-    """Where it stands who does something.
+    """The audit trail that an act is recorded on, and who does it.
 
     Args:
-        store: has the audit trail: that of the workers; None, or one that forgets, for none.
-        by: who does it.
-        id: the same again is the same act, which is done once.
+        store: the workers' store, which has the audit trail; None, or a store in memory, for no audit trail.
+        by: the person who does it.
+        id: identifies the act: with the same id it is done once.
     """
 
     store: AgentStore | None
@@ -53,11 +53,11 @@ class OnRecord:
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """What somebody is about to do.
+    """An act that somebody is about to do.
 
     Args:
-        of: the id of the call, or the name of what waits.
-        comment: what is said, or why.
+        of: the id of the call, or the name of the item that waits.
+        comment: the message, or the reason.
     """
 
     act: Act
@@ -66,18 +66,18 @@ class Doing:
 
 
 class Entry(DecisionRecord):
-    """What an auditor reads: a decision, or an act with what it came to.
+    """An entry of the audit trail: a decision, or an act with its outcome.
 
     Args:
-        at: of an act: when it was intended.
-        ended: when it was recorded what it came to.
+        at: for an act, the time at which it was intended.
+        ended: the time at which its outcome was recorded.
     """
 
     ended: datetime | None = None
 
     @property
     def in_words(self) -> str:
-        """What somebody did, and whether it counted."""
+        """The act or decision in words, and whether it counted."""
         done = self.decision + (", edited" if self.edit is not None else "")
         match self.outcome:
             case "intended":
@@ -88,7 +88,7 @@ class Entry(DecisionRecord):
 
 
 def doing_of(signal: str, data: Mapping[str, Any]) -> Doing | None:
-    """Return what a signal does, as it stands on the audit trail; None for what the run itself records."""
+    """Return the act of a signal, for the audit trail; None if the run records it itself."""
     match signal:
         case names.MESSAGE:
             return Doing("message", comment=data["text"])
@@ -112,14 +112,14 @@ def doing_of(signal: str, data: Mapping[str, Any]) -> Doing | None:
 async def do_on_record(
     client: Client, workflow_id: str, doing: Doing, on: OnRecord, do: Callable[[bool], Awaitable[T]], *, is_new: bool
 ) -> T | None:
-    """Do something to a run, once it stands on the audit trail; returns None if it is known there as done.
+    """Do something to a run, once it is on the audit trail; return None if it is recorded there as done.
 
     Args:
-        do: does it; told whether it may have been done before.
-        is_new: its id was never given before.
+        do: does it; it is told whether that may have been done before.
+        is_new: whether its id was never used before.
 
     Raises:
-        InputError: there is no such run of ours.
+        InputError: there is no such run of standfast.
         StoreError: it could not be put on the audit trail, and so it was not done.
     """
     if not isinstance(on.store, Ledger):
@@ -148,14 +148,14 @@ async def start_on_record(
     *,
     once: bool,
 ) -> Run:
-    """Start a run, once that stands on the audit trail, under the run's workflow id: it has no other key yet.
+    """Start a run, once the start is on the audit trail, under the run's workflow id: it has no other key yet.
 
-    What an act has started is returned, and not started again: the run says so itself, whatever came between.
+    A run that this act has started already is returned, and not started again: the run itself names the act.
 
     Args:
-        message: what it is started with.
-        start: starts it, or says the message to the run that is in flight.
-        once: a workflow id has one run at most.
+        message: the message or input that it is started with.
+        start: starts it, or sends the message to the run that is in flight.
+        once: whether a workflow id has one run at most.
 
     Raises:
         StoreError: it could not be put on the audit trail, and so it was not started.
@@ -170,7 +170,7 @@ async def start_on_record(
     try:
         run = await _start_once(client, workflow_id, on.id, start, is_repeated=row.is_repeated)
     except SessionConflictError as error:
-        if row.is_repeated and once:  # it has started that run, and did not get to say so
+        if row.is_repeated and once:  # it has started that run, and was cut off before it recorded that
             await _end_start(client, row, "start", client.get_workflow_handle(workflow_id))
         else:
             await row.end("unknown" if row.is_repeated else "refused", str(error))
@@ -183,7 +183,7 @@ async def start_on_record(
 
 
 def started_by(on: OnRecord | None) -> dict[str, str]:
-    """Return what the memo of a run has of the act that starts it."""
+    """Return the entries of a run's memo that name the act that starts it."""
     return {} if on is None else {names.START_MEMO: on.id}
 
 
@@ -201,7 +201,7 @@ async def _start_once(
 
 
 async def _started(client: Client, workflow_id: str, act_id: str) -> Run | None:
-    """Return the run that an act has started, of the last ones of a workflow id, or None."""
+    """Return the run that an act has started, among the last runs of a workflow id, or None."""
     with suppress(InputError):  # there is none
         last = await described(client, workflow_id)
         earlier = client.list_workflows(f"WorkflowId = {quoted(workflow_id)}", limit=_EARLIER + 1)
@@ -213,7 +213,7 @@ async def _started(client: Client, workflow_id: str, act_id: str) -> Run | None:
 
 
 async def _end_start(client: Client, row: "_Row", act: Act, run: Run) -> None:
-    """Put it on record that a run was started, or spoken to: among the rows of the run, and beside the intent."""
+    """Record that a run was started, or was sent the message: among the rows of the run, and beside the intent."""
     try:
         key = run.first_execution_run_id or run.run_id or (await our_run(client, run.id)).raw_info.first_run_id
     except (StandfastError, RPCError) as error:
@@ -228,8 +228,8 @@ class _Row:
     """The row of an act that is about to be done, or was before.
 
     Args:
-        is_repeated: it was there already.
-        is_done: what it intends is known to be done.
+        is_repeated: whether the row was there already.
+        is_done: whether the act is known to be done.
     """
 
     store: Ledger
@@ -240,7 +240,7 @@ class _Row:
     async def end(
         self, outcome: ActOutcome, why: str | None = None, *, act: Act | None = None, journal_key: str | None = None
     ) -> None:
-        """Put on record what it came to. What was done cannot be undone if that fails."""
+        """Record the outcome of the act. If that fails, the act is not undone."""
         came = {"outcome": outcome, "refused": None if why is None else cut(why, _MOST), "comment": None, "key": None}
         where = {
             "decision": act or self.row.decision,
@@ -254,11 +254,11 @@ class _Row:
 
     def log(self, outcome: ActOutcome, error: Exception) -> None:
         told = (self.row.by or "somebody", self.row.decision, self.row.journal_key, outcome, str(error))
-        _LOG.error("%s: '%s' to %s came to '%s', which is not on the audit trail: %s", *map(visible, told))
+        _LOG.error("%s: '%s' to %s has the outcome '%s', which is not on the audit trail: %s", *map(visible, told))
 
 
 async def _begun(store: Ledger, keys: Sequence[str], doing: Doing, on: OnRecord) -> _Row:
-    """Put an act on record before it is done, with the run of these keys that has it already, else the first."""
+    """Record an act before it is done, with the run of these keys that has it already, else with the first."""
     try:
         key = keys[0]
         for earlier in keys[1:]:
@@ -304,8 +304,8 @@ async def load_acts(store: AgentStore | None, journal_keys: Sequence[str], workf
     """Return the audit trail of a run, by the time at which each act was intended.
 
     Args:
-        journal_keys: its own, and that of the first of the runs that it continues; none if there is no such run.
-        workflow_id: where it stands what was to start it. What has started another run of it is left out.
+        journal_keys: its own, and that of the first of the runs that it continues; empty if there is no such run.
+        workflow_id: the key of the acts that were to start it. Acts that started another of its runs are left out.
     """
     if not isinstance(store, Ledger):
         return []
@@ -324,7 +324,7 @@ async def load_acts(store: AgentStore | None, journal_keys: Sequence[str], workf
 
 
 def _entry(rows: Sequence[DecisionRecord]) -> Entry:
-    """Return one act by its rows, in their order: done if it ever was, else what it came to the last time."""
+    """Return one act from its rows, in their order: as done if it ever was, else with its last outcome."""
     last = next((row for row in rows if row.outcome == "done"), rows[-1])
     came = {name: getattr(last, name) for name in ("decision", "outcome", "refused")}
     return Entry.model_validate({**dict(rows[0]), **came, "ended": None if last.outcome == "intended" else last.at})

@@ -1,4 +1,4 @@
-"""Speaks to runs, with any Temporal client. The `temporal` command does all of it, too."""
+"""Sends messages and decisions to runs, with any Temporal client. The `temporal` command can do all of it, too."""
 
 import asyncio
 from dataclasses import replace
@@ -31,21 +31,21 @@ from standfast.temporal.wire.limits import check_json, check_names
 from standfast.tools.checks import seconds
 
 _PATIENCE = timedelta(seconds=2)
-_AT_ONCE = 32  # runs that are asked; more would wait for each other longer than anybody waits for an answer
+_AT_ONCE = 32  # runs that are queried; more would wait for each other longer than anybody waits for an answer
 
 
 class StandfastClient:
     """Speaks to runs by their workflow ids; `StandfastClient(await connect())`.
 
-    Every method that changes something raises `InputError`, saying why, if it does not count, and `NotConfirmedError`
-    if no worker has said in time whether it does. Tried again with its `id`, the same thing counts once.
+    Every method that changes something raises `InputError`, with the reason, if the change does not count, and
+    `NotConfirmedError` if no worker has said in time whether it does. Tried again with the same `id`, it counts once.
 
     Args:
-        store: of the workers. What is answered, said, resumed, settled and cancelled is put on its audit trail before
-            it is done, and what it came to afterwards; what cannot be put there is not done, which is a `StoreError`.
-            Decisions are recorded by the run itself.
-        timeout: how long a worker may take to say whether something counts, and to answer `status` and `pending`:
-            longer where workers are slow or start late. `result` and `export` wait for as long as it takes.
+        store: the workers' store. Answers, messages, resumes, settlements and cancellations are put on its audit trail
+            before they are done, and their outcome afterwards; an act that cannot be put there is not done, and raises
+            `StoreError`. Decisions are recorded by the run itself.
+        timeout: how long a worker may take to say whether a change counts, and to answer `status` and `pending`: make
+            it longer where workers are slow or start late. `result` and `export` wait for as long as it takes.
     """
 
     def __init__(self, client: Client, *, store: AgentStore | None = None, timeout: Duration = "10s") -> None:
@@ -65,12 +65,12 @@ class StandfastClient:
         """Wait for a run's end and return its result.
 
         Args:
-            of: what runs: then it is what `run` or `run_pipeline` returns, with outputs of their types. The transcript
-                is in the store, and so `messages` is empty. Without it the result is JSON, as on the wire.
+            of: the agent or pipeline that runs: then the result is what `run` or `run_pipeline` returns, with typed
+                outputs. The transcript is in the store, so `messages` is empty. Without it the result is plain JSON.
 
         Raises:
             StandfastError: it failed, or was cancelled or terminated.
-            InputError: its output does not fit its type, or is in the store alone.
+            InputError: its output does not fit its type, or is only in the store.
         """
         try:
             ended = await end_of(self.client, workflow_id, run_id)
@@ -84,11 +84,11 @@ class StandfastClient:
         return ended
 
     async def status(self, workflow_id: str, *, run_id: str | None = None) -> dict[str, Any]:
-        """Return how far a run is, what it waits for, and what messages it could not use."""
+        """Return how far a run is, what it waits for, and which messages it could not use."""
         return read_state(await self._query(workflow_id, names.STATUS, run_id))
 
     async def pending(self, workflow_id: str, *, run_id: str | None = None) -> list[dict[str, Any]]:
-        """Return what of a run waits for a person: kind, name, message, since, deadline."""
+        """Return the items of a run that wait for a person: kind, name, message, since, deadline."""
         run = await our_run(self.client, workflow_id)
         paused = paused_by_operators(run) if run_id in (None, run.run_id) else []
         try:
@@ -115,11 +115,11 @@ class StandfastClient:
             raise StandfastError(f"Run {workflow_id}: no worker has answered within {self._timeout:g} s") from error
 
     async def waiting(self, *, group: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
-        """Return what waits in the whole namespace, as `pending` with the workflow's id; needs search attributes.
+        """Return the items that wait in the whole namespace, as `pending`, with workflow ids; needs search attributes.
 
         Args:
-            group: of approvers, whom it is for; anybody if None.
-            limit: of runs that are asked, the last started first; all if None.
+            group: the group of approvers that they are for; anybody if None.
+            limit: the number of runs that are asked, the last started first; all if None.
         """
         query, few = runs_query(waiting=True, group=group), asyncio.Semaphore(_AT_ONCE)
         runs = [run.id async for run in self.client.list_workflows(query, limit=limit)]
@@ -193,7 +193,7 @@ class StandfastClient:
         reason: str | None = None,
         id: str | None = None,  # noqa: A002
     ) -> None:
-        """Settle a call of unknown outcome: it happened with this result, or it did not and is run, or nobody knows."""
+        """Settle a call of unknown outcome: it happened, with this result; it did not, and is run; or nobody knows."""
         data = {"tool_call_id": tool_call_id, "decision": decision, "by": by, "reason": reason}
         await self._send(workflow_id, names.RESOLVE, data, id, {"result": result} if decision == "happened" else {})
 
@@ -209,7 +209,7 @@ class StandfastClient:
         edit: Any = None,
         id: str | None = None,  # noqa: A002
     ) -> None:
-        """Approve or reject at a gate; `digest` is that of `pending`, of what was looked at."""
+        """Approve or reject at a gate; `digest` is the one that `pending` gave with what was looked at."""
         if decision not in (names.APPROVE, names.REJECT):
             raise InputError(f'decide: decision must be "approve" or "reject", got {decision!r}')
         data = {"gate": gate, "by": by, "comment": comment, "digest": digest, "edit": edit}
@@ -222,7 +222,7 @@ class StandfastClient:
         by: str | None = None,
         id: str | None = None,  # noqa: A002
     ) -> None:
-        """Cancel a run; its history says by whom."""
+        """Cancel a run; its history says who did."""
         on = OnRecord(store=self._store, by=by, id=uuid4().hex if id is None else id)
 
         async def cancel(is_repeated: bool) -> None:
@@ -236,7 +236,7 @@ class StandfastClient:
         await do_on_record(self.client, workflow_id, Doing("cancel"), on, cancel, is_new=id is None)
 
     async def export(self, workflow_id: str) -> Checkpoint:
-        """Return a run as a checkpoint. With its store that goes on in its session; elsewhere, cancel the run first."""
+        """Return a run as a checkpoint. With its store it goes on in its session; elsewhere, cancel the run first."""
         exported = await self._send(workflow_id, names.EXPORT_UPDATE, {}, None)
         return Checkpoint.model_validate(exported["checkpoint"])
 

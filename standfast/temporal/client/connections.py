@@ -1,4 +1,4 @@
-"""Connects to a Temporal server, and explains what to do when none answers.
+"""Connects to a Temporal server, and says what to do when none answers.
 
 Address, namespace, key and TLS are read by `temporalio.envconfig` alone, from TEMPORAL_* and TOML profiles, so that
 standfast, the `temporal` command and every other SDK mean the same server.
@@ -22,8 +22,8 @@ from temporalio.envconfig import ClientConfig, ClientConnectConfig
 from standfast.errors import InputError, StandfastError
 from standfast.temporal.client.converters import DATA_CONVERTER, with_codec
 
-DEFAULT_TARGET = "localhost:7233"  # as of the `temporal` command; envconfig has none
-_TCP_SECONDS = 10  # by default as long as the operating system tries, which is minutes
+DEFAULT_TARGET = "localhost:7233"  # that of the `temporal` command; envconfig has none
+_TCP_SECONDS = 10  # the default is as long as the operating system tries, which is minutes
 
 
 async def connect(
@@ -39,11 +39,11 @@ async def connect(
     """Connect to the Temporal server that the arguments, the environment or a profile name, in this order.
 
     Args:
-        target: `host:port`; if nothing names one, `localhost:7233`.
-        profile: of the TOML file at TEMPORAL_CONFIG_FILE, or at Temporal's own place.
-        data_converter: reads and writes pydantic models if None.
-        codec: encodes what a history has, as by encryption, the messages of failures, too: a codec, or where it is, as
-            `module:attribute`; if None, that of STANDFAST_CODEC. Workers, the page and commands need the same.
+        target: `host:port`; `localhost:7233` if nothing names one.
+        profile: a profile of the TOML file at TEMPORAL_CONFIG_FILE, or at Temporal's own place.
+        data_converter: one that reads and writes pydantic models if None.
+        codec: encodes (for example, encrypts) the contents of histories, failure messages included: a codec, or its
+            `module:attribute`; if None, that of STANDFAST_CODEC. Workers, the page and commands need the same one.
         options: further arguments of `Client.connect`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Converts values to payloads: as pydantic does it, and encoded by a codec if there is one."""
+"""Converts values to payloads with pydantic, and encodes them with a codec if there is one."""
 
 import copy
 import importlib
@@ -24,16 +24,14 @@ class _Converter(PydanticPayloadConverter):
             return super().from_payloads(payloads, type_hints)
         except KeyError as error:  # of an encoding
             what = str(error.args[0]).removeprefix("Unknown payload encoding ")
-            raise InputError(
-                f"A value is encoded as {what!r}, which needs the codec of who wrote it: {_HOW}"
-            ) from error
+            raise InputError(f"A value is encoded as {what!r}, which needs the codec that wrote it: {_HOW}") from error
 
 
 _ONE = _Converter()
 
 
 class _Shared(_Converter):
-    """One for all. The SDK makes one per activation and keeps it, and a parked run is 20 KB larger (measured)."""
+    """One for all. The SDK would make and keep one per activation, which makes a parked run 20 KB larger (measured)."""
 
     def __new__(cls) -> PydanticPayloadConverter:  # type: ignore[misc]
         return _ONE
@@ -44,9 +42,9 @@ DATA_CONVERTER = replace(pydantic_data_converter, payload_converter_class=_Share
 
 @dataclass(frozen=True)
 class _WithoutStorage(DataConverter):
-    """Takes nothing for a reference to an external storage, since there is none.
+    """Never reads a payload as a reference to an external storage, since there is none.
 
-    The SDK does, whoever sent it, and fails the task of a workflow again and again for want of the storage (measured).
+    The SDK does, whoever sent it, and then fails the workflow task again and again without the storage (measured).
     """
 
     async def _decode_reference_payload_sequence(self, payloads: Sequence[Payload]) -> list[Payload]:
@@ -57,14 +55,14 @@ class _WithoutStorage(DataConverter):
 
 
 def of_worker(converter: DataConverter) -> DataConverter:
-    """Return the converter of a worker: like the one it is given, but nothing that anybody sends wedges a run."""
+    """Return the converter of a worker: like the given one, but nothing that anybody sends wedges a run."""
     if type(converter) is not DataConverter or converter.external_storage is not None:
         return converter
     return _WithoutStorage(**{one.name: getattr(converter, one.name) for one in fields(converter) if one.init})
 
 
 def client_of_worker(client: Client) -> Client:
-    """Return a client like the one it is given, with the converter of a worker."""
+    """Return a client like the given one, with the converter of a worker."""
     config = client.config(active_config=True)
     if (converter := of_worker(config["data_converter"])) is config["data_converter"]:
         return client
@@ -74,7 +72,7 @@ def client_of_worker(client: Client) -> Client:
 
 
 class _Codec(PayloadCodec):
-    """A codec that says in words what it cannot do."""
+    """A codec that explains its failures in words."""
 
     def __init__(self, codec: PayloadCodec) -> None:
         self._codec = codec
@@ -94,11 +92,11 @@ class _Codec(PayloadCodec):
 
 
 def with_codec(converter: DataConverter, codec: PayloadCodec | str | None) -> DataConverter:
-    """Return a converter that encodes all values by a codec, and the messages of failures, which are in the clear else.
+    """Return a converter that encodes all values with a codec, and failure messages, otherwise in the clear, as well.
 
     Args:
-        codec: or where it is, as `module:attribute`: a codec, or what makes one. That of STANDFAST_CODEC if None,
-            unless the converter has one.
+        codec: a codec, or the `module:attribute` of one or of a callable that makes one. If None, that of the
+            converter, else that of STANDFAST_CODEC.
 
     Raises:
         InputError: there is no codec there.
@@ -120,7 +118,7 @@ def _load(where: str) -> PayloadCodec:
         made = found() if callable(found) else found
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(f"There is no codec at {where!r}: {error}. {_HOW}") from error
-    except Exception as error:  # of the user's own code, which makes it
+    except Exception as error:  # whatever the user's own code raises, which makes it
         raise InputError(f"The codec at {where!r} cannot be made: {type(error).__name__}: {error}") from error
     if not isinstance(made, PayloadCodec):
         raise InputError(f"{where!r} is a {type(made).__name__}, not a temporalio.converter.PayloadCodec. {_HOW}")

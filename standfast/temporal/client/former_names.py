@@ -1,4 +1,4 @@
-"""Finds the run of a key that was begun under another name of its pipeline: a key has one run."""
+"""Finds the run of a key that began under another name of its pipeline: a key has one run."""
 
 from datetime import datetime
 
@@ -13,15 +13,15 @@ from standfast.temporal.wire.inputs import Owner
 
 
 async def check_new(client: Client, pipeline: Pipeline, workflow_id: str, name: str, who: Owner) -> None:
-    """Refuse a run whose key has one already that was begun, earlier, under another name of the pipeline.
+    """Refuse a run if its key has an earlier one that began under another name of the pipeline.
 
     Args:
-        workflow_id, name: of the run, which need not be there yet, and the name that it has in it.
-        who: starts it.
+        workflow_id, name: the run's workflow id, and its pipeline's name in it; the run need not be there yet.
+        who: the owner who starts it.
 
     Raises:
-        SessionAccessDeniedError: the other is somebody else's.
-        SessionConflictError: naming the other.
+        SessionAccessDeniedError: the earlier run is somebody else's.
+        SessionConflictError: there is an earlier run; the error names it.
     """
     key = names.session_of(name, workflow_id)
     others = [other for other in pipeline.names if other != name]
@@ -37,7 +37,7 @@ async def check_new(client: Client, pipeline: Pipeline, workflow_id: str, name: 
 
 
 def has_run(pipeline: str, key: str, workflow_id: str) -> SessionConflictError:
-    """Return what somebody is told who starts a run of a key once more."""
+    """Return the error for starting a run of a key that has one."""
     text = f"Pipeline {pipeline} has a run {key} already, in flight or ended: workflow {workflow_id}"
     return SessionConflictError(f"{text}. To run it again give another run_key, and restart_of= to use what it did")
 

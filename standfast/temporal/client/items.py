@@ -1,4 +1,4 @@
-"""Reads what runs say about themselves: what waits for people, and how far they are.
+"""Reads the answers of runs about themselves: what waits for people, and how far they are.
 
 Any workflow may answer our queries with anything, and what is read here is shown to people, who decide on it. So it is
 read strictly, whoever asks for it; what cannot be read becomes one card that says so.
@@ -14,7 +14,7 @@ from standfast.messages import explain
 from standfast.temporal.wire.limits import CHECKPOINT_BYTES, INLINE_BYTES, check_json
 
 _ITEMS = 1_000  # of a run
-_BYTES = 2 * CHECKPOINT_BYTES  # of all that a run says; Temporal lets no more through
+_BYTES = 2 * CHECKPOINT_BYTES  # of a run's whole answer; Temporal lets no more through
 
 
 def _moment(text: str) -> str:
@@ -30,11 +30,11 @@ _Time = Annotated[str, Field(max_length=50), AfterValidator(_moment)]
 
 
 _STRICT = ConfigDict(frozen=True, strict=True, extra="forbid")
-_OPEN = ConfigDict(frozen=True, strict=True, extra="allow")  # with more that nobody is shown
+_OPEN = ConfigDict(frozen=True, strict=True, extra="allow")  # further fields are shown to nobody
 
 
 class Item(BaseModel):
-    """Something that waits, as `Waiting.plain` writes it."""
+    """An item that waits, as `Waiting.plain` writes it."""
 
     model_config = _STRICT
 
@@ -95,7 +95,7 @@ class _State(BaseModel):
 
 
 class _Result(BaseModel):
-    """What a run came to; a pipeline's has outputs."""
+    """The result of a run; a pipeline's has outputs."""
 
     model_config = _OPEN
 
@@ -111,7 +111,7 @@ class _Result(BaseModel):
 
 
 def read_items(found: object) -> list[dict[str, Any]]:
-    """Return what a run says that waits; what of it cannot be read is one item, of the kind "unreadable"."""
+    """Return the items that wait in a run, by its answer; all that cannot be read is one item of kind "unreadable"."""
     if not isinstance(found, list):
         return [unreadable(f"it is a {type(found).__name__}, not a list")]
     items, odd = [], []
@@ -129,15 +129,15 @@ def read_items(found: object) -> list[dict[str, Any]]:
 
 
 def unreadable(why: str) -> dict[str, Any]:
-    """Return the item that stands for what a run says and nobody can read."""
+    """Return the item that stands for everything in a run's answer that cannot be read."""
     return {"kind": "unreadable", "name": "", "message": f"what waits in this run cannot be read: {why[:500]}"}
 
 
 def read_state(found: object) -> dict[str, Any]:
-    """Return what a run says of itself, what waits in it as `read_items` has it.
+    """Return what a run says of itself, with the items that wait in it as `read_items` returns them.
 
     Raises:
-        InputError: it is not what runs of ours say.
+        InputError: it is not an answer of a standfast run.
     """
     try:
         check_json(found, "status", _BYTES)
@@ -149,7 +149,7 @@ def read_state(found: object) -> dict[str, Any]:
 
 
 def read_result(found: object) -> dict[str, Any]:
-    """Return what a run came to, if it is what runs of ours come to, else nothing: others' end with what they like."""
+    """Return the result of a run if it is one of a standfast run, else nothing: other workflows return anything."""
     try:
         check_json(found, "result", _BYTES)
         _Result.model_validate(found)

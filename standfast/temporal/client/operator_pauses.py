@@ -1,4 +1,4 @@
-"""Finds what an operator has paused or moved with the `temporal` command, which no run can tell, and how it goes on."""
+"""Finds runs and activities that an operator has paused or moved, which no run can tell, and says how they go on."""
 
 import shlex
 from datetime import UTC
@@ -16,14 +16,14 @@ def _read_as_running(known: type[WorkflowExecutionStatus], value: object) -> Wor
     return known.RUNNING if value == _PAUSED else None
 
 
-# The SDK (1.35) does not know this status, and fails at each list that has such a run in it: it runs, only not now.
+# The SDK (1.35) does not know this status, and fails at each list with such a run in it. It is a running one on hold.
 setattr(WorkflowExecutionStatus, "_missing_", classmethod(_read_as_running))  # noqa: B010
 
 
 def paused_by_operators(run: WorkflowExecutionDescription) -> list[dict[str, Any]]:
-    """Return as items that wait a run that is paused, its activities that are, and those that wait in another queue.
+    """Return items for a run that is paused, and for its activities that are paused or wait in another task queue.
 
-    A run has all its activities done by the workers of its own task queue; what waits in another was moved there.
+    A run's activities all run on the workers of its own task queue; one that waits in another was moved there.
     """
     described, which = run.raw_description, f"--workflow-id {shlex.quote(run.id)}"
     items = []

@@ -1,7 +1,7 @@
-"""Finds out who owns a run, by what it was started with, and keeps strangers from it.
+"""Finds the owner of a run by the input that it was started with, and keeps strangers from it.
 
-A history is read for that, since nobody changes it and no worker has to be alive. It protects an application that
-passes on who has signed in to it; whoever may write to the namespace itself can be anybody.
+The input is read from the history, which nobody changes and which needs no live worker. This protects an application
+that passes on who has signed in to it; anyone who may write to the namespace itself can pose as anybody.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -38,10 +38,10 @@ async def start_or_say(
     said: dict[str, Any],
     who: Owner,
 ) -> Run:
-    """Start a run of a session, or say the message to the one that is in flight.
+    """Start a run of a session, or send the message to the one that is in flight.
 
     Raises:
-        SessionAccessDeniedError: that one is somebody else's.
+        SessionAccessDeniedError: the run in flight is somebody else's.
         WorkflowAlreadyStartedError: there is none in flight, and none may be started.
     """
     for _ in range(_TRIES):
@@ -55,23 +55,23 @@ async def start_or_say(
 async def check_owner(
     client: Client, workflow_id: str, run_id: str | None, name: str, who: Owner, *, what: str = "Session"
 ) -> None:
-    """Refuse to tell a stranger more of the run of a session, or of a run key, whichever has that name."""
+    """Refuse to tell a stranger more about the run with the name of a session or run key."""
     if is_stranger(await owner_of(client, workflow_id, run_id), who):
         raise SessionAccessDeniedError(name, what)
 
 
 async def owner_of(client: Client, workflow_id: str, run_id: str | None) -> Owner:
-    """Return whose a run is; nobody's if it was started for nobody.
+    """Return the owner of a run; it has nobody's if it was started for nobody.
 
     Raises:
-        InputError: what it was started with cannot be read, so that nobody can tell.
+        InputError: its input cannot be read, so nobody can tell.
     """
     handle = client.get_workflow_handle(workflow_id, run_id=run_id)
     async for event in handle.fetch_history_events(page_size=1):
         payloads = event.workflow_execution_started_event_attributes.input.payloads
         try:
             given: Sequence[Any] = await client.data_converter.decode(payloads)
-        except Exception as error:  # what another program has written, in the hands of whatever converter there is
+        except Exception as error:  # another program may have written it, and any converter may read it
             raise InputError(f"Run {workflow_id}: its input cannot be decoded: {error_text(error)}") from error
         data = given[0] if given and isinstance(given[0], dict) else {}
         return data.get("user_id"), data.get("tenant_id")
@@ -79,8 +79,8 @@ async def owner_of(client: Client, workflow_id: str, run_id: str | None) -> Owne
 
 
 async def last_admitted(client: Client, run: WorkflowExecution) -> str | None:
-    """Return the last run of a workflow id, from this one back, that was not refused: one of a stranger, who started in
-    a session of somebody else, takes nothing from its owner. None if there is none among the last hundred.
+    """Return the last run of a workflow id, from this one back, that was not refused, or None if it is not among the
+    last hundred. A stranger who starts a run in a session of somebody else takes nothing from its owner.
     """
     if not await _was_denied(client, run):
         return run.run_id
@@ -92,7 +92,7 @@ async def last_admitted(client: Client, run: WorkflowExecution) -> str | None:
 
 
 async def _was_denied(client: Client, run: WorkflowExecution) -> bool:
-    """Whether a run failed since it was started in a session of somebody else."""
+    """Whether a run failed because it was started in a session of somebody else."""
     if run.status is not WorkflowExecutionStatus.FAILED:
         return False
     handle = client.get_workflow_handle(run.id, run_id=run.run_id)
@@ -105,13 +105,13 @@ async def _was_denied(client: Client, run: WorkflowExecution) -> bool:
 
 
 async def _said(client: Client, workflow_id: str, session: str, said: dict[str, Any], who: Owner) -> Run | None:
-    """Say a message to the run of a session, and return its handle; None if it ends just now."""
+    """Send a message to the run of a session, and return its handle; None if it ends just now."""
     try:
         run = await client.get_workflow_handle(workflow_id).describe()
         if run.close_time is not None:
             return None
         await check_owner(client, workflow_id, run.run_id, session, who)
-        # To this very run: the next one of the session may be another's. The run looks for itself, too.
+        # To this very run: the next one of the session may be another's. The run checks the owner itself, too.
         speaker = {"from": {name: value for name, value in zip(("user_id", "tenant_id"), who, strict=True) if value}}
         await client.get_workflow_handle(workflow_id, run_id=run.run_id).signal(
             names.MESSAGE, {**said, **speaker}, rpc_timeout=timedelta(seconds=10)

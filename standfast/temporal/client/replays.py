@@ -1,7 +1,7 @@
-"""Replays a history and compares its commands, and what they carry, with those of this version.
+"""Replays a history and compares its commands, and their payloads, with those of this version.
 
-A replay by the SDK alone compares the kinds of commands. Of what activities, children and the next run of a chain are
-told it sees nothing, though they are what a renamed key breaks.
+A replay by the SDK alone compares the kinds of commands. It does not see the inputs of activities, of children and of
+the next run of a chain, though a renamed key breaks those.
 """
 
 import json
@@ -38,10 +38,10 @@ _LOCAL = "core_local_activity"
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Something that a workflow said: an activity or child that it started, how it went on, what it returned.
+    """A command of a workflow: an activity or child that it started, its next run, or its result.
 
     Args:
-        told: what it gave along, as JSON; None where a history does not have it.
+        told: the payload, as JSON; None where a history does not have it.
     """
 
     kind: str
@@ -53,11 +53,11 @@ class Said:
 
 
 async def differences(history: WorkflowHistory, plugin: SimplePlugin, *, workflows: Sequence[type] = ()) -> list[str]:
-    """Return how a replay of a history differs from it: nothing if the run goes on as it began.
+    """Return how a replay of a history differs from it; empty if the run goes on as it began.
 
     Args:
-        plugin: a `StandfastPlugin` with what the history's type stands for.
-        workflows: of the user's.
+        plugin: a `StandfastPlugin` with the agent or pipeline of the history's type.
+        workflows: the user's own workflow types.
     """
     recorder = _Recorder()
     replayer = Replayer(workflows=workflows, plugins=[plugin], interceptors=[recorder])
@@ -72,7 +72,7 @@ def _compared(before: list[Said], now: list[Said], *, is_whole: bool) -> Iterato
         for number, (old, new) in enumerate(zip(then, today, strict=False), 1):
             if old.name != new.name:
                 yield f"{kind} {number} was {old.name}, and now is {new.name}"
-                break  # those behind it are others, too
+                break  # those after it differ, too
             if old.told is not None and old.told != new.told:
                 yield f"{old} ({number}): {_difference(old.told, new.told, '')}"
         else:
@@ -81,7 +81,7 @@ def _compared(before: list[Said], now: list[Said], *, is_whole: bool) -> Iterato
 
 
 def _difference(old: Any, new: Any, path: str) -> str:
-    """Say where two values differ first."""
+    """Say where two values first differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in (*old, *(key for key in new if key not in old)):
             here = f"{path}.{key}" if path else str(key)
@@ -107,8 +107,8 @@ def _shown(value: Any) -> str:
 
 
 def _recorded(history: WorkflowHistory) -> Iterator[Said]:
-    # A replay gives a run that was reset the id of the run before, by which activities find what they need: told the
-    # journal key only where it is another one, they are told more in the history.
+    # A replay gives a run that was reset the id of the run before. Activities get the journal key only where it is not
+    # that id, so they have it in the history and not in the replay.
     untold = {"run": history.run_id} if any(map(_is_reset, history.events)) else {}
     for event in history.events:
         match event.event_type:
@@ -157,7 +157,7 @@ def _plain(value: Any) -> Any:
 
 
 class _Recorder(Interceptor):
-    """Notes what a workflow says while it is replayed."""
+    """Notes the commands of a workflow while it is replayed."""
 
     def __init__(self) -> None:
         self.said: list[Said] = []

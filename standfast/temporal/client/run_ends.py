@@ -9,7 +9,7 @@ from temporalio.service import RPCError
 
 
 async def next_run(client: Client, workflow_id: str, run_id: str) -> str | None:
-    """Return the run that goes on from one that has continued as new, or was reset; itself if it is not over."""
+    """Return the run that goes on from one that continued as new, or was reset; the run itself if it is not over."""
     run, last = client.get_workflow_handle(workflow_id, run_id=run_id), client.get_workflow_handle(workflow_id)
     over, latest = await run.describe(), await last.describe()
     if over.status == WorkflowExecutionStatus.RUNNING:
@@ -23,9 +23,9 @@ async def next_run(client: Client, workflow_id: str, run_id: str) -> str | None:
 
 
 async def end_of(client: Client, workflow_id: str, run_id: str | None = None) -> dict[str, Any]:
-    """Wait for the result of a run, the last if none is named.
+    """Wait for the result of a run, the last one if none is named.
 
-    A reset ends a run for Temporal, and another goes on from it: then for that one's.
+    A reset ends a run for Temporal, and another goes on from it: then this waits for the result of that one.
 
     Raises:
         WorkflowFailureError: it failed, or was cancelled or terminated.

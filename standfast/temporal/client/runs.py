@@ -1,4 +1,4 @@
-"""Describes runs from outside: what the server lists about one, how far it says it is, and its result."""
+"""Describes runs from outside: the server's entry for one, how far it says it is, and its result."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -25,13 +25,13 @@ from standfast.temporal.client.operator_pauses import paused_by_operators
 from standfast.temporal.wire import names
 
 _PATIENCE = timedelta(seconds=5)  # for an answer of a worker; there may be none
-_KNOWN = 2.0  # seconds, for one that says whether a run is ours
-_BEGINS = 1.0  # seconds that a worker has to begin a run, where somebody waits to see it begin
+_KNOWN = 2.0  # seconds, for an answer that says whether a run is ours
+_BEGINS = 1.0  # seconds in which a worker must begin a run while somebody waits to see it begin
 _EVERY = 0.3  # seconds between two looks at a run
 _MEMOS = {names.AGENT_MEMO, names.PIPELINE_MEMO}
 _ATTRIBUTES = {names.STATUS_ATTRIBUTE, names.WAITING_ATTRIBUTE, names.SESSION_ATTRIBUTE}
 _BY_TEMPORAL = {"failed": "Failed", "terminated": "Terminated", "timed-out": "TimedOut"}  # ends that no run can tell
-DONE = ("complete",)  # what a run ends with that went well
+DONE = ("complete",)  # the outcomes of a run that went well
 
 
 def runs_query(
@@ -44,17 +44,17 @@ def runs_query(
     group: str | None = None,
     query: str | None = None,
 ) -> str:
-    """Return what finds runs, in Temporal's list filter language.
+    """Return a filter that finds runs, in Temporal's list filter language.
 
     Args:
-        status: "running", "waiting", "paused", or how runs ended.
-        waiting: for a person or a worker.
-        kind: name of an agent or a pipeline.
-        group: of approvers, whom they ask now.
+        status: "running", "waiting", "paused", or the way in which runs ended.
+        waiting: only runs that wait for a person or a worker.
+        kind: the name of an agent or a pipeline.
+        group: the group of approvers that they ask now.
         query: further conditions in that language.
 
     Raises:
-        InputError: a name or id has characters that none has, such as NUL, for which some servers try again and again.
+        InputError: a name or id has characters that none may have, such as NUL, at which some servers retry for ever.
     """
     by = "ExecutionStatus" if status in _BY_TEMPORAL else names.STATUS_ATTRIBUTE
     wanted = {
@@ -67,16 +67,16 @@ def runs_query(
     parts = [f"{name} = {quoted(value)}" for name, value in wanted.items() if value is not None]
     if waiting:
         parts.append(f"{names.WAITING_ATTRIBUTE} IS NOT NULL AND ExecutionStatus = 'Running'")
-    if status is None and kind is None and query is None:  # else it is said which, also such as failed at their input
+    if status is None and kind is None and query is None:  # other filters also find runs that failed at their input
         parts.insert(0, f"{names.STATUS_ATTRIBUTE} IS NOT NULL")
     return " AND ".join([*parts, *([f"({query})"] if query else [])])
 
 
 def quoted(value: str) -> str:
-    """Return a text as it stands in a filter.
+    """Return a text as it is quoted in a filter.
 
     Raises:
-        InputError: no filter can have it.
+        InputError: it cannot be in a filter.
     """
     if not value.isprintable():
         raise InputError(f"A filter is a line of text, got {value!r:.80}")
@@ -85,11 +85,11 @@ def quoted(value: str) -> str:
 
 
 def listed(run: WorkflowExecution) -> dict[str, Any]:
-    """Return what the server lists of a run, as JSON data."""
+    """Return the server's list entry for a run, as JSON data."""
     attributes = {pair.key.name: pair.value for pair in run.typed_search_attributes}
     ended = run.status is not None and run.status.name != "RUNNING"
     status = str(attributes.get(names.STATUS_ATTRIBUTE) or "running")
-    if ended and status in ("running", "waiting", "paused"):  # it did not get to say how
+    if ended and status in ("running", "waiting", "paused"):  # it was cut off before it could say how
         status = str(run.status and run.status.name.lower())
     deadline = attributes.get(names.DEADLINE_ATTRIBUTE)
     found = {
@@ -114,10 +114,10 @@ def _time(at: datetime | None) -> str | None:
 
 
 async def looked_at(client: Client, workflow_id: str) -> dict[str, Any]:
-    """Return all that is known of a run: what is listed, its `state`, and its `result` or `error` if it has ended;
-    the `failed_step` of a pipeline that failed with an error.
+    """Return all that is known of a run: its list entry, its `state`, and its `result` or `error` if it has ended;
+    also the `failed_step` of a pipeline that failed with an error.
 
-    What is tried again stands in `retries`, with why it failed before.
+    Activities that are tried again are in `retries`, with the reason why they failed before.
 
     Raises:
         InputError: there is none, or it is another program's.
@@ -143,7 +143,7 @@ async def _retry(client: Client, pending: Any) -> dict[str, Any]:
 
 
 async def failure_text(client: Client, failed: Failure) -> str:
-    """Return what a failure says, which a codec may have encoded."""
+    """Return the message of a failure, which a codec may have encoded."""
     failure = Failure()
     failure.CopyFrom(failed)
     try:
@@ -173,7 +173,7 @@ async def described(client: Client, workflow_id: str) -> WorkflowExecutionDescri
 
 
 def looks_ours(run: WorkflowExecutionDescription) -> bool:
-    """Whether standfast has started a run, or found a place for it in the list of runs."""
+    """Whether standfast has started a run, or the run has standfast's search attributes."""
     info = run.raw_info
     return bool(info.memo.fields.keys() & _MEMOS or info.search_attributes.indexed_fields.keys() & _ATTRIBUTES)
 
@@ -186,8 +186,8 @@ def was_started_by_us(run: WorkflowExecutionDescription) -> bool:
 async def our_run(client: Client, workflow_id: str) -> WorkflowExecutionDescription:
     """Return what the server knows of a run of ours.
 
-    Ours is what standfast has started or found a place for in the list of runs, and what answers as only runs of ours
-    and workflows with an `approval` do.
+    A run is ours if standfast has started it or it has standfast's search attributes, or if it answers as only runs of
+    standfast and workflows with an `approval` do.
 
     Raises:
         InputError: there is none, or it is another program's.
@@ -197,7 +197,7 @@ async def our_run(client: Client, workflow_id: str) -> WorkflowExecutionDescript
         return run
     handle = client.get_workflow_handle(workflow_id, run_id=run.run_id)
     try:
-        async with asyncio.timeout(_KNOWN):  # of an RPC, the SDK tries again when its own time is over
+        async with asyncio.timeout(_KNOWN):  # the SDK retries an RPC whose own timeout is over
             await handle.query(names.OUTCOME, "")
     except (RPCError, WorkflowQueryFailedError, TimeoutError) as error:
         why = "no worker answers for it" if isinstance(error, TimeoutError) else str(error)
@@ -209,8 +209,8 @@ async def our_run(client: Client, workflow_id: str) -> WorkflowExecutionDescript
 async def failed_at_once(client: Client, workflow_id: str) -> dict[str, Any] | None:
     """Return a new run, as `looked_at` does, if its first workflow task failed it; None if it goes on.
 
-    That task reads the input, so that a wrong one fails there, some 10 ms after the start. What a task comes to stands
-    in the history at once.
+    That task reads the input, so a wrong one fails there, some 10 ms after the start. The result of a task is in the
+    history at once.
 
     Raises:
         TimeoutError: no worker has begun the run within a second.
@@ -227,7 +227,7 @@ async def failed_at_once(client: Client, workflow_id: str) -> dict[str, Any] | N
 
 
 async def cancel_run(client: Client, workflow_id: str, *, by: str | None = None) -> None:
-    """Cancel a run; its history says by whom.
+    """Cancel a run; its history says who did.
 
     Raises:
         InputError: there is none, it is another program's, or it has ended.
@@ -242,14 +242,14 @@ async def _state(client: Client, workflow_id: str, listed_as: str) -> dict[str, 
     try:
         try:
             return read_state(await answer(handle, names.STATUS, _PATIENCE))
-        except InputError:  # a user's own workflow with a status of its own, beside a gate of ours
+        except InputError:  # a user's own workflow that has a status of its own, and a gate of ours
             return {"status": listed_as, "waiting": read_items(await answer(handle, names.PENDING, _PATIENCE))}
     except (RPCError, WorkflowQueryFailedError) as error:
         raise StandfastError(f"No worker answers for run {workflow_id}: {error}") from error
 
 
 async def answer(handle: WorkflowHandle[Any, Any], query: str, patience: timedelta) -> Any:
-    """Return what a workflow answers, whatever it is.
+    """Return the answer of a workflow, whatever it is.
 
     Raises:
         InputError: it cannot be decoded.
@@ -258,7 +258,7 @@ async def answer(handle: WorkflowHandle[Any, Any], query: str, patience: timedel
         return await handle.query(query, rpc_timeout=patience)
     except (RPCError, WorkflowQueryFailedError):
         raise
-    except Exception as error:  # what another program has written, in the hands of whatever converter there is
+    except Exception as error:  # another program may have written it, and any converter may read it
         raise InputError(f"its answer to {query} cannot be decoded: {error_text(error)}") from error
 
 
@@ -269,12 +269,12 @@ async def _end(client: Client, workflow_id: str, run_id: str) -> dict[str, Any]:
         details = getattr(error.cause, "details", ())
         step = details[0].get("failed_step") if details and isinstance(details[0], dict) else None
         return {"error": str(error.cause)} | ({} if step is None else {"failed_step": step})
-    except StandfastError as error:  # what it ended with cannot be read
+    except StandfastError as error:  # its result cannot be read
         return {"error": str(error)}
 
 
 async def watched(client: Client, workflow_id: str) -> AsyncIterator[dict[str, Any]]:
-    """Yield a run whenever it looks otherwise than before, the last time when it has ended."""
+    """Yield a run whenever it has changed, the last time when it has ended."""
     before: Mapping[str, Any] | None = None
     while True:
         now = await looked_at(client, workflow_id)

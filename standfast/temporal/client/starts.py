@@ -1,4 +1,4 @@
-"""Starts agents and pipelines, with any Temporal client. The `temporal` command does it, too."""
+"""Starts agents and pipelines, with any Temporal client. The `temporal` command can do it, too."""
 
 from functools import partial
 from typing import Any, Literal
@@ -46,13 +46,13 @@ async def start_agent(
     With a tenant it is `<agent>/@<tenant_id>/<session_id>`: tenants share no sessions.
 
     Args:
-        images: beside the message: `Image`s, or `{"url"}` or `{"data", "media_type"}`, 1 MiB in all. They cross the
-            run's history: large ones are better given by their urls.
+        images: `Image`s, or `{"url"}` or `{"data", "media_type"}`, beside the message, 1 MiB in all. The run's history
+            has them: give large ones by their urls.
         session_id: the conversation to begin or to go on with; if None, that of the run whose export the checkpoint is,
             or a new one.
         checkpoint: a run to go on with, instead of a message.
-        if_running: what to do when the session has a run in flight: "refuse", or say `message` to that run.
-        on_record: puts it on the audit trail, before it is done, who starts it.
+        if_running: what to do if the session has a run in flight: "refuse", or "message" to send it the message.
+        on_record: the audit trail that the start is put on before it is done, with who starts it.
         options: further arguments of `Client.start_workflow`.
 
     Raises:
@@ -123,15 +123,15 @@ async def start_pipeline(
         input: plain JSON data, or a value of the pipeline's input type if the pipeline itself is given.
         run_key: names the run, like a session id; a new one if None.
         restart_of, restart_from: the `run_key` of an earlier run of the same user, in process or on Temporal, and a
-            step: what came before that step is used again, and the input if none is given. If the key has several
+            step: the results before that step are used again, and the input if none is given. If the key has several
             runs, the last counts; the run fails with an InputError if it has none.
-        on_record: puts it on the audit trail, before it is done, who starts it.
+        on_record: the audit trail that the start is put on before it is done, with who starts it.
         options: further arguments of `Client.start_workflow`.
 
     Raises:
         InputError: an argument cannot be used.
-        SessionConflictError: there is a run of that key; it has one, whatever became of it, and whatever the pipeline
-            was called then. If it is given by its name alone, a run that was begun under a former name fails this one.
+        SessionConflictError: there is a run of that key: a key has one run, however it ended and whatever the
+            pipeline's name was. If only the name is given here, an earlier run under a former name fails this one.
         SessionAccessDeniedError: that run is somebody else's.
     """
     if not isinstance(pipeline, str | Pipeline):
@@ -148,7 +148,9 @@ async def start_pipeline(
     options.setdefault("id", names.workflow_id(name, session_key_of(tenant_id, key)))
     options["memo"] = {**(options.get("memo") or {}), names.PIPELINE_MEMO: name, **started_by(on_record)}
     options.setdefault("id_reuse_policy", WorkflowIDReusePolicy.REJECT_DUPLICATE)
-    if isinstance(pipeline, Pipeline):  # of a name alone, the worker that opens the run knows those before it
+    if isinstance(
+        pipeline, Pipeline
+    ):  # if only its name is given, the worker that opens the run knows its former names
         await check_new(client, pipeline, options["id"], name, (user_id, tenant_id))
 
     async def start() -> Run:

@@ -34,9 +34,9 @@ class Stuck:
 
     Args:
         why: its workflow task fails.
-        reset_to: the event before what cannot be replayed, or read; None if it is something else.
-        is_unreadable: something that was sent cannot be read by the workers' codec.
-        from_start: the event is that of the first workflow task: where the history went another way is not known.
+        reset_to: the event before the one that cannot be replayed or read; None if the cause is something else.
+        is_unreadable: whether the workers' codec cannot read something that was sent.
+        from_start: whether that is the first workflow task, since it is not known where the history went another way.
     """
 
     workflow_id: str
@@ -48,13 +48,13 @@ class Stuck:
 
     @property
     def rescue(self) -> str:
-        """What to do about it."""
+        """Advice on how to rescue it."""
         if self.reset_to is None:
             return "a worker with the code that began it takes it further; see docs/temporal.md, Runs that are stuck"
         run = f"--workflow-id {shlex.quote(self.workflow_id)} --run-id {self.run_id} --event-id {self.reset_to}"
         if self.is_unreadable:
             return (
-                "give its workers the codec and the key of who sent that; or leave out all that was sent since: "
+                "give its workers the codec and the key of the sender; or leave out all that was sent since: "
                 f"temporal workflow reset {run} --reapply-exclude All --reason 'it cannot be read'"
             )
         if self.from_start:
@@ -67,7 +67,7 @@ class Stuck:
 
 
 async def find_stuck(client: Client, task_queue: str, limit: int) -> list[Stuck]:
-    """Return runs of a task queue that are stuck: of those that the server reports, and of the last in flight."""
+    """Return the stuck runs of a task queue, among those that the server reports and the last ones in flight."""
     found: dict[str, Stuck] = {}
     for query in (_REPORTED, _RECENT):
         try:
@@ -99,7 +99,7 @@ async def _look(client: Client, workflow_id: str, run_id: str) -> Stuck | None:
 async def _stuck(
     client: Client, workflow_id: str, run_id: str, history: Sequence[HistoryEvent], *, is_ours: bool
 ) -> Stuck | None:
-    """Return why a run is stuck, by its history, or None if its last workflow task has not failed."""
+    """Return the state of a run that is stuck, by its history, or None if its last workflow task has not failed."""
     tasks = (EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED, EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED)
     last = next((event for event in reversed(history) if event.event_type in tasks), None)
     if last is None or last.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:

@@ -1,4 +1,4 @@
-"""Reads the JSON that runs end with as the results that runs in process have."""
+"""Reads the JSON results of runs as the types that runs in process return."""
 
 import json
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ def pipeline_result(pipeline: Pipeline, ended: Mapping[str, Any]) -> PipelineRes
     """Return the result of a pipeline's run.
 
     Raises:
-        InputError: an output does not fit its type of today, or all are too large to be in the result.
+        InputError: an output does not fit its present type, or all are too large to be in the result.
     """
     if "left_out" in ended:
         raise InputError(ended["left_out"])

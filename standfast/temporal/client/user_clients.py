@@ -1,4 +1,4 @@
-"""Speaks to the runs of one user; an application gives one to each person who has signed in."""
+"""Speaks to the runs of one user; an application gives each person who has signed in a client of their own."""
 
 from typing import Any, Literal, overload
 
@@ -20,12 +20,12 @@ from standfast.temporal.wire.inputs import Owner
 class UserClient:
     """Speaks to the runs of one user, for an application that lets its users do so; `StandfastClient` speaks to all.
 
-    A run of somebody else raises `SessionAccessDeniedError`, as one does that is not there. Everything else is as in
-    `StandfastClient`; who decides, answers and speaks is the user.
+    A run of somebody else raises `SessionAccessDeniedError`, and so does a run that does not exist. Everything else is
+    as in `StandfastClient`, and the user is the one who decides, answers and speaks.
 
     Args:
-        user_id, tenant_id: who has signed in to the application.
-        store: of the workers, for its audit trail; see `StandfastClient`.
+        user_id, tenant_id: the person who has signed in to the application.
+        store: the workers' store, for its audit trail; see `StandfastClient`.
         timeout: how long a worker may take to answer; see `StandfastClient`.
     """
 
@@ -56,11 +56,11 @@ class UserClient:
         return await self._people.result(workflow_id, of, run_id=await self._check(workflow_id))
 
     async def status(self, workflow_id: str) -> dict[str, Any]:
-        """Return how far a run is, what it waits for, and what messages it could not use."""
+        """Return how far a run is, what it waits for, and which messages it could not use."""
         return await self._people.status(workflow_id, run_id=await self._check(workflow_id))
 
     async def pending(self, workflow_id: str) -> list[dict[str, Any]]:
-        """Return what of a run waits for a person."""
+        """Return the items of a run that wait for a person."""
         return await self._people.pending(workflow_id, run_id=await self._check(workflow_id))
 
     async def message(self, workflow_id: str, text: str, *, images: Images = ()) -> None:
@@ -93,14 +93,14 @@ class UserClient:
         digest: str | None = None,
         edit: Any = None,
     ) -> None:
-        """Approve or reject at a gate of a run of one's own tenant: whose it is does not say who may decide."""
+        """Approve or reject at a gate of any run of the user's own tenant, not only of the user's own runs."""
         await self._check(workflow_id, any_user=True)
         await self._people.decide(
             workflow_id, gate, decision, by=self._who[0], comment=comment, digest=digest, edit=edit
         )
 
     async def _check(self, workflow_id: str, *, any_user: bool = False) -> str:
-        """Return the run that the user speaks to; refuse one that is somebody else's, or none of ours."""
+        """Return the run that the user speaks to; refuse one that is somebody else's, or not ours."""
         try:
             run = await described(self._client, workflow_id)
             run_id = await last_admitted(self._client, run)

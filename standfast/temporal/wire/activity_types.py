@@ -1,4 +1,4 @@
-"""Types of what our activities take and return, which a history has as JSON; see `names` for which has which."""
+"""Types of the inputs and results of our activities, which are JSON in a history; `names` says which has which."""
 
 from collections.abc import Mapping
 from typing import Any, Generic, NotRequired, Required, TypedDict, TypeVar, final
@@ -21,7 +21,7 @@ class ActivityName(str, Generic[TakenT, FoundT]):
 
 
 class Located(TypedDict, total=False):
-    """By what an activity finds its run; left out of a history where the workflow's ids tell (see `AgentHost.located`).
+    """The keys by which an activity finds its run; left out where the workflow's ids tell (see `AgentHost.located`).
 
     Args:
         run: the run's key in the store.
@@ -33,7 +33,7 @@ class Located(TypedDict, total=False):
 
 
 class OpenReference(Located, total=False):
-    """Of a run that is to be opened, with its `input`; or, without, that looks for a worker with a tool or a step."""
+    """A run that is to be opened, with its `input`; without it, one that looks for a worker with a tool or a step."""
 
     input: dict[str, Any]
     tool: str
@@ -41,7 +41,7 @@ class OpenReference(Located, total=False):
 
 
 class RunReference(Located, total=False):
-    """How far an agent's run is, for what reads or writes its transcript.
+    """How far an agent's run is, for activities that read or write its transcript.
 
     Args:
         turn: the number of the model's last answer; of the next one, for `call_model`.
@@ -49,9 +49,9 @@ class RunReference(Located, total=False):
         part: how often results of the turn were written.
         sources: `[position, source]` each: where a call's result is, if not in the ledger under its first dispatch.
         created: when the session is made, if it is new.
-        say: what the user said and the transcript has not.
+        say: messages of the user that are not in the transcript yet.
         questions: those that are open, as JSON.
-        receipt: what a result must name that says that something is recorded; see `receipted`.
+        receipt: the word that a result must repeat if it says that something is recorded; see `receipted`.
     """
 
     receipt: int
@@ -70,7 +70,7 @@ class RunReference(Located, total=False):
 
 
 class ModelReference(RunReference, total=False):
-    """Of a call of the model; `named` is the agent's model if a deploy has changed it."""
+    """A call of the model; `named` is the agent's model if a deploy has changed it."""
 
     notices: list[list[Any]]
     view: int
@@ -83,7 +83,7 @@ class FinishReference(RunReference, total=False):
 
 
 class KeepReference(RunReference, total=False):
-    """Of messages to be kept; `again` asks after a reset which nobody has heard."""
+    """Messages to be kept; after a reset, `again` asks for those that the model has not heard."""
 
     messages: Required[list[Said]]
     again: bool
@@ -107,7 +107,7 @@ class LetThrough(TypedDict):
 
 
 class CallReference(Located, total=False):
-    """Of a tool's call: by turn and position, or by the path of a pipeline's step."""
+    """A tool's call: by turn and position, or by the path of a pipeline's step."""
 
     turn: int
     path: str
@@ -118,7 +118,7 @@ class CallReference(Located, total=False):
 
 
 class SettleReference(CallReference, total=False):
-    """Of a call of which the ledger is asked; `given` and `not_happened` are what somebody says of it."""
+    """A call that the ledger is asked about; `given` and `not_happened` are what somebody says about it."""
 
     recovering: bool
     given: "WrittenOutcome"
@@ -128,7 +128,7 @@ class SettleReference(CallReference, total=False):
 
 
 class LostReference(CallReference):
-    """Of an agent that was called by a run that is lost."""
+    """An agent that was called by a run that is lost."""
 
     child: str
     asked: str
@@ -136,7 +136,7 @@ class LostReference(CallReference):
 
 @final
 class AttachReference(TypedDict):
-    """Of an agent that an earlier attempt has started."""
+    """An agent that an earlier attempt has started."""
 
     workflow_id: str
     asked: str
@@ -148,7 +148,7 @@ class Making(TypedDict):
 
 
 class CameTo(TypedDict, total=False):
-    """What a step came to; see `Work.keep`."""
+    """The result of a step; see `Work.keep`."""
 
     path: Required[str]
     status: str
@@ -166,7 +166,7 @@ class Ending(TypedDict):
 
 
 class StepReference(TypedDict, total=False):
-    """Of a pipeline's step: what is to be kept, made, or ended; `raised` are the versions that have been tried."""
+    """A pipeline's step, to be kept, made, or ended; `raised` are the versions that have been tried."""
 
     run: Required[str]
     done: CameTo
@@ -177,7 +177,7 @@ class StepReference(TypedDict, total=False):
 
 
 class AtGate(TypedDict, total=False):
-    """`call` is the turn and the position of the call that waits at a gate; `access` says that there are rules."""
+    """A gate; `call` is the turn and the position of the call that waits at it; `access` says that there are rules."""
 
     call: list[int]
     access: bool
@@ -189,7 +189,7 @@ class RecallReference(AtGate):
 
 
 class DecideReference(RecallReference, total=False):
-    """Of a decision as a person made it; `receipt` as in `RunReference`."""
+    """A decision as a person made it; `receipt` as in `RunReference`."""
 
     receipt: int
     at: Required[str]
@@ -216,7 +216,7 @@ class NotifyReference(TypedDict):
 
 
 class WrittenOutcome(TypedDict, total=False):
-    """What a call came to, as `write_outcome` writes it: one of the first six, and what belongs to it."""
+    """The outcome of a call, as `write_outcome` writes it: one of the first six keys, and its further fields."""
 
     returned: str
     failed: str
@@ -240,7 +240,7 @@ class Source(WrittenOutcome, total=False):
 
 
 class Verdict(WrittenOutcome, total=False):
-    """What the ledger has of a call: its outcome, `claimed` if nobody knows it, or neither if it is to be run."""
+    """The ledger's entry for a call: its outcome, `claimed` if nobody knows it, or neither if it is to be run."""
 
     dispatch: Required[int]
     claimed: bool
@@ -249,7 +249,7 @@ class Verdict(WrittenOutcome, total=False):
 
 
 class OpenedRun(TypedDict, total=False):
-    """What steers an agent's run, once it is open, and what it begins with."""
+    """The facts that steer an agent's run, once it is open, and the data that it begins with."""
 
     session: str
     facts: dict[str, Any]
@@ -264,7 +264,7 @@ class OpenedRun(TypedDict, total=False):
 
 
 class Opened(OpenedRun, total=False):
-    """The same, and where its session stands: the last message and the calls of the last turn."""
+    """The same, and the state of its session: the last message and the calls of the last turn."""
 
     seq: Required[int]
     number: int
@@ -276,11 +276,11 @@ class Opened(OpenedRun, total=False):
 
 
 class Looked(TypedDict):
-    """Nothing: the worker has what a run that is open looked for."""
+    """Nothing: the worker has the tool or step that an open run looked for."""
 
 
 class OpenedPipeline(Surroundings):
-    """What steers a pipeline's run; `done` is what an earlier run came to that it restarts."""
+    """The facts that steer a pipeline's run; `done` has the results of the earlier run that it restarts."""
 
     pipeline: str
     plan: list[dict[str, Any]]
@@ -291,14 +291,14 @@ class OpenedPipeline(Surroundings):
 
 
 class Declared(TypedDict, total=False):
-    """What a turn's calls need that is not as it was at the start; see `tools_of`."""
+    """Facts that a turn's calls need and that have changed since the start; see `tools_of`."""
 
     tools: dict[str, dict[str, Any]]
     available: list[str]
 
 
 class LastReply(TypedDict, total=False):
-    """The text of an answer, with its `size` in bytes if it is cut, and the output that is read from it."""
+    """The text of an answer, with its whole `size` in bytes if it is cut, and the output that is read from it."""
 
     text: str
     size: int
@@ -307,10 +307,10 @@ class LastReply(TypedDict, total=False):
 
 
 class Asked(LastReply, total=False):
-    """What a turn asks for: its calls, `[id, name, position, arguments as shown]` each, and the gates before them.
+    """The requests of a turn: its calls, `[id, name, position, arguments as shown]` each, and the gates before them.
 
     Args:
-        refused: by id, why a call does not run.
+        refused: by id, the reason why a call does not run.
         arguments, sizes: of calls with gates, by id; see `Turn`.
     """
 
@@ -322,10 +322,10 @@ class Asked(LastReply, total=False):
 
 
 class ModelReply(Asked, total=False):
-    """The model's answer as far as a workflow needs it, or the `error` that asking again would not mend.
+    """The model's answer as far as a workflow needs it, or an `error` that asking again would not mend.
 
     Args:
-        untold: the places in `say` of what it has not heard.
+        untold: the places in `say` of the messages that the model has not heard.
     """
 
     seq: Required[int]
@@ -349,7 +349,7 @@ class Exported(TypedDict, total=False):
 
 
 class Stepped(TypedDict, total=False):
-    """What a step's activity did of what it was asked: `failed` is a reason and the words."""
+    """The result of a step's activity; `failed` is a reason and its words."""
 
     kept: str
     failed: list[str]
@@ -358,7 +358,7 @@ class Stepped(TypedDict, total=False):
 
 
 AgentEnd = dict[str, Any]
-"""The result of an agent's run; or `LOST` or `OTHER`, of one that is looked for."""
+"""The result of an agent's run; or `LOST` or `OTHER`, for one that is looked for."""
 
 
 class Recalled(TypedDict, total=False):

@@ -1,4 +1,4 @@
-"""Keeps what people and programs send to a run, checked against what it waits for, until the run takes it.
+"""Keeps the messages and answers sent to a run until it takes them, checked against what it waits for.
 
 Nothing here acts. Signals that cannot be used are noted with the reason; updates are refused with it.
 """
@@ -17,23 +17,23 @@ from standfast.messages import cut, json_problem, read_images, size_over
 from standfast.temporal.wire.inputs import Owner, Said, is_stranger, said_by_user
 from standfast.temporal.wire.limits import LONGEST_NAME, PARKED_MESSAGES, VALUES, check_json, check_names, read_fields
 
-_REASON_BYTES = 4 * 1024  # of why something is skipped, which the model reads
+_REASON_BYTES = 4 * 1024  # of the reason for a skip, which the model reads
 NOTED = 10  # refusals that `status` shows
-TOLD = 200  # notices that a run remembers, so that going on as new it does not send them again
-OUTCOMES = 500  # of signals with an id, which a run remembers
+TOLD = 200  # notices that a run remembers, so that it does not send them again when it has continued as new
+OUTCOMES = 500  # outcomes of signals with an id that a run remembers
 _ID = 100  # characters of such an id
 
 
 class LaterError(InputError):
-    """It cannot be taken in now: the same signal, sent again later, may."""
+    """A signal cannot be taken in now; the same signal, sent again later, may be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Which signal of a run something came by: of those with this name and these data the n-th, from 1.
+    """The signal of a run that brought something: the n-th with this name and these data, from 1.
 
     Args:
-        id: what its sender has given it, to look up what it came to.
+        id: the id that its sender has given it, to look up its outcome.
     """
 
     name: str = ""
@@ -47,8 +47,8 @@ class Answer:
     """An answer to a question; `tool_call_id` None means the first that is open.
 
     Args:
-        sent: what brought it, whose sender is told of it once the store has it.
-        is_late: the time for it was over when a worker took it; a signal may have been sent before.
+        sent: the signal that brought it; its sender is told once the store has the answer.
+        is_late: the time for it was over when a worker took it; the signal may have been sent in time.
     """
 
     text: str
@@ -60,12 +60,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """What to do with a paused run, or with a call or step that no worker has.
+    """A decision on a paused run, or on a call or step that no worker has.
 
     Args:
         late: the signal that brought it, if the time for it was over when a worker took it.
-        name: of what waits; all that is paused if None.
-        model: takes the place of the agent's from now on.
+        name: the name of the item that waits; all that is paused if None.
+        model: takes the place of the agent's model from now on.
     """
 
     action: Literal["retry", "abort", "skip"]
@@ -78,7 +78,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """What an operator found out about a call whose outcome nobody knew; `sent` as of an `Answer`."""
+    """An operator's finding about a call whose outcome nobody knew; `sent` as in an `Answer`."""
 
     tool_call_id: str
     decision: Literal["happened", "not-happened", "leave"]
@@ -90,17 +90,17 @@ class Resolve:
 
 @dataclass(slots=True)
 class Mailbox:
-    """What has arrived and was not taken in yet.
+    """Everything that has arrived, and what the run remembers of it.
 
     Args:
         answers: by call id; "" for the question of the loop itself.
-        answered: call ids that have had their answer.
-        unwritten: senders of answers that the run has taken in and the store has not, and the calls these are for.
+        answered: ids of calls that have had their answer.
+        unwritten: senders of answers that the run has taken in and the store does not have yet, and the answers' calls.
         refused: the last messages that changed nothing, and why.
         told: the last notices that were sent.
-        outcomes: of the last signals with an id, by it: `{"accepted": True, …}` or `{"refused": why}`, with `"again"`
-            if that holds for now.
-        used: what each of these was, and its digest; see `use_of`.
+        outcomes: those of the last signals with an id, by id: `{"accepted": True, …}` or `{"refused": why}`, with
+            `"again"` if that may change.
+        used: what each of these ids was used for, and a digest; see `use_of`.
     """
 
     messages: list[Said] = field(default_factory=list)
@@ -114,18 +114,18 @@ class Mailbox:
     used: dict[str, list[str]] = field(default_factory=dict)
 
     def note(self, name: str, reason: str, at: str) -> None:
-        """Keep why a message was not used."""
+        """Keep the reason why a message was not used."""
         self.refused = [*self.refused[1 - NOTED :], {"name": name, "reason": reason[:500], "at": at}]
 
     def came_of(self, sent: str | None, **outcome: Any) -> None:
-        """Keep what a signal with an id came to, for its sender."""
+        """Keep the outcome of a signal with an id, for its sender."""
         if sent is not None:
             self.outcomes[sent] = outcome
         if len(self.outcomes) > OUTCOMES:
             del self.outcomes[next(iter(self.outcomes))]
 
     def reused(self, sent: str, digest: str) -> str | None:
-        """Say why an id cannot stand for what has this digest: it was used for something else; None if it can."""
+        """Say why an id cannot be used for a signal with this digest, if it was used for another; None if it can."""
         what, known = self.used.get(sent, ("", digest))
         return None if known == digest else f"id {sent} was already used for {what}: give each thing an id of its own"
 
@@ -142,7 +142,7 @@ class Mailbox:
         fields = read_fields(data, "message", known, own=("from",))
         text: str = _required(fields, "message", "text")
         by = fields.get("by")
-        if "from" in fields:  # whoever says so on whose behalf they speak is held to it
+        if "from" in fields:  # a sender who says on whose behalf they speak is held to it
             who = read_fields(fields["from"], "message: from", {"user_id": str, "tenant_id": str})
             if is_stranger(owner, (who.get("user_id"), who.get("tenant_id"))):
                 raise InputError("message: the run is somebody else's")
@@ -234,13 +234,13 @@ class Mailbox:
             self.unwritten.append((taken.sent.id, taken.tool_call_id or ""))
 
     def written(self) -> None:
-        """The store has what the run has taken in: its senders are told."""
+        """Tell the senders of the answers that the run has taken in: the store has them now."""
         for sent_id, call_id in self.unwritten:
             self.came_of(sent_id, accepted=True, tool_call_id=call_id)
         self.unwritten = []
 
     def refuse_all(self) -> None:
-        """The run ends: the senders of answers that it has not taken in are told."""
+        """Tell the senders of answers that the run has not taken in that it ends."""
         for name, box in (("answer", self.answers), ("resolve", self.resolves)):
             for one in cast("Mapping[str, Answer | Resolve]", box).values():
                 self.came_of(one.sent.id, refused=f"{name}: the run has ended")
@@ -250,7 +250,7 @@ class Mailbox:
         return taken
 
     def carried(self) -> dict[str, Any]:
-        """Return as JSON what a run that continues as new must not lose."""
+        """Return as JSON everything that a run that continues as new must not lose."""
         data: dict[str, Any] = {
             "messages": self.messages,
             "answers": [
@@ -277,7 +277,7 @@ class Mailbox:
         return {name: value for name, value in data.items() if value}
 
     def take_over(self, data: Mapping[str, Any]) -> None:
-        """Take in what the run before carried over; what arrived meanwhile stands behind it."""
+        """Take in what the run before carried over; signals that have arrived meanwhile come after it."""
         self.messages = [*data.get("messages", ()), *self.messages]
         for call_id, text, by, *sent in data.get("answers", ()):
             self.answers.setdefault(call_id or "", Answer(text, call_id, by, Sent(id=sent[0] if sent else None)))
@@ -292,7 +292,7 @@ class Mailbox:
 
 
 def use_of(name: str, data: Mapping[str, Any]) -> list[str]:
-    """Return what a signal is in words, and the digest of its name and all that it brings but its id."""
+    """Return a signal's use in words, and the digest of its name and of all its data except its id."""
     given = {key: value for key, value in data.items() if key != "id"}
     what = " of ".join([name, *(str(given[key]) for key in ("gate", "tool_call_id", "name") if key in given)][:2])
     written = "" if json_problem(given, VALUES) else json.dumps([name, given], sort_keys=True)  # the same in any order
@@ -300,10 +300,10 @@ def use_of(name: str, data: Mapping[str, Any]) -> list[str]:
 
 
 def split_id(data: object) -> tuple[str | None, object]:
-    """Return the id that the sender of a signal has given it, or None, and the rest of what was sent.
+    """Return the id that the sender of a signal has given it, or None, and the rest of its data.
 
     Raises:
-        InputError: it is not an id.
+        InputError: the id is not valid.
     """
     if not isinstance(data, dict) or data.get("id") is None:
         return None, data

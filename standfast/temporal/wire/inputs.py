@@ -1,4 +1,4 @@
-"""Inputs of workflows, and what users say to them, as JSON. The data read here may be malformed."""
+"""Inputs of workflows, and users' messages to them, as JSON. The data read here may be malformed."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -10,20 +10,20 @@ from standfast.temporal.wire.limits import CHECKPOINT_BYTES, check_json, read_fi
 from standfast.tools import check_count
 
 Owner = tuple[str | None, str | None]
-"""A user's id and a tenant's."""
+"""A user's id and a tenant's id."""
 
 
 def is_stranger(owner: Owner, who: Owner) -> bool:
-    """Whether a run is somebody else's; one that is nobody's is anybody's."""
+    """Whether a run is somebody else's; a run without an owner is open to anybody."""
     return any(has not in (None, given) for has, given in zip(owner, who, strict=True))
 
 
 Said = str | dict[str, Any]
-"""What a user said: text, or `{"text", "images"?, "by"?, "id"?}`; by the id the store keeps it until it was heard."""
+"""A user's message: text, or `{"text", "images"?, "by"?, "id"?}`; the store keeps it by its id until it was heard."""
 
 
 def said_by_user(text: str, images: tuple[Image, ...] | None = None, by: str | None = None) -> Said:
-    """Return what a history has of a user's message."""
+    """Return a user's message as a history has it."""
     if images is None and by is None:
         return text
     plain = None if images is None else [image.model_dump() for image in images]
@@ -31,12 +31,12 @@ def said_by_user(text: str, images: tuple[Image, ...] | None = None, by: str | N
 
 
 def with_id(said: Said, message_id: str) -> Said:
-    """Return a message with what the store keeps it by."""
+    """Return a message with the id that the store keeps it by."""
     return {"text": said, "id": message_id} if isinstance(said, str) else {**said, "id": message_id}
 
 
 def said_id(said: Said) -> str | None:
-    """Return by what the store keeps a message, or None if it does not."""
+    """Return the id that the store keeps a message by, or None if it does not keep it."""
     return None if isinstance(said, str) else said.get("id")
 
 
@@ -52,18 +52,18 @@ class AgentInput:
     """The input of an agent's workflow, one JSON object.
 
     Args:
-        message: what the user says.
-        images: beside it, each `{"url"}` or `{"data", "media_type"}`.
+        message: the user's text.
+        images: beside the text, each `{"url"}` or `{"data", "media_type"}`.
         session_id: the conversation; that of the workflow id `<agent>/<session_id>`, or of a tenant's
             `<agent>/@<tenant_id>/<session_id>`, by default.
-        user_id, tenant_id: who says it; must be the session's owner.
-        max_iterations: instead of the agent's own.
-        instance_id: what `ctx.agent.id` is.
+        user_id, tenant_id: the user, who must be the session's owner.
+        max_iterations: replaces the agent's own.
+        instance_id: the value of `ctx.agent.id`.
         checkpoint: a run to go on with, instead of a message.
         call: the call that an agent was started for, as `{"run", "turn", "position"}`: its arguments are the input.
         step: the step of a pipeline that it was started for, as `{"run", "path"}`: its message is the input.
-        depth: how many agents are above.
-        max_tokens: what is left of their budget.
+        depth: the number of agents above.
+        max_tokens: the rest of their budget.
         asks_caller: end with status "interrupted" where the agent would ask a person; its caller asks instead.
         carried: the state of the run that continues as new.
     """
@@ -85,7 +85,7 @@ class AgentInput:
 
     @classmethod
     def read(cls, data: object) -> "AgentInput":
-        """Read what a workflow was started with.
+        """Read the input that a workflow was started with.
 
         Raises:
             InputError: saying what cannot be used.
@@ -114,10 +114,10 @@ class AgentInput:
         return cls(**given)
 
     def session_key(self, named: str | None) -> str | None:
-        """Return the key of the session: the given one, or the one that the workflow's id names, or None.
+        """Return the key of the session: the given one, or the one in the workflow's id, or None.
 
         Raises:
-            InputError: that one is another tenant's.
+            InputError: the one in the workflow's id is another tenant's.
         """
         if self.session_id is not None or named is None:
             return None if self.session_id is None else session_key_of(self.tenant_id, self.session_id)
@@ -137,12 +137,12 @@ class PipelineInput:
     """The input of a pipeline's workflow, one JSON object.
 
     Args:
-        input: of the pipeline, read by its type.
-        run_key: names the run; what the workflow id `<pipeline>/<run_key>`, or `<pipeline>/@<tenant_id>/<run_key>`,
-            says by default, or another workflow id without a slash is.
-        user_id, tenant_id: who starts it.
-        restart: the last run of a run key that the same user has begun, as `{"run_key", "from": <step>}`: what its
-            steps before that one came to is used again, and its input if none is given.
+        input: the pipeline's input, read by its type.
+        run_key: names the run; by default that of the workflow id `<pipeline>/<run_key>` or
+            `<pipeline>/@<tenant_id>/<run_key>`, or the whole of a workflow id without a slash.
+        user_id, tenant_id: the user who starts it.
+        restart: the last run of a run key that the same user has begun, as `{"run_key", "from": <step>}`: the results
+            of its steps before that one are used again, and its input if none is given.
         carried: the state of the run that continues as new.
     """
 
@@ -178,7 +178,7 @@ class PipelineInput:
         return cls(**given)
 
     def run_key_in(self, named: str) -> str | None:
-        """Return the run key: the given one, or the one that the workflow's id names; None if it names none."""
+        """Return the run key: the given one, or the one in the workflow's id, or None."""
         key = self.run_key or named.removeprefix(f"@{self.tenant_id}/")
         return key if SESSION_ID.fullmatch(key) else None
 

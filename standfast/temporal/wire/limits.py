@@ -1,4 +1,4 @@
-"""Limits of what crosses Temporal, and readers of strangers' data that keep within them."""
+"""Limits of the data that crosses Temporal, and readers of strangers' data that keep within them."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -10,21 +10,21 @@ from standfast.messages import check_whole, clean_text, json_problem
 
 INLINE_BYTES = 256 * 1024  # of one value in a history; Temporal refuses 2 MiB, and looks slow long before
 CHECKPOINT_BYTES = 1024 * 1024
-VALUES = INLINE_BYTES // 2  # that fit into so many bytes; a workflow that walks through a million seems to hang
+VALUES = INLINE_BYTES // 2  # the most that fit into so many bytes; a workflow that walks a million seems to hang
 RESULT_VALUES = CHECKPOINT_BYTES // 2
-PREVIEW = 40  # characters of a result that people see in a history; its whole is in the store
+PREVIEW = 40  # characters of a result that people see in a history; the whole is in the store
 PARKED_MESSAGES = 1_000  # that a run keeps until it can take them in; Temporal ends a run at 10,000 signals
 PARKED_BYTES = 768 * 1024  # of all of them as JSON: they cross a history together when the run continues as new
 AWAITED_BYTES = 1_792 * 1024  # of all of them with the answer that the run waits for
 QUESTION_BYTES = 4 * 1024  # of a question; a turn may have 64
 SHOWN_BYTES = 16 * 1024  # of the arguments of a call that people are asked about
 GATES_BYTES = 512 * 1024  # of all that is asked about the calls of a turn
-LONGEST_NAME = 256  # characters of who it is that acts
+LONGEST_NAME = 256  # characters of the name of a person who acts
 EARLY_BYTES = 64 * 1024  # of decisions at gates that are not open
 
 
 def check_json(value: object, what: str, limit: int = INLINE_BYTES) -> None:
-    """Refuse what another process could not read, or what is too large for a history.
+    """Refuse a value that another process could not read, or that is too large for a history.
 
     Raises:
         InputError: naming `what` and the limit.
@@ -62,7 +62,7 @@ def read_fields(data: object, what: str, known: Mapping[str, type], *, own: Coll
 
 
 def check_names(given: Mapping[str, Any], what: str) -> None:
-    """Refuse names and ids, which is all text that is not what people write, that a store could not keep as they are.
+    """Refuse names and ids (all text that is not people's prose) that a store could not keep as they are.
 
     Raises:
         InputError: naming the key.
@@ -79,6 +79,6 @@ _NAMES: dict[Any, str] = {str: "text", int: "a whole number", dict: "an object",
 
 
 def shortened(value: object) -> str:
-    """Return a value as it is told to people."""
+    """Return a value as it is shown to people."""
     text = repr(value)
     return text if len(text) <= 80 else text[:80] + "…"

@@ -1,4 +1,4 @@
-"""Every name that is in a workflow's history or is typed by a person. Renaming one breaks runs in flight."""
+"""All names that are in a workflow's history or are typed by a person. Renaming one breaks runs in flight."""
 
 import hashlib
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from standfast.temporal.wire.snapshots import Surroundings
 TASK_QUEUE = "standfast"
 _LONGEST_ID = 900  # characters; a server takes 1,000
 
-# Activity types, each with what it takes and what it returns. Those of tools are the tools' names.
+# Activity types, each with the types of its input and its result. Those of tools are the tools' names.
 CALL_MODEL: ActivityName[types.ModelReference, types.ModelReply] = ActivityName("call_model")
 OPEN: ActivityName[types.OpenReference, types.Opened] = ActivityName("standfast.open")
 START: ActivityName[types.RunReference, str | None] = ActivityName("standfast.start")
@@ -44,16 +44,16 @@ REJECT = "reject"
 DECIDE_UPDATE = "decide"
 STATUS = "status"
 PENDING = "pending"
-STORE_WAITS = "standfast.store_waits"  # a signal of an activity that holds what the store does not take
-OUTCOME = "standfast.outcome"  # of a signal with an id; what answers it is a run of ours
+STORE_WAITS = "standfast.store_waits"  # a signal of an activity that holds data that the store does not take
+OUTCOME = "standfast.outcome"  # a query for that of a signal with an id; only our runs answer it
 
 TERMINAL_ERROR = "TerminalError"  # the type of the failure of a run that a tool's terminal error has ended
 
-# Patches: what a run does only if it did so from the first.
+# Patches: behaviour that a run has only if it had it from the start.
 ANSWERS_WRITTEN = "standfast.answers-written"  # before their senders are told
-SENDERS_HEAR = "standfast.senders-hear"  # of signals what became of them, before the run ends
-AGENTS_SETTLED = "standfast.agents-settled"  # that an agent was not run stands in the ledger, as of other calls
-OTHERS_SAID = "standfast.others-said"  # an agent of another call is never told by nothing
+SENDERS_HEAR = "standfast.senders-hear"  # senders of signals learn their outcome before the run ends
+AGENTS_SETTLED = "standfast.agents-settled"  # the ledger says that an agent was not run, as for other calls
+OTHERS_SAID = "standfast.others-said"  # an agent of another call is reported as `OTHER`, never as an empty result
 TERMINAL_KEPT = "standfast.terminal-kept"  # an agent's terminal error is its caller's, and not only a text
 
 # Search attributes.
@@ -73,32 +73,32 @@ SEARCH_ATTRIBUTES = {
     GROUP_ATTRIBUTE: "KeywordList",
 }
 
-# Memo: of what standfast starts, the agent, and by which act; of an agent that an agent starts, also for what.
+# Memo of a run that standfast starts: the agent, and the act that starts it; for an agent's agent, also a digest.
 AGENT_MEMO = "standfast.agent"
 PIPELINE_MEMO = "standfast.pipeline"
 ASKED_MEMO = "standfast.asked"
 START_MEMO = "standfast.start"
 
-# Why an activity failed, as the type of its ApplicationError.
+# The reason why an activity failed, as the type of its ApplicationError.
 WORKER_DIED = "WorkerDied"
 MODEL_UNAVAILABLE = "ModelUnavailable"
 CALL_NOT_OURS = "CallNotOurs"
 HOOK_ERROR = "HookError"
 STEP_ERROR = "StepError"
-SAME_VERSION = "SameVersion"  # of a pipeline's step: what this worker declares has raised already
+SAME_VERSION = "SameVersion"  # of a pipeline's step: the version that this worker declares has raised already
 MODEL_CHANGED = "ModelChanged"
 NOT_HERE = "NotOnThisWorker"
 STORE_ERROR = "StoreError"
-STORE_AWAY = "StoreAway"  # the same, for longer than people should not know of it
+STORE_AWAY = "StoreAway"  # the same, for so long that people should know of it
 
 
 def holder(activity: str, reference: Mapping[str, Any]) -> str:
-    """Return by what a run and an activity of it know each other, of those that run at once."""
+    """Return the name that tells an activity of a run from the others that run at the same time."""
     return f"{activity} {reference.get('path', reference.get('turn'))}.{reference.get('position', 0)}"
 
 
 def child_id(parent: str, name: str) -> str:
-    """Return the workflow id of what a run starts: of a tool call by its id, of a pipeline's step by its name."""
+    """Return the workflow id of a run that a run starts: by the id of a tool call, or the name of a pipeline's step."""
     whole = f"{parent}/{name}"
     if len(whole) <= _LONGEST_ID:
         return whole

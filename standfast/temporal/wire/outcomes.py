@@ -1,4 +1,4 @@
-"""Outcomes of tool calls as JSON: what is read may be malformed, what is written fits."""
+"""Outcomes of tool calls as JSON: the data that is read may be malformed, the data that is written fits."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Termina
 
 
 def write_outcome(outcome: Outcome) -> WrittenOutcome:
-    """Return an outcome as JSON: one key that says which, and what belongs to it."""
+    """Return an outcome as JSON: one key that says which it is, and the fields that go with it."""
     match outcome:
         case Returned(content):
             return {"returned": content}
@@ -60,12 +60,12 @@ def read_outcome(data: Mapping[str, Any]) -> Outcome:
 
 
 def previewed(written: WrittenOutcome) -> WrittenOutcome:
-    """Return a written outcome with its text cut for a history, and the size of the whole if it was."""
+    """Return a written outcome with its text cut for a history, and the whole size if it was cut."""
     outcome = cast(dict[str, Any], written)
     kind = next(iter(outcome))
     text = outcome[kind]
     if kind in ("asked", "terminated"):
-        # A question is asked and a terminal error raised with its own words, in a history's measure.
+        # A question and a terminal error keep their own words, as far as a history has room.
         return cast(WrittenOutcome, {**outcome, kind: cut(text, QUESTION_BYTES)})
     if len(text) <= PREVIEW:
         return written
@@ -73,15 +73,15 @@ def previewed(written: WrittenOutcome) -> WrittenOutcome:
 
 
 def reported(outcome: WrittenOutcome, key: str) -> WrittenOutcome:
-    """Return what a tool's activity reports: the outcome as a history has it, and of which call.
+    """Return the report of a tool's activity: the outcome as a history has it, and its call.
 
-    That tells it from what an operator puts in as the result, who may well copy what another call reported.
+    The call tells it from a result that an operator puts in, who may well copy the report of another call.
     """
     return {**previewed(outcome), "call": key}
 
 
 def is_reported(found: object, key: str) -> bool:
-    """Whether a value is what a tool's activity reports of a call."""
+    """Whether a value is the report of a tool's activity about a call."""
     return isinstance(found, dict) and found.get("call") == key and is_outcome(found)
 
 
@@ -89,7 +89,7 @@ _OUTCOMES = ("returned", "failed", "asked", "terminated", "unknown", "cancelled"
 
 
 def is_outcome(found: Mapping[str, Any]) -> bool:
-    """Whether `read_outcome` can read it, and what else it says is of its kind."""
+    """Whether `read_outcome` can read it, and its other fields have the right types."""
     kinds = [kind for kind in _OUTCOMES if kind in found]
     status, spent = found.get("status_code", 500), found.get("spent")
     return (
@@ -111,7 +111,7 @@ def is_usage(found: object) -> bool:
 
 
 def put_in(found: object) -> WrittenOutcome:
-    """Return, as a written outcome, what an operator has put in as the result of a call: a text, or why it is none."""
+    """Return, as a written outcome, the result that an operator put in for a call: a text, or why it is unusable."""
     if problem := json_problem(found, VALUES):
         return {"failed": f"An operator put in a result that cannot be used: {problem}"}
     text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
@@ -128,7 +128,7 @@ def shown_arguments(arguments: dict[str, Any] | str) -> str:
 
 
 def result_usage(result: dict[str, Any]) -> Usage | None:
-    """Return what a run used, by its result."""
+    """Return the usage of a run, by its result."""
     usage = result.get("usage")
     return None if usage is None else Usage(**usage)
 
@@ -137,7 +137,7 @@ def outcome_of_terminal_error(text: str, details: Sequence[object]) -> Terminate
     """Return the outcome of a call whose agent's run failed with a terminal error: it is the caller's, whole.
 
     Args:
-        details: of the failure, `{"status_code", "metadata"}` first; what cannot be read is left out.
+        details: the failure's details, `{"status_code", "metadata"}` first; any that cannot be read are left out.
     """
     said = details[0] if details and isinstance(details[0], dict) else {}
     written = {**said, "terminated": text}

@@ -14,7 +14,7 @@ from standfast.temporal.wire.snapshots import tool_facts, write_tool_facts
 
 
 def pipeline_facts(pipeline: Pipeline) -> dict[str, Any]:
-    """Return what steers a pipeline's workflow: its plan, and the gates and tools in it by their place in the plan."""
+    """Return the facts that steer a pipeline's workflow: its plan, and its gates and tools by their place in it."""
     gates: dict[str, Any] = {}
     tools: dict[str, Any] = {}
     for place, step in _steps(pipeline, ""):
@@ -31,17 +31,17 @@ def pipeline_facts(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def version_of(pipeline: Pipeline, build: str) -> str:
-    """Return what tells a version of a pipeline from those before and behind it, whichever worker declares it.
+    """Return a text that tells a version of a pipeline from earlier and later ones, whichever worker declares it.
 
     Args:
-        build: of the code around it, which its functions and types may use.
+        build: the build id of the code around it, which its functions and types may use.
     """
     facts = to_json([build, pipeline_facts(pipeline), [str(one) for one in _declared(pipeline)]])
     return hashlib.blake2b(facts, digest_size=8).hexdigest()
 
 
 def _declared(pipeline: Pipeline) -> Iterator[object]:
-    """Return what is declared of a pipeline's functions and types."""
+    """Return the functions and types that a pipeline declares."""
     yield pipeline.type_digest
     for stage in pipeline.stages:
         for name in ("on", "over", "until"):
@@ -55,7 +55,7 @@ def _declared(pipeline: Pipeline) -> Iterator[object]:
 
 
 def _written(function: object) -> Iterator[object]:
-    """Return what a function is made of, as far as that is the same in every process: its code, and plain values."""
+    """Return the parts of a function that are the same in every process: its code, and plain values."""
     if not callable(function):
         return
     code = getattr(function, "__code__", None)
@@ -75,12 +75,12 @@ def _code(code: CodeType) -> Iterator[object]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _code(constant)
-        elif not isinstance(constant, frozenset):  # which are in another order in another process
+        elif not isinstance(constant, frozenset):  # its order differs from process to process
             yield constant
 
 
 def place_of(path: str) -> str:
-    """Return where a path is in a plan: without the numbers of items and rounds."""
+    """Return the place of a path in a plan: the path without the numbers of items and rounds."""
     return "/".join(part for part in path.split("/") if not part.isdecimal())
 
 

@@ -1,8 +1,8 @@
-"""The strict reading of our activities' results, since an operator may complete one by hand with anything.
+"""Checks the results of our activities strictly, since an operator may complete one by hand with anything.
 
-Their shapes are the types in `names`; what a type cannot say is here. Tools are not: whatever somebody puts in as the
-result of a call is its result (see `wire.put_in`). These steer the run; what no run can use would fail its workflow
-task again and again.
+Their shapes are the types in `names`; the rules that a type cannot say are here. These results steer the run: one that
+it cannot use would fail its workflow task again and again. The results of tools are not checked: whatever somebody
+puts in as the result of a call is its result (see `wire.put_in`).
 """
 
 from collections.abc import Callable, Mapping
@@ -26,26 +26,26 @@ from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import Facts, is_tool_facts, read_tool_facts
 from standfast.temporal.wire.states import read_state
 
-LOST = {"status": "lost"}  # of an agent that was lost with the run that called it, and can go on
-OTHER = {"status": "other"}  # of an agent that was asked something else
+LOST = {"status": "lost"}  # for an agent that was lost with the run that called it, and can go on
+OTHER = {"status": "other"}  # for an agent that was asked something else
 
 T = TypeVar("T")
 RECEIPTED = (names.DECIDE, names.KEEP, names.COMMIT)
 
 
 def receipted(reference: Mapping[str, Any], found: T) -> T:
-    """Return a result with the receipt that the run asks for: what somebody puts in by hand has none."""
+    """Return a result with the receipt that the run asks for; a result that is put in by hand does not have it."""
     return cast(T, {"receipt": reference["receipt"], "of": found}) if "receipt" in reference else found
 
 
 def fits(activity: str, reference: Mapping[str, Any], found: object) -> bool:
-    """Whether a value can be the result of an activity that was asked for with this reference."""
+    """Whether a value can be the result of an activity that was called with this reference."""
     if "receipt" in reference:
         if not isinstance(found, dict) or found.keys() != {"receipt", "of"} or found["receipt"] != reference["receipt"]:
             return False
         found = found["of"]
     if activity in (names.OPEN, names.OPEN_PIPELINE) and "input" not in reference:
-        return isinstance(found, dict)  # a run that is open, and looked for a worker, reads nothing
+        return isinstance(found, dict)  # an open run that looked for a worker reads nothing of it
     if json_problem(found, RESULT_VALUES) is not None or not _conforms(found, _RESULTS[activity]):
         return False
     read = _READERS.get(activity)
@@ -58,7 +58,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def _conforms(value: Any, kind: Any) -> bool:
-    """Whether JSON is of a type; it may say more than that knows."""
+    """Whether JSON is of a type; it may have further fields."""
     if is_typeddict(kind):
         return (
             isinstance(value, dict)
@@ -75,7 +75,7 @@ def _conforms(value: Any, kind: Any) -> bool:
     if origin in (list, dict):
         items = value.values() if isinstance(value, dict) else value
         return isinstance(value, origin) and all(_conforms(item, parts[-1]) for item in items)
-    is_flag = isinstance(value, bool) and kind is int  # which Python takes for a number
+    is_flag = isinstance(value, bool) and kind is int  # a bool is an int in Python
     return kind is Any or (isinstance(value, kind) and not is_flag)
 
 
@@ -127,7 +127,7 @@ def _is_number(value: object) -> bool:
 
 
 def is_result(found: object) -> bool:
-    """Whether it can be what an agent came to that another one has run."""
+    """Whether a value can be the result of an agent that another agent has run."""
     if (
         not isinstance(found, dict)
         or json_problem(found, RESULT_VALUES) is not None
@@ -144,7 +144,7 @@ def is_result(found: object) -> bool:
 
 
 def _is_usage(found: object) -> bool:
-    """Whether it is a usage as results of runs have it."""
+    """Whether a value is a usage as results of runs have it."""
     try:
         Usage.model_validate(found)
     except ValueError:
@@ -159,7 +159,7 @@ def _is_verdict(_: object, found: dict[str, Any]) -> bool:
 
 
 def _is_step(reference: Mapping[str, Any], found: dict[str, Any]) -> bool:
-    """Whether the path of what was kept is said again: else the run would go on with what is not in the store."""
+    """Whether it repeats the path that was kept: otherwise the run would go on with a result that no store has."""
     if "done" in reference and found.get("kept") != reference["done"]["path"]:
         return False
     if "failed" in found:
@@ -177,7 +177,7 @@ def _is_step(reference: Mapping[str, Any], found: dict[str, Any]) -> bool:
 
 
 def _is_changed_call(made: object) -> bool:
-    """Whether it is what a step's call needs whose tool a deploy has changed."""
+    """Whether a value has the facts that a step's call needs if a deploy has changed its tool."""
     return isinstance(made, dict) and (
         isinstance(made.get("shown"), str) and isinstance(made.get("tool"), str) and is_tool_facts(made.get("facts"))
     )
@@ -195,7 +195,7 @@ def _is_failure(found: object) -> bool:
 
 
 def _is_declared(found: Declared) -> bool:
-    """Whether it says what the calls of a turn need; see `tools_of`."""
+    """Whether it has the facts that the calls of a turn need; see `tools_of`."""
     return found.keys() <= _hints(Declared).keys() and all(map(is_tool_facts, found.get("tools", {}).values()))
 
 
@@ -212,7 +212,7 @@ def _is_reply(reference: Mapping[str, Any], found: ModelReply) -> bool:
 
 
 def _is_gate(found: object) -> bool:
-    """Whether it can be asked of people; when it was opened the workflow says."""
+    """Whether people can be asked about it; the workflow adds when it was opened."""
     try:
         question = Question.model_validate(found, strict=True)
         Gate.read({**(question.gate or {}), "since": "2026-01-01T00:00:00+00:00"})

@@ -1,4 +1,4 @@
-"""Holds how far a run is: all that it must not lose when it continues as new, as plain data."""
+"""Holds the state of a run: all that it must not lose when it continues as new, as plain data."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -30,19 +30,19 @@ class Turn:
     """The calls of one answer of the model.
 
     Args:
-        number: of the answer in its run; 0 for calls that an earlier run left.
+        number: the answer's number in its run; 0 for calls that an earlier run left.
         seq: the answer's number in its session.
         calls: by id.
-        part: how often results of it were written already.
+        part: how often results of the turn were written already.
         sources: by position, where a call's result is, if not in the ledger under its first dispatch.
         dispatches: by position, how often a call was dispatched.
-        spent: by agents that were called, and by id what each call's have.
-        arguments: by id, of calls that people are asked about, as far as they are shown.
-        sizes: by id, of arguments that are cut, the bytes of all of them.
+        spent: the usage of the agents that were called, in all and by call id.
+        arguments: by id, the arguments, as shown, of calls that people are asked about.
+        sizes: by id, the number of bytes of all arguments, if those shown are cut.
         approved: by position, who has let a call through, and the digest of the arguments that it is to run with, if
             those are not the model's.
-        path: of a pipeline's step that calls a tool, in the place of a number.
-        declared: what is to be known of the tools that are called, where that is not as at the start; see `tools_of`.
+        path: the path of a pipeline's step that calls a tool, in the place of a number.
+        declared: facts of the called tools that have changed since the start; see `tools_of`.
     """
 
     number: int = 0
@@ -65,29 +65,29 @@ class Turn:
             self.spent_by[call_id] = usage + self.spent_by.get(call_id)
 
     def written(self) -> None:
-        """The results so far are in the transcript."""
+        """Note that the results so far are in the transcript."""
         self.part += 1
         self.sources = {}
 
 
 @dataclass(slots=True)
 class Progress:
-    """Where a run stands.
+    """How far a run is.
 
     Args:
         run: the journal key.
-        opened: what was found when the run began: its session, its facts.
+        opened: the session and the facts that were found when the run began.
         seq: the number of the last message in the session that the run knows of.
-        say: what the user said that is not in the transcript yet.
+        say: messages of the user that are not in the transcript yet.
         notices: what the model was shown beside the transcript: `[after message, kind, what]` each.
-        view: the turn at which the context was compressed last.
+        view: the turn at which the context was last compressed.
         last: the model's last answer, as its activity returned it.
-        model: what a person chose in the place of the agent's.
-        named: the agent's, if a deploy has changed it since the start.
+        model: the model that a person chose in the place of the agent's.
+        named: the agent's model, if a deploy has changed it since the start.
         since: when the open questions were asked.
         resolved: what operators decided, for `status`.
-        unknown: calls that wait for somebody who knows what became of them.
-        kept_by: the run id of the workflow by which activities find the journal key, once one of them has kept it.
+        unknown: calls that wait for somebody who knows their outcome.
+        kept_by: the workflow's run id by which activities find the journal key, once one of them has kept it.
         session, session_id: the key of the session in the store, and its id as its users know it.
     """
 
@@ -114,7 +114,7 @@ class Progress:
 
     @classmethod
     def begun(cls, run: str, opened: Opened) -> "Progress":
-        """Take what belongs to a run that begins out of what was found when it was opened."""
+        """Return the progress of a run that begins, from what was found when it was opened."""
         seq = opened["seq"]
         turn = Turn(
             seq=opened.get("number", seq),
@@ -127,7 +127,7 @@ class Progress:
         return cls(run=run, opened=cast(OpenedRun, kept), seq=seq, turn=turn)
 
     def replied(self, reply: ModelReply) -> tuple[Call, ...]:
-        """Begin the turn of an answer of the model; returns its calls."""
+        """Begin the turn of an answer of the model; return its calls."""
         self.seq, self.last = reply["seq"], reply
         calls = tuple(read_calls(reply.get("calls", ())))
         self.turn = Turn(
@@ -143,7 +143,7 @@ class Progress:
         return calls
 
     def note_sources(self, settled: list[Settled[Call]], state: RunLoop) -> None:
-        """Note what a commit cannot read from the ledger: what the loop makes of a question."""
+        """Note the results that a commit cannot read from the ledger: those that the loop makes of questions."""
         recorded = {call.id: outcome for call, outcome in state.recorded(settled)}
         for call, outcome in settled:
             if call.id not in recorded:
@@ -154,7 +154,7 @@ class Progress:
                 self.turn.sources[call.position] = cast(Source, write_outcome(recorded[call.id]))
 
     def wrote(self, seq: int) -> None:
-        """The results of the turn so far were written, up to this message."""
+        """Note that the results of the turn so far were written, up to this message."""
         self.seq = seq
         self.turn.written()
 
@@ -188,7 +188,7 @@ class Progress:
 
     @classmethod
     def read(cls, data: dict[str, Any]) -> "Progress":
-        """Read what `carried` returned, the loop's state left aside."""
+        """Read what `carried` returned, except the loop's state."""
         number, seq, part = data["turn"]
         calls = {call.id: call for call in read_calls(data.get("calls", ()))}
         turn = Turn(

@@ -1,6 +1,6 @@
 """Snapshots that steer an agent's workflow: recorded once at its start, so that no deploy changes them later.
 
-Here and in the loop's state nothing of the user's is left: no callable, no schema, no text but names.
+They and the loop's state have nothing of the user's: no callable, no schema, no text except names.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,19 +11,19 @@ from standfast.agents import Agent, DiminishingReturns, Loop, OnTerminalToolErro
 from standfast.tools import RetryPolicy, Tool
 
 TIMEOUT = 60.0  # seconds, of one attempt at a tool
-GRACE = 5.0  # seconds of it that are left for recording what a handler came to
+GRACE = 5.0  # seconds of it that are left for recording a handler's outcome
 _USUAL_RETRIES = RetryPolicy()
 HOOKS = ("on_start", "on_complete", "on_stuck", "output")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFacts:
-    """What a workflow knows of a tool.
+    """The facts that a workflow knows about a tool.
 
     Args:
         timeout: seconds from the start of an attempt to its end, recording included.
-        attempts, initial, factor, longest: of Temporal's retry policy; one attempt unless safe to retry.
-        agent: it is an agent, and runs as a child workflow.
+        attempts, initial, factor, longest: Temporal's retry policy; one attempt unless safe to retry.
+        agent: whether it is an agent, which runs as a child workflow.
     """
 
     parallel: bool = False
@@ -41,7 +41,7 @@ class ToolFacts:
 
 
 class Surroundings(TypedDict):
-    """What a run has to know of where it runs.
+    """The facts that a run has to know about its worker and namespace.
 
     search: the namespace has the search attributes. notices: the worker has webhooks. receipts: workers give receipts.
     """
@@ -53,12 +53,12 @@ class Surroundings(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What steers one run.
+    """The facts that steer one run.
 
     Args:
         model: shown to people; "" if the agent names none.
-        hooks: which of `HOOKS` the agent has, and "approve" if it says who may.
-        limits_retries: the agent says how often its model is tried; then the run ends, and does not pause.
+        hooks: those of `HOOKS` that the agent has, and "approve" if it says who may approve.
+        limits_retries: whether the agent limits the attempts at its model; after them the run ends, and does not pause.
         fallbacks: the agent's other models.
         search: see `Surroundings`.
     """
@@ -104,7 +104,7 @@ class Facts:
 def write_facts(
     agent: Agent, tools: Mapping[str, Tool[..., Any]], *, search: bool, notices: bool = False, receipts: bool = False
 ) -> dict[str, Any]:
-    """Return an agent's facts as JSON, without what is as usual."""
+    """Return an agent's facts as JSON, without those that have their default."""
     agents = {item.name for item in agent.tools if isinstance(item, Agent)}
     loop = _changed(Loop(), agent.loop)
     loop.pop("context_compression", None)
@@ -137,7 +137,7 @@ def write_facts(
 
 
 def write_tool_facts(facts: ToolFacts) -> dict[str, Any]:
-    """Return a tool's facts as JSON, without what is as usual."""
+    """Return a tool's facts as JSON, without those that have their default."""
     return _changed(ToolFacts(), facts)
 
 
@@ -176,7 +176,7 @@ _FACTS: dict[str, Callable[[object], bool]] = {
 
 
 def tools_of(started: Mapping[str, ToolFacts], told: Mapping[str, Any]) -> Mapping[str, ToolFacts]:
-    """Return the tools that the calls of a turn are judged by: those of the start, and what the turn says of them."""
+    """Return the tools that the calls of a turn are judged by: those of the start, with the turn's changes."""
     if not told:
         return started
     tools = {**started, **{name: read_tool_facts(facts) for name, facts in told.get("tools", {}).items()}}
@@ -189,7 +189,7 @@ def handler_seconds(tool: Tool[..., Any]) -> float:
 
 
 def tool_facts(tool: Tool[..., Any], agent: bool = False) -> ToolFacts:
-    """Return what a workflow needs to know of a tool."""
+    """Return the facts that a workflow needs to know about a tool."""
     policy = tool.retry or _USUAL_RETRIES
     return ToolFacts(
         parallel=tool.parallel,

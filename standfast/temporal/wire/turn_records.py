@@ -1,4 +1,4 @@
-"""Records of turns in the store: the model's answer, and all that its calls need; and references to what is there."""
+"""Records of turns in the store (the model's answer, and all that its calls need), and references to their parts."""
 
 import hashlib
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ from standfast.tools import Tool
 
 
 class CalledTool(Record):
-    """What is recorded of a tool with the turn that calls it.
+    """The facts about a tool that are recorded with the turn that calls it.
 
     Args:
-        facts: what steers its calls, as JSON; see `ToolFacts`.
-        schema_digest: of its input, which tells it from another tool that has taken its name.
+        facts: the facts that steer its calls, as JSON; see `ToolFacts`.
+        schema_digest: the digest of its input schema, which tells it from another tool that has taken its name.
     """
 
     facts: Mapping[str, Any] = Field(default_factory=dict)
@@ -37,16 +37,16 @@ class TurnRecord(Record):
 
     Args:
         message: the answer.
-        said: digests of the user's messages that it has heard.
+        said: digests of the user's messages that the model has heard.
         state: the agent's state, as JSON.
         key: the coordinates of the answer, `<session>@<made>/<message>`, under which its calls stand in the ledger, and
-            with which their idempotency keys begin; of a pipeline's tool step the run.
-        session, agent_id, user_id, tenant_id: whose it is.
-        view: its turn, if the context was compressed for it.
+            with which their idempotency keys begin; for a pipeline's tool step, the run.
+        session, agent_id, user_id, tenant_id: the session, the agent and the owner.
+        view: the turn of the compressed context, if the context was compressed for it.
         gates: what people must approve before its calls run.
-        refused: by id, why calls do not run.
-        tools: by name, those that its calls name.
-        available: all tools of the agent, if a call names one that it has not.
+        refused: by id, the reasons why calls do not run.
+        tools: by name, the tools that its calls name.
+        available: all tools of the agent, if a call names one that it does not have.
     """
 
     message: Message
@@ -68,12 +68,12 @@ class TurnRecord(Record):
         return self.message.tool_calls or ()
 
     def coordinates(self, position: int) -> str:
-        """Return what tells a call of it from all others of any run: session, message, place and id."""
+        """Return the coordinates that tell a call of it from all others of any run: session, message, place and id."""
         return f"{self.key}.{position}/{self.calls[position].id}"
 
 
 def read_record(run: str, turn: int, kept: str) -> TurnRecord:
-    """Read what is kept of a turn.
+    """Read the record of a turn.
 
     Raises:
         StoreError: it cannot be read.
@@ -89,18 +89,18 @@ class KeptView(Record):
 
 
 def step_place(run: str, path: str) -> str:
-    """Return where the record of a pipeline's step that calls a tool is kept."""
+    """Return the key under which the record of a pipeline's tool step is kept."""
     return f"{run}/calls/{path}"
 
 
 def let_through(gate: Gate) -> LetThrough:
-    """Return what a run knows of an approved gate: by whom, and by what the arguments are found that replace others."""
+    """Return the facts that a run knows of an approved gate: who approved it, and the digest of edited arguments."""
     who: LetThrough = {"by": list(gate.approved_by)}
     return who if gate.edit is None else {**who, "edit": gate.edit["digest"]}
 
 
 def edit_reference(arguments: object) -> dict[str, str]:
-    """Return what a history has in the place of edited arguments, which are in the store."""
+    """Return the reference that a history has in the place of edited arguments, which are in the store."""
     return {"digest": edit_digest(arguments)}
 
 
