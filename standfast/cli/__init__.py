@@ -4,7 +4,7 @@ import sys
 
 try:
     from standfast.cli.program import main
-except KeyboardInterrupt:  # it takes 0.3 s to load, in which somebody may think better of it
+except KeyboardInterrupt:  # loading takes 0.3 s, in which somebody may press Ctrl-C
     sys.exit(130)
 
 __all__ = ["main"]

@@ -19,11 +19,11 @@ _OTHERS = ("<frozen", "<string>", str(Path(__file__).parents[1]))  # files whose
 
 @dataclass(frozen=True)
 class Application:
-    """What a module defines.
+    """The definitions of a module.
 
     Args:
         agents, pipelines: by name: those at its top, by themselves or in lists, and the agents that those use.
-        store, llm, tools, webhooks: what it calls so, if anything.
+        store, llm, tools, webhooks: its values of these names, if it has any.
     """
 
     agents: dict[str, Agent] = field(default_factory=dict)
@@ -55,8 +55,8 @@ def load_application(where: str, store: str | None) -> Application:
         store: path of a SQLite store, in place of the module's own.
 
     Raises:
-        InputError: there is no such thing, or nothing of ours in it.
-        BrokenApplicationError: it raises.
+        InputError: there is no such file or module, or it has no agent and no pipeline.
+        BrokenApplicationError: it raises an error when it is loaded.
     """
     try:
         module = _load(where)
@@ -81,7 +81,7 @@ def load_application(where: str, store: str | None) -> Application:
 
 
 def _broken(where: str, error: Exception) -> BrokenApplicationError:
-    """Say where a file is wrong, in the files that are the user's."""
+    """Return an error that says where a file is wrong, with only the user's own files in its traceback."""
     told = TracebackException.from_exception(error, compact=True)
     told.stack = StackSummary.from_list(frame for frame in told.stack if not frame.filename.startswith(_OTHERS))
     lines = [line for line in told.format(chain=False) if not line.startswith("Traceback")]

@@ -1,4 +1,4 @@
-"""Puts who does something by a command on the audit trail of a store before it is done, and shows the trail."""
+"""Puts the acts of people who use commands on a store's audit trail before they are done, and shows the trail."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from standfast.temporal import StandfastClient
 
-BY = click.option("--by", help="Who does it.  [env: STANDFAST_USER; else the login name]")
+BY = click.option("--by", help="Person who does it.  [env: STANDFAST_USER; else the login name]")
 AUDITED = click.option(
     "--store",
     metavar="FILE",
@@ -38,7 +38,7 @@ async def audit_store(path: str | None) -> AsyncIterator[SQLiteStore | None]:
 
 @asynccontextmanager
 async def on_record(client: "Client", path: str | None) -> AsyncIterator["StandfastClient"]:
-    """Give what speaks to runs, and puts on record what it is about to do."""
+    """Give a client that speaks to runs, and that records each act before it is done."""
     from standfast.temporal import StandfastClient
 
     async with audit_store(path) as store:
@@ -46,7 +46,7 @@ async def on_record(client: "Client", path: str | None) -> AsyncIterator["Standf
 
 
 async def acts_of(store: str, run: str, seen: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the audit trail of a run, as JSON data; of one that is not there, what was to start it."""
+    """Return the audit trail of a run, as JSON data; for one that does not exist, the acts that were to start it."""
     from standfast.temporal.client.audits import load_acts
 
     told = [part for part in (seen.get("state"), seen.get("result"), seen) if isinstance(part, dict)]

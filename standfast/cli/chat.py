@@ -88,7 +88,7 @@ def chat(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep log lines out of the conversation, which tells people itself."""
+    """Keep log lines out of the conversation, which tells people of errors itself."""
     log = logging.getLogger("standfast")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -99,7 +99,7 @@ def _quiet() -> Iterator[None]:
 
 
 class _Talk(Protocol):
-    """A conversation; saying or settling something returns what the agent then asks, if anything."""
+    """A conversation; saying or settling something returns the agent's next question, if it asks one."""
 
     async def begin(self) -> Any: ...
     async def say(self, line: str) -> Any: ...
@@ -228,7 +228,7 @@ class _LocalConversation:
 
 
 class _Words:
-    """Writes what a run's model says as it comes, from what its worker puts into the store."""
+    """Writes the words of a run's model as they come, from the store that its worker puts them into."""
 
     def __init__(self, store: SQLiteStore | None) -> None:
         self._store, self._said = store, ""

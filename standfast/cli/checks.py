@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _RUNS = 100  # in flight, that are looked at
 _CHAIN = 100  # runs that continue each other
 _DIFFERENCES = 3  # of a history, that are shown
-Check = tuple[str, bool, str]  # what, whether it is well, what was found or what to do
+Check = tuple[str, bool, str]  # the thing checked, whether it is well, and the finding or what to do
 
 
 # --- doctor ---

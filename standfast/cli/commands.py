@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FAILED = 1  # the command could not do it
 INCOMPLETE = 3  # it did, and the run that it waited for did not complete, or failed at once
-STOPPED = 130  # by Ctrl-C, as shells have it
+STOPPED = 130  # by Ctrl-C, as in shells
 SDK_LOG = "temporalio.core"  # what the SDK's Rust core logs
 
 _DEBUG = "standfast.debug"
@@ -47,7 +47,7 @@ class Commands(click.Group):
     """A group whose expected errors are a message and an exit code, not a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return them in the order in which they are used."""
+        """Return the commands in the order in which they are used."""
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -1,4 +1,4 @@
-"""Reads what people pass in: texts, JSON and images, as arguments, in files or on standard input."""
+"""Reads people's texts, JSON and images, given as arguments, in files or on standard input."""
 
 import getpass
 import json
@@ -12,7 +12,7 @@ from standfast.messages import Image
 
 
 def who(by: str | None) -> str:
-    """Return the name of the person who gives a command: the one they give, else the login name."""
+    """Return the name of the person who gives a command: the one that they give, else the login name."""
     return by or os.environ.get("STANDFAST_USER") or getpass.getuser()
 
 

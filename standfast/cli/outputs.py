@@ -33,7 +33,7 @@ def shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Output:
-    """Where a command writes.
+    """The output of a command.
 
     Args:
         form: "json" is one document, "jsonl" one line for each thing.

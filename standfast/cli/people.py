@@ -1,4 +1,4 @@
-"""Commands for people: show what waits for them, and send what they decide. Each says whether it counts."""
+"""Commands that show people what waits for them, and send their decisions. Each says whether it counts."""
 
 import sys
 from functools import partial
@@ -120,7 +120,7 @@ async def approve(
             output.line(f"  Instead: {edit}")
         with stoppable():
             click.confirm("Approve?", abort=True)
-    given["digest"] = given["digest"] or item.get("digest")  # of what was shown here
+    given["digest"] = given["digest"] or item.get("digest")  # that of the item shown here
     await _decide(client, output, run, item["name"], "approve", edit=changed, **given)
 
 
@@ -270,7 +270,7 @@ async def resume(
     by: str | None,
     store: str | None,
 ) -> None:
-    """Let a paused run try again, give up, or continue without what no worker has."""
+    """Let a paused run try again, give up, or continue without a call or step that no worker has."""
     action: Literal["retry", "abort", "skip"] = "skip" if skip else "abort" if abort else "retry"
     async with on_record(client, store) as people:
         await people.resume(run, action, name=name, model=model, by=who(by), reason=reason)
@@ -327,7 +327,7 @@ async def export_run(client: "Client", output: Output, run: str, file: Path | No
     """Write a run as a checkpoint, plain JSON.
 
     `import` or `run(checkpoint=…)` continues from it: in the same session if the store has it, once this run has ended.
-    With another store cancel this run first, or both will do what comes next. A run that is calling a tool is exported
+    With another store, cancel this run first, or both will do the next steps. A run that is calling a tool is exported
     when the call is done.
     """
     text = (await _people(client).export(run)).model_dump_json(indent=2)
@@ -367,7 +367,7 @@ async def import_run(
 
     data = read_json_option("FILE", "-" if file == "-" else f"@{file}")
     if isinstance(data, dict) and "signature" not in data:
-        data.pop("session_id", None)  # it begins another one
+        data.pop("session_id", None)  # the run begins another one
     async with audit_store(store) as trail:
         handle = await start_agent(
             client,

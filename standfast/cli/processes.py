@@ -26,11 +26,11 @@ async def child(
 ) -> AsyncIterator[Process]:
     """Run a command, given by its full path, and end it with the block: by SIGTERM, later by SIGKILL.
 
-    A Ctrl-C in the terminal does not reach it, so that what runs inside the block decides what ends first.
+    A Ctrl-C in the terminal does not reach it, so that the block decides what ends first.
 
     Args:
         output: takes what the command writes; our own output if None.
-        patience: seconds that it has to end after it was told to. A cancel during that time kills it.
+        patience: seconds in which it must end after it was told to. A cancel during that time kills it.
     """
     process = await asyncio.create_subprocess_exec(
         *dying_with_parent([os.fspath(word) for word in command]),

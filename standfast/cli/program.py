@@ -30,7 +30,7 @@ def main() -> None:
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print what completes commands and options in a shell: eval "$(standfast completion bash)"."""
+    """Print the script that completes commands in a shell: eval "$(standfast completion bash)"."""
     kind = get_completion_class(shell)
     assert kind is not None
     click.echo(kind(main, {}, "standfast", "_STANDFAST_COMPLETE").source())

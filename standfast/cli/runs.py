@@ -53,7 +53,7 @@ def _check_start(*, message: str | None, given: str | None, **options: Any) -> N
 @click.option("--run-key", help="Name of a pipeline's run, like the session of an agent's.")
 @click.option("--restart-of", metavar="RUN_KEY", help="An earlier run of the pipeline, whose results are used again.")
 @click.option("--restart-from", metavar="STEP", help="The step at which it then begins.")
-@click.option("--user", help="Who says it.  [env: STANDFAST_USER; else the login name]")
+@click.option("--user", help="User who says it.  [env: STANDFAST_USER; else the login name]")
 @click.option("--tenant", help="Tenant to whom it belongs.")
 @click.option("--max-iterations", type=click.IntRange(min=1), help="Limit of model calls, instead of the agent's own.")
 @click.option("--task-queue", default="standfast", show_default=True, help="Queue of the workers.")
@@ -133,7 +133,7 @@ async def _start_pipeline(
 
 
 async def tell_if_failed(client: "Client", output: Output, run: str) -> None:
-    """Check how a run that was just started begins: it may fail at once, for instance if it refuses its input.
+    """Check how a new run begins: it may fail at once, for instance if it refuses its input.
 
     Raises:
         IncompleteError: it failed; what is known about it was written first, for programs.
@@ -195,7 +195,7 @@ async def list_runs(client: "Client", output: Output, limit: int, **wanted: Any)
 @click.option(
     "--audit",
     is_flag=True,
-    help="Also show who started, said, answered, decided, resumed and cancelled, from the store.",
+    help="Also show the audit trail from the store: who started, decided, answered, cancelled.",
 )
 @STORED
 @on_temporal

@@ -1,4 +1,4 @@
-"""`standfast web`: serves the page on which people decide, answer, and look after runs."""
+"""`standfast web`: serves the page on which people decide, answer and look after runs."""
 
 import asyncio
 import os
@@ -151,7 +151,7 @@ async def web(
 
 
 def _loaded(output: Output, app: str | None, store: str | None) -> Application:
-    """Return what can be started, and the store; a broken file does not keep people from deciding."""
+    """Return the application, and the store; a broken file does not keep people from deciding."""
     if app is not None:
         try:
             return load_application(app, store)

@@ -26,7 +26,7 @@ _STOPS = "temporalio.worker._worker"  # the log in which the SDK says that a wor
 class _Safe(logging.Formatter):
     """Writes each message on one line, whatever models and servers have put into it."""
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # so it is called
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the name in the base class
         record.message = shown(record.message.replace("\n", "\\n"))
         return super().formatMessage(record)
 
@@ -45,7 +45,7 @@ def log_safely(which: logging.Filter) -> None:
 class _OfTheSDK(logging.Filter):
     """Reports once a minute that the server does not answer; the SDK does so for each poller and attempt.
 
-    What the SDK says when a worker stops is left out, since the command says so itself.
+    The SDK's lines about a worker that stops are left out, since the command says so itself.
     """
 
     _told = 0.0

@@ -1,4 +1,4 @@
-"""The page on which people see what waits for them, decide, answer, and look after runs."""
+"""The page on which people see the items that wait for them, decide, answer, and look after runs."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -29,7 +29,7 @@ from standfast.web.start_forms import starts_of
 from standfast.web.visitors import Recognised, TooManyAttempts, Visitors, refusal, who
 
 _MOST_BYTES = 1_048_576  # of a form
-_OF_STRANGERS = 65_536  # bytes of a form, such as that of a link
+_OF_STRANGERS = 65_536  # bytes of a stranger's form, such as that of a link
 
 __all__ = ["Access", "Person", "check_listening", "create_app"]
 
@@ -49,13 +49,13 @@ def create_app(
     """Make the page as an ASGI application. Call its `state.close()` to end the event streams before a server stops.
 
     Args:
-        access: who may use it.
-        store: of the workers; shows transcripts and the audit trail.
-        host: where it will listen.
+        access: the rules that say who may use it.
+        store: the workers' store, for transcripts and the audit trail.
+        host: the address at which it will listen.
         names: host names of the page, such as "runs.example.com"; requests for others are refused.
-        temporal_ui: address of Temporal Web, for links.
-        agents, pipelines: what people may start from the page, with forms made from the types of inputs.
-        task_queue: of the workers that have them.
+        temporal_ui: the address of Temporal Web, for links.
+        agents, pipelines: those that people may start from the page, with forms made from the types of inputs.
+        task_queue: the queue of the workers that have them.
 
     Raises:
         DefinitionError: strangers could reach it, and nobody has to sign in.
@@ -110,7 +110,7 @@ def create_app(
 
 
 class _Limit:
-    """Refuses requests that are longer than what people type."""
+    """Refuses requests that are longer than people type."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

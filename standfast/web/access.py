@@ -1,6 +1,6 @@
 """Decides who may see the page and who may act: tokens, cookies, a trusted proxy, roles, forged requests.
 
-Nobody is trusted for where a request comes from: whatever changes something is a POST that carries a token of the
+Nobody is trusted for where a request comes from: every request that changes something is a POST with a token of the
 session (`csrf`), and browsers say by `Sec-Fetch-Site` whether another site has sent it.
 """
 
@@ -42,8 +42,8 @@ class Person:
     Args:
         name: the name that gates know and decisions are recorded with.
         role: "viewer" sees everything, "approver" also decides and answers, "operator" also starts, resumes, cancels.
-        token: what people sign in with and programs send as a bearer token, or `token_digest` of it; None if a proxy
-            says who it is.
+        token: the secret that people sign in with and programs send as a bearer token, or its `token_digest`; None if
+            a proxy says who it is.
 
     Raises:
         DefinitionError: naming the field and the rule.
@@ -85,14 +85,14 @@ class Access:
     """The rules of one page.
 
     Args:
-        people: who may use it. Empty: only this machine, as `local`.
+        people: those who may use it. If empty, only this machine may, as `local`.
         local: the person at this machine, who does not have to sign in.
-        link_secret: of the workers that send signed links to approvers; None refuses all links.
+        link_secret: the secret of the workers that send signed links to approvers; None refuses all links.
         secret: signs cookies; a new one at every start if None, and then everybody signs in again.
-        proxy_header: where a proxy says who it is, such as "X-Forwarded-User"; believed only from `proxies`. Somebody
-            of that name must be among the people.
+        proxy_header: the header in which a proxy names the person, such as "X-Forwarded-User"; believed only from
+            `proxies`. The people must include somebody of that name.
         proxies: addresses of that proxy, or "unix:" and the path of the socket at which the page listens for it.
-        https: people use https, which a proxy ends: cookies are sent by that alone.
+        https: whether people use https, which a proxy ends; cookies are then sent by https alone.
 
     Raises:
         DefinitionError: the rules do not go together.
@@ -129,10 +129,12 @@ class Access:
     # --- who it is ---
 
     def who(self, request: Request) -> tuple[Person | None, str]:
-        """Return who has sent a request, None for a stranger, and the session by which that is known, if by one."""
+        """Return the sender of a request, None for a stranger, and the session that identified them, if one did."""
         if (token := bearer(request)) is not None:
             return self.by_token(token), ""
-        if (names := self._by_proxy(request)) is not None:  # a second header would come from whom the proxy has let in
+        if (
+            names := self._by_proxy(request)
+        ) is not None:  # a second header would come from a person that the proxy has let in
             return self._named(names[0]) if len(names) == 1 else None, ""
         if self.local is not None:
             return self.local if _host(request) in LOCAL and is_ours(request) else None, ""
@@ -172,7 +174,7 @@ class Access:
         return found
 
     def by_link(self, token: str) -> tuple[Link, Person]:
-        """Return what a signed link allows, and to whom.
+        """Return the decision that a signed link allows, and its person.
 
         Raises:
             HTTPException: 403; the link is not valid, or its person is not an approver here any more.
@@ -222,13 +224,13 @@ class Access:
     # --- forged requests ---
 
     async def form(self, request: Request, *, in_session: bool = True) -> dict[str, str]:
-        """Return what somebody has sent with one of our forms. A program's bearer token needs no `csrf`.
+        """Return the fields of one of our forms. A program's bearer token needs no `csrf`.
 
         Args:
             in_session: False for a form that is opened by a link, which is itself the proof.
 
         Raises:
-            HTTPException: 403 if another site sent it in their name; 400 or 413 if it is too large for a form.
+            HTTPException: 403 if another site sent it in the person's name; 400 or 413 if it is too large for a form.
         """
         is_bearer = bool(bearer(request))
         site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
@@ -248,7 +250,7 @@ def _host(request: Request) -> str:
 
 
 def bearer(request: Request) -> str | None:
-    """Return the token that a program has sent, which no browser does by itself."""
+    """Return the token that a program has sent; no browser sends one by itself."""
     kind, _, token = request.headers.get("Authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else None
 

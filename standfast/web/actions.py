@@ -1,4 +1,4 @@
-"""Reads the forms of a run: decide, answer, repair. The run itself says whether what they ask for counts.
+"""Reads the forms of a run: decide, answer, repair. The run itself says whether an act counts.
 
 A form is read whole before anything is done, so that one that cannot be read leaves no trace.
 """
@@ -21,7 +21,7 @@ Form = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a form asks for.
+    """The act that a form asks for.
 
     Args:
         said: the word for it when it is done; see `SAID`.
@@ -36,7 +36,7 @@ Read = Callable[[Form, Person], Asked]
 
 
 def act_id(form: Form, *of: str) -> str | None:
-    """Return what tells one act from another: the same form with the same words, sent twice, is one act.
+    """Return the id of an act: the same form with the same words, sent twice, is one act.
 
     Returns None for a form without a key, as programs send it: each is an act of its own.
     """
@@ -122,7 +122,7 @@ def _cancel(form: Form, person: Person) -> Asked:
     return Asked("cancel", partial(StandfastClient.cancel, by=person.name))
 
 
-# What the page says when it is done, by the word in the address; no other text can be put there.
+# The page's words when an act is done, by the word in the address; no other text can be put there.
 SAID = {
     "approve": "Approved",
     "reject": "Rejected",
@@ -141,7 +141,7 @@ _ACT_OF = {"approval": "decide", "question": "answer", "unknown": "resolve", "pa
 
 
 def may_act(person: Person, item: Mapping[str, Any]) -> bool:
-    """Whether somebody can do what an item waits for; the run itself has the last word."""
+    """Whether a person can do what an item waits for; the run itself has the last word."""
     act = "resume" if item.get("can_skip") else _ACT_OF.get(item["kind"])
     allowed = item.get("approvers") or [person.name]
     return act is not None and person.may(ACTS[act][0]) and identity(person.name) in map(identity, allowed)

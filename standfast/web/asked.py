@@ -1,4 +1,4 @@
-"""Reads from the store what is too large for a card; if it cannot be read, it cannot be approved here."""
+"""Reads arguments too large for a card from the store; if they cannot be read, nobody can approve them here."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ class Whole:
         return max(1, -(-len(self.file) // _PAGE))
 
     def page(self, number: int) -> str:
-        """Return a part of it, the first being 1."""
+        """Return a part of it; the first is number 1."""
         return self.file[(number - 1) * _PAGE : number * _PAGE]
 
     @property

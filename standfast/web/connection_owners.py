@@ -17,7 +17,7 @@ _CONNECTED = "01"
 def is_ours(request: Request) -> bool:
     """Whether a request from this machine comes from the user who runs the page, and not through a proxy.
 
-    On Linux the kernel says whose a connection is. Elsewhere anybody at this machine counts as that user.
+    On Linux the kernel says who owns a connection. Elsewhere anybody at this machine counts as that user.
     """
     known = request.scope.setdefault("state", {})  # for this request: the kernel is asked only once
     if "is_ours" not in known:

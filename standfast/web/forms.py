@@ -1,7 +1,7 @@
 """Makes forms from JSON schemas, and reads what a person fills in as the data that the schema describes.
 
-A field is made for what HTML has a control for; all else is typed as JSON. The type itself checks what was typed, so a
-field only has to say no lies about it.
+A value has a field of its own if HTML has a control for it; everything else is typed as JSON. The type itself checks
+what was typed, so a field only must not misrepresent it.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ class Field:
     """One control of a form, or a group of them.
 
     Args:
-        name: of the control: the path to its value, with dots between keys, which are percent-encoded.
-        key: of its value in the object that it is in; None for the whole.
+        name: the control's name: the path to its value, with dots between keys, which are percent-encoded.
+        key: the key of its value in the object that it is in; None for the whole.
         label, help: for people.
-        kind: of an "input" or "number": the value of the attribute `type`, or `step`.
-        options: of a "select": the JSON of each value, and its text.
+        kind: for an "input" or "number", the value of the attribute `type`, or `step`.
+        options: for a "select", the JSON of each value, and its text.
         value: its first value, as text; for a checkbox "on" or nothing.
-        required: must be filled in; else an empty field is left out, or null if only that is allowed.
-        fields: of a group.
+        required: whether it must be filled in; else an empty field is left out, or null if only that is allowed.
+        fields: the fields of a group.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Field:
     fields: "tuple[Field, ...]" = ()
 
     def read(self, form: Mapping[str, str]) -> Any:
-        """Return what was filled in.
+        """Return the value that was filled in.
 
         Raises:
             InputError: something that should be a number or JSON is not.
@@ -98,11 +98,11 @@ def form_of(schema: Mapping[str, Any] | None, name: str = "input") -> Field:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What parts of a schema refer to.
+    """The definitions that parts of a schema refer to.
 
     Args:
-        definitions: by name.
-        within: those that the part is in; what contains itself is typed as JSON.
+        definitions: all of them, by name.
+        within: those that the part is in; a type that contains itself is typed as JSON.
     """
 
     definitions: Mapping[str, Any]

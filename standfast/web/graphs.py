@@ -1,7 +1,7 @@
 """Draws a pipeline as SVG, without style or script of its own: the order of its steps, and how far each is.
 
-What is left is done before what is right of it, and beside what is above or below it. A step that runs several times,
-in a map or a loop, has a frame that counts.
+A step is done before those to its right, and at the same time as those above or below it. A step that runs several
+times, in a map or a loop, has a frame that counts.
 """
 
 from collections import Counter
@@ -39,8 +39,8 @@ def draw(progress: Progress, *, ended: bool, link: Callable[[str], str]) -> Mark
     """Return the picture.
 
     Args:
-        ended: steps that have not run will not run.
-        link: returns where an agent's run at a path is shown.
+        ended: whether the run has ended: steps that have not run will not run.
+        link: returns the address of the page of an agent's run at a path.
     """
     by_place: dict[str, dict[str, str]] = {}
     for path, how in progress.states.items():

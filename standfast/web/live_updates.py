@@ -1,4 +1,4 @@
-"""Tells open pages, by server-sent events, that something has changed, and what a model is saying."""
+"""Sends open pages, by server-sent events, word of changes and the words that a model is saying."""
 
 import asyncio
 import hashlib
@@ -23,7 +23,7 @@ class Looks:
     """Looks that pages share: if several have the same thing open, it is looked at only once.
 
     Args:
-        look: returns what is shown of a run, or of the inbox.
+        look: returns what a page shows of a run, or of the inbox.
     """
 
     def __init__(self, look: Callable[[str], Awaitable[Any]], store: AgentStore | None) -> None:
@@ -36,11 +36,11 @@ class Looks:
         self._closing.set()
 
     async def events(self, of: str, shown: str, words: tuple[str, PartialAnswer | None] | None) -> AsyncIterator[str]:
-        """Yield events: "changed" when the page is out of date, "words" with what was said since.
+        """Yield events: "changed" when the page is out of date, "words" with the model's new words.
 
         Args:
             shown: `digest` of what the page shows.
-            words: key of the run whose model's words it shows, and which it has; None if none.
+            words: the key of the run whose model's words it shows, and those that it has; None if it shows none.
         """
         clock = asyncio.get_running_loop().time
         looked, again = clock(), clock() + _EVERY
@@ -55,7 +55,7 @@ class Looks:
                 yield ": still here\n\n"
             if words is not None and isinstance(self._store, PartialAnswers):
                 part = None
-                with suppress(StoreError):  # its words are told as soon as the store can be read
+                with suppress(StoreError):  # its words are sent as soon as the store can be read
                     part = await self._store.load_partial(words[0], after=words[1])
                 if part is not None and part.text:
                     words = (words[0], part)
@@ -65,7 +65,7 @@ class Looks:
                 await asyncio.wait_for(self._closing.wait(), _EVERY if words is None else _WORDS_EVERY)
 
     async def _shared(self, of: str, since: float) -> Any:
-        """Return what another page has seen since then, or look."""
+        """Return the look of another page since then, or look."""
         now = asyncio.get_running_loop().time()
         self._last = {
             known: (at, look) for known, (at, look) in self._last.items() if now - at < _EVERY or not look.done()

@@ -1,7 +1,7 @@
-"""The pages: what waits, which runs there are, one run; the forms by which people start, decide, answer and repair.
+"""The pages: the inbox, the list of runs, one run, and the forms by which people start, decide, answer and repair.
 
-Every form works without JavaScript. Whether what it does counts is said by the run itself; who has sent it is who has
-signed in, whatever the form says.
+Every form works without JavaScript. The run itself says whether an act counts. Its sender is the person who has signed
+in, whatever the form says.
 """
 
 from collections import Counter
@@ -44,7 +44,7 @@ _TYPED = ("edit", "comment", "text", "result", "reason", "model")  # fields of f
 
 
 class Pages:
-    """What the page shows and does, with one client and, for transcripts, the workers' store."""
+    """The handlers of the page, with one client and, for transcripts, the workers' store."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Pages:
     # --- looking ---
 
     async def inbox(self, request: Request) -> Response:
-        """Everything that waits, or what waits for a group, the nearest deadline first."""
+        """All items that wait, or those for a group, the nearest deadline first."""
         person = self._person(request)
         group = request.query_params.get("group", "").strip()
         items = await self._waiting(group)
@@ -144,7 +144,7 @@ class Pages:
         return sorted(items, key=lambda item: (item.get("deadline") or "9999", item.get("since") or ""))
 
     async def runs(self, request: Request) -> Response:
-        """Runs, the latest first, as filters say."""
+        """Runs that match the filters, the latest first."""
         self._person(request)
         wanted = {name: request.query_params.get(name, "").strip() for name in ("status", "type", "session")}
         query = runs_query(
@@ -154,7 +154,7 @@ class Pages:
         return self.page(request, "runs", runs=found, wanted=wanted, most=_RUNS, changes=None)
 
     async def run(self, request: Request) -> Response:
-        """One run: how far it is, what it waits for, what was said, who has decided what."""
+        """One run: how far it is, what it waits for, its messages, and who has decided what."""
         self._person(request)
         run = request.path_params["run"]
         try:
@@ -216,7 +216,7 @@ class Pages:
     # --- changes ---
 
     async def changes(self, request: Request) -> Response:
-        """Tell an open page, by server-sent events, when it is out of date, and what a model says."""
+        """Tell an open page, by server-sent events, when it is out of date, and send it a model's words."""
         person = self._person(request)
         if self._listening[person.name] >= _LISTENING:
             raise HTTPException(429, f"{person.name} already has {_LISTENING} open pages that listen for changes.")
@@ -239,7 +239,7 @@ class Pages:
         return StreamingResponse(until_gone(), media_type="text/event-stream")
 
     async def _look(self, of: str) -> Any:
-        """Return what is shown by the page at a path."""
+        """Return what the page at a path shows."""
         if of.startswith("/runs/"):
             return await self._runs.seen(of.removeprefix("/runs/"))
         return await self._waiting(unquote(of.removeprefix("/?group=")))
@@ -247,7 +247,7 @@ class Pages:
     # --- starting ---
 
     async def starts(self, request: Request) -> Response:
-        """What can be started."""
+        """The agents and pipelines that can be started."""
         self._person(request, "operator")
         return self.page(request, "starts", starts=self._starts.values(), changes=None)
 
@@ -291,7 +291,7 @@ class Pages:
         return handle
 
     async def link(self, request: Request) -> Response:
-        """Show what a signed link is for, and decide by its form: whoever has the link needs no session."""
+        """Show the item that a signed link is for, and decide by its form: a person with the link needs no session."""
         token = request.path_params["token"]
         link, person = self._access.by_link(token)
         found = await self.people.pending(link.workflow_id)
@@ -333,12 +333,12 @@ class Pages:
 
 
 def _new_key() -> str:
-    """Return what names a form, so that it counts once however often it is sent."""
+    """Return a new key for a form, so that it counts once however often it is sent."""
     return uuid4().hex
 
 
 def status_of(error: StandfastError | RPCError) -> int:
-    """Return the HTTP status for what could not be done."""
+    """Return the HTTP status for an error."""
     if isinstance(error, RPCError):
         return 502
     if isinstance(error, NotConfirmedError):
@@ -349,13 +349,13 @@ def status_of(error: StandfastError | RPCError) -> int:
 
 
 def _changes(of: str, shown: Any, words: str | None = None, has: PartialAnswer | None = None) -> str:
-    """Return the address at which an open page hears of changes, and of a run's new words."""
+    """Return the address from which an open page gets word of changes, and a run's new words."""
     hears = {"words": words, "has": position(has)} if words is not None else {}
     return f"/changes?{urlencode({'of': of, 'shown': digest(shown), **hears})}"
 
 
 def _own_path(to: str) -> str:
-    """Return where somebody goes after signing in: a page of this site only."""
+    """Return the address to go to after signing in: a page of this site only."""
     try:
         parts = urlsplit(to)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Finds how far a pipeline is: the store says what is done, the run itself what runs and waits."""
+"""Finds how far a pipeline is: the store knows the steps that are done, the run itself those that run and wait."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ class Progress:
 
     Args:
         plan: its stages.
-        states: of its steps, by path, in the order in which they come; one of `STATES`.
-        counts: of maps, how many items they have, by path.
+        states: the states of its steps, by path, in their order; each is one of `STATES`.
+        counts: the numbers of items of maps, by path.
         failed: the path of the stage that failed, if none of its steps did.
-        is_cut: there are more steps than were looked up.
-        input: of the pipeline, as JSON data.
+        is_cut: whether there are more steps than were looked up.
+        input: the pipeline's input, as JSON data.
     """
 
     plan: tuple[Planned, ...]
@@ -42,7 +42,7 @@ class Progress:
 
 
 async def load_progress(store: DurableStore, journal_key: str, seen: Mapping[str, Any]) -> Progress | None:
-    """Return how far a run is: what is done by the store, what runs and waits by the run itself.
+    """Return how far a run is: done steps come from the store, running and waiting ones from the run itself.
 
     Args:
         seen: the run; see `looked_at`.
@@ -73,7 +73,7 @@ async def load_progress(store: DurableStore, journal_key: str, seen: Mapping[str
 
 
 async def _load_done(kept: Kept, plan: tuple[Planned, ...]) -> tuple[Mapping[str, Done], list[str], bool]:
-    """Return what is done by key, the steps that may have begun, and whether there are more."""
+    """Return the steps that are done, by key, those that may have begun, and whether there are more."""
     state, tried = PipelineState(plan), set[str]()
     while isinstance(todo := state.next_actions(), Todo):
         new = [action for action in todo.actions if action.key not in tried]

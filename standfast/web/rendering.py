@@ -50,7 +50,7 @@ def _finalized(value: Any) -> Any:
 
 
 def _typed(text: str) -> Markup:
-    """Return what somebody has typed, unchanged."""
+    """Return text that somebody has typed, unchanged."""
     return escape(text.replace("\r\n", "\n"))
 
 

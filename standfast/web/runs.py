@@ -1,4 +1,4 @@
-"""Collects what is known about one run from the server, from its worker, and from the store."""
+"""Collects everything known about one run from the server, from its worker, and from the store."""
 
 import asyncio
 from contextlib import suppress
@@ -30,13 +30,13 @@ _STEPS = 100  # running agents of a pipeline that are asked what they wait for
 
 
 class Runs:
-    """Looks at runs; without a store, what only a store has is missing."""
+    """Looks at runs; without a store, everything that only a store has is missing."""
 
     def __init__(self, people: StandfastClient, store: AgentStore | None) -> None:
         self._people, self._store = people, store
 
     async def seen(self, run: str) -> dict[str, Any]:
-        """Return what is known about a run; for a pipeline's also what the agents of its steps wait for."""
+        """Return everything known about a run; for a pipeline's also what the agents of its steps wait for."""
         seen = await looked_at(self._people.client, run)
         paths = [path for path in seen.get("state", {}).get("running", ()) if isinstance(path, str)][:_STEPS]
         found = await asyncio.gather(*(self._pending(child_id(run, path)) for path in paths))

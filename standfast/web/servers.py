@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 READ_WITHIN = 20.0  # seconds from the beginning of a connection, or the last answer, to the end of a request's body
-TAKEN_WITHIN = 30.0  # seconds in which what was written is read, if there is more than fits between
+TAKEN_WITHIN = 30.0  # seconds in which a client must read what was written, if buffers cannot hold it
 MOST = 256  # connections
 _SAME_EVERY = 60.0  # seconds between two lines of the log that say the same
 _REMEMBERED = 1_000  # lines

@@ -48,8 +48,8 @@ class Start:
         """Start it as the form says, and return the workflow id, and whether this has started it.
 
         Args:
-            key: of the form that was shown; sending it twice starts one run.
-            on_record: who starts it.
+            key: the key of the form that was shown; sending it twice starts one run.
+            on_record: the audit trail, and the person who starts it.
 
         Raises:
             InputError: what was typed cannot be used.
@@ -80,7 +80,7 @@ class Start:
 
 
 def starts_of(agents: Iterable[Agent], pipelines: Iterable[Pipeline]) -> dict[str, Start]:
-    """Return what can be started, by name."""
+    """Return the agents and pipelines that can be started, by name."""
     found = {agent.name: Start(agent, (_MESSAGE, _SESSION)) for agent in agents}
     return found | {pipeline.name: Start(pipeline, (_input_of(pipeline),)) for pipeline in pipelines}
 

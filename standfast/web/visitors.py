@@ -1,6 +1,6 @@
-"""Identifies who sends a request, by the rules of `Access`, and keeps out who signed out or guesses tokens.
+"""Identifies the senders of requests by the rules of `Access`, and keeps out those who signed out or guess tokens.
 
-What has ended stands in the store, so that it has ended for every process of the page, and after a restart.
+Ended sessions are in the store, so that they have ended for every process of the page, and after a restart.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from standfast.web.access import COOKIE, SESSION, Access, Person, bearer
 _LOG = logging.getLogger("standfast.web")
 
 
-class TooManyAttempts(StandfastError):  # noqa: N818  # as an answer of HTTP is called
+class TooManyAttempts(StandfastError):  # noqa: N818  # the name of an HTTP answer
     """Too many wrong attempts: the next one has to wait."""
 
     def __init__(self, wait: float) -> None:
@@ -30,10 +30,10 @@ class TooManyAttempts(StandfastError):  # noqa: N818  # as an answer of HTTP is 
 
 
 class Visitors:
-    """Tells who has sent a request; signs people in and out.
+    """Identifies the senders of requests; signs people in and out.
 
     Args:
-        store: keeps who has signed out; without a durable one this process alone knows.
+        store: keeps the sessions that have ended; without a durable one, only this process knows them.
     """
 
     def __init__(self, access: Access, store: AgentStore | None) -> None:
@@ -43,7 +43,7 @@ class Visitors:
         self._attempts = Attempts()
 
     async def recognise(self, request: Request) -> Person | None:
-        """Return who has sent a request, and keep the name with the request for `who`.
+        """Return the sender of a request, and keep the name with the request for `who`.
 
         Raises:
             TooManyAttempts: it has a token, and its address has sent too many wrong ones.
@@ -62,10 +62,10 @@ class Visitors:
         return person
 
     def sign_in(self, request: Request, token: str) -> Person | None:
-        """Return whose token it is; None if it is nobody's.
+        """Return the owner of a token; None if it is nobody's.
 
         Raises:
-            TooManyAttempts: too many wrong ones came from there.
+            TooManyAttempts: too many wrong tokens came from that address.
         """
         self._check_attempts(request)
         person = self.access.by_token(token)
@@ -108,7 +108,7 @@ class Visitors:
 
 
 def who(request: Request) -> Person | None:
-    """Return who has sent a request, once it was recognised."""
+    """Return the sender of a request, once it was recognised."""
     person: Person | None = request.scope.get("state", {}).get("person")
     return person
 
