@@ -60,11 +60,11 @@ class Agent(Generic[T_co]):
             stays with it; its messages say which model answered.
         instructions: the system prompt: a text, a function of `AgentContext`, or several, joined by a newline.
         tools: `Tool`s, and agents, which then are tools with the argument `message`.
-        description: what a model reads when the agent is a tool.
-        state, initial_state: the type of `ctx.state` and the value each run starts with a copy of.
+        description: the text that a model reads when the agent is a tool.
+        state, initial_state: the type of `ctx.state`, and the value of which each run gets a copy at its start.
         output: the type that the final answer, read as JSON, must match; else the run ends with "error".
         settings: further keyword arguments for the adapter's `chat`, such as max_tokens.
-        access: `{"start": f, "approve": f}`, functions of a user id, or None, that say whether that user may begin a
+        access: `{"start": f, "approve": f}`, functions of a user id (or None) that say whether that user may begin a
             run of it, and decide on its calls.
         on_start, on_complete, on_stuck: functions of `AgentContext`, plain or async, around the loop. `on_stuck`
             is called when the run stopped early; neither is on "error".
@@ -140,7 +140,7 @@ class Agent(Generic[T_co]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its name, and those that it had before."""
+        """Its name, and its former names."""
         return (self.name, *self.formerly)
 
     def _check_models(self) -> None:
@@ -254,7 +254,7 @@ class Agent(Generic[T_co]):
             raise self._fault(f"its state is not JSON: {error}") from error
 
     def read_output(self, response: str) -> Any:
-        """Read a final answer by `output`; it may stand in a fence of Markdown.
+        """Read a final answer by `output`; it may be in a Markdown code fence.
 
         Raises:
             ValueError: naming what does not fit.
@@ -270,7 +270,7 @@ class Agent(Generic[T_co]):
         return output
 
     def output_problem(self, response: str) -> str | None:
-        """Say why a final answer is not the agent's `output`; None if it is."""
+        """Return the reason why a final answer does not fit the agent's `output`; None if it does."""
         try:
             self.read_output(response)
         except ValueError as fault:
@@ -278,7 +278,7 @@ class Agent(Generic[T_co]):
         return None
 
     def model_after(self, model: str | None) -> str | None:
-        """Return the fallback that is called when this model cannot be, if there is one.
+        """Return the fallback to call if this model cannot be called, if there is one.
 
         None is the agent's own; a model that somebody chose instead has the same fallbacks.
         """

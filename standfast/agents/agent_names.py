@@ -22,5 +22,5 @@ def check_former_names(name: str, formerly: object, what: str) -> tuple[str, ...
     for one in names:
         check_name(one, f"{what}: formerly: a")
     if len({name, *names}) <= len(names):
-        raise DefinitionError(f"{what}: formerly: a name is there twice: {', '.join([name, *names])}")
+        raise DefinitionError(f"{what}: formerly: a name is given twice: {', '.join([name, *names])}")
     return names

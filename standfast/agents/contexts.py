@@ -1,4 +1,4 @@
-"""Describes for whom an agent runs, and what its hooks and instructions see."""
+"""Describes the user an agent runs for, and the context of its hooks and instructions."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class AgentIdentity:
-    """Which run of which agent a hook belongs to."""
+    """The agent and the run that a hook belongs to."""
 
     id: str
     name: str
@@ -14,7 +14,7 @@ class AgentIdentity:
 
 @dataclass(slots=True)
 class AgentContext:
-    """What hooks and callable instructions get. `state` is the run's own copy and may be changed."""
+    """The argument of hooks and callable instructions. `state` is the run's own copy and may be changed."""
 
     agent: AgentIdentity
     state: Any

@@ -11,7 +11,7 @@ from standfast.messages import Message
 from standfast.tools import Duration, RetryPolicy, check_choice, check_count, seconds
 
 MODEL_RETRY = RetryPolicy(initial_interval=1, maximum_interval=60, maximum_attempts=8)
-MAX_DEPTH = 16  # agents that invoke each other for ever end here
+MAX_DEPTH = 16  # stops agents that invoke each other for ever
 
 OnStuck = Literal["stop", "retry", "escalate"]
 OnUnknown = Literal["tell", "ask"]
@@ -69,7 +69,7 @@ class DiminishingReturns:
 
 @dataclass(frozen=True, slots=True)
 class ContextCompression:
-    """Shorten what the model sees; what is stored stays whole.
+    """Shorten the messages that the model sees; the stored transcript stays whole.
 
     Args:
         compress: gets the messages without the leading system prompt, returns those to go on with.
@@ -102,7 +102,7 @@ _IMAGE = 6_000  # characters that cost a model as much as a picture does, some 1
 
 
 def _characters(message: Message) -> int:
-    """Return how much of a model's context a message takes."""
+    """Return the size of a message in a model's context, in characters."""
     calls = sum(len(call.name) + len(to_json(call.arguments)) for call in message.tool_calls or ())
     thoughts = 0 if message.reasoning is None else len(to_json(message.reasoning.blocks))
     return len(message.content) + calls + thoughts + _IMAGE * len(message.images or ())
@@ -114,11 +114,11 @@ class Loop:
 
     Args:
         max_iterations: model calls per run.
-        on_stuck: when `stuck_threshold` iterations in a row had no successful tool call: "stop" ends the run,
-            "retry" nudges the model `stuck_retries` times first, "escalate" asks a person.
+        on_stuck: what to do when `stuck_threshold` iterations in a row had no successful tool call: "stop" ends the
+            run, "retry" nudges the model `stuck_retries` times first, "escalate" asks a person.
         stuck_threshold: 0 turns stuck detection off.
-        on_unknown: when nobody can tell whether a call with effects happened: "tell" lets the model read so, "ask"
-            asks a person first; the answer becomes the result of the call.
+        on_unknown: what to do when nobody can tell whether a call with effects happened: "tell" tells the model so,
+            "ask" asks a person first; the answer becomes the result of the call.
         answer_timeout: how long a question or a pause waits for a person on Temporal, and in both drivers a call that
             needs approval, unless that says so itself: seconds, a text like "30d", or None for ever. Then a question is
             answered with an error that the model reads, and a paused run ends.
@@ -126,18 +126,19 @@ class Loop:
         max_tool_concurrency: parallel tool calls at once.
         max_tool_calls: per turn; the rest are refused to the model.
         output_retries: how often a model whose answer does not fit the agent's `output` is told so, and asked again.
-        max_message_bytes: of one message: a longer answer of the model is cut, a longer tool result is lost with
-            an error, a longer user message is refused.
+        max_message_bytes: size of one message: a longer answer of the model is cut, a longer tool result is lost
+            with an error, a longer user message is refused.
         token_budget: a `TokenBudget`, or its `max`.
         cost_budget: US dollars that a run may cost, nested agents included, counted after every model call. It acts
             where adapters know their cost (`Usage.cost`).
-        session_cost_budget, session_token_budget: the same for all runs of a session together, as `Session.usage` has
-            it. In process an agent that another one runs has no session: for it they are its run's.
-        on_budget: when a budget is spent: "end" ends the run, "ask" pauses it on Temporal, until a person lets it use
-            as much again. In process, and in an agent that another one runs, it always ends.
-        model_retry: how a model call is tried again whose error may pass, such as status 429, 5xx, or no connection; a
-            provider's `Retry-After` goes before. Eight times in all by default, 1 s apart, then 2 s, up to 60 s; then
-            a run on Temporal pauses. After as many as are said here it ends with an error, as in process.
+        session_cost_budget, session_token_budget: the same for all runs of a session together, as in `Session.usage`.
+            In process, an agent that another one runs has no session: for it they limit its run.
+        on_budget: what to do when a budget is spent: "end" ends the run, "ask" pauses it on Temporal, until a person
+            lets it use as much again. In process, and in an agent that another one runs, it always ends.
+        model_retry: how a model call is tried again if its error may pass, such as status 429, 5xx, or no connection;
+            a provider's `Retry-After` takes precedence. By default there are eight attempts, 1 s apart, then 2 s, up to
+            60 s; then a run on Temporal pauses. With a policy given here, the run ends with an error after its last
+            attempt, as in process.
     """
 
     max_iterations: int = 20

@@ -33,7 +33,7 @@ __all__ = [
 
 
 class ToolDescription(Record):
-    """What a model is told about a tool: `input_schema` is the JSON schema of its arguments."""
+    """A tool's description for a model: `input_schema` is the JSON schema of its arguments."""
 
     name: str
     description: str
@@ -46,7 +46,7 @@ class LLMAdapter(Protocol):
     async def chat(
         self, messages: Sequence[Message], tools: Sequence[ToolDescription], **settings: Any
     ) -> LLMResponse | Mapping[str, Any]:
-        """Answer a conversation. Raise anything to say that the model could not be called."""
+        """Answer a conversation. Raise any exception to say that the model could not be called."""
         ...
 
 
@@ -119,7 +119,7 @@ def named(llm: LLM | None, agent: Agent, model: str | None) -> LLMAdapter:
 
 
 def settings_for(adapter: LLMAdapter, agent: Agent) -> dict[str, Any]:
-    """Return what an adapter is called with: the agent's settings, and its output if the provider can enforce it.
+    """Return the settings of an adapter's call: the agent's, and its output if the provider can enforce it.
 
     Settings under the name of a provider are for its models alone.
     """
@@ -144,7 +144,7 @@ def _chooses(llm: Any) -> bool:
     except TypeError:
         return False
     except ValueError:
-        pass  # some built-in functions do not say what they take
+        pass  # some built-in functions do not have a signature
     return True
 
 

@@ -14,7 +14,7 @@ from standfast.errors import DefinitionError, InputError
 
 _STEP = 64 * 1024  # bytes that are unpacked at once
 _PACKED = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # and zlib's name for each
-ENCODINGS = "gzip, deflate"  # what servers are told that we read
+ENCODINGS = "gzip, deflate"  # those that we tell servers we read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +22,12 @@ class AnswerLimits:
     """Limits of an answer; one that exceeds them is a `ModelError`, and is not requested again.
 
     Args:
-        max_bytes: all of it, unpacked; also what a provider says about an error.
+        max_bytes: the whole answer, unpacked; also a provider's text about an error.
         max_event_bytes: one event of a stream, or an answer that is not streamed.
         max_seconds: from the request to the end. A model call on Temporal has 900.
 
     Raises:
-        DefinitionError: one is not a positive number.
+        DefinitionError: a limit is not a positive number.
     """
 
     max_bytes: int = 64 * 2**20
@@ -64,8 +64,8 @@ async def read_bounded(
     """Yield a body as it comes, unpacked.
 
     Args:
-        encoding: as the header says.
-        streamed: it has several events; else it is one JSON value.
+        encoding: the value of the header.
+        streamed: whether it has several events; else it is one JSON value.
 
     Raises:
         PastLimitError: it exceeds the limits, or is packed in a way that cannot be unpacked step by step.
@@ -115,7 +115,7 @@ async def _unpacked(raw: AsyncGenerator[bytes, None], encoding: str) -> AsyncGen
 
 
 async def events(pieces: AsyncIterator[bytes], limits: AnswerLimits) -> AsyncGenerator[bytes, None]:
-    """Yield the data of the events of a stream; every provider writes those of one on one line.
+    """Yield the data of the events of a stream; every provider writes the data of an event on one line.
 
     Lines end at line breaks alone: `aiter_lines` of httpx also splits at Unicode's, which JSON may hold.
     """

@@ -27,13 +27,13 @@ def request(
     max_tokens: int,
     cache: bool,
 ) -> dict[str, Any]:
-    """Return the body of a request; what is absent has no key.
+    """Return the body of a request; absent values have no key.
 
     Args:
         settings: used as they are, except `tool_choice`, which every provider writes differently.
         output: the format that the answer is held to.
-        max_tokens: unless the settings say; those for thinking come on top.
-        cache: have the provider keep what this request begins with, for the next.
+        max_tokens: the limit of the answer, unless the settings have one; tokens for thinking come on top.
+        cache: whether the provider keeps the beginning of this request for the next.
     """
     given = dict(settings)
     choice, thinking = given.pop("tool_choice", None), given.get("thinking")
@@ -58,7 +58,7 @@ def request(
 
 
 def _input_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what the provider refuses at the top of a schema; the whole schema still checks the arguments."""
+    """Leave out the keys that the provider refuses at the top of a schema; the arguments are checked by all of it."""
     return {name: part for name, part in schema.items() if name not in ("oneOf", "anyOf", "allOf")}
 
 
@@ -138,7 +138,7 @@ def _image(image: Image) -> dict[str, Any]:
     return {"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": image.data}}
 
 
-# The parts of an answer that come in pieces: what a piece is called, and where it belongs.
+# The parts of an answer that come in pieces: the name of a piece, and the place where it belongs.
 _PIECES = {
     "text_delta": ("text", "text"),
     "input_json_delta": ("partial_json", "input"),
@@ -203,7 +203,7 @@ class AnswerSoFar:
 
 
 def response(body: Mapping[str, Any]) -> LLMResponse:
-    """Return what an answer says.
+    """Return the content of an answer.
 
     Raises:
         InputError: it is not in this format.

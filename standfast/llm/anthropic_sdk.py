@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from standfast.llm import ToolDescription  # the package exports these adapters
 
 VERSION = "2023-06-01"  # of the API
-MAX_TOKENS = 8_192  # of an answer, which must be told
+MAX_TOKENS = 8_192  # of an answer; the API requires a limit
 
 
 class AnthropicMessages(SDKAdapter):
     """Calls one of Anthropic's models.
 
     Args:
-        api_key: of `ANTHROPIC_API_KEY` by default.
-        base_url: of Anthropic by default, or of `ANTHROPIC_BASE_URL`.
-        cache: let the provider keep what a request begins with, so that the next turn reads it at a tenth of the price.
+        api_key: that of `ANTHROPIC_API_KEY` by default.
+        base_url: that of `ANTHROPIC_BASE_URL` by default, else Anthropic's own.
+        cache: let the provider keep the beginning of a request, so that the next turn reads it at a tenth of the price.
         timeout: seconds of silence after which a call fails.
-        tool_mode, price, limits, client: as those of `OpenAIResponses`.
+        tool_mode, price, limits, client: as in `OpenAIResponses`.
 
     An answer has at most 8,192 tokens, those for thinking not counted, unless the agent's settings have `max_tokens`.
-    It is always streamed: then a long answer is not silent, and a timeout does not lose what it cost.
+    It is always streamed: then a long answer is not silent, and its cost is known even after a timeout.
 
     Raises:
         DefinitionError: there is no key, or no request can be made with another setting.
@@ -69,7 +69,7 @@ class AnthropicMessages(SDKAdapter):
 
     def _held(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
         held = held_schema(schema, recursive=False)
-        # Their models know a part of what a schema can limit; the SDK puts the rest into words.
+        # Their models know only some of a schema's limits; the SDK puts the rest into words.
         return None if held is None else {"type": "json_schema", "schema": self._sdk.transform_schema(held)}
 
     def _reply(self, tools: "Sequence[ToolDescription]") -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ def bounding(limits: AnswerLimits) -> Callable[[httpx2.Response], Awaitable[None
 
     async def bound(response: httpx2.Response) -> None:
         if isinstance(response.stream, httpx2.AsyncByteStream):
-            encoding = response.headers.pop("Content-Encoding", "")  # what is read then is unpacked
+            encoding = response.headers.pop("Content-Encoding", "")  # the bytes are unpacked when they are read
             streamed = response.headers.get("Content-Type", "").startswith("text/event-stream")
             response.stream = _Bounded(response.stream, encoding, limits, streamed)
 

@@ -1,6 +1,6 @@
 """Models behind OpenAI's Chat Completions: vLLM, llama.cpp, Ollama, gateways, OpenAI itself.
 
-One request per call. Whether a failed one is made again is for the driver to decide, by what `ModelError` says of it.
+One request per call. The driver decides, by the `ModelError`, whether a failed request is made again.
 """
 
 import asyncio
@@ -32,15 +32,15 @@ class OpenAICompatible:
     """Calls one model of one server. Settings go into the request as they are, such as `temperature=0`.
 
     Args:
-        base_url: what stands before `/chat/completions`, such as "http://localhost:8080/v1".
+        base_url: the part before `/chat/completions`, such as "http://localhost:8080/v1".
         api_key: sent as a bearer token. It is not read from the environment, where another server's may be.
         tool_mode: "native" uses the server's own tool calls. "json" describes the tools in the system prompt and has
             the server enforce a JSON schema on the answer (`response_format`), one call at a time: for small models.
         timeout: seconds of silence after which a call fails. An answer that is not streamed is silent until it is done.
         limits: how much of an answer is read, and for how long.
-        price: what its tokens cost; by default that of the `provider`, if the library `genai-prices` knows it.
-        client: of httpx or httpx2; makes the requests and is closed by whoever made it. Without one every call opens a
-            connection, so that the adapter may be used from several event loops and needs no closing.
+        price: the price of its tokens; by default that of the `provider`, if the library `genai-prices` knows it.
+        client: a client of httpx or httpx2 that makes the requests; its maker closes it. Without one every call opens
+            a connection, so that the adapter may be used from several event loops and needs no closing.
 
     Raises:
         DefinitionError: no request could be made with these settings.
@@ -163,7 +163,7 @@ class OpenAICompatible:
     async def _post(self, request: Mapping[str, Any]) -> AsyncIterator[AsyncGenerator[bytes, None]]:
         """Make a request, and yield the body of its answer.
 
-        Whatever prevents reading it, also in the body of the `with`, is raised as a ModelError.
+        Any error that prevents reading it, also in the body of the `with`, is raised as a ModelError.
         """
         with hidden(self._secrets):
             try:
@@ -214,7 +214,7 @@ class OpenAICompatible:
 
 
 def _library_of(client: object) -> Any:
-    """Return the library that a client is of; httpx for our own."""
+    """Return the library of a client; httpx for our own."""
     httpx2 = sys.modules.get("httpx2")  # it is loaded if there is a client of it
     if httpx2 is not None and isinstance(client, httpx2.AsyncClient):
         return httpx2
@@ -232,7 +232,7 @@ def _reason(error: Exception) -> str:
 
 
 def _words(body: bytes) -> tuple[str, tuple[str, ...]]:
-    """Return what a server says about an error (all of it if its form is unknown), and its names for the error."""
+    """Return a server's text about an error (the whole body if its form is unknown), and its names for the error."""
     try:
         error = Answer.read(body).error
     except InputError:

@@ -31,14 +31,13 @@ class OpenAIResponses(SDKAdapter):
     """Calls one of OpenAI's models by their Responses, the only form in which they take their thoughts back.
 
     Args:
-        api_key: of `OPENAI_API_KEY` by default.
-        base_url: of OpenAI by default, or of `OPENAI_BASE_URL`.
+        api_key: that of `OPENAI_API_KEY` by default.
+        base_url: that of `OPENAI_BASE_URL` by default, else OpenAI's own.
         tool_mode: "native", or "json" for a model that calls tools poorly; see `OpenAICompatible`.
         timeout: seconds after which a call fails; of silence, if its answer is streamed.
-        price: what its tokens cost; by the library `genai-prices` by default, if that is installed.
+        price: the price of its tokens; by default that of the library `genai-prices`, if it is installed.
         limits: how much of an answer is read, and for how long.
-        client: makes the requests, and is bounded and closed by whoever made it; without one every call opens a
-            connection.
+        client: makes the requests; its maker bounds and closes it. Without one every call opens a connection.
 
     Raises:
         DefinitionError: there is no key, or no request can be made with another setting.

@@ -12,11 +12,11 @@ _MILLION = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What a model's tokens cost, in US dollars per million.
+    """The price of a model's tokens, in US dollars per million.
 
     Args:
-        input, output: of all tokens; reasoning is output.
-        cached, cache_write: of the input that is read from the provider's cache or written to it; `input` by default.
+        input, output: the prices of all tokens; reasoning is output.
+        cached, cache_write: those of input that is read from the provider's cache or written to it; `input` by default.
 
     Raises:
         DefinitionError: a price is not a number of at least 0.
@@ -36,7 +36,7 @@ class Price:
                 raise DefinitionError(f"price.{name} must be US dollars per million tokens, got {value!r}")
 
     def of(self, usage: Usage) -> float:
-        """Return what a call costs."""
+        """Return the cost of a call."""
         read, written = usage.cached_tokens or 0, usage.cache_write_tokens or 0
         rest = max(0, usage.input_tokens - read - written)  # some servers count those separately
         cached = self.input if self.cached is None else self.cached

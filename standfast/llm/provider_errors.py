@@ -49,8 +49,8 @@ def refusal(
     """Return the error for a refusal.
 
     Args:
-        who: the model and where it is, as the message begins.
-        status: of HTTP; None if the provider reported an error without one, in a stream for example.
+        who: the model and its address, with which the message begins.
+        status: the HTTP status; None if the provider reported an error without one, in a stream for example.
         text: the provider's own words.
         retry_after: the header of that name.
         codes: the provider's names for the error.
@@ -121,8 +121,8 @@ def retry_delay(error: BaseException, policy: RetryPolicy, attempt: int, *, has_
     """Return the seconds until a model that raised this is called again, or None if it is not: one table for all.
 
     Args:
-        attempt: how often it was asked.
-        has_fallback: there is another model; then the wait is no longer than between any two attempts.
+        attempt: the number of times that it was asked.
+        has_fallback: whether there is another model; then the wait is no longer than between any two attempts.
     """
     if not may_pass(error) or attempt >= policy.maximum_attempts:
         return None
@@ -133,7 +133,7 @@ def retry_delay(error: BaseException, policy: RetryPolicy, attempt: int, *, has_
 
 
 def asked_to_wait(error: BaseException) -> float | None:
-    """Return for how many seconds a provider asked, a day at most."""
+    """Return the seconds that a provider asks to wait, a day at most."""
     after = getattr(error, "retry_after", None)
     return min(float(after), _LONGEST_WAIT) if isinstance(after, int | float) else None
 

@@ -39,10 +39,10 @@ def create_adapter(
     Args:
         provider: "openai", "anthropic", "cloudflare", "minimax", or "openai-compatible" for any server with OpenAI's
             Chat Completions.
-        api_key: of the provider's own variable in the environment by default, such as `OPENAI_API_KEY`.
-        base_url: where the provider is, if not at its usual address; by default what a variable such as
-            `OPENAI_BASE_URL` or `OPENAI_COMPATIBLE_BASE_URL` says.
-        options: of the adapter, such as `tool_mode` and `timeout`.
+        api_key: by default that of the provider's own variable in the environment, such as `OPENAI_API_KEY`.
+        base_url: the provider's address, if not the usual one; by default the value of a variable such as
+            `OPENAI_BASE_URL` or `OPENAI_COMPATIBLE_BASE_URL`.
+        options: options of the adapter, such as `tool_mode` and `timeout`.
 
     Raises:
         DefinitionError: there is no such provider, no key, or an option cannot be used.
@@ -95,13 +95,13 @@ def _compatible(model: str, given: dict[str, Any]) -> OpenAICompatible:
 
 
 def _at(provider: str, usual: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return what is given with an address: the environment's, or the usual one, if it has none."""
+    """Return the given options with an address: if they have none, the environment's, or the usual one."""
     variable = f"{provider.upper().replace('-', '_')}_BASE_URL"
     return {"base_url": _variable(variable) or usual, **given}
 
 
 def _with_key(variable: str, given: dict[str, Any], **needed: str) -> dict[str, Any]:
-    """Return what is given with the key of the environment, if it has none."""
+    """Return the given options with the key of the environment, if they have none."""
     key = given.get("api_key") or _variable(variable)
     if missing := [name for name, value in {**needed, variable: key}.items() if not value]:
         provider = variable.partition("_")[0].lower()

@@ -17,7 +17,7 @@ _ORDER = ("thought", "text", "call")
 
 
 def reasoning_of(provider: str, parts: Sequence[Part]) -> Reasoning | None:
-    """Return what to keep of the thoughts in an answer with these parts; None if it has none."""
+    """Return the thoughts to keep of an answer with these parts; None if it has none."""
     kinds = [kind for kind, _ in parts]
     if "thought" not in kinds:
         return None

@@ -24,7 +24,7 @@ def request(
     output: dict[str, Any] | None,
     thoughts: bool,
 ) -> dict[str, Any]:
-    """Return the body of a request; what is absent has no key.
+    """Return the body of a request; absent values have no key.
 
     The provider keeps nothing (`store`): the transcript is ours, and goes with every request, thoughts encrypted.
 
@@ -118,7 +118,7 @@ def _answer_parts(message: Message) -> Iterator[dict[str, Any]]:
 
 
 def response(body: Mapping[str, Any]) -> LLMResponse:
-    """Return what an answer says.
+    """Return the content of an answer.
 
     Raises:
         InputError: it is not in this format.

@@ -1,8 +1,8 @@
 """The common part of the adapters that use the providers' own SDKs, which are imported only when an adapter is made.
 
-One request per call: the SDKs' retries are off. Whether a failed one is made again is for the driver to decide, by what
-`ModelError` says of it. A request says what our formats say, and an answer is read as the JSON that it is: the SDKs
-carry both, and know their streams.
+One request per call: the SDKs' retries are off. The driver decides, by the `ModelError`, whether a failed request is
+made again. Requests are in our own formats, and answers are read as plain JSON: the SDKs carry both, and know their
+streams.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ _STATUS = {
 
 
 class SDKAdapter:
-    """An adapter that uses an SDK. Each one defines its requests, and how they are made."""
+    """An adapter that uses an SDK. Each subclass defines its requests, and how they are made."""
 
     native_output = True
     provider: str
@@ -209,7 +209,7 @@ def read_body(body: bytes) -> dict[str, Any]:
 
 @contextmanager
 def errors_of(sdk: Any, who: str, secrets: Sequence[str]) -> Iterator[None]:
-    """Turn what an SDK raises into a `ModelError`: what happened, what to do, whether calling again may help."""
+    """Turn an SDK's exception into a `ModelError`: what happened, what to do, whether calling again may help."""
     import httpx2
 
     try:
@@ -233,7 +233,7 @@ def errors_of(sdk: Any, who: str, secrets: Sequence[str]) -> Iterator[None]:
         raise refused(who, error.body, secrets=secrets) from error
     except (httpx2.HTTPError, httpx2.StreamError, InputError) as error:
         raise ModelError(f"{who} gave no answer: {error_text(error)}", transient=True) from error
-    except (AttributeError, TypeError, LookupError, ValueError) as error:  # what SDKs, and we, cannot handle
+    except (AttributeError, TypeError, LookupError, ValueError) as error:  # an answer that SDKs, or we, cannot handle
         text = f"its answer is not in the provider's format ({type(error).__name__}: {error_text(error)})"
         raise ModelError(f"{who} gave no answer: {cut(text, 600)}", transient=True) from error
 

@@ -1,6 +1,6 @@
-"""JSON schemas as providers hold their models to them: closed records, in which everything is known and required.
+"""JSON schemas as providers enforce them: closed records, in which every key is known and required.
 
-What cannot be written so is not held, since it would be held to something else: a dict of any keys closed is an empty
+A schema that cannot be written so is not enforced, since another one would be: a closed dict of any keys is an empty
 one. The model has the whole schema in its prompt, and its answer is checked by that. Nothing here does I/O.
 """
 
@@ -23,10 +23,10 @@ class _NotHeldError(Exception):
 
 
 def held_schema(schema: Mapping[str, Any], *, recursive: bool) -> dict[str, Any] | None:
-    """Return a schema that a provider can enforce, and all of whose instances fit `schema`'s shape; else None.
+    """Return a schema that a provider can enforce, and whose instances all fit `schema`; else None.
 
     Args:
-        recursive: the provider knows schemas that refer to themselves.
+        recursive: whether the provider knows schemas that refer to themselves.
     """
     definitions: Mapping[str, Any] = schema.get("$defs", {})
     if schema.get("type") != "object" or (not recursive and _refers_to_itself(definitions)):

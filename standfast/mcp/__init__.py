@@ -39,11 +39,11 @@ async def mcp_tools(
         server: the URL of a server with streamable HTTP, or an `mcp.StdioServerParameters`, whose process is started.
         only: names of the tools to take, as the server has them; all if None. Here a tool's name has letters, digits,
             `_` and `-` alone, and a number at its end if another one has it.
-        safe_to_retry: by the name of a tool; others have effects, unless `trust_hints` says otherwise.
+        safe_to_retry: by the name of a tool; the others have effects, unless `trust_hints` says otherwise.
         approval: by the name of a tool; or one for all of them, including those that the server adds later.
         trust_hints: believe the server, whose tools are then safe if their `readOnlyHint` or `idempotentHint` is set.
-        timeout: of one call.
-        max_answer_bytes: what the server may send at once; if it sends more, the connection is closed.
+        timeout: the limit of one call.
+        max_answer_bytes: the most that the server may send at once; if it sends more, the connection is closed.
 
     Raises:
         DefinitionError: the server has no tool of a name; a limit is not a positive number.
@@ -83,7 +83,7 @@ async def mcp_tools(
 
 
 def _names(theirs: Iterable[str]) -> dict[str, str]:
-    """Return the names that tools have here: all different, and each acceptable to providers."""
+    """Return the names of tools here: all different, and each acceptable to providers."""
     ours: dict[str, str] = {}
     for name in theirs:
         clean = re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:60] or "_"

@@ -15,9 +15,9 @@ MAX_ANSWER_BYTES = 16 * 2**20
 
 @asynccontextmanager
 async def bounded_client(mcp: Any, server: Any, limit: int, note: Callable[[str], None]) -> AsyncIterator[Any]:
-    """Connect to a server; what it answers is read_bounded, and is not checked by schemas of its own.
+    """Connect to a server; its answers are read within bounds, and are not checked by its own schemas.
 
-    The SDK would match a result with the patterns of the tool's `outputSchema`, on the event loop, for as long as that
+    The SDK would match a result with the patterns of the tool's `outputSchema` on the event loop, however long that
     takes. A model reads the result as it is.
 
     Args:

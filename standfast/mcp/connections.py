@@ -15,19 +15,19 @@ from standfast.tools import ToolContext
 T = TypeVar("T")
 MAX_TOOLS, MAX_PAGES = 1_000, 100
 _DECLARED = {"name", "title", "description", "input_schema", "output_schema", "annotations"}
-CONNECT_TIMEOUT = 30.0  # seconds, until a server that was started or called has said who it is
+CONNECT_TIMEOUT = 30.0  # seconds in which a server that was started or called must identify itself
 
 
 class _Session:
-    """One connection to a server. One task opens and closes it, as the SDK wants it.
+    """One connection to a server. One task opens and closes it, as the SDK requires.
 
     Args:
-        calls: how many use it now. When it has been given up, it is closed with the last.
+        calls: the number of calls that use it now. When it has been given up, it is closed with the last.
     """
 
     def __init__(self, mcp: Any, server: Any, limit: int) -> None:
         self._mcp, self._server, self._limit = mcp, server, limit
-        self.past_limit: str | None = None  # why nothing more is read of it
+        self.past_limit: str | None = None  # the reason why nothing more is read from it
         self._task: asyncio.Task[None] | None = None
         self.client: Any = None
         self.tools: list[Any] | None = None  # as the server described them on this connection
@@ -50,7 +50,7 @@ class _Session:
             raise StandfastError(f"The MCP server cannot be reached: {self.why(error)}") from error
 
     def why(self, error: BaseException) -> str:
-        """Return what an error of the SDK means; the SDK reports every end of a connection alike."""
+        """Return the reason for an error of the SDK, which reports every end of a connection alike."""
         return self.past_limit or error_text(_first(error))
 
     def _note(self, past_limit: str) -> None:
@@ -97,13 +97,13 @@ class Connection:
             return session.tools
 
     async def call(self, item: Any, arguments: dict[str, Any], ctx: ToolContext, *, is_safe: bool) -> Any:
-        """Return what a tool returned.
+        """Return the result of a tool.
 
         Args:
             item: the tool, as the server described it; a tool that is described otherwise now is not called.
 
         Raises:
-            StandfastError: what it said went wrong.
+            StandfastError: the tool reported an error.
             RetryableError: it was not called, or may be called again.
             ToolDurabilityError: nobody can tell whether it ran.
         """
@@ -128,7 +128,7 @@ class Connection:
         return value
 
     async def _ask(self, item: Any, arguments: dict[str, Any]) -> Any:
-        """Ask the server once; what the error means is in its type."""
+        """Ask the server once; the type of an error says what it means."""
         try:
             async with self._using() as session:
                 await self._check_unchanged(session, item)
@@ -146,7 +146,7 @@ class Connection:
         """Refuse a tool that has changed since it was read, and perhaps approved: it may do something else.
 
         Raises:
-            StandfastError: it is.
+            StandfastError: it has changed.
         """
         if session.tools is None:
             try:
@@ -162,9 +162,9 @@ class Connection:
             )
 
     def _meaning(self, error: Any, session: _Session) -> Exception:
-        """Return what an error means for a call: only what the server itself says about it is known.
+        """Return an error's meaning for a call: only the server's own errors are certain.
 
-        The SDK has the same codes for what it makes of a gateway's answer, or of one that cannot be read.
+        The SDK uses the same codes for a gateway's answer, and for one that cannot be read.
         """
         types, text = self._mcp.types, session.why(error)
         if error.code == types.INVALID_REQUEST and "Session terminated" in text:  # 404: the server was restarted
@@ -253,7 +253,7 @@ async def _listed(client: Any) -> list[Any]:
 
 
 def fingerprint(item: Any) -> str:
-    """Return what tells a tool from another one under its name: a digest of all that its server declares of it."""
+    """Return a digest that tells a tool from another of its name: of everything that its server declares about it."""
     declared = item.model_dump(mode="json", by_alias=True, include=_DECLARED)
     return hashlib.blake2b(json.dumps(declared, sort_keys=True).encode(), digest_size=8).hexdigest()
 
@@ -283,10 +283,10 @@ def _first(error: BaseException) -> BaseException:
 
 
 def _value(result: Any) -> Any:
-    """Return what a model reads of a result: its data, or its texts."""
+    """Return the part of a result that a model reads: its data, or its texts."""
     if result.structured_content is not None:
         data = result.structured_content
-        return data["result"] if data.keys() == {"result"} else data  # what the SDK makes of a plain value
+        return data["result"] if data.keys() == {"result"} else data  # the SDK wraps a plain value so
     return "\n".join(
         block.text if block.type == "text" else f"[{block.type}, which cannot be shown]" for block in result.content
     )

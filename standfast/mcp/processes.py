@@ -98,7 +98,7 @@ def _message(server: Any, line: bytes) -> Any:
 
 
 async def _pass_on(errors: asyncio.StreamReader | None, name: str) -> None:
-    """Pass on what a server writes to its stderr; all of it is read, so that the server never waits for that."""
+    """Pass on a server's stderr; all of it is read, so that the server never waits for that."""
     assert errors is not None
     clock, begun, left = asyncio.get_running_loop().time, float("-inf"), 0
     while piece := await errors.read(8 * 1024):
@@ -119,9 +119,9 @@ async def _stop(
     writing: "asyncio.Task[None]",
     passing: "asyncio.Task[None]",
 ) -> None:
-    """End a process as the protocol says: close its input, then ask it to end, then end it and what it has started."""
+    """End a process as the protocol says: close its input, then ask it to end, then end it and its own processes."""
     assert process.stdin is not None
-    await asyncio.wait({writing}, timeout=_GRACE / 4)  # what was to be sent is sent
+    await asyncio.wait({writing}, timeout=_GRACE / 4)  # pending messages are sent
     process.stdin.close()
     draining = asyncio.create_task(_drain(process, reading))
     is_drowning = reading.done() and not reading.cancelled() and reading.exception() is None and reading.result()
@@ -132,7 +132,7 @@ async def _stop(
         if await _has_ended(process):
             break
     tasks: set[asyncio.Task[Any]] = {reading, writing, passing, draining}
-    await asyncio.wait(tasks, timeout=_GRACE / 4)  # what it wrote last; a process that it has started may go on
+    await asyncio.wait(tasks, timeout=_GRACE / 4)  # its last output; a process that it has started may go on
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
@@ -149,20 +149,20 @@ async def _has_ended(process: asyncio.subprocess.Process) -> bool:
 
 
 async def _drain(process: asyncio.subprocess.Process, reading: "asyncio.Task[bool]") -> None:
-    """Read what a process still writes, so that it can end."""
+    """Read the rest of a process's output, so that it can end."""
     await asyncio.wait({reading})
     while process.stdout is not None and await process.stdout.read(64 * 1024):
         pass
 
 
 def past_limit(server: str, limit: int) -> str:
-    """Return why nothing more is read from a server."""
+    """Return the reason why nothing more is read from a server."""
     return (
         f"the MCP server {server!r} sent more than {limit:,} bytes at once; mcp_tools(max_answer_bytes=…) allows more"
     )
 
 
 def _shown(server: Any) -> str:
-    """Return how a server was started, without options, which may be secrets."""
+    """Return a server's command without its options, which may be secrets."""
     script = next((one for one in server.args if not one.startswith("-")), "")
     return cut(f"{server.command} {script}".strip(), 200)

@@ -127,8 +127,8 @@ def pipeline(
     Args:
         name: `^[a-z][a-z0-9-]*$`; on Temporal the workflow type.
         input: the type of its input; anything that JSON can carry if None.
-        access: `{"start": f, "approve": f}`, functions of a user id, or None, that say whether that user may.
-        formerly: names that it had before; runs in flight and their keys are its own.
+        access: `{"start": f, "approve": f}`, functions of a user id (or None) that say whether that user may do that.
+        formerly: names that it had before; their runs in flight and run keys are its own.
 
     Raises:
         DefinitionError: naming what is wrong.

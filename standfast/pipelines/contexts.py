@@ -13,19 +13,19 @@ T = TypeVar("T")
 
 
 class _Unknown:
-    """No output's type: of all steps only a `Step[Any]` passes for one of this type, in every checker."""
+    """A type that no output has: in every checker, only a `Step[Any]` passes for a step of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """What a step's functions get, as copies of their own.
+    """The argument of a step's functions, with copies of their own.
 
     Args:
-        input: of the pipeline, read by its `input` type.
-        prev: the outputs of the steps before, by name; `ctx[step]` gives one with its type.
-        item, index: in a `map`, which one it is.
+        input: the pipeline's input, read by its `input` type.
+        prev: the outputs of the earlier steps, by name; `ctx[step]` gives one with its type.
+        item, index: in a `map`, the present item and its index.
         iteration: in a `loop`, the number of rounds before.
-        user_id, tenant_id: who started the pipeline.
+        user_id, tenant_id: the user who started the pipeline.
     """
 
     input: Any

@@ -24,14 +24,14 @@ MAX_STEPS = 1_000  # of one pipeline, nested ones counted where they are used
 
 
 class _Options(TypedDict, total=False):
-    """The arguments of a `Step` besides its name, its output and what it runs."""
+    """The arguments of a `Step` besides its name, its output and the thing that it runs."""
 
     input: StepInput | None
     accept_partial: bool
 
 
 class _Runs(_Options, total=False):
-    """The same, and what it runs."""
+    """The same, and the thing that it runs."""
 
     agent: Agent | None
     run: Tool[..., Any] | None
@@ -41,9 +41,9 @@ class _Runs(_Options, total=False):
 
 @dataclass(frozen=True, eq=False)
 class Step(Generic[T]):
-    """One step: of an agent, of a tool, of people, or of another pipeline. `ctx[step]` is its output, a `T`.
+    """One step, done by an agent, a tool, people, or another pipeline. `ctx[step]` is its output, a `T`.
 
-    `Step[None]` if neither it nor its agent declares an output; `ctx[step]` is `{"response": text}` then.
+    It is a `Step[None]` if neither it nor its agent declares an output; `ctx[step]` is `{"response": text}` then.
 
     Args:
         name: `^[a-z][a-z0-9-]*$`.
@@ -55,7 +55,7 @@ class Step(Generic[T]):
             `Execute step "<name>"`. For a tool it gives the arguments, for a pipeline the input; without it `{}`.
         output: the type that the output must match; an agent's answer is read as JSON then. Without it the agent's own
             `output` counts, and the output of an agent that has none is `{"response": text}`.
-        accept_partial: an agent that stopped at a limit with a text has done its step.
+        accept_partial: whether an agent that stopped at a limit with a text has done its step.
 
     Raises:
         DefinitionError: naming the step, the field and the rule.
@@ -72,7 +72,7 @@ class Step(Generic[T]):
     accept_partial: bool = False
     kind: StepKind = field(init=False)
 
-    if TYPE_CHECKING:  # what a step runs gives it the type of its output
+    if TYPE_CHECKING:  # the type of a step's output follows from the thing that it runs
 
         @overload
         def __init__(self, name: str, *, output: type[T], **options: Unpack[_Runs]) -> None: ...
@@ -147,7 +147,7 @@ class Step(Generic[T]):
         return plain_value(self._output_type, value, f"Step '{self.name}'")
 
     def make_input(self, context: StepContext) -> Any:
-        """Return what the step is called with: a message, arguments, or a pipeline's input.
+        """Return the input that the step is called with: a message, arguments, or a pipeline's input.
 
         Raises:
             InputError: `input` gave something else.
@@ -259,16 +259,16 @@ class Pipeline:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its name, and those that it had before."""
+        """Its name, and its former names."""
         return (self.name, *self.formerly)
 
     @property
     def size(self) -> int:
-        """How many steps there are, those of nested pipelines included."""
+        """The number of steps, those of nested pipelines included."""
         return sum(1 for _ in self.every_step())
 
     def every_step(self) -> Iterator[Step[Any]]:
-        """Return all steps, those of nested pipelines in the place of theirs."""
+        """Return all steps; those of a nested pipeline come in the place of its step."""
         for step in self.all_steps():
             if step.pipeline is None:
                 yield step

@@ -1,4 +1,4 @@
-"""Reads and writes values of a declared type, and tells whether it is another one today."""
+"""Reads and writes values of a declared type, and tells whether the type has changed."""
 
 import hashlib
 from typing import Any
@@ -11,7 +11,7 @@ from standfast.messages import read_json
 
 
 def digest_of(kind: TypeAdapter[Any] | None, shape: Any) -> str:
-    """Return what identifies a type: its schema, or its source text if only code reads it."""
+    """Return a digest that identifies a type: of its schema, or of its source text if only code reads it."""
     if kind is None:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Approvals: what a person is asked, who may decide, and what happens if nobody does."""
+"""Approvals: the message that people read, who may decide, and what happens if nobody does."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,10 +33,10 @@ class Approval:
         groups: users, and names of other groups, by name.
         quorum: how many different people must approve (1); more than one requires `approvers`, since anybody can
             give two names. One rejection is enough.
-        exclude_requester: who has spoken to the run cannot approve: who started it, said something or answered; and
-            whoever edits a call cannot approve the edited call.
-        escalate_to: asked instead when the time is over, with a time of its own. What it leaves out stays as here:
-            message, approvers, groups, quorum, exclude_requester.
+        exclude_requester: people who have spoken to the run (started it, said something or answered) cannot approve;
+            and a person who edits a call cannot approve the edited call.
+        escalate_to: an approval that replaces this one when the time is over, with a timeout of its own. Settings that
+            it leaves out stay as here: message, approvers, groups, quorum, exclude_requester.
 
     Raises:
         DefinitionError: naming the setting and the rule.
@@ -77,10 +77,10 @@ class Approval:
         self._check_quorum()
 
     def shown(self, context: Any) -> str:
-        """Return what people read.
+        """Return the message that people read.
 
         Args:
-            context: what its function gets, if the message is one.
+            context: the argument of the message, if that is a function.
 
         Raises:
             InputError: the message is not text.
@@ -127,7 +127,7 @@ class Approval:
 
     @property
     def users(self) -> tuple[str, ...]:
-        """Who may decide, the members of groups included; nobody means anybody."""
+        """The people who may decide, the members of groups included; if empty, anybody may."""
         return distinct_people(self._expanded(self.approvers or (), ()))
 
     @property

@@ -1,4 +1,4 @@
-"""The surroundings of one attempt at a tool call: what the handler learns, its possible outcomes, and retries."""
+"""The surroundings of one attempt at a tool call: the handler's context, its possible outcomes, and retries."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +12,8 @@ from standfast.tools.checks import seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """When a safe tool is tried again. Names and meaning are Temporal's; `maximum_attempts` counts the first try.
+    """The rule by which a safe tool is tried again. Names and meaning are Temporal's; `maximum_attempts` counts the
+    first try.
 
     Args:
         initial_interval, maximum_interval: seconds, or a text like "30s".
@@ -53,7 +54,7 @@ class Identity(Enum):
 
 
 class AgentInvoker(Protocol):
-    """What `ctx.agents` offers to a tool."""
+    """The methods that `ctx.agents` offers to a tool."""
 
     async def invoke(
         self,
@@ -70,8 +71,8 @@ class AgentInvoker(Protocol):
             user_id, tenant_id: who runs it; the caller's own if not given, and nobody if None.
 
         Raises:
-            StandfastError: the agent ended with anything but "complete".
-            InterruptError: the agent asks a question; left alone, it reaches the outermost caller.
+            StandfastError: the agent ended with a status other than "complete".
+            InterruptError: the agent asks a question; if you let it pass, it reaches the outermost caller.
         """
         ...
 
@@ -81,7 +82,7 @@ class AgentFinder(Protocol):
     """Finds an agent that was a call of the model and has a session of its own."""
 
     async def find(self, agent: Any) -> str | None:
-        """Return what the agent of this call answered, letting it finish first if need be; None if it is gone."""
+        """Return the answer of the agent of this call, letting it finish first if need be; None if it is gone."""
         ...
 
 
@@ -96,10 +97,10 @@ def _no_heartbeat(*details: Any) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """What a handler learns about the call it serves: annotate a parameter with it and it is passed in.
+    """A handler's view of the call it serves: annotate a parameter with it and it is passed in.
 
     Args:
-        idempotency_key: the same for every attempt of this call, also after a crash, and for no other call; hand
+        idempotency_key: the same for every attempt of this call, also after a crash, and for no other call; pass
             it to an outside service that takes one.
         attempt: 1 for the first try of this dispatch.
         agents: `await ctx.agents.invoke(agent, message=…)` runs another agent.
@@ -120,18 +121,18 @@ class ToolContext:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The handler returned; `content` is what the model reads."""
+    """The handler returned; the model reads `content`."""
 
     content: str
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The call failed and the model may read why.
+    """The call failed, and the model may read the reason.
 
     Args:
-        raised: the handler raised, so a retry policy applies; otherwise the call itself was wrong.
-        retryable: the handler raised `RetryableError`.
+        raised: whether the handler raised, so that a retry policy applies; otherwise the call itself was wrong.
+        retryable: whether the handler raised `RetryableError`.
     """
 
     error: str
@@ -173,14 +174,14 @@ Outcome = Returned | Failed | Asked | Terminated | Unknown | Cancelled
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """What a `verify` handler returns when the effect is there: `result` becomes the result of the call."""
+    """The answer of a `verify` handler when the effect is there: `result` becomes the result of the call."""
 
     result: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class NotHappened:
-    """What a `verify` handler returns when the effect is certainly not there: the call is run."""
+    """The answer of a `verify` handler when the effect is certainly not there: the call is run."""
 
 
 Verdict = Happened | NotHappened | None
@@ -193,7 +194,7 @@ def call_key(position: int, call_id: str, dispatch: int = 1) -> str:
 
 
 def turn_scope(key: str, number: int) -> str:
-    """Return what the keys of a turn's calls begin with: the key of its session, and the number of its message."""
+    """Return the beginning of the keys of a turn's calls: the key of its session, and the number of its message."""
     return f"{key}/{number}"
 
 

@@ -1,4 +1,4 @@
-"""Checks of what users declare: each refuses a wrong value with a `DefinitionError` that names the setting."""
+"""Checks of users' declarations: each refuses a wrong value with a `DefinitionError` that names the setting."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -49,4 +49,4 @@ def check_function(what: str, value: object, of: str = "StepContext") -> None:
     if not callable(value):
         raise DefinitionError(f"{what} must be a function of {of}, got {value!r:.80}")
     if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(type(value).__call__):
-        raise DefinitionError(f"{what} must be a plain function; what has to be awaited belongs into a step or a tool")
+        raise DefinitionError(f"{what} must be a plain function; anything to be awaited belongs in a step or a tool")

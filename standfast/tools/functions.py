@@ -43,7 +43,7 @@ def tool(
     Raises:
         DefinitionError: naming the tool, the parameter and the rule.
     """
-    # Types declared inside a function are found like pydantic does: through the caller's names.
+    # Types declared inside a function are found as pydantic finds them: through the caller's names.
     caller = sys._getframe(1).f_locals
 
     def declare(function: Callable[..., Any]) -> Tool[..., Any]:

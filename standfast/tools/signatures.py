@@ -1,4 +1,4 @@
-"""Reads a function's signature: the schema of its arguments, their descriptions, and where it takes the context."""
+"""Reads a function's signature: the schema of its arguments, their descriptions, and the place of the context."""
 
 import contextlib
 import functools
@@ -18,14 +18,14 @@ from standfast.tools.attempts import ToolContext
 
 
 class Takes(NamedTuple):
-    """What a handler takes: the positional parameters that must be given, and the one for the context."""
+    """The parameters of a handler: the positional ones that must be given, and the one for the context."""
 
     needed: tuple[str, ...] = ()
     context: str | None = None
 
 
 def parameters_of(handler: Callable[..., Any] | None) -> Takes:
-    """Return what a handler takes, as far as that can be known."""
+    """Return the parameters of a handler, as far as they can be known."""
     try:
         parameters = inspect.signature(handler).parameters.values()  # type: ignore[arg-type]  # None is a TypeError
     except (TypeError, ValueError):
@@ -37,17 +37,17 @@ def parameters_of(handler: Callable[..., Any] | None) -> Takes:
 
 
 def read_summary(function: Callable[..., Any]) -> tuple[str, str]:
-    """Return a function's name and what its docstring says before its sections."""
+    """Return a function's name, and the part of its docstring before its sections."""
     named = _unwrapped(function)
     return getattr(named, "__name__", type(named).__name__), _read_docstring(inspect.getdoc(named) or "")[0]
 
 
 def read_signature(name: str, function: Callable[..., Any], names: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the type of a function's arguments, None if it has none, and of its result.
+    """Return the type of a function's arguments (None if it has none), and of its result.
 
     Args:
-        name: the tool's, for errors.
-        names: what annotations may refer to besides the function's globals.
+        name: the tool's name, for errors.
+        names: those that annotations may refer to besides the function's globals.
 
     Raises:
         DefinitionError: naming the parameter that a model cannot fill.
@@ -81,7 +81,7 @@ def schema_type(annotation: Any, owner: str, what: str) -> TypeAdapter[Any]:
     """Return the adapter that reads and writes values of a type.
 
     Raises:
-        DefinitionError: saying for whom and what the type cannot be used.
+        DefinitionError: the type cannot be used; the error says where.
     """
     try:
         adapter = TypeAdapter(annotation)
@@ -93,10 +93,10 @@ def schema_type(annotation: Any, owner: str, what: str) -> TypeAdapter[Any]:
 
 
 def json_schema(adapter: TypeAdapter[Any], owner: str, what: str) -> dict[str, Any]:
-    """Return the JSON schema of what an adapter reads.
+    """Return the JSON schema of the values that an adapter reads.
 
     Raises:
-        DefinitionError: saying for whom and what there is none.
+        DefinitionError: there is none; the error says for what.
     """
     try:
         return adapter.json_schema()
@@ -142,7 +142,7 @@ def _unwrapped(function: Any) -> Any:
 
 
 def _annotated(function: Any) -> Any:
-    """Return the function whose annotations say what a callable takes."""
+    """Return the function whose annotations are those of a callable."""
     function = _unwrapped(function)
     return inspect.unwrap(function if inspect.isroutine(function) else type(function).__call__)
 
@@ -169,7 +169,7 @@ _PARAMETER = re.compile(r"^(\s+)(\w+)(?:\s*\([^)]*\))?:\s*(.*)$")
 
 
 def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """Split a Google-style docstring into what it says of the function and of each parameter."""
+    """Split a Google-style docstring into the descriptions of the function and of each parameter."""
     parts = _SECTION.split(text)
     docs: dict[str, str] = {}
     for title, body in zip(parts[1::2], parts[2::2], strict=True):

@@ -57,7 +57,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
-TOOL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")  # what every provider accepts as a function's name
+TOOL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")  # every provider accepts such a name for a function
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,20 +66,20 @@ class Tool(Generic[P, R]):
 
     Args:
         name: `[a-zA-Z_][a-zA-Z0-9_-]{0,63}`.
-        description: what the model reads.
+        description: the text that the model reads.
         input: a pydantic model, dataclass or TypedDict; None for a tool without arguments. The handler gets the
             value it reads as its first argument, and a `ToolContext` as its second if it takes two.
         output: a type that results must match; extra keys are dropped. Anything JSON can carry if None.
         handler: a function, async or plain (plain ones run in a thread). May be given when the agent runs.
         safe_to_retry: running it twice is harmless. Permits a second run after a crash and under `retry`.
         parallel: adjacent calls may run at the same time.
-        timeout: of one attempt; in process there is none by default. A call with effects that is cut off has an
+        timeout: limit of one attempt; in process there is none by default. A call with effects that is cut off has an
             unknown outcome.
         retry: what to do when the handler raises, before the model sees it. Needs `safe_to_retry=True`.
-        approval: people must let a call through before it runs; or a function of the `ToolCall` that returns the
-            `Approval` for it, or None if it needs none. Until then nothing of the model's turn runs.
-        verify: a read-only function with the handler's parameters that looks whether the effect of a call with an
-            unknown outcome is there: returns `Happened(result)`, `NotHappened()`, or None if it cannot tell.
+        approval: how people let a call through before it runs; or a function of the `ToolCall` that returns the
+            `Approval` for it, or None if it needs none. Until they decide, nothing of the model's turn runs.
+        verify: a read-only function with the handler's parameters that checks whether the effect of a call with an
+            unknown outcome is there: it returns `Happened(result)`, `NotHappened()`, or None if it cannot tell.
 
     Raises:
         DefinitionError: naming the tool, the field and the rule.
@@ -98,7 +98,7 @@ class Tool(Generic[P, R]):
     approval: Approval | Callable[[ToolCall], Approval | None] | None = None
     verify: Callable[..., Any] | None = None
     by_keyword: bool = field(default=False, repr=False)  # the handler takes the arguments themselves
-    fingerprint: str = field(default="", repr=False)  # of all that a server, which may change it, declares of it
+    fingerprint: str = field(default="", repr=False)  # of the tool's whole declaration by a server, which may change it
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not TOOL_NAME.fullmatch(self.name):
@@ -134,7 +134,7 @@ class Tool(Generic[P, R]):
         return DefinitionError(f"Tool '{self.name}': {text}")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the handler itself, for instance in a test."""
+        """Call the handler directly, for instance in a test."""
         if self.handler is None:
             raise self._fault("has no handler")
         return self.handler(*args, **kwargs)
@@ -192,7 +192,7 @@ class Tool(Generic[P, R]):
                 return content
         try:
             return read_json(content)
-        except ValueError:  # text of a tool that does not say what it returns
+        except ValueError:  # text of a tool that does not declare its result
             return content
 
     def approval_of(self, call: ToolCall) -> Approval | None:
@@ -203,7 +203,9 @@ class Tool(Generic[P, R]):
         """
         if self.approval is None or isinstance(self.approval, Approval):
             return self.approval
-        found = self.approval(call.model_copy(deep=True))  # whatever it does with it, this is what runs
+        found = self.approval(
+            call.model_copy(deep=True)
+        )  # the function may change its copy; the call itself runs unchanged
         if found is None or isinstance(found, Approval):
             return found
         raise InputError(f'Tool "{self.name}": its approval must give an Approval or None, got {found!r:.80}')
@@ -255,7 +257,7 @@ class Tool(Generic[P, R]):
         return json_problem(item) is None and (name not in given or self.read_arguments({**given, name: item}) == value)
 
     def write_result(self, value: Any, limit: int) -> Outcome:
-        """Turn a handler's value into what the model reads: text as it is, anything else as JSON."""
+        """Turn a handler's value into text for the model: text as it is, anything else as JSON."""
         try:
             result = self._result.validate_python(value)
             content = clean_text(result) if isinstance(result, str) else self._result.dump_json(result).decode()
