@@ -1,10 +1,12 @@
-"""Commands of `standfast` that need no server: conversations, and the sessions that they leave in a store."""
+"""Commands of `standfast` that ask no server: conversations, and the sessions that a store has."""
 
 import json
 from pathlib import Path
 
 import pytest
 from support.commands import data, done, refused, standfast
+from support.questions import ask
+from support.temporal_runs import Temporal, ask_once, pending
 from support.transcripts import says
 
 from standfast import Agent, Message, Usage, run, sqlite_store
@@ -140,3 +142,16 @@ async def test_a_store_or_session_that_is_not_there_is_an_error(tmp_path: Path) 
 )
 async def test_wrong_usage_has_an_exit_code_of_its_own(words: list[str]) -> None:
     assert "Usage: " in await refused(None, *words, code=2)
+
+
+async def test_what_was_said_to_a_session_and_not_heard_yet_is_shown(temporal: Temporal, tmp_path: Path) -> None:
+    path = str(tmp_path / "standfast.db")
+    async with temporal.worker(Agent("a", tools=[ask]), llm=ScriptedModel(ask_once)):
+        handle = await temporal.start("a")
+        await pending(handle)
+        await temporal.people.message(handle.id, "one more \x1b[2Jthing")
+        await handle.terminate()
+    shown = await done(None, "sessions", temporal.session(), "--store", path)
+    assert shown.splitlines()[-1] == "user, not heard yet: one more ‹U+001B›[2Jthing"
+    (unheard,) = (await data(None, "sessions", temporal.session(), "--store", path))["unheard"]
+    assert unheard["content"] == "one more \x1b[2Jthing"

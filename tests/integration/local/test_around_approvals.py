@@ -337,3 +337,18 @@ async def test_what_was_recorded_after_an_escalation_counts_although_its_process
     ended = assert_complete(await run(agent, **given))
     assert error_of(tool_results(ended.messages)[0]) == "Not run: it was rejected by bob: no"
     assert posted == []
+
+
+async def test_a_decision_with_a_new_run_is_refused_since_nobody_has_seen_its_call(store: SQLiteStore) -> None:
+    posted, post = world(Approval())
+    model = posts("hi")
+    with pytest.raises(InputError, match="gate c1 is not open; open: none"):
+        await run(
+            Agent("a", tools=[post]),
+            message="go",
+            llm=model,
+            store=store,
+            session_id="s",
+            decisions=[approve(by="ada")],
+        )
+    assert (posted, model.calls, await store.load_session("s")) == ([], [], None)

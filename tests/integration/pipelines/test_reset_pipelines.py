@@ -5,9 +5,9 @@ import random
 from typing import Any
 
 import pytest
+from support.resets import tasks
 from support.temporal_runs import Run, Temporal, events, result, wedges
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 
 from standfast import Step, Tool, ToolContext, pipeline, tool
@@ -60,13 +60,45 @@ async def test_a_reset_of_pipelines_beside_each_other_pays_nobody_twice(temporal
         run = await start_pipeline(temporal.client, flow, input="x", run_key=temporal.name, task_queue=temporal.name)
         before = await result(run)
         assert (before["status"], len(effects)) == ("complete", 5)
-        completed = [
-            event.event_id
-            for event in await events(run)
-            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
-        ]
-        for event in completed[:-1]:
+        for event in (await tasks(run))[:-1]:
             again = await reset(temporal, run, event)
             assert (await result(again))["outputs"] == before["outputs"]
             assert [why for why in wedges(await events(again)) if "RESET_WORKFLOW" not in why] == []
     assert len(effects) == len(set(effects)) == 5
+
+
+@pytest.mark.parametrize("lost", ["nobody", "item 1", "round 1"])
+async def test_a_reset_within_a_map_or_a_loop_pays_nobody_twice_not_even_who_was_lost(
+    temporal: Temporal, lost: str
+) -> None:
+    effects: list[str] = []
+
+    @tool(timeout=0.5)
+    async def pay(to: str) -> str:
+        """Pay, and be lost with the first of them."""
+        effects.append(to)
+        if to == lost:
+            await asyncio.Event().wait()
+        return f"paid {to}"
+
+    flow = (
+        pipeline("payments")
+        .map("each", Step("one", run=pay, input=lambda ctx: {"to": f"item {ctx.index}"}), over=lambda ctx: [1, 2, 3])
+        .loop(
+            "rounds",
+            Step("again", run=pay, input=lambda ctx: {"to": f"round {ctx.iteration}"}),
+            until=lambda ctx: ctx.iteration == 2,
+            max=3,
+        )
+        .build()
+    )
+    async with temporal.worker(pipelines=[flow]):
+        run = await start_pipeline(temporal.client, flow, run_key=temporal.name, task_queue=temporal.name)
+        before, paid = await result(run), sorted(effects)
+        assert before["status"] == ("complete" if lost == "nobody" else "error")
+        assert before.get("error_reason") == (None if lost == "nobody" else "tool-failed")
+        for event in (await tasks(run))[:-1]:
+            again = await result(await reset(temporal, run, event))
+            assert (again["outputs"], again["status"]) == (before["outputs"], before["status"])
+    assert len(set(paid)) == len(paid) > 2
+    assert sorted(effects) == paid

@@ -98,6 +98,23 @@ async def test_the_gate_of_a_pipeline_as_well(temporal: Temporal, late: bool) ->
     assert ended.get("error_reason") == ("approval-timeout" if late else None)
 
 
+async def test_a_late_update_at_the_gate_of_a_pipeline_is_refused_to_its_sender(temporal: Temporal) -> None:
+    built = pipeline("p").step("approve", approval=Approval(timeout=0.5)).build()
+    async with temporal.worker(pipelines=[built]):
+        handle = await start_pipeline(temporal.client, built, run_key=temporal.name, task_queue=temporal.name)
+        (item,) = await pending(handle)
+    await until_over(item)
+    given = {"gate": "approve", "decision": "approve", "by": "ada"}
+    update = asyncio.ensure_future(handle.execute_update("decide", given))
+    await asyncio.sleep(0.1)
+    async with (await temporal.elsewhere()).worker(pipelines=[built]):
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await update
+        assert (await result(handle))["error_reason"] == "approval-timeout"
+        await check_healthy(handle)
+    assert "gate approve was timed out already" in str(refused.value.cause)
+
+
 @pytest.mark.parametrize("late", [False, True])
 async def test_the_same_signal_twice_is_told_apart(temporal: Temporal, late: bool) -> None:
     posted, post = world(Approval(timeout=4, quorum=2, approvers=["ada", "bob"]))

@@ -299,3 +299,24 @@ async def test_an_export_of_a_tenants_session_is_not_gone_on_from_in_anothers(te
         for tenant in (None, "other"):
             with pytest.raises(SessionAccessDeniedError):
                 await resume(agent, exported, "Ada", llm=model(), store=temporal.store, tenant_id=tenant)
+
+
+async def test_an_export_without_a_signature_asks_in_its_session_only_about_what_is_not_decided(
+    temporal: Temporal,
+) -> None:
+    posted, post = world(Approval())
+    agent = Agent("clerk", tools=[post])
+    async with temporal.worker(agent, llm=posts("one", "two")):
+        handle = await temporal.start(agent)
+        await pending(handle, 2)
+        await temporal.people.decide(handle.id, "c2", "approve", by="ada", edit={"text": "TWO"})
+        exported = await temporal.people.export(handle.id)
+        assert exported.signature is None
+        await terminated(handle)
+        await until(lambda: _is_free(temporal))
+        again = await go_on(temporal, exported)
+        assert [item["name"] for item in await pending(again)] == ["c1"]
+        await temporal.people.decide(again.id, "c1", "approve", by="bob")
+        assert (await result(again))["status"] == "complete"
+        await check_healthy(again)
+    assert posted == ["one", "TWO"]

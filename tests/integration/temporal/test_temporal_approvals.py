@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.temporal_runs import Run, Temporal, check_healthy, pending, result, until
+from support.temporal_runs import Run, Temporal, check_healthy, pending, result, until, until_over
 from temporalio import workflow
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.worker import Replayer, Worker
@@ -80,3 +80,20 @@ async def test_a_gate_of_a_workflow_of_the_users_has_a_deadline() -> None:
         run = await environment.client.start_workflow("Release", week, id="r", task_queue="q")
         ended: Any = await run.result()
         assert [gate["status"] for gate in ended] == ["timed-out", "timed-out"]
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_signal_counts_by_the_time_when_it_was_given_in_a_workflow_of_the_users(
+    temporal: Temporal, late: bool
+) -> None:
+    async with worker(temporal):
+        run = await start(temporal, arg=2)
+        (item,) = await pending(run)
+    if late:
+        await until_over(item)
+    await run.signal("approve", {"gate": "test", "by": "bob"})
+    await until_over(item)
+    async with worker(await temporal.elsewhere()):
+        ended: Any = await result(run)
+        assert [gate["status"] for gate in ended] == ["timed-out" if late else "approved", "timed-out"]
+        await check_healthy(run)
