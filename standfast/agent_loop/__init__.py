@@ -38,6 +38,7 @@ from standfast.agent_loop.tool_gates import (
     caller_problem,
     edit_problem,
     open_gates,
+    refused_as_changed,
     with_edit,
 )
 from standfast.agent_loop.transcripts import (
@@ -94,6 +95,7 @@ __all__ = [
     "open_gates",
     "outcome_of",
     "read_transcript",
+    "refused_as_changed",
     "repair_transcript",
     "result_message",
     "said_by_agent",

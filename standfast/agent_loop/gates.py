@@ -174,7 +174,7 @@ class Gate:
         last: the decision that ended it; None while it is open, and when its time ended it.
         arguments: of the tool call, as it runs if nobody edits them.
         is_call: of a tool call, on which nobody decides who does not say the digest of what they have looked at.
-        fingerprint: of the tool as it was when people were asked; "" if it has none.
+        fingerprint, schema_digest: of the tool as it was when people were asked; "" if it has none.
     """
 
     name: str
@@ -188,6 +188,7 @@ class Gate:
     arguments: Any = None
     is_call: bool = False
     fingerprint: str = ""
+    schema_digest: str = ""
 
     @classmethod
     def of_step(
@@ -289,12 +290,9 @@ class Gate:
             "requesters": list(self.requesters),
             "approvals": [decision.model_dump() for decision in self.approvals],
         }
-        if self.arguments is not None:
-            data["arguments"] = self.arguments
-        if self.is_call:
-            data["is_call"] = True
-        if self.fingerprint:
-            data["fingerprint"] = self.fingerprint
+        for name in ("arguments", "is_call", "fingerprint", "schema_digest"):
+            if getattr(self, name) not in (None, False, ""):
+                data[name] = getattr(self, name)
         if self.status != "open":
             data["status"] = self.status
         if self.status == "rejected" and self.last is not None:
@@ -319,6 +317,7 @@ class Gate:
             arguments=data.get("arguments"),
             is_call=data.get("is_call", False),
             fingerprint=data.get("fingerprint", ""),
+            schema_digest=data.get("schema_digest", ""),
         )
 
     def after(self, recorded: Iterable[tuple[Decision, datetime]]) -> "Gate":

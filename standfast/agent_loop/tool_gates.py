@@ -13,7 +13,7 @@ from standfast.agents import Agent
 from standfast.checkpoints import Question
 from standfast.errors import InputError
 from standfast.messages import ToolCall, cut, distinct_people, error_text, person, read_json, size_over
-from standfast.tools import Approval, Failed, Outcome, Returned
+from standfast.tools import Approval, Failed, Outcome, Returned, Tool
 
 NOBODY_TO_ASK = "Not run: it needs approval, for which an agent that a tool runs cannot wait"
 _SHOWN_BYTES = 4 * 1024  # of what people are asked before a call; a turn may have 64
@@ -83,6 +83,7 @@ def _question_for(
         arguments=call.arguments,
         is_call=True,
         fingerprint=agent.tool_map[call.name].fingerprint,
+        schema_digest=agent.tool_map[call.name].schema_digest,
     )
     return Question(question=texts[0], tool_call_id=call.id, gate=gate.plain())
 
@@ -137,6 +138,22 @@ def _unknown(edit: Any, normal: Any, path: str = "") -> str | None:
         return None
     found = (_unknown(item, normal[key], f"{path}{key}.") for key, item in pairs)
     return next((what for what in found if what is not None), None)
+
+
+def refused_as_changed(tool: Tool[..., Any], arguments: dict[str, Any] | str, *, approved: bool) -> Failed | None:
+    """Return the outcome of a call that does not run because another tool has its name now; None if it may run.
+
+    Args:
+        approved: people have approved these arguments: they run as they were seen, or not at all.
+    """
+    try:
+        normal = tool.normal_arguments(arguments)
+    except InputError as error:
+        return Failed(error_text(error))
+    given = arguments if isinstance(arguments, dict) else read_json(arguments)
+    if unknown := sorted(given.keys() - normal.keys()):
+        return Failed(f'Not run: tool "{tool.name}" as it is now has no argument {unknown[0]!r}')
+    return tool.not_as_approved() if approved and normal != given else None
 
 
 def refusal(gate: Gate) -> str:

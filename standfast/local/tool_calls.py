@@ -8,12 +8,14 @@ from typing import Any, cast
 from standfast.agent_loop import (
     CANCELLED_WITHIN,
     CallTools,
+    Gate,
     LoopState,
     Settled,
     cancelled,
     failed_for_good,
     not_found,
     not_started,
+    refused_as_changed,
     result_message,
     with_edit,
 )
@@ -106,12 +108,7 @@ class ToolCalls:
             if tool is None:
                 outcome: Outcome = not_found(call.name, self._tools)
             else:
-                outcome = await self._settle(
-                    tool, call, None if gate is None else gate.fingerprint, recovering, cancellation
-                )
-                if gate is not None and isinstance(call.arguments, dict) and gate.edit is not None:
-                    limit = self._state.loop.max_message_bytes
-                    outcome = with_edit(outcome, gate.approved_by, call.arguments, limit)
+                outcome = await self._settle(tool, call, gate, recovering, cancellation)
         except asyncio.CancelledError:
             if cancellation.requested():
                 raise
@@ -125,21 +122,30 @@ class ToolCalls:
             raise asyncio.CancelledError
 
     async def _settle(
-        self,
-        tool: Tool[..., Any],
-        call: ToolCall,
-        approved: str | None,
-        recovering: bool,
-        cancellation: Cancellation,
+        self, tool: Tool[..., Any], call: ToolCall, gate: Gate | None, recovering: bool, cancellation: Cancellation
     ) -> Outcome:
-        if recovering and not tool.safe_to_retry:
-            verdict = await self._bounded(tool, call, 1, tool.ask_whether_it_happened)
-            if verdict is not None:
-                return verdict
-            await self._fence.cross(call.id)
-        attempt = 1
+        is_orphan = recovering and not tool.safe_to_retry
+        outcome = await self._bounded(tool, call, 1, tool.ask_whether_it_happened) if is_orphan else None
+        if outcome is None:
+            # Of a tool whose call nobody approved nothing is recorded.
+            may_be_another = recovering if gate is None else gate.schema_digest != tool.schema_digest
+            if may_be_another:
+                refused = refused_as_changed(tool, call.arguments, approved=gate is not None)
+                if refused is not None:
+                    return refused
+            if is_orphan:
+                await self._fence.cross(call.id)
+            outcome = await self._attempts(tool, call, gate, cancellation)
+        if gate is not None and gate.edit is not None and isinstance(call.arguments, dict):
+            return with_edit(outcome, gate.approved_by, call.arguments, self._state.loop.max_message_bytes)
+        return outcome
+
+    async def _attempts(
+        self, tool: Tool[..., Any], call: ToolCall, gate: Gate | None, cancellation: Cancellation
+    ) -> Outcome:
+        run, attempt = partial(tool.attempt, approved=None if gate is None else gate.fingerprint), 1
         while True:
-            outcome = await self._bounded(tool, call, attempt, partial(tool.attempt, approved=approved))
+            outcome = await self._bounded(tool, call, attempt, run)
             delay = tool.next_delay(outcome, attempt) if isinstance(outcome, Failed) else None
             if delay is None or cancellation.requested():
                 assert outcome is not None

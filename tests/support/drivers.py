@@ -1,6 +1,7 @@
 """The two drivers behind one face: what a run came to in process, and on Temporal, in the same words."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -53,6 +54,7 @@ class Driver(Protocol):
         message: str | None = "go",
         answers: Sequence[str] = (),
         decisions: Decisions = (),
+        deployed: Agent | None = None,
         **options: Any,
     ) -> Ended:
         """Run an agent.
@@ -60,6 +62,7 @@ class Driver(Protocol):
         Args:
             answers: to the questions on the way, in order.
             decisions: before them, one after the other, each when something waits; None lets the time pass.
+            deployed: what the agent has become when something waits for the decisions.
             options: session, user_id, tenant_id, instance_id, tools, max_stored_messages, also (further agents of the
                 worker).
         """
@@ -78,6 +81,7 @@ class InProcess:
         message: str | None = "go",
         answers: Sequence[str] = (),
         decisions: Decisions = (),
+        deployed: Agent | None = None,
         **options: Any,
     ) -> Ended:
         session = self.temporal.session(options.pop("session", "s"))
@@ -93,7 +97,7 @@ class InProcess:
                     await until(lambda: all(at is not None and at < datetime.now(UTC) for at in deadlines))  # noqa: B023
                 try:
                     taken = [] if decision is None else [looked_at(ended, decision)]
-                    ended = await run(agent, session_id=session, decisions=taken, **given)
+                    ended = await run(deployed or agent, session_id=session, decisions=taken, **given)
                 except InputError as error:
                     refused.append(str(error))
             while is_interrupted(ended):
@@ -133,13 +137,19 @@ class OnTemporal:
         message: str | None = "go",
         answers: Sequence[str] = (),
         decisions: Decisions = (),
+        deployed: Agent | None = None,
         **options: Any,
     ) -> Ended:
         session, asked = options.pop("session", "s"), []
         also = options.pop("also", ())
         worker = {name: options.pop(name) for name in ("tools", "max_stored_messages") if name in options}
-        async with self.temporal.worker(agent, *also, llm=llm, **worker):
+        async with AsyncExitStack() as workers:
+            await workers.enter_async_context(self.temporal.worker(agent, *also, llm=llm, **worker))
             handle = await self.temporal.start(agent, message, session=session, **options)
+            if deployed is not None:
+                await pending(handle)
+                await workers.aclose()
+                await workers.enter_async_context(self.temporal.worker(deployed, *also, llm=llm, **worker))
             refused = await self._decide(handle, decisions)
             if decisions and (waits := await until(lambda: _waits_or_has_ended(handle))) is not True:
                 kept = tuple(await self.temporal.messages(session))

@@ -13,10 +13,9 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from standfast.agent_loop import CANCELLED_WITHIN, cancelled, with_edit
+from standfast.agent_loop import CANCELLED_WITHIN, cancelled, refused_as_changed, with_edit
 from standfast.agents import Agent
-from standfast.errors import InputError
-from standfast.messages import ToolCall, Usage, error_text, read_json
+from standfast.messages import ToolCall, Usage
 from standfast.runtime.at_work import may_run
 from standfast.runtime.dispatches import last_dispatch
 from standfast.runtime.threads import run_bounded
@@ -84,18 +83,9 @@ class Attempt:
     facts: ToolFacts
     is_swapped: bool
 
-    async def problem(self) -> str | None:
-        """Say why arguments that were made for an earlier version of the tool are not for this one."""
-        try:
-            normal = self.tool.normal_arguments(self.call.arguments)
-        except InputError as error:
-            return error_text(error)
-        given = self.call.arguments if isinstance(self.call.arguments, dict) else read_json(self.call.arguments)
-        if unknown := sorted(given.keys() - normal.keys()):
-            return f'Invalid input for tool "{self.tool.name}", which has changed: it has no argument {unknown[0]!r}'
-        if self.approved is not None and normal != given:
-            return self.tool.not_as_approved().error
-        return None
+    async def refused(self) -> Failed | None:
+        """Return the outcome of a call whose arguments were made for an earlier version of the tool, and do not fit."""
+        return refused_as_changed(self.tool, self.call.arguments, approved=self.approved is not None)
 
     @property
     def approved_as(self) -> str | None:
@@ -203,8 +193,8 @@ class ToolActivities:
             # Whoever asks finds that it has not started: the run that is cancelled, or one that dispatches it again.
             await retry_write(partial(store.abandon, place.scope, key, owner=owner), tries=3)
             raise _not_ours(place, "was given up before it started")
-        problem = await self._host.thread.run(attempt.problem()) if attempt.is_swapped else None
-        outcome = await self._handle(attempt) if problem is None else Failed(problem)
+        refused = await self._host.thread.run(attempt.refused()) if attempt.is_swapped else None
+        outcome = await self._handle(attempt) if refused is None else refused
         if isinstance(outcome, Failed) and activity.info().attempt < attempt.facts.attempts:
             delay = attempt.tool.next_delay(outcome, activity.info().attempt)
             if delay is not None:

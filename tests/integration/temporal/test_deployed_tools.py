@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.deploys import QUESTION, by_turn, clerk, deployed, parked, read, waits_for
 from support.temporal_runs import Temporal, check_healthy, events, pending, result, until
-from support.transcripts import asks_for, call, error_of, tool_results
+from support.transcripts import asks_for, call
 from temporalio.api.enums.v1 import EventType
 
 from standfast import Agent, Approval, Tool, tool
@@ -177,48 +177,3 @@ async def test_a_gate_that_is_open_stays_so_whatever_a_deploy_asks_now(temporal:
         await temporal.people.decide(run.id, "c1", "approve", by="ada")
         assert (await result(run))["status"] == "complete"
     assert read(await temporal.messages()) == {"c1": "post x"}
-
-
-async def test_calls_of_other_tools_under_the_old_names_are_told_what_does_not_fit(temporal: Temporal) -> None:
-    def wipe(ran: list[str], **options: Any) -> Tool[..., Any]:
-        @tool(name="post", **options)
-        async def wipe(disk: str = "/") -> str:
-            """Wipe a disk."""
-            ran.append(disk)
-            return "wiped"
-
-        return wipe
-
-    ran: list[str] = []
-    script = by_turn(POST, "done")
-    async with temporal.worker(clerk(post(approval=Approval(message="Post?"))), llm=ScriptedModel(script)):
-        run = await temporal.start("clerk")
-        await pending(run)
-    async with temporal.worker(clerk(wipe(ran)), llm=ScriptedModel(script)):
-        await temporal.people.decide(run.id, "c1", "approve", by="ada")
-        assert (await result(run))["status"] == "complete"
-    assert ran == []
-    (refused,) = tool_results(await temporal.messages())
-    assert error_of(refused) == "Invalid input for tool \"post\", which has changed: it has no argument 'text'"
-
-
-async def test_what_was_approved_does_not_run_with_arguments_that_a_deploy_added(temporal: Temporal) -> None:
-    ran: list[bool] = []
-
-    @tool(name="post")
-    async def post_to_all(text: str, everybody: bool = True) -> str:
-        """Post a text."""
-        ran.append(everybody)
-        return "posted"
-
-    script = by_turn(POST, "done")
-    async with temporal.worker(clerk(post(approval=Approval(message="Post?"))), llm=ScriptedModel(script)):
-        run = await temporal.start("clerk")
-        await pending(run)
-    async with temporal.worker(clerk(post_to_all), llm=ScriptedModel(script)):
-        await temporal.people.decide(run.id, "c1", "approve", by="ada")
-        assert (await result(run))["status"] == "complete"
-    (refused,) = tool_results(await temporal.messages())
-    assert (ran, error_of(refused)) == (
-        [], 'Not run: tool "post" has changed since the call was approved. Call it again',
-    )  # fmt: skip
