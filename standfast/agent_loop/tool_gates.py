@@ -1,6 +1,6 @@
 """Gates of tool calls: which calls need approval, what may be changed at a gate, and what the model reads about it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
@@ -21,7 +21,7 @@ _SHOWN_BYTES = 4 * 1024  # of what people are asked before a call; a turn may ha
 
 def open_gates(
     agent: Agent,
-    calls: Iterable[ToolCall],
+    calls: Iterable[tuple[ToolCall, InputError | None]],
     *,
     at: datetime,
     requesters: Iterable[str | None],
@@ -34,6 +34,7 @@ def open_gates(
     timeout waits as long as the agent's questions do.
 
     Args:
+        calls: with their arguments as the handlers get them, or with why they cannot be read.
         at: the time now.
         requesters: who has spoken to the run.
         asked_at: by call id, when people were asked according to an untrusted source: its digest is used, and an
@@ -41,15 +42,12 @@ def open_gates(
     """
     people = distinct_people(requesters)
     questions, refused, faults = [], {}, []
-    for asked in calls:
-        tool = agent.tool_map[asked.name]
-        try:
-            call = ToolCall(id=asked.id, name=asked.name, arguments=tool.normal_arguments(asked.arguments))
-        except InputError as error:
-            refused[asked.id] = error_text(error)
+    for call, problem in calls:
+        if problem is not None:
+            refused[call.id] = error_text(problem)
             continue
         try:
-            approval = tool.approval_of(call)
+            approval = agent.tool_map[call.name].approval_of(call)
             if approval is not None:
                 questions.append(_question_for(agent, call, approval, at, asked_at.get(call.id, at), people))
         except InputError as error:
@@ -93,7 +91,14 @@ def _rule(agent: Agent, approval: Approval) -> GateRule:
     return GateRule.of(approval, patience=patience)
 
 
-def edit_problem(agent: Agent, call: ToolCall, decision: Decision, rule: GateRule) -> str | None:
+async def edit_problem(
+    agent: Agent,
+    call: ToolCall,
+    decision: Decision,
+    rule: GateRule,
+    *,
+    read: Callable[[Tool[..., Any], dict[str, Any]], Awaitable[dict[str, Any]]],
+) -> str | None:
     """Return why the arguments of an edit cannot replace the model's, or None if they can.
 
     They must be valid, and must not need the approval of other people.
@@ -101,6 +106,7 @@ def edit_problem(agent: Agent, call: ToolCall, decision: Decision, rule: GateRul
     Args:
         call: with the arguments that were shown.
         rule: of the gate.
+        read: returns arguments as the handler gets them.
     """
     if decision.edit is None or decision.decision == "reject":
         return None
@@ -110,7 +116,7 @@ def edit_problem(agent: Agent, call: ToolCall, decision: Decision, rule: GateRul
     if not isinstance(edit, dict):
         return f"gate {gate}: edit must be an object, all arguments of tool {tool.name}"
     try:
-        normal = tool.normal_arguments(edit)
+        normal = await read(tool, edit)
         if (unknown := _unknown(edit, normal)) is not None:
             has = ", ".join(normal) or "none"
             return f"gate {gate}: edit: tool {tool.name} has no argument {unknown!r}; it has {has}"

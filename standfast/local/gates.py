@@ -6,13 +6,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from standfast.agent_loop import Decision, Gate, LoopState, caller_problem, decider_problem, edit_problem
+from standfast.agent_loop import Decision, Gate, LoopState, caller_problem, decider_problem
 from standfast.agents import Agent
 from standfast.checkpoints import PendingApproval, Question
 from standfast.errors import InputError
 from standfast.messages import ToolCall, explain
 from standfast.runtime.pipeline_results import Kept, decision_of
-from standfast.runtime.users_functions import ask_at_gates
+from standfast.runtime.users_functions import ask_at_gates, edit_refusal
 
 GivenDecision = Decision | Mapping[str, Any]
 _EXAMPLE = '[{"gate": "c1", "decision": "approve", "by": "ada"}]'
@@ -52,7 +52,7 @@ async def judge(
     return gate.decided(decision)
 
 
-def at_new_gates(
+async def at_new_gates(
     state: LoopState,
     calls: Iterable[ToolCall],
     agent: Agent,
@@ -61,7 +61,7 @@ def at_new_gates(
 ) -> LoopState:
     """Return the state in which people are asked about calls; see `open_gates`."""
     at = datetime.now(UTC)
-    return state.gated(*ask_at_gates(agent, calls, at=at, requesters=requesters, asked_at=asked_at))
+    return state.gated(*await ask_at_gates(agent, calls, at=at, requesters=requesters, asked_at=asked_at))
 
 
 async def at_gates(state: LoopState, decisions: Sequence[Decision], agent: Agent, kept: Kept) -> LoopState:
@@ -102,7 +102,7 @@ async def _judged(state: LoopState, decision: Decision, agent: Agent, kept: Kept
         call = ToolCall(id=asked.id, name=asked.name, arguments=gate.arguments)
         problem = gate.problem(decision) or decider_problem(agent.access.get("approve"), decision)
         problem = problem or caller_problem(agent, call, decision)
-        return gate, problem or edit_problem(agent, call, decision, gate.rule)
+        return gate, problem or await edit_refusal(agent, call, decision, gate.rule)
     if has := await has_counted(kept, decision):
         return None, None
     over = next((_gate(one).status for one in state.verdicts if one.tool_call_id == decision.gate), None)

@@ -58,7 +58,7 @@ class RunGates:
         requesters = [self._context.user_id, self._transcript.log.session.user_id, *spoke, *await self._kept.editors()]
         asked_at = {gate.name: gate.since for gate in claimed} if self._store is None else {}
         requesters += [person for gate in claimed for person in gate.requesters]
-        state = at_new_gates(state, calls, self._agent, requesters, asked_at)
+        state = await at_new_gates(state, calls, self._agent, requesters, asked_at)
         if self._is_invoked:
             state = state.unattended(NOBODY_TO_ASK)
         await self._transcript.write(state.kept_questions)

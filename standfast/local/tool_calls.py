@@ -15,7 +15,6 @@ from standfast.agent_loop import (
     failed_for_good,
     not_found,
     not_started,
-    refused_as_changed,
     result_message,
     with_edit,
 )
@@ -23,7 +22,7 @@ from standfast.local.events import Event, ToolEnded, ToolStarted
 from standfast.messages import ToolCall
 from standfast.runtime.cancellation import Cancellation
 from standfast.runtime.dispatches import Fence
-from standfast.runtime.threads import run_bounded
+from standfast.runtime.users_functions import refused_in_time, run_bounded
 from standfast.tools import Failed, Outcome, Tool, ToolContext
 
 
@@ -130,7 +129,7 @@ class ToolCalls:
             # Of a tool whose call nobody approved nothing is recorded.
             may_be_another = recovering if gate is None else gate.schema_digest != tool.schema_digest
             if may_be_another:
-                refused = refused_as_changed(tool, call.arguments, approved=gate is not None)
+                refused = await refused_in_time(tool, call.arguments, approved=gate is not None)
                 if refused is not None:
                     return refused
             if is_orphan:
@@ -159,7 +158,7 @@ class ToolCalls:
         return await run_bounded(
             ask,
             tool,
-            tool.name,
+            tool,
             call.arguments,
             self._context(call, attempt),
             limit=self._state.loop.max_message_bytes,

@@ -1,49 +1,18 @@
-"""Runs handlers within their time limits, and plain functions beside the event loop."""
+"""Runs plain functions beside the event loop."""
 
 import asyncio
 import contextlib
 import contextvars
 import threading
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
-from standfast.agent_loop import ToolFacts, cut_off
-from standfast.tools import Outcome, ToolContext
 
-
-async def run_bounded(
-    ask: Callable[..., Awaitable[Outcome | None]],
-    tool: ToolFacts,
-    name: str,
-    arguments: dict[str, Any] | str,
-    context: ToolContext,
-    *,
-    limit: int,
-    seconds: float | None,
-) -> Outcome | None:
-    """Run one attempt, or `verify` once, and cut it off after `seconds`.
-
-    Args:
-        ask: the tool's `attempt` or `ask_whether_it_happened`.
-        tool: decides what a timeout means.
-        limit: the largest result in bytes.
-    """
-    try:
-        async with asyncio.timeout(seconds) as until:
-            return await ask(arguments, context, limit=limit, in_thread=partial(in_thread, limit=until))
-    except TimeoutError:
-        assert seconds is not None
-        return cut_off(tool, name, seconds)
-
-
-async def in_thread(call: Callable[[], Any], *, limit: asyncio.Timeout) -> Any:
-    """Run a function that may block in a thread of its own, and return what it returns.
+def begin_in_thread(call: Callable[[], Any]) -> asyncio.Future[Any]:
+    """Begin a function that may block in a thread of its own; whoever cancels the future abandons it.
 
     In a pool it could wait for a place, and start after its timeout had already been reported. The thread is a daemon,
-    because a function that hangs must not keep the process from ending. When the run is cancelled, the
-    function is waited for: it cannot be stopped, and an outcome that will soon be known should not be called unknown.
-    After `limit` it is abandoned.
+    because a function that hangs must not keep the process from ending.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
@@ -60,6 +29,16 @@ async def in_thread(call: Callable[[], Any], *, limit: asyncio.Timeout) -> Any:
             loop.call_soon_threadsafe(lambda: None if future.done() else report(value))
 
     threading.Thread(target=work, name="tool", daemon=True).start()
+    return future
+
+
+async def in_thread(call: Callable[[], Any], *, limit: asyncio.Timeout) -> Any:
+    """Run a function in a thread, and return what it returns.
+
+    When the run is cancelled, the function is waited for: it cannot be stopped, and an outcome that will soon be known
+    should not be called unknown. After `limit` it is abandoned.
+    """
+    future = begin_in_thread(call)
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:

@@ -1,21 +1,24 @@
-"""Calls what users declare: functions, approvals of calls, and types that read answers, for a limited time.
+"""Calls what users declare: functions, handlers, approvals, and types that read answers, for a limited time.
 
-An answer is kept before it is read, beside the event loop. If it were read on a worker's loop, an answer that a type's
-own validators never finish would stop that worker, and then every other one that reads it.
+An answer and its calls are kept before they are read, beside the event loop. If they were read on a worker's loop, an
+answer that a type's own validators never finish would stop that worker, and then every other one that reads it.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
-from standfast.agent_loop import open_gates
+from standfast.agent_loop import Decision, GateRule, ToolFacts, cut_off, edit_problem, open_gates, refused_as_changed
 from standfast.agents import Agent
 from standfast.checkpoints import Question
+from standfast.errors import InputError
 from standfast.messages import ToolCall, error_text
 from standfast.pipeline_loop import Done
 from standfast.pipelines import Step
-from standfast.runtime.threads import in_thread
+from standfast.runtime.threads import begin_in_thread, in_thread
+from standfast.tools import Failed, Outcome, Tool, ToolContext
 
 
 async def call_users(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -56,18 +59,101 @@ async def read_in_time(step: Step[Any], read: Callable[[], tuple[Done, Any]]) ->
         return Done(reason="schema-mismatch", error=text), None
 
 
-async def _in_time(read: Callable[[], T]) -> T:
-    async with asyncio.timeout(READ_SECONDS) as until:
-        result: T = await in_thread(read, limit=until)
+async def read_arguments(tool: Tool[..., Any], read: Callable[[], T], seconds: float | None = None) -> T:
+    """Return what a method of the tool reads of a call's arguments, or of what people have put in their place.
+
+    Args:
+        seconds: what the call may take, if that is less than reading may.
+
+    Raises:
+        InputError: saying what is wrong, in words for the model; also if there is not enough time.
+    """
+    if tool.reads_at_once:
+        return read()
+    longest = READ_SECONDS if seconds is None else min(READ_SECONDS, seconds)
+    try:
+        return await _in_time(read, longest)
+    except TimeoutError:
+        text = f'Invalid input for tool "{tool.name}": the arguments could not be read within {longest:g} s'
+        raise InputError(text) from None
+
+
+async def refused_in_time(
+    tool: Tool[..., Any], arguments: dict[str, Any] | str, *, approved: bool, seconds: float | None = None
+) -> Failed | None:
+    """Return the outcome of a call that does not run because another tool has its name now; None if it may run."""
+    try:
+        return await read_arguments(tool, lambda: refused_as_changed(tool, arguments, approved=approved), seconds)
+    except InputError as error:
+        return Failed(error_text(error))
+
+
+async def _in_time(read: Callable[[], T], seconds: float | None = None) -> T:
+    async with asyncio.timeout(READ_SECONDS if seconds is None else seconds):
+        result: T = await begin_in_thread(read)
     return result
+
+
+async def run_bounded(
+    ask: Callable[..., Awaitable[Outcome | None]],
+    tool: Tool[..., Any],
+    facts: ToolFacts,
+    arguments: dict[str, Any] | str,
+    context: ToolContext,
+    *,
+    limit: int,
+    seconds: float | None,
+) -> Outcome | None:
+    """Run one attempt, or `verify` once, and cut it off after `seconds`.
+
+    Args:
+        ask: the tool's `attempt` or `ask_whether_it_happened`.
+        facts: decide what a timeout means.
+        limit: the largest result in bytes.
+    """
+    try:
+        async with asyncio.timeout(seconds) as until:
+
+            async def read(function: Callable[[], T]) -> T:
+                end = until.when()
+                until.reschedule(None)  # a call that is cut off here has not begun: what came of it is known
+                try:
+                    return await read_arguments(tool, function, seconds)
+                finally:
+                    until.reschedule(end)
+
+            return await ask(arguments, context, limit=limit, read=read, in_thread=partial(in_thread, limit=until))
+    except TimeoutError:
+        assert seconds is not None
+        return cut_off(facts, tool.name, seconds)
 
 
 _LOG = logging.getLogger("standfast")
 
 
-def ask_at_gates(agent: Agent, calls: Iterable[ToolCall], **options: Any) -> tuple[list[Question], dict[str, str]]:
+async def ask_at_gates(
+    agent: Agent, calls: Iterable[ToolCall], **options: Any
+) -> tuple[list[Question], dict[str, str]]:
     """Return the gates that calls have to pass, and by id why some cannot run at all; see `open_gates`."""
-    questions, refused, faults = open_gates(agent, calls, **options)
+    read = await asyncio.gather(*(_as_read(agent, call) for call in calls))
+    questions, refused, faults = open_gates(agent, read, **options)
     for fault in faults:
         _LOG.warning("Agent %s: %s", agent.name, fault)
     return questions, refused
+
+
+async def _as_read(agent: Agent, call: ToolCall) -> tuple[ToolCall, InputError | None]:
+    try:
+        normal = await _normal(agent.tool_map[call.name], call.arguments)
+    except InputError as error:
+        return call, error
+    return ToolCall(id=call.id, name=call.name, arguments=normal), None
+
+
+async def edit_refusal(agent: Agent, call: ToolCall, decision: Decision, rule: GateRule) -> str | None:
+    """Return why the arguments of an edit cannot replace the model's, or None if they can; see `edit_problem`."""
+    return await edit_problem(agent, call, decision, rule, read=_normal)
+
+
+async def _normal(tool: Tool[..., Any], arguments: dict[str, Any] | str) -> dict[str, Any]:
+    return await read_arguments(tool, lambda: tool.normal_arguments(arguments))

@@ -9,6 +9,7 @@ from standfast.tools.attempts import (
     Failed,
     Happened,
     Identity,
+    InThread,
     NotHappened,
     Outcome,
     RetryPolicy,
@@ -21,7 +22,7 @@ from standfast.tools.attempts import (
 from standfast.tools.checks import AccessRules, check_access, check_choice, check_count, check_function, seconds
 from standfast.tools.functions import tool
 from standfast.tools.signatures import json_schema, schema_type
-from standfast.tools.tool import TOOL_NAME, InThread, Tool
+from standfast.tools.tool import TOOL_NAME, Tool
 
 __all__ = [
     "TOOL_NAME",

@@ -1,6 +1,7 @@
 """The surroundings of one attempt at a tool call: the handler's context, its possible outcomes, and retries."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, cast, runtime_checkable
@@ -8,6 +9,8 @@ from typing import Any, Protocol, cast, runtime_checkable
 from standfast.durations import Duration
 from standfast.errors import DefinitionError, StandfastError, TerminalError
 from standfast.tools.checks import seconds
+
+InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,3 +204,14 @@ def turn_scope(key: str, number: int) -> str:
 def idempotency_key(scope: str, position: int, call_id: str) -> str:
     """Return the key of a call for outside systems, the same at every dispatch."""
     return f"{scope}.{call_key(position, call_id)}"
+
+
+async def call_handler(handler: Callable[..., Any], call: Callable[[], Any], in_thread: InThread) -> Any:
+    """Return what a handler returns: an async one on the loop, a plain one in a thread.
+
+    Args:
+        call: the handler with its arguments.
+    """
+    is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+    value = call() if is_async else await in_thread(call)
+    return await value if inspect.isawaitable(value) else value

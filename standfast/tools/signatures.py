@@ -104,6 +104,51 @@ def json_schema(adapter: TypeAdapter[Any], owner: str, what: str) -> dict[str, A
         raise DefinitionError(f"{owner}: {what} has no JSON schema: {str(error).splitlines()[0]}") from error
 
 
+# Of pydantic: what calls no functions, and stays short however it is nested.
+_PLAIN = {
+    "any",
+    "none",
+    "bool",
+    "int",
+    "float",
+    "decimal",
+    "str",
+    "bytes",
+    "date",
+    "time",
+    "datetime",
+    "timedelta",
+    "uuid",
+    "literal",
+    "nullable",
+    "union",
+    "list",
+    "tuple",
+    "set",
+    "dict",
+    "typed-dict",
+    "typed-dict-field",
+    "default",
+}
+
+
+def is_plain(schema: Any) -> bool:
+    """Whether values of a type are read and written by pydantic alone: without validators, serializers or classes.
+
+    Args:
+        schema: pydantic's core schema, or a part of it.
+    """
+    if isinstance(schema, list | tuple):
+        return all(map(is_plain, schema))
+    if not isinstance(schema, dict):
+        return True
+    kind = schema.get("type")
+    is_node = isinstance(kind, str)  # else the fields of a type by their names
+    if is_node and (kind not in _PLAIN or schema.keys() & {"serialization", "default_factory"}):
+        return False
+    return all(is_plain(part) for key, part in schema.items() if not (is_node and key == "metadata"))
+
+
 def _problem(parameter: inspect.Parameter, annotation: Any) -> str | None:
     if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
         return "must be passable by its name"

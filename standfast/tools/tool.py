@@ -7,9 +7,8 @@ import contextlib
 import copy
 import functools
 import hashlib
-import inspect
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
@@ -42,6 +41,7 @@ from standfast.tools.attempts import (
     Asked,
     Failed,
     Happened,
+    InThread,
     NotHappened,
     Outcome,
     RetryPolicy,
@@ -49,13 +49,13 @@ from standfast.tools.attempts import (
     Terminated,
     ToolContext,
     Unknown,
+    call_handler,
 )
 from standfast.tools.checks import check_function, seconds
-from standfast.tools.signatures import Takes, json_schema, parameters_of, schema_type
+from standfast.tools.signatures import Takes, is_plain, json_schema, parameters_of, schema_type
 
 P = ParamSpec("P")
 R = TypeVar("R")
-InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 TOOL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")  # every provider accepts such a name for a function
 
@@ -181,6 +181,11 @@ class Tool(Generic[P, R]):
         return schema_type(self.input, f"Tool '{self.name}'", "input")
 
     @functools.cached_property
+    def reads_at_once(self) -> bool:
+        """Whether reading arguments calls no code of a user's."""
+        return self.input is None or is_plain(self._arguments.core_schema)
+
+    @functools.cached_property
     def _result(self) -> TypeAdapter[Any]:
         return schema_type(self.output, f"Tool '{self.name}'", "output")
 
@@ -226,7 +231,7 @@ class Tool(Generic[P, R]):
             return {} if self.input is None else self._arguments.validate_json(to_json(given))
         except ValidationError as error:
             raise InputError(f'Invalid input for tool "{self.name}": {explain(error)}') from error
-        except Exception as error:  # whatever a validator of the user's raises
+        except (Exception, SystemExit) as error:  # whatever a validator of the user's raises
             raise InputError(f'Invalid input for tool "{self.name}": {error_text(error)}') from error
 
     def normal_arguments(self, arguments: dict[str, Any] | str) -> dict[str, Any]:
@@ -278,6 +283,7 @@ class Tool(Generic[P, R]):
         context: ToolContext,
         *,
         limit: int,
+        read: InThread,
         in_thread: InThread,
         approved: str | None = None,
     ) -> Outcome:
@@ -285,6 +291,7 @@ class Tool(Generic[P, R]):
 
         Args:
             limit: the largest result in bytes.
+            read: calls what reads the arguments; raises `InputError` if that takes too long.
             in_thread: runs a plain function in a thread, where it may block.
             approved: the fingerprint of the tool for which people approved these arguments; "" if none was recorded,
                 None if nobody was asked. A call that needs approval does not run without it.
@@ -295,13 +302,13 @@ class Tool(Generic[P, R]):
                 f'tools={{"{self.name}": handler}} to run().'
             )
         try:
-            given = self.read_arguments(arguments)
+            given = await read(lambda: self.read_arguments(arguments))
         except InputError as error:
             return Failed(cut(error_text(error), limit))
         try:
-            if (refused := self._unapproved(arguments, context, approved)) is not None:
+            if (refused := await self._unapproved(arguments, context, read, approved)) is not None:
                 return refused
-            value = await _finish(self.handler, self.bind(self.handler, given, context), in_thread)
+            value = await call_handler(self.handler, self.bind(self.handler, given, context), in_thread)
             return self.write_result(value, limit)
         except InterruptError as interrupt:
             return Asked(cut(clean_text(interrupt.question), limit))
@@ -314,11 +321,14 @@ class Tool(Generic[P, R]):
         except (Exception, SystemExit) as error:
             return Failed(cut(error_text(error), limit), raised=True)
 
-    def _unapproved(self, arguments: dict[str, Any] | str, context: ToolContext, approved: str | None) -> Failed | None:
+    async def _unapproved(
+        self, arguments: dict[str, Any] | str, context: ToolContext, read: InThread, approved: str | None
+    ) -> Failed | None:
         if approved and approved != self.fingerprint:
             return self.not_as_approved()
         if self.approval is not None and approved is None:
-            call = ToolCall(id=context.tool_call_id, name=self.name, arguments=self.normal_arguments(arguments))
+            normal = await read(lambda: self.normal_arguments(arguments))
+            call = ToolCall(id=context.tool_call_id, name=self.name, arguments=normal)
             if self.approval_of(call) is not None:
                 return Failed(f'Not run: tool "{self.name}" needs approval, which this call has not. Call it again')
         return None
@@ -333,14 +343,16 @@ class Tool(Generic[P, R]):
         context: ToolContext,
         *,
         limit: int,
+        read: InThread,
         in_thread: InThread,
     ) -> Outcome | None:
         """Settle an unknown outcome with `verify`: the outcome, or None if the call is to be run."""
         if self.verify is None:
             return Unknown()
         try:
-            call = self.bind(self.verify, self.read_arguments(arguments), context)
-            verdict = await _finish(self.verify, call, in_thread)
+            given = await read(lambda: self.read_arguments(arguments))
+            call = self.bind(self.verify, given, context)
+            verdict = await call_handler(self.verify, call, in_thread)
             if isinstance(verdict, Happened):
                 return self.write_result(verdict.result, limit)
         except (Exception, SystemExit) as error:
@@ -384,9 +396,3 @@ class Tool(Generic[P, R]):
         if attempt >= policy.maximum_attempts:
             return None
         return policy.delay(attempt) if failed.retry_after is None else failed.retry_after
-
-
-async def _finish(handler: Callable[..., Any], call: Callable[[], Any], in_thread: InThread) -> Any:
-    is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
-    value = call() if is_async else await in_thread(call)
-    return await value if inspect.isawaitable(value) else value

@@ -55,7 +55,7 @@ async def attempt(
     subject: Tool[..., Any], arguments: Any = None, *, limit: int = LIMIT, approved: str | None = None
 ) -> Outcome:
     context, given = ToolContext(agent_name="greeter", tool_call_id="c1"), {} if arguments is None else arguments
-    return await subject.attempt(given, context, limit=limit, in_thread=here, approved=approved)
+    return await subject.attempt(given, context, limit=limit, read=here, in_thread=here, approved=approved)
 
 
 def properties(function: Callable[..., Any]) -> Any:

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal, Optional, Union
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, RootModel
 from support.tools import Color, Keys, Node, Opaque, Point, Size, attempt, properties
+from typing_extensions import TypedDict
 
 from standfast import DefinitionError, InputError, Tool, ToolContext, tool
 from standfast.tools import Failed, Returned
@@ -306,3 +307,29 @@ async def test_a_handler_that_changes_its_arguments_changes_nothing_else() -> No
     await attempt(change, arguments)
 
     assert arguments == {"options": {"nested": {}}, "rows": [[]]}
+
+
+class Checked(BaseModel):
+    text: str
+
+
+@pytest.mark.parametrize(
+    ("annotation", "is_plain"),
+    [
+        (str, True),
+        (Annotated[str, Field(pattern="^a", max_length=4)], True),
+        (dict[str, list[int | None]], True),
+        (Literal["a", "b"], True),
+        (Annotated[str, AfterValidator(str.strip)], False),
+        (list[Annotated[str, AfterValidator(str.strip)]], False),
+        (Annotated[str, PlainSerializer(str.strip)], False),
+        (Annotated[str, Field(default_factory=str)], False),
+        (Checked, False),
+        (Annotated[dict[str, Any], AfterValidator(dict)], False),
+    ],
+    ids=str,
+)
+def test_arguments_are_read_at_once_if_no_code_of_a_users_reads_them(annotation: Any, is_plain: bool) -> None:
+    for name in ("text", "metadata", "type"):
+        fields = TypedDict("fields", {name: annotation})  # type: ignore[operator, misc]
+        assert Tool("look", description="Look.", input=fields).reads_at_once is is_plain

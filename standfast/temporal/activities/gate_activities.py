@@ -9,7 +9,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import WorkflowExecutionSignaledEventAttributes
 from temporalio.client import Client
 
-from standfast.agent_loop import Decision, GateRule, approver_problem, caller_problem, decider_problem, edit_problem
+from standfast.agent_loop import Decision, GateRule, approver_problem, caller_problem, decider_problem
 from standfast.agents import Agent
 from standfast.errors import InputError
 from standfast.messages import ToolCall, json_problem
@@ -17,6 +17,7 @@ from standfast.pipelines import Pipeline, Step
 from standfast.pipelines.paths import find
 from standfast.runtime.dispatches import has_started
 from standfast.runtime.pipeline_results import Kept, decision_of
+from standfast.runtime.users_functions import edit_refusal
 from standfast.temporal.activities.guards import Guard, called
 from standfast.temporal.activities.hosts import TRIES, AgentHost
 from standfast.temporal.activities.json_activities import json_activity
@@ -126,9 +127,9 @@ class GateActivities:
         shown = arguments_of(record, asked.id)
         if shown is not None:
             asked = ToolCall(id=asked.id, name=asked.name, arguments=shown)
-        problem = await called(
-            self._host, lambda: caller_problem(agent, asked, decision) or edit_problem(agent, asked, decision, rule)
-        )
+        problem = await called(self._host, lambda: caller_problem(agent, asked, decision))
+        if problem is None:
+            problem = await self._host.thread.run(edit_refusal(agent, asked, decision, rule))
         if problem is None:
             await keep_edit(self._host, run, decision.edit)
         return problem

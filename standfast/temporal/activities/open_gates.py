@@ -15,7 +15,6 @@ from standfast.runtime.pipeline_results import Kept, decision_of
 from standfast.runtime.users_functions import ask_at_gates
 from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import DurableStore, Session
-from standfast.temporal.activities.guards import called
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.wire.activity_types import Asked, LetThrough
 from standfast.temporal.wire.limits import GATES_BYTES, INLINE_BYTES, SHOWN_BYTES
@@ -39,9 +38,8 @@ async def find_gates(
         at: the time now, if it is to be the same for the next attempt.
     """
     requesters = [*spoke, *await Kept(run, host.store).editors()]
-    questions, refused = await called(
-        host, lambda: ask_at_gates(agent, calls, at=at or datetime.now(UTC), requesters=requesters)
-    )
+    asked = ask_at_gates(agent, calls, at=at or datetime.now(UTC), requesters=requesters)
+    questions, refused = await host.thread.run(asked)
     size = 0
     for question in list(questions):
         size += len(to_json(asked_of([question])["gates"]))

@@ -13,12 +13,12 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from standfast.agent_loop import CANCELLED_WITHIN, cancelled, refused_as_changed, with_edit
+from standfast.agent_loop import CANCELLED_WITHIN, cancelled, with_edit
 from standfast.agents import Agent
 from standfast.messages import ToolCall, Usage
 from standfast.runtime.at_work import may_run
 from standfast.runtime.dispatches import last_dispatch
-from standfast.runtime.threads import run_bounded
+from standfast.runtime.users_functions import refused_in_time, run_bounded
 from standfast.stores.protocol import LedgerEntry, session_id_of
 from standfast.temporal.activities.agent_invoker import Invocations
 from standfast.temporal.activities.dead_workers import become_known
@@ -85,7 +85,8 @@ class Attempt:
 
     async def refused(self) -> Failed | None:
         """Return the outcome of a call whose arguments were made for an earlier version of the tool, and do not fit."""
-        return refused_as_changed(self.tool, self.call.arguments, approved=self.approved is not None)
+        approved, seconds = self.approved is not None, self.facts.timeout - GRACE
+        return await refused_in_time(self.tool, self.call.arguments, approved=approved, seconds=seconds)
 
     @property
     def approved_as(self) -> str | None:
@@ -99,8 +100,8 @@ class Attempt:
         """Return what runs the tool's `attempt`, or asks its `verify`, for as long as that may take."""
         return run_bounded(
             ask,
+            self.tool,
             self.facts,
-            self.tool.name,
             self.call.arguments,
             self.context,
             limit=self.agent.loop.max_message_bytes,
