@@ -103,7 +103,7 @@ async def test_another_run_goes_on_while_arguments_are_read(
         await until(endless.is_reading.is_set)
         status = (await run(agent, message="go", llm=model)).status
         ended = await slow
-            waiting = len(ended.approvals) if is_interrupted(ended) else 0
+        waiting = len(ended.approvals) if is_interrupted(ended) else 0
     else:
         async with temporal.worker(agent, llm=model):
             handle = await temporal.start(agent, session="slow")
