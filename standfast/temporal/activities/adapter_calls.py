@@ -1,4 +1,4 @@
-"""Calls the adapter of a model, and says what its errors mean for the activity."""
+"""Calls the adapter of a model, and turns its errors into failures of the activity."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ async def call_adapter(
     tools: Sequence[ToolDescription],
     tell: Callable[[str], None] | None,
 ) -> tuple[LLMResponse, list[Message] | None]:
-    """Run what is the user's: instructions, compression, the adapter. Runs on the handlers' loop."""
+    """Run the user's part: instructions, compression, the adapter. Runs on the handlers' loop."""
     prompt = await run_hook(agent.system_prompt, context)
     shorter = await compressed(agent.loop.context_compression, messages)
     seen = [Message(role="system", content=prompt), *(messages if shorter is None else shorter)]
@@ -42,7 +42,7 @@ async def call_adapter(
 
 
 def failure_of(error: Exception, agent: Agent, model: str | None) -> Exception:
-    """Say whether calling again may help, and when; see `retry_delay`. How often is said by Temporal's policy."""
+    """Say whether calling again may help, and when; see `retry_delay`. Temporal's policy says how often."""
     if isinstance(error, ModelRefusedError | ApplicationError) or (
         isinstance(error, StandfastError) and not isinstance(error, ModelError)
     ):
@@ -65,13 +65,13 @@ def failure_of(error: Exception, agent: Agent, model: str | None) -> Exception:
 def with_shown_notices(
     agent: Agent, messages: list[Message], transcript: Transcript, reference: ModelReference, covered: int
 ) -> list[Message]:
-    """Show the warnings and nudges of the run where they stood, those left out that a compressed view has taken in."""
+    """Show the warnings and nudges of the run in their places, except those that a compressed view has taken in."""
     result = messages
     said = len(reference.get("say", ()))
     for after, kind, what in reversed(reference.get("notices", ())):
         if after <= covered and covered:
             continue
-        # Everything behind the answer that it is about, and behind that answer's results, came later.
+        # Everything after the answer that it is about, and after that answer's results, came later.
         at = max(0, len(messages) - said - (transcript.seq - after))
         while at < len(messages) and messages[at].role == "tool":
             at += 1

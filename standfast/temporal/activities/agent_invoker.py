@@ -60,7 +60,7 @@ class Invocations:
             asks_caller=True,
         )
         asked, number, is_first = self._asked.name(self._record.key, self._call_id, agent.name, given)
-        # The first agent of a call has the call's own name; what was asked tells the others, and a retry, apart.
+        # The first agent of a call has the call's own name; a digest of the question tells others, and a retry, apart.
         name = self._call_id if is_first else f"{self._call_id}.{asked}.{number}"
         handle = await self._there(self._start(agent.name, name, asked, given))
         try:
@@ -80,7 +80,7 @@ class Invocations:
         session_id = child_session(session_id_of(self._record.session), f"{name}.{asked}")
         plain = {**given.plain(), "session_id": session_id}
         workflow_id = names.child_id(self._info.workflow_id or "", name)
-        # A run of the session under another workflow id may have asked it before: its session tells.
+        # A run of the session under another workflow id may have asked it before; its session says so.
         there = await self._store.load_session(session_key_of(given.tenant_id, session_id))
         if there is not None and there.workflow_id not in (None, workflow_id):
             return self._client.get_workflow_handle(str(there.workflow_id))

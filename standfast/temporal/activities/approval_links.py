@@ -1,6 +1,6 @@
 """Signed links by which one person decides at one gate, from a message, without signing in.
 
-The page that a link opens only shows and asks: mail scanners follow links. What decides is the form on it.
+The page that a link opens only shows the item and asks: mail scanners follow links. The form on it decides.
 """
 
 import hashlib
@@ -21,13 +21,13 @@ SHORTEST_SECRET = 20  # characters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalLinks:
-    """Makes links for one person: whoever has such a link decides as that person, so send it to nobody else.
+    """Makes links for one person: anybody with such a link decides as that person, so send it to nobody else.
 
     Args:
-        page: address of the page, such as "https://runs.example.com"; it must know that person, as an approver.
-        secret: the page's, too: `Access(link_secret=…)`, or STANDFAST_LINK_SECRET for `standfast web`.
-        by: who decides with it.
-        valid: for how long; not beyond the gate's deadline, and not if something else is asked meanwhile.
+        page: address of the page, such as "https://runs.example.com"; it must know that person as an approver.
+        secret: the same as the page's: `Access(link_secret=…)`, or STANDFAST_LINK_SECRET for `standfast web`.
+        by: the person who decides with it.
+        valid: how long it is valid; not beyond the gate's deadline, and not if something else is asked meanwhile.
 
     Raises:
         DefinitionError: naming the argument and the rule.
@@ -60,7 +60,7 @@ class ApprovalLinks:
 
 
 class Link(NamedTuple):
-    """What a link says: who may decide on what a gate of a run shows since when, and until when (Unix time)."""
+    """The contents of a link: the person, the gate of a run, what it shows, since when, and until when (Unix time)."""
 
     workflow_id: str
     gate: str
@@ -70,13 +70,13 @@ class Link(NamedTuple):
     until: int
 
     def is_for(self, item: Mapping[str, Any]) -> bool:
-        """Whether it is this that it was made for, and not what the gate asks another time."""
+        """Whether the link was made for this item, and not for an earlier or later question of the gate."""
         asked = (item["kind"], item["name"], item["since"], item.get("digest"))
         return asked == ("approval", self.gate, self.since, self.digest)
 
 
 def read_link(secret: str, token: str) -> Link:
-    """Return what a link says.
+    """Return the contents of a link.
 
     Raises:
         InputError: nobody who has the secret made it, or it is too old.

@@ -39,7 +39,7 @@ async def begin_work(store: DurableStore, reference: Located) -> None:
 
 
 async def check_writer(session: Session) -> None:
-    """Refuse a session while the workflow that has written to it last still runs: it may be told more.
+    """Refuse a session while the workflow that wrote to it last still runs: it may be sent more messages.
 
     Raises:
         SessionConflictError: naming that workflow.
@@ -53,7 +53,7 @@ async def check_writer(session: Session) -> None:
 
 
 async def end_work(store: DurableStore, reference: Located) -> None:
-    """Remove the mark of a run that has written its last."""
+    """Remove the mark of a run that will not write any more."""
     await store.end_work(mark(reference))
 
 
@@ -71,7 +71,7 @@ async def is_running(client: Client, work: AtWork) -> bool:
 
 
 async def drop_ended(client: Client, store: DurableStore, after: str) -> str:
-    """Remove marks of workflows that were terminated, or have failed; returns after which session to look next."""
+    """Remove marks of workflows that were terminated or have failed; return the session after which to look next."""
     marks = [work for work in await store.find_work() if work.session_id > after][:_MOST]
     for work in marks:
         if not await is_running(client, work):

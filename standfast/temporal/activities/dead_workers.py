@@ -1,7 +1,7 @@
 """Finds the activities of workers that died, and tells Temporal at once, without waiting for heartbeats.
 
-A worker holds its own name in the store as long as it lives. Whoever can take the name knows that the worker is dead:
-no clock, no process table.
+A worker holds its own name in the store as long as it lives. A process that can take the name knows that the worker is
+dead: no clock, no process table.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ async def watch_for_lost_calls(client: Client, host: AgentHost) -> AsyncIterator
 
 
 async def become_known(host: AgentHost) -> None:
-    """Make this worker known as alive before it begins a call, which others would take for a dead worker's."""
+    """Make this worker known as alive before it begins a call: others would take the call for a dead worker's."""
     if host.is_known:
         return
     host.scope = await host.store.hold_scope()
@@ -77,7 +77,7 @@ async def _watch(client: Client, host: AgentHost) -> None:
 
 
 async def report_lost_calls(client: Client, store: DurableStore, worker: str) -> int:
-    """Fail the calls of dead workers once; returns how many."""
+    """Fail the calls of dead workers once; return how many."""
     calls = [call for call in await store.running_calls() if call.worker != worker]
     lost, scope = 0, scope_of(worker)
     for name in sorted({call.worker for call in calls}):

@@ -29,7 +29,7 @@ class ExportActivities:
 
     @json_activity(names.EXPORT)
     async def export(self, reference: ExportReference) -> Exported:
-        """Return the run as a checkpoint, or why that cannot be."""
+        """Return the run as a checkpoint, or the reason why that is not possible."""
         with Guard(self._host, beats=False):
             transcript = await Transcript.load(self._host, await self._host.located(reference))
             asked = {question["tool_call_id"] for question in reference["questions"]}
@@ -38,7 +38,9 @@ class ExportActivities:
             located = await self._host.located(reference)
             questions = tuple([await self._whole(located, Question(**question)) for question in reference["questions"]])
             usage = reference.get("usage")
-            said = [user_message(one) for one in reference.get("say", ())]  # what no answer was written with yet
+            said = [
+                user_message(one) for one in reference.get("say", ())
+            ]  # messages that no answer was written with yet
             made = Checkpoint(
                 messages=(*transcript.messages, *said),
                 iterations=reference["iterations"],

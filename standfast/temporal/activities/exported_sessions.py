@@ -1,4 +1,4 @@
-"""Begins runs on Temporal from checkpoints, of which an export goes on in its own session, or beside it at rest."""
+"""Begins runs on Temporal from checkpoints; an export goes on in its own session, or in another one if that rests."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -27,7 +27,7 @@ def read_checkpoint(host: AgentHost, agent: Agent, given: AgentInput) -> RunInpu
 def unanswered_in_export(
     host: AgentHost, agent: Agent, given: AgentInput, session: Session, messages: Sequence[Message]
 ) -> list[Said]:
-    """Return what a session's own export has more than its messages: what was said, and nobody has answered.
+    """Return the messages of a session's own export that the session does not have: those that nobody has answered.
 
     Raises:
         InputError: it is not an export of this session.
@@ -39,10 +39,10 @@ def unanswered_in_export(
 
 
 async def check_at_rest(store: DurableStore, checkpoint: Checkpoint, session: str) -> None:
-    """Refuse to go on in a session from another one's export, while that has a run in flight.
+    """Refuse to go on from the export of another session while that has a run in flight.
 
     Raises:
-        SessionConflictError: saying so.
+        SessionConflictError: it has one.
     """
     key = await exported_session(store, checkpoint)
     if key is None or key == session:

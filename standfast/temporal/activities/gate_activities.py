@@ -32,7 +32,7 @@ from standfast.tools import Approval
 
 
 class GateActivities:
-    """Records what people decide."""
+    """Finds gates, and records people's decisions."""
 
     def __init__(self, host: AgentHost) -> None:
         self._host = host
@@ -42,7 +42,7 @@ class GateActivities:
 
     @json_activity(names.DECIDE)
     async def decide(self, reference: DecideReference) -> str | None:
-        """Record a decision; returns why it does not count."""
+        """Record a decision; return the reason why it does not count, or None."""
         with Guard(self._host, beats=False):
             given: dict[str, Any] = {name: value for name, value in reference.items() if name != "receipt"}
             run, at = given.pop("run"), datetime.fromisoformat(given.pop("at"))
@@ -68,7 +68,7 @@ class GateActivities:
 
     @json_activity(names.RECALL)
     async def recall(self, reference: RecallReference) -> Recalled:
-        """Return what has counted at a gate before the workflow was reset, and whether the call behind it has run."""
+        """Return the decisions that counted at a gate before the workflow was reset, and whether its call has run."""
         with Guard(self._host, beats=False):
             run, gate, call = reference["run"], reference["gate"], reference.get("call")
             found: Recalled = {"decisions": []}
@@ -84,7 +84,7 @@ class GateActivities:
 
     @json_activity(names.SENT)
     async def sent(self, reference: SentReference) -> str | None:
-        """Return when a signal was sent, by the history, which a workflow does not see."""
+        """Return the time at which a signal was sent, by the history, which a workflow does not see."""
         with Guard(self._host):
             info, client, left = activity.info(), activity.client(), reference["number"]
             run = client.get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
@@ -100,11 +100,11 @@ class GateActivities:
 
     @activity.defn(name=names.SEARCHABLE)
     async def searchable(self) -> Surroundings:
-        """Return whether the namespace has the search attributes, and what the webhooks want to know of."""
+        """Return whether the namespace has the search attributes, and the worker webhooks."""
         return self._host.surroundings
 
     def _approval(self, path: str) -> Approval | None:
-        """Return what a step declares today, if it still is a gate."""
+        """Return the approval that a step declares today, if it still is a gate."""
         try:
             step = find(self._host.pipeline(), path)
         except InputError:
@@ -112,9 +112,9 @@ class GateActivities:
         return step.approval if isinstance(step, Step) else None
 
     async def _denied(self, run: str, call: Sequence[int], decision: Decision) -> str | None:
-        """Return why a decision on a call does not count as its agent is now; else keep edited arguments.
+        """Return the reason why a decision on a call does not count for the agent of today; else keep edited arguments.
 
-        Where no worker has the agent any more, what was recorded with the call is all there is to go by.
+        If no worker has the agent any more, only the record of the call is checked.
         """
         info = activity.info()
         if decision.edit is None and info.workflow_type not in self._host.agents and info.attempt >= TRIES:
@@ -143,10 +143,10 @@ def _declared(host: AgentHost, *, is_needed: bool) -> Agent | Pipeline | None:
 
 
 async def _digest(client: Client, signal: WorkflowExecutionSignaledEventAttributes) -> str | None:
-    """Return the digest of a signal's data, as a workflow makes it; None for what it cannot use."""
+    """Return the digest of a signal's data, as a workflow makes it; None for data that it cannot use."""
     try:
         data, *_ = [*await client.data_converter.decode(signal.input.payloads), None]  # as a handler takes it
-    except Exception:  # of any kind: what does not decode reached no handler
+    except Exception:  # of any kind: data that cannot be decoded reached no handler
         return None
     return None if json_problem(data, VALUES) is not None else edit_digest(data)
 

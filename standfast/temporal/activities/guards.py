@@ -33,11 +33,11 @@ _FOR_GOOD = (InputError, DefinitionError, SessionAccessDeniedError, SessionConfl
 
 @dataclass(slots=True)
 class Guard:
-    """Turn our errors into failures that name their class; those that no retry mends are not retried.
+    """Turn our errors into failures that name their class; those that a retry cannot mend are not retried.
 
     Args:
-        beats: tell the server meanwhile that this activity is alive: from the worker's loop, whatever its handler
-            does. A local activity tells nobody: the server does not know of it.
+        beats: whether to tell the server meanwhile that this activity is alive: from the worker's loop, whatever its
+            handler does. A local activity tells nobody: the server does not know of it.
     """
 
     host: AgentHost
@@ -64,7 +64,7 @@ class Guard:
             ) from None
 
     def _store_failure(self, error: StoreError) -> ApplicationError:
-        """Return what the activity fails with: tried again unseen for a while, then by the run, in sight of people."""
+        """Return the failure of the activity: retried unseen for a while, then by the run, in sight of people."""
         info = activity.info()
         waits = (datetime.now(UTC) - info.scheduled_time).total_seconds()
         return ApplicationError(
@@ -83,10 +83,10 @@ def is_given_up() -> bool:
 
 
 async def run_hook(hook: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a hook, or whatever else of the user's a run cannot do without; on the handlers' loop.
+    """Call a hook, or another function of the user's that a run needs, on the handlers' loop.
 
     Raises:
-        ApplicationError: of type `HookError`; the run pauses until somebody has mended it.
+        ApplicationError: of type `HookError`; the run pauses until somebody has mended the hook.
     """
     try:
         return await call_users(hook, *arguments)
@@ -99,5 +99,5 @@ async def run_hook(hook: Callable[..., Any], *arguments: Any) -> Any:
 
 
 async def called(host: AgentHost, function: Callable[[], T]) -> T:
-    """Call what a user declared, where users' code runs."""
+    """Call a function that a user declared, where users' code runs."""
     return cast(T, await host.thread.run(call_users(function)))

@@ -40,7 +40,7 @@ class HandlerThread:
             self._loop.close()
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await a coroutine over there. A cancel is passed on, and what it comes to is waited for.
+        """Await a coroutine on the thread's loop. A cancel is passed on, and the coroutine's end is waited for.
 
         Raises:
             asyncio.CancelledError: the coroutine was cancelled, and did not return anything in spite of it.

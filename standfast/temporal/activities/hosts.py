@@ -36,7 +36,7 @@ LocatedT = TypeVar("LocatedT", bound=Located)
 
 _LOG = logging.getLogger("standfast")
 
-TRIES = 4  # to come to a worker that has an activity's agent and tool
+TRIES = 4  # to reach a worker that has an activity's agent and tool
 
 
 class AgentHost:
@@ -71,7 +71,7 @@ class AgentHost:
                 self.agents[name] = agent
         self.tools: dict[str, Tool[..., Any]] = {}
         self.facts: dict[str, ToolFacts] = {}  # of tools, by name
-        self.called: dict[str, dict[str, CalledTool]] = {}  # what turns record, by agent and tool
+        self.called: dict[str, dict[str, CalledTool]] = {}  # the records of turns, by agent and tool
         self.descriptions: dict[str, Sequence[ToolDescription]] = {}  # of tools, by agent
         for agent in self.agents.values():
             self._add_tools(agent, handlers)
@@ -94,18 +94,18 @@ class AgentHost:
         self._start, self._attempts = uuid4().hex, itertools.count()
         self.scope = ""  # of the store's holds
         self.is_known = False  # the worker holds its name, so that others can tell whether it lives
-        self.search, self.build = False, ""  # of the code: what tells a deploy from a restart
-        self.stream = False  # models are asked to stream, for whoever looks on
+        self.search, self.build = False, ""  # the build of the code tells a deploy from a restart
+        self.stream = False  # models are asked to stream, for viewers
         self.notices = False  # the worker has webhooks
 
     @property
     def worker(self) -> str:
-        """A new name for every start of a process: who holds it is alive, and nobody takes it over."""
+        """A new name for every start of a process: its holder is alive, and nobody takes it over."""
         return f"worker_{socket.gethostname()[:64]}_{os.getpid()}_{self._start[:12]}_{self.scope}"
 
     @property
     def surroundings(self) -> Surroundings:
-        """What a run has to know about its namespace and its worker."""
+        """The facts that a run has to know about its namespace and its worker."""
         found: Surroundings = {"search": self.search, "receipts": True}
         return {**found, "notices": True} if self.notices else found
 
@@ -193,7 +193,7 @@ class AgentHost:
         return self.here("agent", activity.info().workflow_type or "", self.agents)
 
     def caller(self) -> Agent:
-        """Return what a tool is called by: the agent, or the pipeline as an agent of its name."""
+        """Return the caller of a tool: the agent, or the pipeline as an agent of its name."""
         name = activity.info().workflow_type or ""
         return Agent(name) if name in self.pipelines else self.agent()
 
@@ -216,9 +216,9 @@ class AgentHost:
         raise self.not_here(name, f"This worker has no {kind} '{name}'; it has {', '.join(known) or 'none'}")
 
     def not_here(self, name: str, text: str, *, step: str | None = None) -> ApplicationError:
-        """Return what an activity raises that needs what this worker has not: an agent, a tool, the step at a path.
+        """Return the error of an activity that needs an agent, tool or step that this worker does not have.
 
-        Not for good: another worker of the queue may have it, or this one after the next deploy.
+        It is not final: another worker of the queue may have it, or this one after the next deploy.
         """
         info = activity.info()
         return ApplicationError(
@@ -245,7 +245,7 @@ class AgentHost:
         return f"{self._start}.{next(self._attempts)}"
 
     def running(self, owner: str) -> RunningCall | None:
-        """Return what is kept of this activity while it runs; None if nobody could tell that this worker is dead."""
+        """Return the record of this activity while it runs; None if nobody could tell that this worker died."""
         if not self.is_known or not self.scope:
             return None
         info = activity.info()
@@ -260,9 +260,9 @@ class AgentHost:
     # --- records that activities leave for each other ---
 
     async def located(self, reference: LocatedT) -> LocatedT:
-        """Return a reference with its session and journal key, which histories have only where their ids do not tell.
+        """Return a reference with its session and journal key, which histories have only if their ids do not tell.
 
-        A run that continues as new tells its first activity the journal key, which is kept by the id of the workflow's
+        A run that continues as new gives its first activity the journal key, which is kept by the id of the workflow's
         run.
         """
         info, told = activity.info(), cast(Located, reference).get("run")
@@ -285,7 +285,7 @@ class AgentHost:
         return kept or here
 
     async def load_kept(self, run: str, turn: int) -> str:
-        """Return what is kept of a turn.
+        """Return the record that is kept of a turn.
 
         Raises:
             StoreError: there is none.
@@ -311,7 +311,7 @@ class AgentHost:
         return known
 
     async def load_opened(self, run: str) -> dict[str, Any]:
-        """Return what steers a run, as it was recorded when the run was opened."""
+        """Return the facts that steer a run, as they were recorded when the run was opened."""
         return read_kept_object("what steers this run", await self.load_kept(f"{run}/open", 0))
 
 
@@ -319,7 +319,7 @@ def durable_store(store: Any) -> DurableStore:
     """Return a store that is durable and has a ledger.
 
     Raises:
-        DefinitionError: it is none, or lacks methods.
+        DefinitionError: it is not a store, or lacks methods.
         MemoryStoreNotDurableError: it is a memory store.
     """
     if not hasattr(store, "durable"):

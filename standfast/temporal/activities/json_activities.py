@@ -11,7 +11,7 @@ CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 def json_activity(name: str) -> Callable[[CallableT], CallableT]:
     """Make a function an activity whose types are for type checkers alone.
 
-    A converter that read them would drop the keys that they do not know: a newer worker's.
+    A converter that read by them would drop the keys that they do not know: those of a newer worker.
     """
 
     def define(function: CallableT) -> CallableT:

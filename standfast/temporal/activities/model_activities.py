@@ -47,14 +47,14 @@ class ModelActivities:
 
     def __init__(self, host: AgentHost) -> None:
         self._host = host
-        self._unpriced: set[tuple[str, str]] = set()  # models that were warned of
+        self._unpriced: set[tuple[str, str]] = set()  # models that a warning was logged for
 
     def all(self) -> list[Any]:
         return [self.call_model]
 
     @json_activity(names.CALL_MODEL)
     async def call_model(self, reference: ModelReference) -> ModelReply:
-        """Write the results of the last turn, ask the model, write its answer, and return what the workflow needs."""
+        """Write the results of the last turn, ask the model, write its answer, and return the workflow's part of it."""
         with Guard(self._host):
             return await self._call(reference)
 
@@ -67,7 +67,7 @@ class ModelActivities:
         if is_moved or (turn > 1 and _has_ended(transcript.messages)):  # and the user has said something more
             await begin_work(self._host.store, reference)
         if not transcript.is_fresh or is_moved or activity.info().attempt > 1:
-            # Otherwise this worker wrote what came before, and nobody can have been here yet.
+            # Otherwise this worker wrote the turn before, and no other attempt can have been here yet.
             kept = await self._host.store.load_reply(run, turn)
             if kept is not None:
                 return await self._write(reference, transcript, kept)
@@ -84,7 +84,7 @@ class ModelActivities:
             return {"error": str(error), "seq": transcript.seq}
 
     async def _check_named(self, agent: Agent, reference: ModelReference) -> None:
-        """Refuse to call another model than the one that this activity is shown with: a deploy has changed it."""
+        """Refuse to call a model other than the one that this activity is shown with: a deploy has changed it."""
         if "model" in reference:
             return
         today, known = agent.model or "", await started_facts(self._host, reference["run"])
@@ -99,9 +99,9 @@ class ModelActivities:
 
     @contextlib.asynccontextmanager
     async def _known_to_last(self, transcript: Transcript, results: list[Append]) -> AsyncIterator[None]:
-        """While the answer is long in coming keep in the store that this activity runs, and write the results.
+        """If the answer takes long, record in the store that this activity runs, and write the results.
 
-        They are written with the answer anyway, once: so nothing depends on it here, and what fails it fails the other.
+        They are written with the answer anyway, once: nothing depends on this write, and its errors fail that one, too.
         """
         store, owner = self._host.store, self._host.owner()
 
@@ -131,7 +131,7 @@ class ModelActivities:
 
     @contextlib.asynccontextmanager
     async def _telling(self, run: str, turn: int) -> AsyncIterator[Callable[[str], None] | None]:
-        """Yield what takes the words of the answer as they come, if anybody may look on."""
+        """Yield a function that takes the words of the answer as they come, if anybody may look on."""
         store = self._host.store
         if not self._host.stream or not isinstance(store, PartialAnswers):
             yield None
@@ -155,7 +155,7 @@ class ModelActivities:
         view: KeptView | None,
         tell: Callable[[str], None] | None,
     ) -> TurnRecord:
-        """Ask the model, and return what is to be kept of the turn."""
+        """Ask the model, and return the record of the turn, which is to be kept."""
         context, turn = transcript.context(agent), reference["turn"]
         said = [user_message(one) for one in reference.get("say", ())]
         messages = [*(() if view is None else view.messages), *transcript.messages, *said]
@@ -174,7 +174,7 @@ class ModelActivities:
             raise failure from None
         note_cost(agent, reference.get("model"), response, self._unpriced)
         if shorter is not None:
-            # What was said now is in the view and will be in the transcript: the view ends before it.
+            # The newest messages are in the view and will be in the transcript: the view ends before them.
             kept = KeptView(seq=transcript.seq, messages=tuple(shorter[: -len(said)] if said else shorter))
             await self._host.store.save_reply(f"{reference['run']}/view", turn, kept.model_dump_json())
         number = transcript.seq + len(said)
@@ -246,7 +246,7 @@ class ModelActivities:
         record = read_record(reference["run"], reference["turn"], kept)
         await transcript.commit(turn=reference["turn"] - 1)
         told = _split_heard(reference, record)[0]
-        if len(told) < len(record.said):  # after a reset to before they were said, which has not been told of them
+        if len(told) < len(record.said):  # after a reset to a time before they were said: the run does not know them
             told = [one for one in await transcript.written_since() if one.role == "user"][: len(record.said)] or told
         await transcript.write(_take_answer(reference, transcript, record, told))
         return await self._reply(reference, transcript, record, told)
@@ -254,7 +254,7 @@ class ModelActivities:
     async def _reply(
         self, reference: ModelReference, transcript: Transcript, record: TurnRecord, told: Sequence[Message]
     ) -> ModelReply:
-        """Return what the workflow needs of an answer."""
+        """Return the workflow's part of an answer."""
         reply: ModelReply = {"seq": transcript.seq}
         message = record.message
         if record.view is not None:
@@ -266,7 +266,7 @@ class ModelActivities:
         if message.stop_reason is not None:
             reply["stop_reason"] = message.stop_reason
         if message.tool_calls:
-            if record.view == reference["turn"]:  # what stands before the answer is in the view now
+            if record.view == reference["turn"]:  # everything before the answer is in the view now
                 transcript.shorten(len(told) + 1)
             self._host.cache.keep(transcript)
             if declared := await news(self._host, reference["run"], record):
@@ -281,7 +281,7 @@ def _has_ended(messages: Sequence[Message]) -> bool:
 
 
 def _requested_calls(record: TurnRecord) -> Asked:
-    """Return what the workflow needs of an answer that asks for calls."""
+    """Return the workflow's part of an answer that asks for calls."""
     calls, text = record.calls, record.message.content
     asked: Asked = {
         "calls": [[call.id, call.name, place, shown_arguments(call.arguments)] for place, call in enumerate(calls)]
@@ -303,7 +303,7 @@ def _take_answer(
 
 
 def _split_heard(reference: ModelReference, record: TurnRecord) -> tuple[list[Message], list[int]]:
-    """Split what the user said now into what the answer has heard, and the places of what it has not.
+    """Split the user's new messages into those that the answer has heard, and the places of those that it has not.
 
     They differ when an answer is asked for again after a reset, and the messages come at another turn than before.
     """
@@ -318,7 +318,7 @@ def _split_heard(reference: ModelReference, record: TurnRecord) -> tuple[list[Me
 
 
 async def _final(agent: Agent, text: str) -> LastReply:
-    """Return what the workflow needs of a final answer: its text, and the output that is read from it."""
+    """Return the workflow's part of a final answer: its text, and the output that is read from it."""
     final: LastReply = {"text": text}
     if size := size_over(text, INLINE_BYTES):
         final = {"text": cut(text, INLINE_BYTES), "size": size}

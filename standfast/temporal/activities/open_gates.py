@@ -1,4 +1,4 @@
-"""Finds the gates that are open in a session, what was decided at them, and keeps what people change in a call."""
+"""Finds the gates that are open in a session and the decisions at them, and keeps people's changes to a call."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -30,12 +30,12 @@ async def find_gates(
     spoke: Iterable[str | None],
     at: datetime | None = None,
 ) -> tuple[list[Question], dict[str, str]]:
-    """Return the gates that calls have to pass, and by id why some cannot run at all.
+    """Return the gates that calls have to pass, and, by id, the reasons why some cannot run at all.
 
     Args:
-        run: whose audit trail says who has edited calls of it.
-        spoke: who else has spoken to it.
-        at: the time now, if it is to be the same for the next attempt.
+        run: the run whose audit trail says who has edited calls of it.
+        spoke: the others who have spoken to it.
+        at: the present time, if it is to be the same for the next attempt.
     """
     requesters = [*spoke, *await Kept(run, host.store).editors()]
     asked = ask_at_gates(agent, calls, at=at or datetime.now(UTC), requesters=requesters)
@@ -50,9 +50,9 @@ async def find_gates(
 
 
 def asked_of(gates: Sequence[Question]) -> Asked:
-    """Return what a history has of gates, and by id the arguments that people see: all of them, or their beginning.
+    """Return gates as a history has them, and, by id, the arguments that people see: all of them, or their beginning.
 
-    Of those that are cut the size of the whole is beside them; see `load_arguments`.
+    Beside those that are cut is the size of the whole; see `load_arguments`.
     """
     asked, shown, sizes, left = [], {}, {}, INLINE_BYTES
     for gate in gates:
@@ -69,7 +69,7 @@ def asked_of(gates: Sequence[Question]) -> Asked:
 
 
 def held_by(workflow_id: str, gates: Sequence[Question]) -> tuple[Question, ...]:
-    """Return questions as they stand in a session while a workflow waits at their gates: others must not decide."""
+    """Return questions as a session has them while a workflow waits at their gates: others must not decide."""
     return tuple(
         one if one.gate is None else one.model_copy(update={"gate": {**one.gate, "workflow": workflow_id}})
         for one in gates
@@ -77,7 +77,7 @@ def held_by(workflow_id: str, gates: Sequence[Question]) -> tuple[Question, ...]
 
 
 async def after_decisions(store: DurableStore, session: Session, question: Question) -> Question:
-    """Return a gate of a session as it is after what people decided at it in a workflow that is gone.
+    """Return a gate of a session as it is after people's decisions at it in a workflow that is gone.
 
     While one of a turn is open, none of its calls has run. Those that were let through may have: they are orphans.
     """
@@ -90,7 +90,7 @@ async def after_decisions(store: DurableStore, session: Session, question: Quest
 
 
 def let_through(state: LoopState, calls: Sequence[ToolCall]) -> list[tuple[int, LetThrough]]:
-    """Return what people have let through, by position, as `Turn.approved` has it."""
+    """Return the calls that people have let through, by position, as `Turn.approved` has them."""
     approved: list[tuple[int, LetThrough]] = []
     for position, call in enumerate(calls):
         gate = state.verdict(call)
@@ -131,11 +131,11 @@ async def keep_edit(host: AgentHost, run: str, edit: object) -> None:
 
 
 async def load_edit(host: AgentHost, run: str, digest: str) -> Any:
-    """Return what `keep_edit` has kept."""
+    """Return the arguments that `keep_edit` has kept."""
     kept = await host.load_kept(_edit_place(run, digest), 0)
     return read_kept(f"edited arguments of run {run}", kept, read_json)
 
 
 def _edit_place(run: str, digest: str) -> str:
-    """Return where edited arguments are kept."""
+    """Return the key under which edited arguments are kept."""
     return f"{run}/edits/{digest}"

@@ -1,6 +1,6 @@
-"""Publishes a model's answer while it is given: through the store, in pieces, and never in a history.
+"""Publishes a model's answer while it is being given: through the store, in pieces, and never in a history.
 
-Nothing depends on it. The answer itself is kept when it is whole; what was told of it is forgotten then.
+Nothing depends on it. The answer itself is kept when it is whole; its pieces are forgotten then.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ EVERY = 0.25  # seconds between two pieces; an answer that is quicker costs noth
 
 
 class PartialAnswerWriter:
-    """Writes what is told of an answer, while a block lasts, and forgets it at its end."""
+    """Writes the pieces of an answer while a block lasts, and forgets them at its end."""
 
     def __init__(self, store: PartialAnswers, run: str, turn: int) -> None:
         self._store, self._run, self._turn = store, run, turn
         info = activity.info()
-        # By the server's clock: also an attempt after a reset, which is the first one again, is later.
+        # By the server's clock: an attempt after a reset, which is number 1 again, is later, too.
         self._attempt = f"{info.started_time:%Y-%m-%dT%H:%M:%S.%f}.{info.attempt:03}"
         self._told: list[str] = []
         self._written = 0  # characters
@@ -55,7 +55,7 @@ class PartialAnswerWriter:
                 continue
             part = PartialAnswer(turn=self._turn, attempt=self._attempt, offset=self._written, text=text)
             self._is_there = True
-            with contextlib.suppress(Exception):  # tried again with what comes next
+            with contextlib.suppress(Exception):  # tried again with the next piece
                 await self._store.add_partial(self._run, part)
                 self._written = part.end
                 del self._told[:count]

@@ -1,4 +1,4 @@
-"""Activities of pipelines: call what users declare, and read and keep the results of steps."""
+"""Activities of pipelines: call users' functions, and read and keep the results of steps."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -48,7 +48,7 @@ LOOKS_EVERY = 60.0  # seconds in which a step that waits to be mended is offered
 
 
 class PipelineActivities:
-    """Opens the pipelines of a worker, and carries their steps' functions out."""
+    """Opens the pipelines of a worker, and calls their steps' functions."""
 
     def __init__(self, host: AgentHost, check_new: Callable[..., Awaitable[None]]) -> None:
         self._host, self._check_new = host, check_new
@@ -60,7 +60,7 @@ class PipelineActivities:
 
     @json_activity(names.OPEN_PIPELINE)
     async def open(self, reference: OpenReference) -> OpenedPipeline | Looked:
-        """Record what steers the run: its plan, with its gates."""
+        """Record the facts that steer the run: its plan, with its gates."""
         with Guard(self._host):
             pipeline = self._host.pipeline()
             if "tool" in reference:
@@ -72,7 +72,7 @@ class PipelineActivities:
                 return {}
             run, store = reference["run"], self._host.store
             opened = await store.load_reply(f"{run}/open", 0)
-            again = {} if opened is None else {"again": True}  # what was acknowledged since is in the store
+            again = {} if opened is None else {"again": True}  # messages acknowledged since are in the store
             if opened is None:
                 given, info = PipelineInput.read(reference["input"]), activity.info()
                 whose = (given.user_id, given.tenant_id)
@@ -100,7 +100,7 @@ class PipelineActivities:
 
     @json_activity(names.STEP)
     async def step(self, reference: StepReference) -> Stepped:
-        """Keep what a step came to, and make what the next one needs; or the result of the run."""
+        """Keep the result of a step, and make the input of the next one, or the result of the run."""
         try:
             return await self._step(reference)
         except ApplicationError as error:
@@ -131,7 +131,7 @@ class PipelineActivities:
                     found["made"] = await work.make(**reference["make"])
                 if "end" in reference:
                     found["result"] = await work.result(**reference["end"])
-            except InputError as error:  # of what is declared now: the caller's input was read at the start
+            except InputError as error:  # from today's declaration: the caller's input was read at the start
                 raise self._step_error(at, error, error_text(error)) from None
             return found
 
@@ -139,18 +139,18 @@ class PipelineActivities:
         return version_of(pipeline, self._host.build)
 
     def _step_error(self, path: str, error: Exception, text: str) -> ApplicationError:
-        """Return what pauses a run at a step: the next version of what is declared may not raise it."""
+        """Return the error that pauses a run at a step: the next version of the declaration may not raise it."""
         version = self._version(self._host.pipeline())
         detail = {"failed_step": path, "type": type(error).__name__, "version": version}
         return ApplicationError(cut(text, 4_000), detail, type=names.STEP_ERROR, non_retryable=True)
 
-    # --- what users declare ---
+    # --- users' functions ---
 
     async def _call(self, what: str, function: Callable[[], Any], *, step: str | None = None) -> Any:
-        """Call what a user declared, where users' code runs.
+        """Call a function that a user declared, where users' code runs.
 
         Raises:
-            ApplicationError: what it raised. At a step the run pauses then, until somebody has mended it.
+            ApplicationError: the function raised an error. At a step the run then pauses until somebody has mended it.
         """
         try:
             return await self._host.thread.run(call_users(function))
@@ -164,7 +164,7 @@ class PipelineActivities:
             raise ApplicationError(text, type=type(error).__name__, non_retryable=True) from None
 
     def stage(self, pipeline: Pipeline, state: PipelineState, path: str) -> Any:
-        """Return the step or stage at a path, if this worker has it, and it still is what was planned."""
+        """Return the step or stage at a path, if this worker has it, and it is still of the planned kind."""
         try:
             found = find(pipeline, path)
         except InputError as error:
@@ -197,7 +197,7 @@ class Work:
     def _evaluations(self) -> Evaluations:
         return Evaluations(self._pipeline, self._state, self._kept.__getitem__, **self._kept["?who"])
 
-    # --- what a step came to ---
+    # --- the result of a step ---
 
     async def keep(
         self,
@@ -210,14 +210,14 @@ class Work:
         ran: int = 0,
         output: Any = None,
     ) -> list[str] | None:
-        """Keep a step's result and output; returns the reason and the words if that is none.
+        """Keep a step's result and output; return the reason and the words if the step failed.
 
         Args:
-            response: of an agent that did not complete.
-            session: of an agent, whose last answer it is.
-            outcome: of a tool, as the workflow knows it.
-            ran: or the number of its dispatch in the ledger, which has it in full.
-            output: of a gate.
+            response: that of an agent that did not complete.
+            session: an agent's session, whose last answer is the result.
+            outcome: a tool's, as the workflow knows it.
+            ran: the number of the tool's dispatch in the ledger, which has its outcome in full.
+            output: that of a gate.
         """
         step, store = self._stage(path), self._activities._host.store
         if step.kind == "approval":
@@ -239,10 +239,10 @@ class Work:
         await self._kept.keep(f"{path}?failure", result.model_dump())
         return [done.reason, cut(done.error or "", 2_000)]
 
-    # --- what a step needs ---
+    # --- the input of a step ---
 
     async def make(self, path: str, what: str) -> Any:
-        """Make what is next; returns what the workflow needs to know of it."""
+        """Make the next step's input; return the workflow's part of it."""
         action = Evaluate(path, cast(Any, what))
         step = self._stage(path)
         for key in self._evaluations.needs(action):
@@ -288,7 +288,7 @@ class Work:
     # --- the end ---
 
     async def result(self, done: Sequence[str], failed: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the result of the run: what its steps came to, as far as they came.
+        """Return the result of the run: the results of its steps, as far as they came.
 
         Args:
             done: keys of the plan.
@@ -311,7 +311,7 @@ class Work:
 
 
 def _another_worker(text: str) -> ApplicationError:
-    """Return what an activity raises that waits for another version than this worker's; the server offers it again."""
+    """Return the error of an activity that waits for a version other than this worker's; the server offers it again."""
     after = timedelta(seconds=min(0.25 * activity.info().attempt, LOOKS_EVERY))
     return ApplicationError(
         text, type=names.SAME_VERSION, next_retry_delay=after, category=ApplicationErrorCategory.BENIGN

@@ -1,4 +1,4 @@
-"""Calls the hooks of an agent's run, writes what is unwritten, brings it to its end, and waits for agents of calls."""
+"""Calls the hooks of an agent's run, writes its results, ends it, and waits for the agents of calls."""
 
 import asyncio
 from typing import Any
@@ -40,7 +40,7 @@ class RunActivities:
 
     @json_activity(names.START)
     async def start(self, reference: types.RunReference) -> str | None:
-        """Call `on_start`; returns the agent's state if that changed it."""
+        """Call `on_start`; return the agent's state if that changed it."""
         with Guard(self._host):
             transcript = await self._transcript(reference)
             agent = self._host.agent()
@@ -54,7 +54,7 @@ class RunActivities:
 
     @json_activity(names.COMMIT)
     async def commit(self, reference: types.RunReference) -> int:
-        """Write the results and the questions of a turn; returns the number of the session's last message."""
+        """Write the results and the questions of a turn; return the number of the session's last message."""
         with Guard(self._host, beats=False):
             transcript = await self._transcript(reference)
             await transcript.commit(turn=reference["turn"], questions=reference["questions"])
@@ -64,7 +64,7 @@ class RunActivities:
 
     @json_activity(names.FINISH)
     async def finish(self, reference: types.FinishReference) -> types.Finished:
-        """Write what is still unwritten, call the hook of the end, and return the text of the last answer."""
+        """Write the remaining results, call the hook of the end, and return the text of the last answer."""
         with Guard(self._host):
             return await self._finish(reference)
 
@@ -107,9 +107,9 @@ class RunActivities:
 
     @json_activity(names.ATTACH)
     async def attach(self, reference: types.AttachReference | types.LostReference) -> types.AgentEnd | None:
-        """Return the result of an agent that an earlier attempt at the same call has started, or that another has.
+        """Return the result of an agent that an earlier attempt at the same call, or another one, has started.
 
-        Of a call that an earlier run has left, whether its agent can go on, once nobody is at work on it.
+        For a call that an earlier run has left, return whether its agent can go on, once nobody is at work on it.
         """
         with Guard(self._host):
             if "child" in reference:
@@ -136,9 +136,9 @@ _LOOK_EVERY = 0.3  # seconds; one that was cancelled with its run has ended soon
 
 
 async def lost_agent(host: AgentHost, reference: LostReference) -> AgentEnd | None:
-    """Return that the agent of a call goes on; None if a run in process had it, and nobody knows what it did there.
+    """Return that the agent of a call can go on; None if a run in process had it, and nobody knows what it did there.
 
-    It is waited for while its workflow runs: it was cancelled when the run that called it was closed.
+    While its workflow runs, this waits: it was cancelled when the run that called it was closed.
     """
     record = await host.load_record(reference["run"], reference["turn"])
     position = reference.get("position", 0)
@@ -156,7 +156,7 @@ async def lost_agent(host: AgentHost, reference: LostReference) -> AgentEnd | No
 
 
 async def _is_asked(parent: str | None, call_id: str, asked: str) -> bool:
-    """Whether the child that the lost run has started for the call still runs, be its session open or not."""
+    """Whether the child that the lost run has started for the call still runs, whether or not its session is open."""
     if parent is None:
         return False
     child = activity.client().get_workflow_handle(names.child_id(parent, call_id))

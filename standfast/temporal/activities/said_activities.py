@@ -1,4 +1,4 @@
-"""The activities that keep what a user said, and find what was said and answered before a workflow was reset."""
+"""Activities that keep users' messages, and find the messages and answers from before a workflow was reset."""
 
 import contextlib
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from standfast.temporal.wire.activity_types import AnsweredReference, KeepRefere
 from standfast.temporal.wire.inputs import Said, said_by_user, said_id, user_message, with_id
 from standfast.temporal.wire.results import receipted
 
-_UNHEARD = 100  # messages of earlier runs that one hears; the others are heard by the next
+_UNHEARD = 100  # messages of earlier runs that a run hears; the next one hears the others
 
 
 class SaidActivities:
-    """Keeps what is said to the runs of a worker."""
+    """Keeps the messages to the runs of a worker."""
 
     def __init__(self, host: AgentHost) -> None:
         self._host = host
@@ -31,15 +31,15 @@ class SaidActivities:
 
     @json_activity(names.KEEP)
     async def keep(self, reference: KeepReference) -> list[Said] | None:
-        """Keep what the user said to the run until somebody has heard it, also if that is another run.
+        """Keep the user's messages to the run until a run, this or another, has heard them.
 
-        Returns what nobody has heard, if the workflow was reset and asks.
+        Returns those that nobody has heard, if the workflow was reset and asks.
         """
         with Guard(self._host, beats=False):
             transcript = await Transcript.load(self._host, await self._host.located(reference))
             session, store = transcript.session, self._host.store
             if reference["messages"] and not session.version:
-                # Nothing was answered yet, and what was said needs a session to stand in.
+                # Nothing was answered yet, and the messages need a session.
                 with contextlib.suppress(SessionConflictError):  # it was made meanwhile
                     await store.append_messages_atomic(session.id, [], session, expected_version=0)
             messages = [KeptMessage(id=str(said_id(one)), message=user_message(one)) for one in reference["messages"]]
@@ -50,14 +50,14 @@ class SaidActivities:
 
     @json_activity(names.ANSWERED)
     async def answered(self, reference: AnsweredReference) -> dict[str, WrittenOutcome]:
-        """Return what the calls of a turn were answered with, as it was written before the workflow was reset."""
+        """Return the outcomes of a turn's calls, as they were written before the workflow was reset."""
         with Guard(self._host, beats=False):
             transcript = await Transcript.load(self._host, await self._host.located(reference))
             return await transcript.answered(reference["after"])
 
 
 async def unheard_by(store: DurableStore, session: Session, transcript: Sequence[Message]) -> list[Said]:
-    """Return what was said to the session, in earlier runs or before a reset, and nobody has heard."""
+    """Return the messages to the session, from earlier runs or before a reset, that nobody has heard."""
     unheard = await Unheard(session, store).take(transcript)
     return [_as_said(one) for one in unheard[:_UNHEARD]]
 

@@ -1,4 +1,4 @@
-"""Opens sessions: what steers a run, where its session stands, and what an earlier run has left."""
+"""Opens sessions: the facts that steer a run, the state of its session, and the rest of an earlier run."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -57,14 +57,14 @@ class SessionActivities:
 
     @json_activity(names.OPEN)
     async def open(self, reference: types.OpenReference) -> types.Opened | types.Looked:
-        """Record what steers the run, and where its session stands. Nothing is written but what orphans need."""
+        """Record the facts that steer the run, and the state of its session. Only orphans' answers are written."""
         with Guard(self._host):
             agent, reference = self._host.agent(), await self._host.located(reference)
             if "tool" in reference:
                 self._host.tool(reference["tool"])
             if "input" not in reference:  # the run is open, and looked for a worker
                 return {}
-            # A run that is reset to its start begins from where it once began, not from what it has written since.
+            # A run that is reset to its start begins from where it once began, not from its later writes.
             place = f"{reference['run']}/open"
             kept = await self._host.store.load_reply(place, 0)
             if kept is None:
@@ -77,7 +77,7 @@ class SessionActivities:
                 again = {}
             else:
                 await begin_work(self._host.store, reference)
-                again = {"again": True}  # what was acknowledged since is in the store
+                again = {"again": True}  # messages acknowledged since are in the store
             opened = cast(types.Opened, read_kept_object("what steers this run", kept) | again)
             self._host.cache.facts[reference["run"]] = opened["facts"]
             if (version := opened.pop("gates_of", None)) is not None:
@@ -139,7 +139,7 @@ class SessionActivities:
             opened["gates_of"] = session.version
         state = await self._state(agent, reference, session, messages, questions, recovering=True)
         opened = await self._found(agent, reference, opened, session, messages, state)
-        # An agent that was lost with an earlier run of its caller has heard what it says.
+        # An agent that was lost with an earlier run of its caller has heard its message.
         has_heard = messages and given.call is not None
         kept = {name: value for name, value in opened.items() if not (has_heard and name == "message")}
         return cast(types.Opened, kept)
@@ -153,7 +153,7 @@ class SessionActivities:
         if given.call is None:
             return given.message
         record = await self._host.load_record(given.call["run"], given.call["turn"])
-        tool = Agent("caller", tools=[agent]).tool_map[agent.name]  # which an agent is for others
+        tool = Agent("caller", tools=[agent]).tool_map[agent.name]  # an agent is such a tool for others
         arguments = tool.read_arguments(record.calls[given.call["position"]].arguments)
         return str(arguments["message"])
 
@@ -293,9 +293,9 @@ class SessionActivities:
         return opened
 
     async def _claim_for_process(self, record: TurnRecord, state: LoopState) -> None:
-        """Claim the calls that a run in process may have run, which keeps no ledger: every later run then knows.
+        """Claim the calls that a run in process, which keeps no ledger, may have run: every later run then knows.
 
-        Now, since the session tells who wrote to it last only until this run does.
+        Now, since the session names its last writer only until this run writes.
         """
         safe = {name for name, tool in state.tools.items() if tool.safe_to_retry}
         lost = {call.id for call in state.open_calls if call.name not in safe}

@@ -40,7 +40,7 @@ from standfast.tools.attempts import call_key, idempotency_key
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a call stands in the ledger, and what its turn's record says of it."""
+    """The place of a call in the ledger, and its part of the turn's record."""
 
     reference: SettleReference
     record: TurnRecord
@@ -56,7 +56,7 @@ class Place:
 
     @property
     def dispatch(self) -> int:
-        """The last one that the run knows of."""
+        """The last dispatch that the run knows of."""
         return int(self.reference.get("dispatch", 1))
 
     def key(self, dispatch: int) -> str:
@@ -69,8 +69,8 @@ class Attempt:
 
     Args:
         approved: who has let it through, as `Turn.approved` says; None if nobody was asked.
-        facts: what it is run by; see `strictest`.
-        is_swapped: the tool takes another input now than when it was called.
+        facts: the facts that it is run by; see `strictest`.
+        is_swapped: whether the tool takes another input now than when it was called.
     """
 
     agent: Agent
@@ -97,7 +97,7 @@ class Attempt:
         return str(gate.get("fingerprint", ""))
 
     def run_in_time(self, ask: Callable[..., Awaitable[Outcome | None]]) -> Coroutine[Any, Any, Outcome | None]:
-        """Return what runs the tool's `attempt`, or asks its `verify`, for as long as that may take."""
+        """Return a coroutine that runs the tool's `attempt`, or asks its `verify`, for as long as that may take."""
         return run_bounded(
             ask,
             self.tool,
@@ -146,7 +146,7 @@ class ToolActivities:
         return Place(reference, record, call)
 
     def _attempt(self, place: Place) -> Attempt:
-        """Return what runs a call, or asks whether it has happened: where the agent and the tool are."""
+        """Return the attempt that runs a call, or asks whether it has happened, if the agent and the tool are here."""
         agent, tool = self._host.caller(), self._host.tool(place.call.name)
         record, call, reference = place.record, place.call, place.reference
         loop, info = asyncio.get_running_loop(), activity.info()
@@ -191,7 +191,7 @@ class ToolActivities:
                 return reported(known, key)
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            # Whoever asks finds that it has not started: the run that is cancelled, or one that dispatches it again.
+            # The run that is cancelled, or one that dispatches the call again, finds that it has not started.
             await retry_write(partial(store.abandon, place.scope, key, owner=owner), tries=3)
             raise _not_ours(place, "was given up before it started")
         refused = await self._host.thread.run(attempt.refused()) if attempt.is_swapped else None
@@ -265,10 +265,10 @@ class ToolActivities:
 
     @json_activity(names.SETTLE)
     async def settle(self, reference: SettleReference) -> Verdict:
-        """Return what became of a call: its outcome, `{"claimed": true}`, or nothing of both if it is to be run.
+        """Return the verdict on a call: its outcome, `{"claimed": true}`, or neither if it is to be run.
 
-        With it goes the number of its last dispatch, which may be another run's; the next one has the next number. The
-        ledger tells on any worker; only a `verify` needs one that has the tool.
+        With it goes the number of its last dispatch, which may be another run's; the next one has the next number. Any
+        worker can read the ledger; only a `verify` needs one that has the tool.
         """
         with Guard(self._host):
             place = await self._place(reference)
@@ -295,7 +295,7 @@ class ToolActivities:
         return await self._verified(place, dispatch, entry)
 
     async def _give_up(self, place: Place, dispatch: int, entry: LedgerEntry) -> Verdict | None:
-        """Enter that a call has not happened, as a person says: every later run may dispatch it. A result is more."""
+        """Enter that a call has not happened, as a person says: any later run may dispatch it. A result is kept."""
         if entry.result is not None:
             known = read_entry(entry)
             if not isinstance(read_outcome(known), Unknown):
@@ -335,13 +335,13 @@ class ToolActivities:
             return {**unknown, "reason": outcome.reason}
         if outcome is not None:
             return await self._enter(place, dispatch, attempt.with_note_of_edit(outcome))
-        # Given up before it runs again: who still has it records nothing, and of two who found this one runs it.
+        # Given up before it runs again: its present owner then records nothing, and only one of two finders runs it.
         key = place.key(dispatch)
         now = await self._host.store.abandon(place.scope, key, owner=str(entry.owner))
         return {"dispatch": dispatch} if now.state == "abandoned" else None
 
     async def _take(self, place: Place, dispatch: int, entry: LedgerEntry, outcome: Outcome) -> Verdict | None:
-        """Enter what an operator has put in as the result of a call. If its handler still runs, that comes too late."""
+        """Enter the result that an operator has put in for a call; that of a handler that still runs is too late."""
         if entry.result is not None:
             return _verdict(read_entry(entry), dispatch)
         if entry.state == "abandoned":
@@ -351,7 +351,7 @@ class ToolActivities:
         return await self._enter(place, dispatch, outcome)
 
     async def _enter(self, place: Place, dispatch: int, outcome: Outcome) -> Verdict | None:
-        """Enter what a claimed call came to, as others than its handler know it; None if its entry has changed."""
+        """Enter the outcome of a claimed call as known from others than its handler; None if its entry has changed."""
         key, owner = place.key(dispatch), self._host.owner()
         entry = await self._host.store.take_over(place.scope, key, owner=owner)
         if entry.owner != owner or entry.state != "claimed":

@@ -1,6 +1,6 @@
 """Caches runs in flight in a worker, so that a step costs the same at any length and needs few reads.
 
-Memory is never trusted against the store: a write says which message it follows, and is refused if that is not so.
+Memory is never trusted against the store: a write says which message it follows, and is refused if it does not.
 """
 
 from collections import OrderedDict
@@ -22,7 +22,7 @@ V = TypeVar("V")
 
 
 class Recent(OrderedDict[K, V]):
-    """What was set last."""
+    """The items that were set last."""
 
     def __setitem__(self, key: K, value: V) -> None:
         super().__setitem__(key, value)
@@ -31,12 +31,12 @@ class Recent(OrderedDict[K, V]):
 
 
 class TranscriptCache:
-    """The transcripts that were used last, as many as fit, and what was kept of the last turns.
+    """The transcripts that were used last, as many as fit, and the records of the last turns.
 
     Attributes:
         records: of turns that this worker wrote, by run and number.
         results: outcomes of calls that it recorded, by scope and key; taken out when they are read, once.
-        facts: what runs recorded at their start, by run key.
+        facts: the facts that runs recorded at their start, by run key.
         located: the run key and session of workflows' runs, by their ids, as far as those tell.
     """
 
@@ -50,7 +50,7 @@ class TranscriptCache:
         self.located: Recent[str, Located] = Recent()
 
     def take(self, session_id: str) -> "Transcript | None":
-        """Return what is kept of a session, and keep it no longer: whoever has it may change it."""
+        """Return the transcript of a session, and keep it no longer: the caller may change it."""
         kept = self._kept.pop(session_id, None)
         if kept is not None:
             self._size -= kept.size

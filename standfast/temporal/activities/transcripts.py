@@ -24,14 +24,14 @@ from standfast.tools.attempts import call_key
 
 @dataclass(slots=True)
 class Transcript:
-    """A session as one activity sees it. What only writes results goes without the agent, on any worker.
+    """A session as one activity sees it. Writing results does not need the agent, so any worker can do it.
 
     Args:
         session: as it is now, or as it will be when it is first written.
         messages: up to `seq`, the last that the run knows of, fit to be shown to a model.
         call_ids: of all tool calls in them.
         size: of the messages, in characters.
-        is_fresh: it comes from this worker's memory, which knows of nothing later.
+        is_fresh: whether it comes from this worker's memory, which knows of nothing later.
         after: messages up to here were not loaded: a compressed view stands for them.
     """
 
@@ -47,11 +47,11 @@ class Transcript:
 
     @classmethod
     async def load(cls, host: AgentHost, reference: RunReference, *, after: int = 0) -> "Transcript":
-        """Load what a reference names. Messages that the run does not know of were written by an earlier attempt."""
+        """Load the session of a reference. Messages that the run does not know were written by an earlier attempt."""
         store, seq = host.store, reference["seq"]
         known = host.cache.take(reference["session"])
         if known is not None and (known.after, known.seq) == (after, seq):
-            # Nobody is asked whether it still is so: the next write would be refused.
+            # Whether it is still up to date is not checked: the next write would be refused.
             return replace(known, reference=reference, is_fresh=True)
         session = await store.load_session(reference["session"])
         if session is None and seq:
@@ -88,7 +88,7 @@ class Transcript:
         self.size = sum(map(_size_of, self.messages))
 
     def context(self, agent: Agent) -> AgentContext:
-        """Return what hooks and instructions get, with the agent's state as it was written last."""
+        """Return the context of hooks and instructions, with the agent's state as it was last written."""
         reference = self.reference
         state = reference.get("agent_state")
         return AgentContext(
@@ -101,17 +101,17 @@ class Transcript:
     # --- writing ---
 
     async def commit(self, *, turn: int, questions: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Write the results of a turn that are there and not yet written, and what is asked."""
+        """Write the results of a turn that are not written yet, and the questions."""
         for append in await self.take_results(turn=turn, questions=questions):
             await self.write(append)
 
     async def ask_nothing(self, *, turn: int) -> None:
-        """Write that no question is open any more, unless that is written already."""
+        """Record that no question is open any more, unless that is recorded already."""
         if self.session.questions:
             await self.write(self.take([], key=f"{turn}.{self.reference.get('part', 0)}", turn=turn))
 
     async def take_results(self, *, turn: int, questions: Sequence[Mapping[str, Any]] = ()) -> list[Append]:
-        """Take the results of a turn that are there into the transcript; returns what is to be written then."""
+        """Take the results of a turn so far into the transcript; return the writes that this needs."""
         waiting = {question.get("tool_call_id") for question in questions}
         calls = [call for call in unanswered(self.messages) if call.id not in waiting]
         if not calls and not questions:
@@ -179,7 +179,7 @@ class Transcript:
         state: str | None = None,
         questions: tuple[Question, ...] = (),
     ) -> Append:
-        """Take messages into the transcript; returns what is to be written then."""
+        """Take messages into the transcript; return the write that this needs."""
         run = self.reference["run"]
         changes: dict[str, Any] = {
             "questions": questions or None,
@@ -197,7 +197,7 @@ class Transcript:
         return append
 
     async def write(self, append: Append) -> None:
-        """Write messages, once however often it is asked for.
+        """Write messages, once however often this is called.
 
         Raises:
             SessionConflictError: somebody else has written since.
@@ -211,7 +211,7 @@ class Transcript:
                 expected_seq=append.expected_seq,
             )
         except SessionConflictError:
-            # A store knows such a write again only until the next. After a reset of the workflow that is its own.
+            # A store recognises such a write only until the next one. After a reset of the workflow, that is its own.
             if append.messages or not await self._was_written(append):
                 raise
         await self.heard(append.messages)
@@ -221,11 +221,11 @@ class Transcript:
         await prune_session(self.host.store, self.session.id, len(self.messages), self.host.max_stored_messages)
 
     async def heard(self, messages: Sequence[Message]) -> None:
-        """Take note that the transcript has messages that the store keeps until then."""
+        """Tell the store that the transcript has messages that it has kept until now."""
         await Unheard(self.session, self.host.store).hear(messages)
 
     async def written_since(self) -> list[Message]:
-        """Return the stored messages that the run does not know of, since it wrote them before it was reset."""
+        """Return the stored messages that the run does not know, since it wrote them before it was reset."""
         return await self.host.store.load_messages(self.session.id, after=self.seq)
 
     async def _was_written(self, append: Append) -> bool:
@@ -235,9 +235,9 @@ class Transcript:
         return session is not None and was_written_by(session, run)
 
     async def answered(self, after: int) -> dict[str, WrittenOutcome]:
-        """Return by call id what calls of the answer with that number came to, whoever of this run has written it.
+        """Return, by call id, the outcomes of the calls of the answer with that number, whoever of this run wrote them.
 
-        What the user said to a question of the loop itself stands under "".
+        The user's answer to a question of the loop itself is under "".
         """
         found: dict[str, WrittenOutcome] = {}
         for message in await self.host.store.load_messages(self.session.id, after=after):
@@ -251,6 +251,6 @@ class Transcript:
 
 
 def _size_of(message: Message) -> int:
-    """Return about how many characters a message keeps alive."""
+    """Return the approximate number of characters that a message keeps alive."""
     calls = sum(len(str(call.arguments)) for call in message.tool_calls or ())
     return len(message.content) + calls

@@ -1,7 +1,7 @@
-"""Records what the calls of a turn need together with the turn, from the agent as that worker has it.
+"""Records the facts that the calls of a turn need with the turn, from the agent as that worker has it.
 
-A deploy shows the model other tools than those that the run began with, and it may call what it is shown. What is as it
-was at the start is not said again: histories are long.
+After a deploy the model may see, and call, tools that the run did not begin with. Facts that are as they were at the
+start are not repeated: histories are long.
 """
 
 import json
@@ -18,7 +18,7 @@ from standfast.temporal.wire.turn_records import CalledTool, TurnRecord, read_re
 
 
 async def started_facts(host: AgentHost, run: str) -> Mapping[str, Any]:
-    """Return what steers a run, as it recorded that at its start."""
+    """Return the facts that steer a run, as it recorded them at its start."""
     known = host.cache.facts.get(run)
     if known is None:
         known = host.cache.facts[run] = json.loads(await host.load_kept(f"{run}/open", 0))["facts"]
@@ -28,9 +28,9 @@ async def started_facts(host: AgentHost, run: str) -> Mapping[str, Any]:
 def called_tools(
     host: AgentHost, agent: Agent, calls: Iterable[ToolCall]
 ) -> tuple[dict[str, CalledTool], tuple[str, ...] | None]:
-    """Return what is recorded of the tools that calls name.
+    """Return the records of the tools that calls name.
 
-    Beside it are all tools of the agent if one names another; whoever asks for that reads these names.
+    Beside them are the names of all tools of the agent, if a call names one that it does not have.
     """
     known, named = host.called[agent.name], {call.name for call in calls}
     tools = {name: tool for name, tool in known.items() if name in named}
@@ -40,7 +40,7 @@ def called_tools(
 async def called_before(
     host: AgentHost, agent: Agent, before: str | None, calls: Sequence[ToolCall], known: dict[str, Any]
 ) -> dict[str, CalledTool]:
-    """Return what is recorded of tools that an earlier run has called: what that run recorded, or stricter."""
+    """Return the records of tools that an earlier run has called: those that it made, or stricter ones."""
     called, _ = called_tools(host, agent, calls)
     run, _, turn = (before or "").rpartition("/")
     kept = await host.store.load_reply(run, int(turn)) if run else None
@@ -53,7 +53,7 @@ async def called_before(
 
 
 async def news(host: AgentHost, run: str, record: TurnRecord) -> Declared:
-    """Return what a workflow has to be told of a turn's tools, which knows what they were at its start."""
+    """Return the changes in a turn's tools since the start of its workflow, which only knows the tools of then."""
     known, names = (await started_facts(host, run))["tools"], record.available
     changed = {name: dict(tool.facts) for name, tool in record.tools.items() if known.get(name) != tool.facts}
     told: Declared = {} if names is None or list(names) == list(known) else {"available": list(names)}
@@ -61,7 +61,7 @@ async def news(host: AgentHost, run: str, record: TurnRecord) -> Declared:
 
 
 def strictest(recorded: CalledTool | None, today: ToolFacts) -> ToolFacts:
-    """Return what a call is run by: what was recorded with it, where its tool of today is not stricter."""
+    """Return the facts that a call is run by: those recorded with it, except where its tool is stricter today."""
     if recorded is None:
         return today
     then = read_tool_facts(recorded.facts)
@@ -73,6 +73,6 @@ def strictest(recorded: CalledTool | None, today: ToolFacts) -> ToolFacts:
 
 
 def at_most_once(called: CalledTool) -> CalledTool:
-    """Return what is recorded of a tool as if running it twice did harm."""
+    """Return the record of a tool as if running it twice did harm."""
     facts = {name: value for name, value in called.facts.items() if name not in ("safe_to_retry", "attempts")}
     return called.model_copy(update={"facts": facts})

@@ -1,4 +1,4 @@
-"""Sends webhooks that tell people what waits for them, signed by the Standard Webhooks specification.
+"""Sends webhooks that tell people what waits for them, signed as in the Standard Webhooks specification.
 
 A workflow asks for a notice when something begins to wait; this delivers it, and Temporal tries again.
 """
@@ -33,26 +33,26 @@ _TIMEOUT = 10.0  # seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """Where people are told of what waits: one POST each, tried again for a day until it is taken (status 2xx).
+    """An address that is notified of items that wait: one POST each, tried again for a day until it is taken (2xx).
 
-    Those are told that a worker has when something begins to wait, and of the kinds that they want then.
+    The webhooks of the worker at the time when an item begins to wait are notified, if they want its kind then.
 
     Args:
         name: tells it from the others; the host of `url`, if it is the only one there.
         url: of https, or of http on this machine.
         format: "json" is `{"type": "run.waiting", "timestamp", "data"}`, and data `{"workflow_id", "run_id", "kind",
             "name", "message", "since", "deadline"?, "approvers"?, "tool"?, "arguments"?, "digest"?, "reminder"?,
-            "url"?, "decide_url"?}`, where "reminder" is for how many seconds it waits already. "slack" is what Slack
-            shows, and many others.
-        secret: signs it as the Standard Webhooks specification has it, by the headers `webhook-id`, `webhook-timestamp`
-            and `webhook-signature`. With the prefix `whsec_` what follows is base64.
-        kinds: which to tell of; see `pending`.
-        link: of a page where it can be decided, with `{workflow_id}` and `{run_id}`.
-        approval_links: for a webhook that reaches one person alone: notices of approvals have a "decide_url" then, by
+            "url"?, "decide_url"?}`, where "reminder" is the number of seconds that it has waited. "slack" is a form
+            that Slack shows, and many others.
+        secret: signs it as in the Standard Webhooks specification, by the headers `webhook-id`, `webhook-timestamp`
+            and `webhook-signature`. After the prefix `whsec_` it is base64.
+        kinds: those to notify of; see `pending`.
+        link: the address of a page where it can be decided, with `{workflow_id}` and `{run_id}`.
+        approval_links: for a webhook that reaches one person alone: notices of approvals then have a "decide_url", by
             which that person decides without signing in.
 
     Raises:
-        DefinitionError: nothing could be sent there.
+        DefinitionError: nothing could be sent to this address.
         ImportError: httpx is not installed.
     """
 
@@ -109,7 +109,7 @@ def check_webhooks(given: Iterable[Webhook]) -> tuple[Webhook, ...]:
 
 
 class NoticeActivities:
-    """Tells people of what waits, for a worker with these webhooks."""
+    """Notifies people of items that wait, for a worker with these webhooks."""
 
     def __init__(self, webhooks: Sequence[Webhook]) -> None:
         self._webhooks = webhooks
@@ -121,7 +121,7 @@ class NoticeActivities:
     async def notify(self, reference: NotifyReference) -> None:
         """Deliver a notice to all webhooks of this worker that want its kind, to each once.
 
-        Who has been told is kept with the activity, by name, so that an attempt tells the others alone.
+        The activity keeps the names of those that have been told, so that another attempt only tells the others.
         """
         info = activity.info()
         data = {"workflow_id": info.workflow_id, "run_id": info.workflow_run_id, **reference["item"]}
@@ -145,7 +145,7 @@ class NoticeActivities:
 
 
 def notice_id(workflow_id: str, reference: Mapping[str, Any]) -> str:
-    """Return what tells a notice from all others, however often it is sent."""
+    """Return the id of a notice, the same however often it is sent."""
     item = reference["item"]
     what = [workflow_id, item["kind"], item["name"], item["since"], item.get("digest"), reference.get("reminder")]
     return "msg_" + hashlib.blake2b(json.dumps(what).encode(), digest_size=16).hexdigest()
@@ -237,5 +237,5 @@ _SLACK = 2_900  # characters; Slack takes 3,000 in a block
 
 
 def _mrkdwn(text: str) -> str:
-    """Escape what Slack would take for its own: a link, or a call of everybody in the channel."""
+    """Escape text that Slack would interpret: a link, or a call of everybody in the channel."""
     return visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 _DELAYS = (0.05, 0.2, 0.5, 1.0)  # seconds between attempts at a write; the last goes on
 _LAST_TRIES = 5  # that a write still has when its activity has been cancelled
-_SAID = 2_000  # characters of why a store takes nothing
+_SAID = 2_000  # characters of the reason why a store takes nothing
 
 
 async def retry_write(write: Callable[[], Awaitable[T]], *, tries: int | None = None) -> T:
     """Await a write that does no harm when it is made twice, such as the result of an effect that is done.
 
-    A store that refuses is asked again, so often or for as long as the activity may take. If a cancel breaks the write
-    off, it is made again, to know.
+    A store that refuses is asked again, this often or for as long as the activity may take. If a cancel breaks off the
+    write, it is made again, to know its result.
     """
     left = tries
     for attempt in itertools.count():
@@ -46,11 +46,11 @@ async def retry_write(write: Callable[[], Awaitable[T]], *, tries: int | None = 
 
 
 async def write_in_sight(write: Callable[[], Awaitable[T]], reference: Mapping[str, Any], patience: float) -> T:
-    """Retry a write of what would be lost if the activity gave it up; its run tells people after a while.
+    """Retry a write of data that would be lost if the activity gave up; its run tells people after a while.
 
     Args:
-        reference: the activity's, by which the run knows it; see `names.holder`.
-        patience: seconds until the run is told, which then shows that until the activity ends.
+        reference: that of the activity, by which the run knows it; see `names.holder`.
+        patience: seconds until the run is told; it then shows that the store is away until the activity ends.
     """
     since, why = datetime.now(UTC), "the store does not answer"
 
@@ -78,7 +78,7 @@ async def write_in_sight(write: Callable[[], Awaitable[T]], reference: Mapping[s
                 telling.cancel()
 
 
-A_WHILE = 0.5  # seconds; under load what is quick takes 0.1, and would pay for being slow
+A_WHILE = 0.5  # seconds; under load, quick work takes 0.1, and would pay for being slow
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Reads what is written of calls, questions and answers that a run has not heard of."""
+"""Reads the store's records of calls, questions and answers that a run has not heard of."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -20,7 +20,7 @@ NO_ANSWER = "It is said to have ended, and its answer is not in the store"
 
 
 def final_answer(messages: Sequence[Message]) -> str | None:
-    """Return what an agent's session ends with; None if it has not come to an end, whatever is said of its run."""
+    """Return the final answer of an agent's session; None if it has none, whatever its run's result says."""
     if not messages or messages[-1].role != "assistant" or messages[-1].tool_calls:
         return None
     return messages[-1].content
@@ -48,10 +48,10 @@ def _time(text: str | None) -> datetime | None:
 
 
 async def with_last_answer(host: AgentHost, reference: FinishReference) -> FinishReference:
-    """Return what a cancelled run knows, and the answer that it has not heard of, whose calls are not run.
+    """Return a cancelled run's reference, with the answer that it has not heard of, whose calls are not run.
 
-    The model's activity has written it and was cut off, or its result came together with the cancel: Temporal keeps
-    that from the run.
+    The model's activity has written the answer and was cut off, or its result came together with the cancel: Temporal
+    keeps that from the run.
     """
     run, turn = reference["run"], reference["turn"] + 1
     session = await host.store.load_session(reference["session"])
@@ -67,7 +67,7 @@ async def with_last_answer(host: AgentHost, reference: FinishReference) -> Finis
 async def still_asked(
     store: DurableStore, session: Session, messages: Sequence[Message], questions: Sequence[Question]
 ) -> tuple[Question, ...]:
-    """Leave out calls of unknown outcome: what became of them since is in the ledger, and the run settles them.
+    """Leave out calls of unknown outcome: the ledger may have their outcome by now, and the run settles them.
 
     A person may have said that one has not happened, and it may have been run. Those of which nothing more is known
     are asked about again, as calls of unknown outcome and not as questions of their tools.
@@ -86,7 +86,7 @@ async def still_asked(
 
 
 async def _asks(store: DurableStore, scope: str, position: int, question: Question) -> bool:
-    """Whether it is the call itself that asks, or one that the ledger does not know."""
+    """Whether the call itself asks, or is one that the ledger does not know."""
     call_id = str(question.tool_call_id)
     last = await last_dispatch(store, scope, position, call_id)
     if not last:
