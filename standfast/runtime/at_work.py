@@ -52,7 +52,7 @@ async def check_not_at_work(store: AgentStore, session_id: str) -> None:
 
 
 def scope_of(worker: str) -> str:
-    """Return the scope of the holds by which others can tell whether a worker lives; its name ends with it."""
+    """Return the scope of the holds by which others can tell whether a worker lives; the worker's name ends with it."""
     return worker.rpartition("_")[2]
 
 
@@ -60,7 +60,7 @@ async def is_alive(store: AgentStore, worker: str, scope: str) -> bool:
     """Whether a worker lives; True where nobody can tell.
 
     Args:
-        scope: of the holds that are seen here.
+        scope: the scope of the holds that this process sees.
     """
     return not scope or scope_of(worker) != scope or await is_held(store, worker)
 

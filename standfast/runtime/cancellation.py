@@ -1,4 +1,4 @@
-"""Handles cancellation, and protects what it must not interrupt."""
+"""Handles cancellation, and protects work that it must not interrupt."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ async def to_the_end(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Wait for work however often this is cancelled meanwhile; the caller is already ending, and raises itself.
 
     Args:
-        work: begins it; again if it was cancelled itself, as all tasks are when an event loop is shut down.
+        work: begins the work; again if that was cancelled itself, as all tasks are when an event loop is shut down.
     """
     while True:
         task = asyncio.ensure_future(work())

@@ -11,7 +11,7 @@ from standfast.tools import Asked, Failed, Returned
 
 
 def depth_problem(agent: str, depth: int) -> str | None:
-    """Return why an agent may not be invoked below so many others; None if it may."""
+    """Return the reason why an agent may not be invoked below so many others; None if it may."""
     if depth < MAX_DEPTH:
         return None
     return f"Agent '{agent}' is not invoked: agents invoke each other {MAX_DEPTH} deep already"
@@ -44,7 +44,7 @@ def session_of_call(session: str, call_id: str, asked: str) -> str:
 
 @dataclass(slots=True)
 class AskedAgents:
-    """The agents that one call runs, told apart by what they are asked.
+    """The agents that one call runs, told apart by their questions.
 
     Not by their order: agents that run at once must have the same names after a crash.
     """
@@ -59,10 +59,10 @@ class AskedAgents:
 
 
 def answer_of(outcome: Returned | Asked | Failed) -> dict[str, str]:
-    """Return what `ctx.agents.invoke` returns for the outcome of its agent.
+    """Return the result of `ctx.agents.invoke` for the outcome of its agent.
 
     Raises:
-        InterruptError: it asks a question, which is the caller's then.
+        InterruptError: it asks a question, which becomes the caller's.
         StandfastError: it did not complete.
     """
     match outcome:

@@ -1,7 +1,7 @@
 """Makes the ledger keys of tool calls from the transcript, so that all runs of both drivers find the same entries.
 
-A call stands under the message that asks for it. Each dispatch of it has an entry of its own, and none is made before
-the one before it was abandoned: whoever comes later finds the last.
+A call's entries are under the message that asks for it. Each dispatch has an entry of its own, and none is made before
+the previous one was abandoned: later runs find the last.
 """
 
 import asyncio
@@ -54,9 +54,9 @@ class Fence:
 
     Args:
         write: makes a write that only one run of the session can make.
-        store: with the ledger in which workers would claim the call, if it has one.
-        scope: of the calls in it.
-        positions: of the calls, by id.
+        store: the store with the ledger in which workers would claim the call, if it has one.
+        scope: the scope of the calls in it.
+        positions: the positions of the calls, by id.
     """
 
     def __init__(

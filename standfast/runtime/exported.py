@@ -1,4 +1,4 @@
-"""Finds the session in which an export goes on: its own, so that nothing its run does later is done twice.
+"""Finds the session in which an export goes on: its own, so that nothing that its run does later is done twice.
 
 Under the id of that session a store may have another one, with messages of its own: there an export is refused.
 """
@@ -27,7 +27,7 @@ def check_exported_from(checkpoint: Checkpoint, session: Session) -> None:
     """Refuse to go on in a session that a checkpoint was not exported from.
 
     Raises:
-        InputError: saying so.
+        InputError: the checkpoint was not exported from it.
     """
     if checkpoint.exported_from != session.key:
         name = session_id_of(session.id)
@@ -37,7 +37,7 @@ def check_exported_from(checkpoint: Checkpoint, session: Session) -> None:
 async def at_home(
     given: RunInput, store: AgentStore | None, session_id: str | None, tenant_id: str | None
 ) -> tuple[RunInput, str | None]:
-    """Return what was given, and the session to run: an export's own, unless another one is named.
+    """Return the given input, and the session to run: an export's own, unless another one is named.
 
     Raises:
         InputError: the store has another session under its id.

@@ -1,4 +1,4 @@
-"""Reads and checks what a caller passes to a run, before anything happens."""
+"""Reads and checks a caller's arguments of a run, before anything happens."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -55,11 +55,11 @@ def check_given(agent: object, user_id: str | None, max_stored_messages: object,
 
 @dataclass(frozen=True, slots=True)
 class RunInput:
-    """What a run is given: a message, a transcript or a checkpoint, and an answer or decisions.
+    """The input of a run: a message, a transcript or a checkpoint, and an answer or decisions.
 
     Args:
         messages: the transcript to start from, the checkpoint's if there is one.
-        is_signed: the checkpoint is one of ours, and says what was decided at its gates.
+        is_signed: whether the checkpoint is one of ours, with the true decisions at its gates.
     """
 
     message: str | None
@@ -84,10 +84,10 @@ class RunInput:
         agent: str = "",
         key: bytes | None = None,
     ) -> "RunInput":
-        """Read what a caller passed; texts are cleaned and have at most `limit` bytes.
+        """Read a caller's arguments; texts are cleaned and have at most `limit` bytes.
 
         Args:
-            agent, key: whose checkpoint it must be, and the key that it must be signed with; any or none if None.
+            agent, key: the agent that a checkpoint must be of, and the key that it must be signed with; any if None.
 
         Raises:
             InputError: saying what cannot be used.
@@ -126,8 +126,8 @@ class RunInput:
     def credible_questions(self) -> tuple[Question, ...]:
         """The questions that a run may continue with.
 
-        Whoever holds an unsigned checkpoint can write into it that a call was approved, who may approve it, or that
-        time approves it. So its gates are made again from the agent.
+        Anybody who holds an unsigned checkpoint can write into it that a call was approved, who may approve it, or
+        that time approves it. So its gates are made again from the agent.
         """
         return tuple(question for question in self.questions if self.is_signed or question.gate is None)
 
@@ -167,7 +167,7 @@ class RunInput:
                 )
 
     def in_session(self, session_id: str) -> "RunInput":
-        """Return what goes on in the checkpoint's session, without the last messages, which the store itself has."""
+        """Return the input that goes on in the checkpoint's session, without the last messages, which the store has."""
         messages = list(self.messages or [])
         while messages and messages[-1].role == "user" and messages[-1].id is not None:
             del messages[-1]
@@ -247,14 +247,14 @@ def check_may_start(declared: Agent | Pipeline, user: str | None) -> None:
 
 
 def check_user(user: object) -> None:
-    """Refuse what cannot be a user's id."""
+    """Refuse a value that cannot be a user's id."""
     check_whole(user, "user_id")
     if not user:
         raise InputError("user_id must not be empty; leave it out")
 
 
 def check_may_speak(state: LoopState, session_id: str | None) -> None:
-    """Refuse a message where it would get between a call and its result."""
+    """Refuse a message that would come between a call and its result."""
     where = f"Session {session_id}" if session_id else "The run"
     if state.gates:
         raise InputError(
@@ -294,7 +294,7 @@ def check_run_key(run_key: object, what: str = "run_key") -> str:
 
 
 def check_restart_options(restart_of: str | None, restart_from: str | None) -> tuple[str, str] | None:
-    """Return the run key and the step of a restart; None if it is none.
+    """Return the run key and the step of a restart; None if it is not one.
 
     Raises:
         InputError: there is one without the other, or the key cannot be one.

@@ -1,10 +1,10 @@
-"""Lists in a store's journal: what is kept under one place and the numbers from 0, and never changed."""
+"""Lists in a store's journal: values under one place and the numbers from 0, which never change."""
 
 from standfast.stores.protocol import Ledger
 
 
 async def length(store: Ledger, place: str) -> int:
-    """Return how many values a list has; of a long one few are looked at."""
+    """Return the number of values in a list; few of a long one are looked at."""
 
     async def has(number: int) -> bool:
         return await store.load_reply(place, number) is not None
@@ -21,7 +21,7 @@ async def length(store: Ledger, place: str) -> int:
 
 
 async def append(store: Ledger, place: str, value: str) -> None:
-    """Add to a list. Of those who add at the same time each finds a place of its own."""
+    """Add to a list. Values that are added at the same time each get a place of their own."""
     number = await length(store, place)
     while await store.save_reply(place, number, value) != value:
         number += 1

@@ -1,4 +1,4 @@
-"""Calls a model through its adapter, whole or streamed, and compresses what the model is shown."""
+"""Calls a model through its adapter, whole or streamed, and compresses the messages that it is shown."""
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ _LOG = logging.getLogger("standfast")
 
 
 def note_failure(agent: Agent, model: str | None, error: Exception) -> None:
-    """Log why a model could not be called, with a traceback if the fault is not a provider's."""
+    """Log the reason why a model could not be called, with a traceback if the fault is not a provider's."""
     after, trace = agent.model_after(model), None if isinstance(error, ModelError | OSError) else error
     which = model or agent.model or "its model"
     then = "" if after is None else f"; next is {after}"
@@ -22,7 +22,7 @@ def note_failure(agent: Agent, model: str | None, error: Exception) -> None:
 
 
 def note_cost(agent: Agent, model: str | None, response: LLMResponse, noted: set[tuple[str, str]]) -> None:
-    """Warn once that a budget in dollars has no effect, since nobody knows what the model costs."""
+    """Warn once that a budget in dollars has no effect, since nobody knows the price of the model."""
     loop, usage = agent.loop, response.usage
     if (loop.cost_budget, loop.session_cost_budget) == (None, None) or response.cost is not None:
         return
@@ -77,7 +77,7 @@ async def streamed(
 
 
 async def compressed(rule: ContextCompression | None, messages: Sequence[Message]) -> list[Message] | None:
-    """Return what the model is shown instead of `messages`; None if there are not too many.
+    """Return the messages that the model is shown instead of `messages`; None if there are not too many.
 
     Raises:
         ModelError: the rule returned something that cannot be shown.

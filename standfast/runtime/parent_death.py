@@ -1,4 +1,4 @@
-"""Starts processes that die with their parent. That takes Linux; elsewhere they outlive a parent that is killed."""
+"""Starts processes that die with their parent. That needs Linux; elsewhere they outlive a parent that is killed."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def dying_with_parent(command: Sequence[str]) -> list[str]:
-    """Return what runs a command, given by its full path, as a process that is killed when this one dies."""
+    """Return the command line that runs a command, given by its full path, in a process that dies with this one."""
     if sys.platform != "linux":
         return list(command)
     return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]

@@ -21,13 +21,13 @@ class Kept:
     """Values by key. The first that is kept under a key stays.
 
     Args:
-        name: of the run in the store, its journal key.
+        name: the run's name in the store, its journal key.
         store: None keeps them for one call alone.
     """
 
     def __init__(self, name: str, store: DurableStore | None) -> None:
         self.name, self._store = name, store
-        self._place = f"{name}/steps"  # beside what else a store keeps of a run
+        self._place = f"{name}/steps"  # apart from a store's other records of a run
         self._values: dict[str, Any] = {}
         self._decisions: list[DecisionRecord] = []
 
@@ -75,7 +75,7 @@ class Kept:
                 )
 
     async def count(self, key: str) -> int:
-        """Return the length of a list, which is kept in the store alone."""
+        """Return the length of a list, which is only in the store."""
         return 0 if self._store is None else await length(self._store, f"{self._place}/{key}")
 
     async def add(self, key: str, value: Any) -> None:
@@ -84,7 +84,7 @@ class Kept:
             await append(self._store, f"{self._place}/{key}", to_json(value).decode())
 
     async def begin(self, given: Any, who: Mapping[str, str | None]) -> None:
-        """Keep the input of a run, and who began it; a later call gives the same input or none.
+        """Keep the input of a run, and its user; a later call gives the same input or none.
 
         Raises:
             InputError: it was begun with another input.
@@ -123,10 +123,10 @@ class Kept:
     async def record(
         self, decision: Decision, at: datetime, refused: str | None, key: str | None = None, digest: str | None = None
     ) -> None:
-        """Record a decision, and why it did not count; once, if there is a key.
+        """Record a decision, and the reason why it did not count; once, if there is a key.
 
         Args:
-            digest: of what the gate shows, unless the decision says what it was made on.
+            digest: that of what the gate shows, unless the decision has a digest itself.
         """
         given = {"digest": digest, **decision.model_dump()}
         record = DecisionRecord(journal_key=self.name, at=at, refused=refused, key=key, **given)
@@ -138,10 +138,10 @@ class Kept:
 
 @contextlib.asynccontextmanager
 async def held(names: Sequence[str], store: DurableStore, who: Mapping[str, str | None]) -> AsyncIterator[Kept]:
-    """Hold a run under all names that it may have, and yield what is kept under the name that it was begun with.
+    """Hold a run under all names that it may have, and yield the values under the name that it was begun with.
 
     Args:
-        names: with a slash, as no session has it; that of today first.
+        names: with a slash, as no session's name has; the present one first.
 
     Raises:
         SessionAccessDeniedError: it is somebody else's, and in flight.

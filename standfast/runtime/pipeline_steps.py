@@ -14,14 +14,14 @@ from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.users_functions import read_in_time
 from standfast.tools import Approval
 
-_SHOWN_BYTES = 64 * 1024  # of what people are asked at a gate
+_SHOWN_BYTES = 64 * 1024  # of the values that people are shown at a gate
 
 CallUsers = Callable[[str, str, Callable[[], Any]], Awaitable[Any]]
-"""Calls a function of the user's for a step, in the driver's own way; the second text names what it makes."""
+"""Calls a function of the user's for a step, in the driver's own way; the second text names its result."""
 
 
 class StepRecords:
-    """What is kept of the steps of one run.
+    """The records of the steps of one run.
 
     Args:
         evaluations: returns the functions of the run, as far as it is now.
@@ -47,7 +47,8 @@ class StepRecords:
         """Return the input of a step's agent or tool.
 
         Args:
-            tries: that have failed. It is made anew after each, since people may have edited what it is made of.
+            tries: the number that have failed. The input is made anew after each, since people may have edited its
+                sources.
         """
         check_assigned(step)
         key = f"{path}?with{tries or ''}"
@@ -62,11 +63,11 @@ class StepRecords:
         return f"{path}?type{tries or ''}"
 
     async def asked_at(self, path: str, approval: Approval, *, place: str | None = None, **more: Any) -> dict[str, Any]:
-        """Return what people are asked at a gate, and its digest; `later` has the same for each escalation.
+        """Return the question to people at a gate, and its digest; `later` has the same for each escalation.
 
         Args:
-            place: where its verdict is kept; its path if None.
-            more: is kept with it.
+            place: the place in which its verdict is kept; its path if None.
+            more: data that is kept with it.
         """
         place = place or path
         key = f"{place}?gate"
@@ -85,10 +86,10 @@ class StepRecords:
         return [cut(one.shown(context), _SHOWN_BYTES) for one in approval.chain]
 
     async def came_to(self, path: str, step: Step[Any], result: StepResult, began: str | None) -> Done:
-        """Return what a step's result means. It is kept with its output, unless the step failed.
+        """Return the meaning of a step's result. It is kept with its output, unless the step failed.
 
         Args:
-            began: under which key the type is kept with which the step began; None if it was not begun here.
+            began: the key of the type with which the step began; None if it was not begun here.
 
         Raises:
             InputError: the output does not fit because of a deploy.

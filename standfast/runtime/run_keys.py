@@ -1,8 +1,8 @@
-"""Keeps which runs a run key stands for, and begins a run with what the last of them came to.
+"""Keeps the list of runs of a run key, and begins a run with the results of the last of them.
 
-A run has its records in the store by a key of its own, the journal key: of two runs with one run key, or of the two
-drivers, neither may find the other's. Which these are is kept in the journal, too, so that both drivers find the runs
-of both, and no worker has to be alive. It is kept by owner: whoever asks for the run of a stranger finds none.
+A run has its records in the store by a key of its own, the journal key: two runs with one run key, or of the two
+drivers, must not find each other's records. The list is kept in the journal, too, so that both drivers find the runs
+of both, and no worker has to be alive. It is kept by owner: nobody finds the run of a stranger.
 """
 
 from collections.abc import Mapping
@@ -21,14 +21,14 @@ from standfast.stores.protocol import DurableStore
 _SHOWN = 10  # keys, to somebody whose key has no run
 
 Who = Mapping[str, str | None]
-"""The `user_id` and `tenant_id` of who begins a run."""
+"""The `user_id` and `tenant_id` of the user who begins a run."""
 
 
 async def list_run(store: DurableStore, pipeline: str, run_key: str, journal_key: str, who: Who) -> None:
-    """Keep that the last run of a run key is this one, before it begins; repeating it changes nothing.
+    """Record this run as the last one of its run key, before it begins; repeating that changes nothing.
 
     Args:
-        pipeline: its name in this run.
+        pipeline: the pipeline's name in this run.
     """
     place = _place(pipeline, who)
     count = await length(store, f"{place}/{run_key}")
@@ -39,13 +39,13 @@ async def list_run(store: DurableStore, pipeline: str, run_key: str, journal_key
 
 
 async def find_last(store: DurableStore, pipeline: Pipeline, run_key: str, who: Who, *, before: str) -> Kept:
-    """Return what is kept of the last run of a run key that has begun.
+    """Return the records of the last run of a run key that has begun.
 
     Args:
         before: the journal key of the run that asks, which may have the same run key.
 
     Raises:
-        InputError: there is none, or it is somebody else's, which reads alike; it names the last keys that have one.
+        InputError: there is none, or it is somebody else's: the error is the same, and names the last keys with a run.
     """
     for name in pipeline.names:
         place = f"{_place(name, who)}/{run_key}"
@@ -64,17 +64,17 @@ async def find_last(store: DurableStore, pipeline: Pipeline, run_key: str, who: 
 async def restarted(
     store: DurableStore, pipeline: Pipeline, kept: Kept, who: Who, run_key: str, first: str
 ) -> tuple[dict[str, Any], Any]:
-    """Keep what the last run of a run key came to before a step as another run's, which has not begun.
+    """Keep the results of the last run of a run key before a step as those of another run, which has not begun.
 
     Args:
-        kept: of the other run.
+        kept: the records of the other run.
         first: the name of the step.
 
-    Returns what is done so, by key as the plan has it, and the input of the earlier run.
+    Returns the results, by key as in the plan, and the input of the earlier run.
 
     Raises:
-        InputError: there is no such run, or it did not come to that step; or somebody tried to begin the other run as
-            another restart.
+        InputError: there is no such run, or it did not reach that step; or the other run was to begin as another
+            restart before.
     """
     await kept.check(who)
     before = await _restarted_before(kept, run_key, first)
@@ -104,10 +104,10 @@ async def restarted(
 
 
 async def check_restart(kept: Kept, run_key: str, first: str) -> None:
-    """Refuse to go on with a run that has begun in another way than as this restart.
+    """Refuse to go on with a run that did not begin as this restart.
 
     Raises:
-        InputError: it has.
+        InputError: it did not.
     """
     if not await _restarted_before(kept, run_key, first):
         raise InputError(
@@ -116,7 +116,7 @@ async def check_restart(kept: Kept, run_key: str, first: str) -> None:
 
 
 async def _restarted_before(kept: Kept, run_key: str, first: str) -> str | None:
-    """Return the journal key of the earlier run if this was to begin as this restart of it before."""
+    """Return the journal key of the earlier run, if this run was to begin as this restart of it before."""
     if not await kept.find("?restart"):
         return None
     given = kept["?restart"]

@@ -27,11 +27,11 @@ def begin_state(
     """Return the state in which a transcript leaves its agent.
 
     Args:
-        questions: what is kept with it.
-        recovering: an earlier run may have started its unanswered calls.
-        used: by all runs of the session.
-        tools: in the place of the agent's own.
-        checkpoint: that the run goes on from, and whose model calls and usage count.
+        questions: the questions that are kept with it.
+        recovering: whether an earlier run may have started its unanswered calls.
+        used: the usage of all runs of the session.
+        tools: facts that replace those of the agent's own tools.
+        checkpoint: the checkpoint that the run goes on from; its model calls and usage count.
     """
     state = LoopState(
         loop=agent.loop,

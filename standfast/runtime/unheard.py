@@ -28,17 +28,17 @@ class Unheard:
         self._said, self._heard, self._store = f"{session.key}/said", f"{session.key}/heard", store
 
     async def load(self, transcript: Iterable[Message]) -> list[KeptMessage]:
-        """Return them; messages in the transcript were heard, even if no process survived to note that."""
+        """Return the messages; those in the transcript were heard, even if no process survived to note that."""
         heard = {message.id for message in transcript}
         return [one for one in await self._noted() if one.id not in heard]
 
     async def take(self, transcript: Sequence[Message]) -> list[KeptMessage]:
-        """Return them, and note as heard those in the transcript, from which they may be pruned later."""
+        """Return the messages, and note those in the transcript as heard; they may be pruned from there later."""
         await self.hear(transcript)
         return await self.load(transcript)
 
     async def _noted(self) -> list[KeptMessage]:
-        """Return those that are not noted as heard."""
+        """Return the messages that are not noted as heard."""
         first = await self._count(self._heard)
         found: list[KeptMessage] = []
         while (text := await self._store.load_reply(self._said, first + len(found))) is not None:

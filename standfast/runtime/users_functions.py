@@ -39,7 +39,7 @@ READ_SECONDS = 10.0
 
 
 async def output_problem(agent: Agent, response: str | None) -> str | None:
-    """Say why a final answer is not the agent's `output`; None if it is, or there is no answer or no such type."""
+    """Return why a final answer does not fit the agent's `output`; None if it does, or if either is missing."""
     if agent.output is None or response is None:
         return None
     try:
@@ -51,7 +51,7 @@ async def output_problem(agent: Agent, response: str | None) -> str | None:
 
 
 async def read_in_time(step: Step[Any], read: Callable[[], tuple[Done, Any]]) -> tuple[Done, Any]:
-    """Return what a step's result means, and its output."""
+    """Return the meaning of a step's result, and its output."""
     try:
         return await _in_time(read)
     except TimeoutError:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name in {"DevServer", "dev_server", "time_skipping_server"}:  # loads temporalio for those alone who ask
+    if name in {"DevServer", "dev_server", "time_skipping_server"}:  # loads temporalio only when it is asked for
         from standfast.testing import servers
 
         return getattr(servers, name)

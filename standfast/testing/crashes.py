@@ -1,7 +1,7 @@
-"""Stops runs at the worst moments and inspects what is left, for users' agents and for standfast's own tests.
+"""Stops runs at the worst moments and inspects the remains, for users' agents and for standfast's own tests.
 
-A crash here is an exception after which the store takes nothing more, as if the process had died. What it cannot
-show is what a real SIGKILL does to the operating system; the acceptance tests do that.
+A crash here is an exception after which the store takes nothing more, as if the process had died. It cannot show the
+effects of a real SIGKILL on the operating system; the acceptance tests do that.
 """
 
 import inspect
@@ -51,7 +51,7 @@ class _FailingStore:
 
 @dataclass(slots=True)
 class CrashedRun:
-    """One run that was stopped, and the run that went on from what it left.
+    """One run that was stopped, and the run that went on after it.
 
     Args:
         stopped_at: the boundaries, such as "before write 2" or "after handler of call_1".
@@ -75,7 +75,7 @@ class CrashedRun:
 
     @property
     def lost_messages(self) -> list[str]:
-        """What is missing: accepted messages that are gone, calls without exactly one result."""
+        """Accepted messages that are gone, and calls without exactly one result."""
         lost, kept = [], list(self.messages)
         for message in self.written:
             if message in kept:
@@ -108,7 +108,7 @@ class CrashReport:
 
     @property
     def unfinished(self) -> list[tuple[str, ...]]:
-        """Where the run that went on did not end with "complete"."""
+        """The boundaries after which the resumed run did not end with "complete"."""
         return [run.stopped_at for run in self.runs if run.result is None or run.result.status != "complete"]
 
 
@@ -125,7 +125,7 @@ async def crash_everywhere(
     """Run an agent over and over, stopping it at every store write and every handler in turn, and resume it.
 
     Args:
-        model: answers by what is in the transcript, since a resumed run asks a new process (see `ScriptedModel`).
+        model: answers by the transcript, since a resumed run asks a new process (see `ScriptedModel`).
         store: opens a durable store by name: the same name again is the same database in another process.
         answer: answers the questions of interrupted runs.
         invoked: agents that tools invoke; agents among the tools are known.
@@ -189,7 +189,7 @@ class _Process:
     async def run(self) -> RunResult:
         scenario, options = self._scenario, self._options()
         known = await self._store.load_session("crash")
-        # Whoever started the run sends the message again only if nothing of it arrived.
+        # The caller of the run sends the message again only if nothing of it arrived.
         message = None if known else scenario.message
         result = await run(scenario.agent, message=message, session_id="crash", **options)
         while result.interrupted:
@@ -231,7 +231,7 @@ class _Process:
         return result
 
     def _watched(self, by_agent: dict[str, Tool[..., Any]]) -> Callable[..., Any]:
-        """Return what runs instead of the tools of one name, of whichever agent calls."""
+        """Return the handler that runs instead of the tools of one name, whichever agent calls."""
 
         async def watched(*value: Any, standfast_context: ToolContext, **arguments: Any) -> Any:
             tool = by_agent[standfast_context.agent_name]

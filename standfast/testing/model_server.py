@@ -1,7 +1,7 @@
 """A model behind a real HTTP server on loopback, which answers by script and with real servers' faults.
 
-It speaks Chat Completions, Responses and Messages, by the path of the request, and Cloudflare's form of errors; so the
-providers' own SDKs can be used with it, which a mock of their transport could not prove.
+It speaks Chat Completions, Responses and Messages, by the path of the request, and Cloudflare's form of errors. So it
+proves that the providers' own SDKs work, which a mock of their transport could not.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ End = Literal["whole", "cut", "closed", "reset", "silent"]
 
 
 class Request(NamedTuple):
-    """What the server was asked; names of headers in lower case."""
+    """A request to the server; names of headers in lower case."""
 
     path: str
     headers: dict[str, str]
@@ -33,10 +33,10 @@ class Fault:
     """A request that fails, or an answer that does not come as it should.
 
     Args:
-        status: of the reply; 200 with an `answer`.
+        status: that of the reply; 200 with an `answer`.
         retry_after: seconds, as the header of that name.
-        words: what the provider says.
-        answer: what is begun, where `end` or `delay` are to go wrong with it.
+        words: the provider's words.
+        answer: the answer that begins, if `end` or `delay` are to go wrong with it.
         end: "cut" hangs up before the length that was announced or the last event, "reset" breaks the connection
             without a word, "silent" neither speaks nor hangs up.
         delay: seconds between the pieces of an answer.
@@ -52,11 +52,11 @@ class Fault:
 
 @dataclass(frozen=True)
 class Reply:
-    """What the server sends, to the byte, and how it ends.
+    """The server's reply, to the byte, and how it ends.
 
     Args:
         body: sent as JSON, unless it is bytes; a list is sent as a stream of events.
-        end: as that of `Fault`; "closed" announces no length.
+        end: as in `Fault`; "closed" announces no length.
     """
 
     body: Any = b""
@@ -79,7 +79,7 @@ Script = Iterable[Any] | Callable[[Request], Any]
 
 
 class ModelServer:
-    """Gives one answer per request; `requests` has what came. Use it as an async context manager.
+    """Gives one answer per request; `requests` has all requests. Use it as an async context manager.
 
     Args:
         script: answers in order, or a function of the `Request`. An answer is a text, an `LLMResponse` or a dict of its
@@ -105,7 +105,7 @@ class ModelServer:
 
     @property
     def url(self) -> str:
-        """What stands before `/chat/completions` or `/responses`; Anthropic's SDK wants it without `/v1`."""
+        """The address before `/chat/completions` or `/responses`; Anthropic's SDK wants it without `/v1`."""
         return f"http://{self.address}/v1"
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -12,7 +12,7 @@ Answer = LLMResponse | Mapping[str, Any] | str | BaseException
 
 
 class ModelCall(NamedTuple):
-    """What the model was asked once."""
+    """One call of the model."""
 
     messages: list[Message]
     tools: list[ToolDescription]
@@ -20,12 +20,12 @@ class ModelCall(NamedTuple):
 
 
 class ScriptedModel:
-    """An adapter that answers by script and records in `calls` what it was asked.
+    """An adapter that answers by script and records its calls in `calls`.
 
     Args:
         script: answers in order, or a function of (messages, tools), plain or async. An answer is an `LLMResponse`,
-            a dict of its keys, a text, or an exception, which is raised. A function is asked every time, so that it
-            can answer a resumed run by what is in the transcript.
+            a dict of its keys, a text, or an exception, which is raised. A function is called every time, so that it
+            can answer a resumed run by its transcript.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Checks of a store that keeps models' answers while they are given."""
+"""Checks of a store that keeps models' answers while they are being given."""
 
 from typing import Any
 

@@ -18,7 +18,7 @@ __all__ = ["DevServer", "dev_server", "time_skipping_server"]
 async def time_skipping_server(
     *, data_converter: DataConverter | None = None, **options: Any
 ) -> AsyncIterator[WorkflowEnvironment]:
-    """Start a Temporal server in which a workflow that only waits for a timer waits no longer.
+    """Start a Temporal server that skips the time for which workflows only wait for timers.
 
     Workflows started by the environment's `client` skip time, each on a clock of its own, and their children with
     them; inside `with environment.with_time_skipping_disabled()` they are started without, to be moved by

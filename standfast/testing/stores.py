@@ -4,7 +4,7 @@
     async def test_my_store(check, my_store):
         await check(my_store)
 
-Each check gets a new, empty store and raises AssertionError with what it saw.
+Each check gets a new, empty store and raises an AssertionError that says what it saw.
 """
 
 from collections.abc import Awaitable, Callable
@@ -27,9 +27,9 @@ def store_suite(*, durable: bool = True, ledger: bool = True, partial_answers: b
     """Return the checks for a durable store, or for one that only lives in memory.
 
     Args:
-        ledger: False leaves out what runs in one process do not use: the ledger, the journal of replies, and who is at
-            work.
-        partial_answers: for a store that has `PartialAnswers`, too, which workers with `stream=True` need.
+        ledger: False leaves out the parts that runs in one process do not use: the ledger, the journal of replies, and
+            the workers at work.
+        partial_answers: True for a store that also has `PartialAnswers`, which workers with `stream=True` need.
     """
     if not durable:
         return [*_ANY_STORE, a_memory_store_refuses_an_atomic_write]

@@ -218,7 +218,7 @@ FORMATS: Mapping[str, tuple[Whole, Streamed]] = {
     "/responses": (response, response_events),
     "/messages": (message, message_events),
 }
-"""By how the path of a request ends."""
+"""By the end of a request's path."""
 
 
 def error(path: str, status: int, words: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Checks of what a store knows about workers and the sessions that they work on."""
+"""Checks of a store's records of workers and the sessions that they work on."""
 
 import asyncio
 from typing import Any
