@@ -119,6 +119,13 @@ async def has_counted(kept: Kept, decision: Decision) -> bool | None:
     return any(same) if counted else None
 
 
+def requesters_of(state: LoopState) -> list[str | None]:
+    """Return who has asked for the calls of a turn, also by an edit that counted."""
+    gates = [_gate(question) for question in (*state.gates, *state.verdicts)]
+    edited = [decision.by for gate in gates for decision in gate.approvals if decision.edit is not None]
+    return [*(person for gate in gates for person in gate.requesters), *edited]
+
+
 def pending_approvals(state: LoopState) -> tuple[PendingApproval, ...]:
     """Return what people see of the calls that wait for them."""
     calls = {call.id: call for call in state.open_calls}

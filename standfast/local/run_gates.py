@@ -5,7 +5,7 @@ from typing import cast
 
 from standfast.agent_loop import NOBODY_TO_ASK, Gate, LoopState
 from standfast.agents import Agent, AgentContext
-from standfast.local.gates import at_gates, at_new_gates
+from standfast.local.gates import at_gates, at_new_gates, requesters_of
 from standfast.local.transcripts import RunTranscript
 from standfast.messages import ToolCall
 from standfast.runtime.inputs import RunInput
@@ -34,6 +34,7 @@ class RunGates:
         self._store = store
         self._transcript = transcript
         self._is_invoked = is_invoked
+        self._earlier: list[str | None] = []  # who asked for earlier calls; without a store only their gates say who
 
     @property
     def _kept(self) -> Kept:
@@ -44,6 +45,7 @@ class RunGates:
     async def decide(self, given: RunInput, state: LoopState) -> LoopState:
         """Apply decisions. What they approve is written before it runs, which only one run of a session can do."""
         decided = await at_gates(state, given.decisions_as_shown, self._agent, self._kept)
+        self._earlier += requesters_of(decided)
         if decided.kept_questions != state.kept_questions:
             await self._transcript.write(decided.kept_questions)
         return decided
@@ -57,7 +59,7 @@ class RunGates:
         spoke = [message.by for message in self._transcript.messages]
         requesters = [self._context.user_id, self._transcript.log.session.user_id, *spoke, *await self._kept.editors()]
         asked_at = {gate.name: gate.since for gate in claimed} if self._store is None else {}
-        requesters += [person for gate in claimed for person in gate.requesters]
+        requesters += [*self._earlier, *(person for gate in claimed for person in gate.requesters)]
         state = await at_new_gates(state, calls, self._agent, requesters, asked_at)
         if self._is_invoked:
             state = state.unattended(NOBODY_TO_ASK)

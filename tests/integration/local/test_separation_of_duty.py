@@ -1,5 +1,6 @@
 """Who has asked for something does not let it through, whoever that was and however their name is spelled."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -159,3 +160,36 @@ async def test_a_name_that_nobody_sees_is_none() -> None:
     assert is_interrupted(again)
     ended = await resume(agent, waiting.checkpoint, llm=ScriptedModel(["done"]), decisions=[approve(by="x")])
     assert assert_complete(ended).status == "complete"
+
+
+async def test_whoever_spoke_to_a_run_in_process_does_not_approve_what_it_asks_for() -> None:
+    posted, post = world(OTHERS)
+    agent = Agent("a", tools=[ask, post])
+    asks, posts_it = asks_for(call("ask", "q1", question="ok?")), asks_for(call("post", "c1", text="hi"))
+    script = ScriptedModel([asks, "and now?", posts_it, "done"])
+    asked = await waits(agent, script, user_id="ada")
+    answered = assert_complete(await resume(agent, asked.checkpoint, "yes", llm=script, user_id="Eve "))
+    given: dict[str, Any] = {"llm": script, "user_id": "bob"}
+    waiting = await run(agent, checkpoint=answered.checkpoint, message="and post it", **given)
+    for by in ("ada", "eve", "bob"):
+        with pytest.raises(InputError, match=f"{by} has asked for it"):
+            await resume(agent, waiting.checkpoint, llm=script, decisions=[approve(by=by)])
+    assert posted == []
+    assert_complete(await resume(agent, waiting.checkpoint, llm=script, decisions=[approve(by="zoe")]))
+    assert posted == ["hi"]
+
+
+async def test_who_has_edited_a_call_in_process_does_not_approve_the_next(
+    where: Callable[[], dict[str, Any]],
+) -> None:
+    posted, post = world(lambda call: OTHERS if call.arguments["text"] == "two" else Approval())
+    agent = Agent("a", tools=[post])
+    calls = [call("post", f"c{number}", text=text) for number, text in enumerate(("one", "two"), 1)]
+    script = ScriptedModel([*map(asks_for, calls), "done"])
+    first = await waits(agent, script, **where())
+    edited = [approve("c1", by="ada", edit={"text": "ONE"})]
+    second = await resume(agent, first.checkpoint, llm=script, decisions=edited, **where())
+    with pytest.raises(InputError, match="ada has asked for it"):
+        await resume(agent, second.checkpoint, llm=script, decisions=[approve("c2", by="ada")], **where())
+    assert_complete(await resume(agent, second.checkpoint, llm=script, decisions=[approve("c2", by="bob")], **where()))
+    assert posted == ["ONE", "two"]
