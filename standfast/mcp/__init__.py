@@ -19,6 +19,7 @@ from standfast.tools import Approval, Duration, Tool, ToolContext, check_count
 __all__ = ["mcp_tools"]
 
 Gate = Approval | Callable[[ToolCall], Approval | None]
+_OTHERS = "*"  # of a mapping by name, the tools that it does not name
 _LONGEST_DESCRIPTION = 16 * 1024  # bytes
 
 
@@ -28,7 +29,7 @@ async def mcp_tools(
     *,
     only: Iterable[str] | None = None,
     safe_to_retry: Mapping[str, bool] | None = None,
-    approval: Gate | Mapping[str, Gate] | None = None,
+    approval: Gate | Mapping[str, Gate | None] | None = None,
     trust_hints: bool = False,
     timeout: Duration | None = None,  # noqa: ASYNC109  # of each call, not of this one
     max_answer_bytes: int = MAX_ANSWER_BYTES,
@@ -39,8 +40,9 @@ async def mcp_tools(
         server: the URL of a server with streamable HTTP, or an `mcp.StdioServerParameters`, whose process is started.
         only: names of the tools to take, as the server has them; all if None. Here a tool's name has letters, digits,
             `_` and `-` alone, and a number at its end if another one has it.
-        safe_to_retry: by the name of a tool; the others have effects, unless `trust_hints` says otherwise.
-        approval: by the name of a tool; or one for all of them, including those that the server adds later.
+        safe_to_retry: by the name of a tool; others have effects, unless `trust_hints` says otherwise.
+        approval: one for all tools, including those that the server adds later; or by the name of a tool, where "*" is
+            for all that are not named, and None for a tool that needs none. Without "*", those need none either.
         trust_hints: believe the server, whose tools are then safe if their `readOnlyHint` or `idempotentHint` is set.
         timeout: the limit of one call.
         max_answer_bytes: the most that the server may send at once; if it sends more, the connection is closed.
@@ -62,8 +64,8 @@ async def mcp_tools(
         check_listing([found[name] for name in found if only is None or name in set(only)])
         names = _names(found)
         safe = dict(safe_to_retry or {})
-        by_name = approval if isinstance(approval, Mapping) else dict.fromkeys(found, approval)
-        gates = {name: gate for name, gate in by_name.items() if gate is not None}
+        gates = dict(approval) if isinstance(approval, Mapping) else {_OTHERS: approval}
+        others = gates.pop(_OTHERS, None)
         wanted = list(found if only is None else only)
         if unknown := sorted({*wanted, *safe, *gates} - found.keys()):
             raise DefinitionError(f"The MCP server has no tool {unknown[0]!r}; it has {', '.join(found) or 'none'}")
@@ -73,7 +75,7 @@ async def mcp_tools(
                 names[name],
                 found[name],
                 safe.get(name, trust_hints and _is_said_safe(found[name])),
-                gates.get(name),
+                gates.get(name, others),
                 timeout,
             )
             for name in wanted

@@ -105,14 +105,36 @@ async def test_what_a_server_says_of_its_own_harmlessness_counts_only_if_it_is_t
             assert not tool.safe_to_retry
 
 
-async def test_one_approval_holds_for_all_tools_also_for_new_ones() -> None:
-    gate, described_tools = Approval(), [described("post")]
-    async with GatewayedServer(described_tools) as server:
-        async with mcp_tools(server.url, approval=gate) as tools:
-            assert [tool.approval for tool in tools] == [gate]
-        described_tools.append(described("pay"))
-        async with mcp_tools(server.url, approval=gate) as tools:
-            assert [tool.approval for tool in tools] == [gate, gate]
+GATES: dict[str, Any] = {
+    "one for all": Approval(),
+    "one for all others": {"post": None, "*": Approval()},
+    "another for all others": {"post": Approval(approvers=["ada"]), "*": Approval()},
+}
+
+
+@pytest.mark.parametrize("approval", GATES.values(), ids=GATES)
+async def test_a_tool_that_the_server_has_added_waits_for_people(driver: Driver, approval: Any) -> None:
+    listed = [described("post")]
+    async with GatewayedServer(listed) as server:
+        async with mcp_tools(server.url, approval=approval) as before:
+            assert [tool.name for tool in before] == ["post"]
+        listed.append(described("pay"))
+        async with mcp_tools(server.url, approval=approval) as tools:
+            model = ScriptedModel([asks_for(call("pay", "c1", text="x")), "done"])
+            no = {"gate": "c1", "decision": "reject", "by": "bob"}
+            ended = await driver.run(Agent("a", tools=tools), model, decisions=[no])
+        assert error_of(tool_results(ended.messages)[0]) == "Not run: it was rejected by bob"
+        assert server.effects == []
+
+
+async def test_a_tool_that_a_mapping_lets_run_does_not_wait(driver: Driver) -> None:
+    async with GatewayedServer([described("post"), described("pay")]) as server:
+        for approval in ({"post": None, "*": Approval()}, {"pay": Approval()}):
+            async with mcp_tools(server.url, approval=approval) as tools:
+                model = ScriptedModel([asks_for(call("post", "c1", text="x")), "done"])
+                ended = await driver.run(Agent("a", tools=tools), model, session=str(len(approval)))
+            assert ended.status == "complete"
+        assert server.effects == ["post", "post"]
 
 
 async def test_a_tool_that_changed_behind_the_agents_back_is_not_called(driver: Driver) -> None:
