@@ -1,6 +1,6 @@
 """Applies decisions to the gates of a run in this process, each recorded before it counts, and shows what waits."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -64,11 +64,16 @@ async def at_new_gates(
     return state.gated(*await ask_at_gates(agent, calls, at=at, requesters=requesters, asked_at=asked_at))
 
 
-async def at_gates(state: LoopState, decisions: Sequence[Decision], agent: Agent, kept: Kept) -> LoopState:
+async def at_gates(
+    state: LoopState, decisions: Sequence[Decision], agent: Agent, kept: Kept, have_run: Collection[str | None]
+) -> LoopState:
     """Return the state after people's decisions on the calls of a turn, and after deadlines that have passed.
 
     Either all decisions count or none does. Giving the same decision again changes nothing, so `run` can be repeated.
     A recorded decision counts, whatever happened to the process that recorded it.
+
+    Args:
+        have_run: ids of calls whose results are known.
 
     Raises:
         InputError: one does not count.
@@ -83,6 +88,8 @@ async def at_gates(state: LoopState, decisions: Sequence[Decision], agent: Agent
     for decision in decisions:
         gate_now, refused = await _judged(state, decision, agent, kept)
         if refused is not None:
+            if gate_now is None and decision.gate in have_run:
+                refused = f"gate {decision.gate}: the call has run already"
             await kept.record(decision, now, refused, digest=None if gate_now is None else gate_now.digest)
             raise InputError(refused)
         if gate_now is not None:

@@ -44,7 +44,8 @@ class RunGates:
 
     async def decide(self, given: RunInput, state: LoopState) -> LoopState:
         """Apply decisions. What they approve is written before it runs, which only one run of a session can do."""
-        decided = await at_gates(state, given.decisions_as_shown, self._agent, self._kept)
+        have_run = {message.tool_call_id for message in self._transcript.messages if message.status == "completed"}
+        decided = await at_gates(state, given.decisions_as_shown, self._agent, self._kept, have_run)
         self._earlier += requesters_of(decided)
         if decided.kept_questions != state.kept_questions:
             await self._transcript.write(decided.kept_questions)

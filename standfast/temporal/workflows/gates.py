@@ -30,6 +30,7 @@ from standfast.temporal.workflows.run_parts import RunParts
 from standfast.temporal.workflows.running import began_again
 from standfast.temporal.workflows.waiting import Waiting
 
+_HAS_RUN = "the call has run already"
 _DECISION = {"gate": str, "decision": str, "by": str, "comment": str, "digest": str, "edit": object}
 
 
@@ -151,7 +152,7 @@ class GateKeeper:
             raise InputError(f'{name}: decision must be "approve" or "reject", got {fields.get("decision")!r}')
         check_json(fields.get("edit"), f"{name}: edit")
         if gate in self._closed:
-            raise InputError(f"{name}: gate {gate} was {self._closed[gate]} already")
+            raise InputError(f"{name}: {self._over(gate)}")
         is_open = gate in open_gates
         if not is_open and not (may_be_early and self._may_open(gate)):
             raise InputError(f"{name}: no gate {gate} is open; open: {_listed(open_gates)}{self._elsewhere(gate)}")
@@ -233,14 +234,21 @@ class GateKeeper:
             self.left[gate.name] = {**gate.plain(), "message": message}
             return gate
         if gate.status != "open":
-            self._closed[gate.name] = gate.status.replace("-", " ")
+            self._closed.setdefault(gate.name, gate.status.replace("-", " "))
             if len(self._closed) > PARKED_MESSAGES:
                 del self._closed[next(iter(self._closed))]
         while arrived:
-            await self._judge(gate, arrived[0], "the run is cancelled" if gate.status == "open" else None)
+            await self._judge(
+                gate, arrived[0], "the run is cancelled" if gate.status == "open" else self._over(gate.name)
+            )
             arrived.popleft()
         del self._arrived[gate.name], self._looked[gate.name]
         return gate
+
+    def _over(self, gate: str) -> str:
+        """Return why nobody decides at a gate any more that is closed."""
+        closed = self._closed[gate]
+        return f"gate {gate}: {_HAS_RUN}" if closed == _HAS_RUN else f"gate {gate} was {closed} already"
 
     def _show_progress(self, gate: Gate) -> None:
         """Show who has approved so far. The search attributes stay, since the run waits for the same people."""
@@ -336,7 +344,10 @@ class GateKeeper:
             return gate
         recorded = [(Decision(**decision), datetime.fromisoformat(at)) for decision, at in found.get("decisions", ())]
         gate = gate.after(recorded)
-        return replace(gate, status="approved") if found.get("has_run") and gate.status == "open" else gate
+        if not found.get("has_run") or gate.status == "rejected":
+            return gate
+        self._closed[gate.name] = _HAS_RUN
+        return replace(gate, status="approved")
 
     # --- the end ---
 

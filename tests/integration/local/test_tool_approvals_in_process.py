@@ -1,11 +1,12 @@
 """Tools that people must let run, in process: what is kept between processes, and what decisions come to."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from support.looking import resume, run, run_pipeline
+from support.temporal_runs import until
 from support.transcripts import asks_for, call, error_of, tool_results
 
 from integration.local.test_tool_approvals import approve, posts, reject, world
@@ -169,7 +170,7 @@ async def test_each_decision_is_a_row_and_the_same_once_more_changes_nothing(sto
         assert_complete(await run(agent, decisions=[approve(by="ada", edit={"text": "ho"})], **given))
     others: list[dict[str, Any]] = [reject(by="ada"), approve(by="ada", edit={"text": "more"})]
     for other in others:
-        with pytest.raises(InputError, match="gate c1 was decided already"):
+        with pytest.raises(InputError, match="gate c1: the call has run already"):
             await run(agent, decisions=[other], **given)
     rows = [
         (row.gate, row.decision, row.by, row.comment, row.edit, row.refused)
@@ -178,10 +179,23 @@ async def test_each_decision_is_a_row_and_the_same_once_more_changes_nothing(sto
     assert rows == [
         ("c1", "reject", "bob", "no", None, "gate c1: bob may not decide it; ada may"),
         ("c1", "approve", "ada", None, {"text": "ho"}, None),
-        ("c1", "reject", "ada", None, None, "gate c1 was decided already"),
-        ("c1", "approve", "ada", None, {"text": "more"}, "gate c1 was decided already"),
+        ("c1", "reject", "ada", None, None, "gate c1: the call has run already"),
+        ("c1", "approve", "ada", None, {"text": "more"}, "gate c1: the call has run already"),
     ]
     assert posted == ["ho"]
+
+
+async def test_a_call_that_ran_when_nobody_decided_cannot_be_decided_any_more(store: SQLiteStore) -> None:
+    posted, post = world(Approval(timeout=0.1, on_timeout="approve"))
+    agent = Agent("a", tools=[post])
+    given: Any = {"llm": posts("hi"), "store": store, "session_id": "s"}
+    (item,) = (await run(agent, message="go", **given)).approvals
+    await until(lambda: datetime.now(UTC) > item.deadline)
+    assert_complete(await run(agent, **given))
+    for late in (approve(by="ada", digest=item.digest), reject(by="ada", digest=item.digest)):
+        with pytest.raises(InputError, match="gate c1: the call has run already"):
+            await run(agent, decisions=[late], **given)
+    assert posted == ["hi"]
 
 
 async def test_a_stream_starts_the_call_that_was_approved(store: SQLiteStore) -> None:

@@ -1,12 +1,14 @@
 """What people decided and answered is found after a reset: nobody is asked twice, and no effect is denied."""
 
+from functools import partial
 from typing import Any
 
 import pytest
+from support.deploys import waits_for
 from support.questions import ask
 from support.resets import reset
 from support.temporal_runs import Run, Temporal, ask_once, check_healthy, events, pending, result, scheduled, until
-from support.transcripts import error_of, shape, tool_results
+from support.transcripts import asks_for, call, error_of, shape, tool_results
 from temporalio.worker import Replayer
 
 from integration.local.test_tool_approvals import posts, world
@@ -108,15 +110,25 @@ async def test_a_rejected_call_stays_rejected(temporal: Temporal) -> None:
     assert error_of(tool_results(await temporal.messages())[0]) == "Not run: it was rejected by ada: no"
 
 
-async def test_a_call_that_ran_when_nobody_decided_is_neither_asked_about_nor_rejected(temporal: Temporal) -> None:
+@pytest.mark.parametrize("decision", ["approve", "reject"])
+async def test_a_call_that_ran_when_nobody_decided_is_neither_asked_about_nor_decided(
+    temporal: Temporal, decision: Any
+) -> None:
     posted, post = world(Approval(message="ok?", timeout=1, on_timeout="approve"))
-    async with temporal.worker(Agent("a", tools=[post]), llm=posts("hi")):
+    model = ScriptedModel(
+        [asks_for(call("post", "c1", text="hi")), asks_for(call("ask", "q1", question="More?")), "done"]
+    )
+    async with temporal.worker(Agent("a", tools=[post, ask]), llm=model):
         handle = await temporal.start("a")
-        await result(handle)
+        (item,) = await pending(handle)
+        await until(partial(waits_for, handle, "question"))
         anew = await reset(temporal, handle, BEFORE_THE_MODEL)
-        with pytest.raises(InputError, match=r"already|has ended|is open|completed"):
-            await temporal.people.decide(handle.id, "c1", "reject", by="ada", digest="x")
+        await until(partial(waits_for, anew, "question"))
+        with pytest.raises(InputError, match="gate c1: the call has run already"):
+            await temporal.people.decide(handle.id, "c1", decision, by="ada", digest=item["digest"])
+        await temporal.people.answer(handle.id, "no", tool_call_id="q1")
         assert (await result(anew))["status"] == "complete"
+        await check_healthy(anew)
     assert posted == ["hi"]
     assert '"posted":1' in tool_results(await temporal.messages())[0].content
 
