@@ -162,6 +162,11 @@ def refused_as_changed(tool: Tool[..., Any], arguments: dict[str, Any] | str, *,
     return tool.not_as_approved() if approved and normal != given else None
 
 
+def decided_too_late(gate: str) -> str:
+    """Return why a decision does not count at the gate of a call that has run."""
+    return f"gate {gate}: the call has run already"
+
+
 def refusal(gate: Gate) -> str:
     """Return what the model reads about a call that its gate did not let through."""
     if gate.status == "timed-out":

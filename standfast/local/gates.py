@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from standfast.agent_loop import Decision, Gate, LoopState, caller_problem, decider_problem
+from standfast.agent_loop import Decision, Gate, LoopState, caller_problem, decided_too_late, decider_problem
 from standfast.agents import Agent
 from standfast.checkpoints import PendingApproval, Question
 from standfast.errors import InputError
@@ -89,7 +89,7 @@ async def at_gates(
         gate_now, refused = await _judged(state, decision, agent, kept)
         if refused is not None:
             if gate_now is None and decision.gate in have_run:
-                refused = f"gate {decision.gate}: the call has run already"
+                refused = decided_too_late(decision.gate)
             await kept.record(decision, now, refused, digest=None if gate_now is None else gate_now.digest)
             raise InputError(refused)
         if gate_now is not None:

@@ -59,6 +59,7 @@ MAY_COMPARE = {
     "local/pipeline_steps.py:_of_agent",
     "local/pipelines.py:_run_step",
     "local/pipelines.py:_at_gate",
+    "local/run_gates.py:decide",
     "local/runs.py:_finish",
     "temporal/activities/gate_activities.py:decide",
     "temporal/activities/open_gates.py:let_through",

@@ -9,7 +9,14 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import WorkflowExecutionSignaledEventAttributes
 from temporalio.client import Client
 
-from standfast.agent_loop import Decision, GateRule, approver_problem, caller_problem, decider_problem
+from standfast.agent_loop import (
+    Decision,
+    GateRule,
+    approver_problem,
+    caller_problem,
+    decided_too_late,
+    decider_problem,
+)
 from standfast.agents import Agent
 from standfast.errors import InputError
 from standfast.messages import ToolCall, json_problem
@@ -57,7 +64,7 @@ class GateActivities:
                 refused = approver_problem(self._approval(decision.gate), decision)
             if refused is None and decision.decision == "reject" and call is not None:
                 has_run = await _has_started(self._host, run, *call)
-                refused = f"gate {decision.gate}: the call has run already" if has_run else None
+                refused = decided_too_late(decision.gate) if has_run else None
             if refused is None and call is not None:
                 refused = await self._denied(run, call, decision)
             info = activity.info()

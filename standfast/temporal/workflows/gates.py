@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError
 
-from standfast.agent_loop import Decision, Gate
+from standfast.agent_loop import Decision, Gate, decided_too_late
 from standfast.errors import InputError
 from standfast.messages import explain
 from standfast.temporal.wire import names
@@ -30,7 +30,7 @@ from standfast.temporal.workflows.run_parts import RunParts
 from standfast.temporal.workflows.running import began_again
 from standfast.temporal.workflows.waiting import Waiting
 
-_HAS_RUN = "the call has run already"
+_HAS_RUN = "passed by a call that has run"
 _DECISION = {"gate": str, "decision": str, "by": str, "comment": str, "digest": str, "edit": object}
 
 
@@ -248,7 +248,7 @@ class GateKeeper:
     def _over(self, gate: str) -> str:
         """Return why nobody decides at a gate any more that is closed."""
         closed = self._closed[gate]
-        return f"gate {gate}: {_HAS_RUN}" if closed == _HAS_RUN else f"gate {gate} was {closed} already"
+        return decided_too_late(gate) if closed == _HAS_RUN else f"gate {gate} was {closed} already"
 
     def _show_progress(self, gate: Gate) -> None:
         """Show who has approved so far. The search attributes stay, since the run waits for the same people."""
