@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from recordings import RECORDINGS, World
+from later_recordings import RECORDINGS
+from recordings import World
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.worker import Worker
 

@@ -11,8 +11,9 @@ from uuid import uuid4
 
 from temporalio import workflow
 from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import ResetReapplyExcludeType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import Client
 from temporalio.worker import Worker
 
 from standfast import (
@@ -240,6 +241,24 @@ async def told(world: World) -> Saved:
 
 # --- agents of agents, after a reset ---
 
+
+async def reset(world: World, run: Any) -> Any:
+    """Reset a run to its first workflow task, and return the new one, which hears none of the signals again."""
+    history = await run.fetch_history()
+    opened = next(one.event_id for one in history.events if one.HasField("workflow_task_completed_event_attributes"))
+    again = await world.client.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=world.client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=run.id, run_id=run.result_run_id),
+            workflow_task_finish_event_id=opened,
+            request_id=uuid4().hex,
+            reason="to be recorded",
+            reset_reapply_exclude_types=[ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL],
+        )
+    )
+    return world.client.get_workflow_handle(run.id, run_id=again.run_id)
+
+
 inner = Agent("inner")
 outer = Agent("outer", tools=[inner])
 
@@ -250,22 +269,9 @@ async def attached(world: World) -> Saved:
     async with world.worker(inner, outer, model=model):
         first = await world.start(outer)
         await first.result()
-        history = await first.fetch_history()
-        opened = next(
-            event.event_id for event in history.events if event.HasField("workflow_task_completed_event_attributes")
-        )
-        again = await world.client.workflow_service.reset_workflow_execution(
-            ResetWorkflowExecutionRequest(
-                namespace=world.client.namespace,
-                workflow_execution=WorkflowExecution(workflow_id=first.id, run_id=first.result_run_id),
-                workflow_task_finish_event_id=opened,
-                request_id=uuid4().hex,
-                reason="to be recorded",
-            )
-        )
-        run: WorkflowHandle[Any, Any] = world.client.get_workflow_handle(first.id, run_id=again.run_id)
+        run = await reset(world, first)
         await run.result()
-        return [(first.id, again.run_id)]
+        return [(run.id, run.run_id)]
 
 
 # --- pipelines and workflows of the user's ---

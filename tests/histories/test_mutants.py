@@ -12,7 +12,9 @@ from standfast.temporal.wire import names, run_state
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import Facts
+from standfast.temporal.workflows import calls
 from standfast.temporal.workflows.agent_workflows import AgentRun
+from standfast.temporal.workflows.call_approvals import CallApprovals
 from standfast.temporal.workflows.calls import Calls
 from standfast.temporal.workflows.closing import Closing
 from standfast.temporal.workflows.pauses import Pauses
@@ -165,6 +167,41 @@ def a_result_of_a_model_call_is_read_under_another_name(patch: Patch) -> None:
 @mutant("awaited")
 def the_result_of_a_run_has_another_key(patch: Patch) -> None:
     renamed(patch, Closing, "result", "session_id", "session")
+
+
+@mutant("late")
+def the_look_for_when_a_signal_was_sent_is_renamed(patch: Patch) -> None:
+    patch.setattr(names, "SENT", "standfast.when_sent")
+
+
+@mutant("recalled")
+def the_look_for_answers_behind_a_reset_is_renamed(patch: Patch) -> None:
+    patch.setattr(names, "ANSWERED", "standfast.answers")
+
+
+@mutant("recalled")
+def where_the_call_of_a_recalled_gate_is_has_another_key(patch: Patch) -> None:
+    renamed(patch, CallApprovals, "_call_at", "call", "position")
+
+
+@mutant("skipped")
+def a_skipped_call_is_answered_under_another_key(patch: Patch) -> None:
+    renamed(patch, calls, "write_outcome", "failed", "error")
+
+
+@mutant("settled")
+def the_ledger_is_not_told_that_an_agent_was_not_run(patch: Patch) -> None:
+    patch.setattr(names, "AGENTS_SETTLED", "standfast.agents-told")
+
+
+@mutant("junk")
+def nothing_put_in_for_an_agents_end_is_another_agents(patch: Patch) -> None:
+    patch.setattr(names, "OTHERS_SAID", "standfast.others-told")
+
+
+@mutant("failed")
+def an_agents_terminal_error_is_only_a_text(patch: Patch) -> None:
+    patch.setattr(names, "TERMINAL_KEPT", "standfast.terminal-told")
 
 
 @pytest.mark.parametrize(("apply", "history"), MUTANTS)

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from recordings import RECORDINGS, Release
+from later_recordings import RECORDINGS
+from recordings import Release
 from temporalio.client import WorkflowHistory
 
 from standfast import Agent, pipeline, sqlite_store

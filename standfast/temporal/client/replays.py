@@ -6,7 +6,7 @@ the next run of a chain, though a renamed key breaks those.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from temporalio import workflow
@@ -63,7 +63,8 @@ async def differences(history: WorkflowHistory, plugin: SimplePlugin, *, workflo
     replayer = Replayer(workflows=workflows, plugins=[plugin], interceptors=[recorder])
     replayed = await replayer.replay_workflow(history, raise_on_replay_failure=False)
     found = [] if replayed.replay_failure is None else [reason_of(str(replayed.replay_failure))]
-    return [*found, *_compared(list(_recorded(history)), recorder.said, is_whole=not found)]
+    before, now = ([_untold(said, history) for said in given] for given in (_recorded(history), recorder.said))
+    return [*found, *_compared(before, now, is_whole=not found)]
 
 
 def _compared(before: list[Said], now: list[Said], *, is_whole: bool) -> Iterator[str]:
@@ -107,15 +108,11 @@ def _shown(value: Any) -> str:
 
 
 def _recorded(history: WorkflowHistory) -> Iterator[Said]:
-    # A replay gives a run that was reset the id of the run before. Activities get the journal key only where it is not
-    # that id, so they have it in the history and not in the replay.
-    untold = {"run": history.run_id} if any(map(_is_reset, history.events)) else {}
     for event in history.events:
         match event.event_type:
             case EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
                 activity = event.activity_task_scheduled_event_attributes
-                told = [_without(untold, one) for one in _read(activity.input)]
-                yield Said("activity", activity.activity_type.name, told)
+                yield Said("activity", activity.activity_type.name, _read(activity.input))
             case EventType.EVENT_TYPE_MARKER_RECORDED:
                 marker = event.marker_recorded_event_attributes
                 if marker.marker_name == _LOCAL:
@@ -129,6 +126,17 @@ def _recorded(history: WorkflowHistory) -> Iterator[Said]:
                 yield Said("next run", "", _read(new.input))
             case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
                 yield Said("result", "", _read(event.workflow_execution_completed_event_attributes.result))
+
+
+def _untold(said: Said, history: WorkflowHistory) -> Said:
+    """Return what was said without the journal key, if it is an activity of a run that was reset.
+
+    A replay gives that run the id of the run before, by which activities find what they need: told the journal key only
+    where it is another one, most are told more in the history. Those of gates are told it in both.
+    """
+    if said.kind != "activity" or not any(map(_is_reset, history.events)):
+        return said
+    return replace(said, told=[_without({"run": history.run_id}, one) for one in said.told])
 
 
 def _is_reset(event: HistoryEvent) -> bool:

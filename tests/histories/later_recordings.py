@@ -1,0 +1,145 @@
+"""Runs that `record.py` records: recalled behind a reset, late, skipped, or ended by what an agent of theirs says."""
+
+import asyncio
+import contextlib
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import recordings
+from recordings import Saved, World, asks, ended, inner, inquire, pay, payer, put, reset
+from temporalio.service import RPCError
+
+from standfast import Agent, Loop, Message, TerminalError, ToolCall, sqlite_store, tool
+from standfast.stores import Session
+from standfast.temporal import start_agent
+from standfast.temporal.wire import names
+from standfast.testing import ScriptedModel
+
+expectant = Agent("expectant", tools=[inquire], loop=Loop(answer_timeout=1))
+
+
+async def late(world: World) -> Saved:
+    """An answer that is sent after its time, while there is no worker."""
+    model = ScriptedModel([asks("inquire", what="which"), "done"])
+    async with world.worker(expectant, model=model):
+        run = await world.start(expectant)
+        await world.waits_for(run, "question")
+        (item,) = await world.people.pending(run.id)
+    while datetime.now(UTC) < datetime.fromisoformat(item["deadline"]) + timedelta(milliseconds=200):
+        await asyncio.sleep(0.05)
+    await run.signal("answer", {"text": "red", "tool_call_id": item["name"], "id": "late"})
+    async with world.worker(expectant, model=model):
+        return await ended(run)
+
+
+cashier = Agent("cashier", tools=[pay, inquire])
+
+
+async def recalled(world: World) -> Saved:
+    """A call that was approved and a question that was answered, in a run that is reset to before both."""
+    both = {"tool_calls": [*asks("pay", amount=5)["tool_calls"], *asks("inquire", what="which")["tool_calls"]]}
+    async with world.worker(cashier, model=ScriptedModel([both, "done"])):
+        run = await world.start(cashier)
+        await world.waits_for(run, "approval")
+        gate = (await world.people.pending(run.id))[0]
+        await world.people.decide(run.id, gate["name"], "approve", by="ada", digest=gate["digest"])
+        await world.waits_for(run, "question")
+        await world.people.answer(run.id, "red", by="ada")
+        await run.result()
+        again = await reset(world, run)
+        await again.result()
+        return [(run.id, again.run_id)]
+
+
+def shopper(*tools: Any) -> Agent:
+    return Agent("shopper", tools=tools)
+
+
+async def skipped(world: World) -> Saved:
+    """An approved call that no worker has any more, and that a person skips."""
+    model = ScriptedModel([asks("pay", amount=5), "done"])
+    async with world.worker(shopper(pay), model=model):
+        run = await world.start(shopper(pay))
+        await world.waits_for(run, "approval")
+        gate = (await world.people.pending(run.id))[0]
+    async with world.worker(shopper(put), model=model):
+        await world.people.decide(run.id, gate["name"], "approve", by="ada", digest=gate["digest"])
+        await world.waits_for(run, "worker")
+        await world.people.resume(run.id, "skip", by="ada", reason="the shop has closed")
+        return await ended(run)
+
+
+doubtful = Agent("doubtful", tools=[inner], loop=Loop(on_unknown="ask"))
+
+
+async def settled(world: World) -> Saved:
+    """An agent that a process may have run, and of which a person says that it was not."""
+    left = Session(id=world.name, agent_name="doubtful", created_at=datetime.now(UTC))
+    call = ToolCall(id="w1", name="inner", arguments={"message": "Look!"})
+    said = [Message(role="user", content="Go"), Message(role="assistant", tool_calls=(call,))]
+    async with sqlite_store(world.folder / f"{world.name}.db") as store:
+        await store.append_messages_atomic(left.id, said, left)
+    async with world.worker(doubtful, inner, model=ScriptedModel(["seen", "done"])):
+        run = await start_agent(world.client, doubtful, session_id=world.name, task_queue=world.name)
+        await world.waits_for(run, "unknown")
+        await world.people.resolve(run.id, "w1", "not-happened", by="ada", reason="looked")
+        return await ended(run)
+
+
+chief = Agent("chief", tools=[payer])
+
+
+async def junk(world: World) -> Saved:
+    """A run that is reset while its agent waits, and the look for that agent completed by hand with nothing."""
+    call = {"id": "p1", **asks("payer", message="Pay!")["tool_calls"][0]}
+    async with world.worker(
+        chief, payer, model=ScriptedModel([{"tool_calls": [call]}, asks("pay", amount=5), "done", "done"])
+    ):
+        first = await world.start(chief)
+        child = world.client.get_workflow_handle(f"{first.id}/p1")
+        while not await gates_of(child):
+            await asyncio.sleep(0.05)
+        run = await reset(world, first)
+        while not (
+            looks := [
+                one
+                for one in (await run.describe()).raw_description.pending_activities
+                if one.activity_type.name == names.ATTACH
+            ]
+        ):
+            await asyncio.sleep(0.05)
+        by_hand = {"workflow_id": run.id, "run_id": run.run_id, "activity_id": looks[0].activity_id}
+        await world.client.get_async_activity_handle(**by_hand).complete(None)
+        await world.waits_for(run, "pause")
+        await world.people.resume(run.id, by="ada")
+        (gate,) = await gates_of(child)
+        await world.people.decide(child.id, gate["name"], "approve", by="ada", digest=gate["digest"])
+        await run.result()
+        return [(run.id, run.run_id)]
+
+
+async def gates_of(run: Any) -> Any:
+    """Return what a run asks, nothing if it has not begun."""
+    with contextlib.suppress(RPCError):
+        return await run.query("pending")
+    return []
+
+
+@tool
+async def give_up(what: str) -> str:
+    """Fail for good."""
+    raise TerminalError("the account is closed", 410, {"account": 7})
+
+
+failing = Agent("failing", tools=[give_up], on_terminal_tool_error="fail")
+boss = Agent("boss", tools=[failing], on_terminal_tool_error="stop")
+
+
+async def failed(world: World) -> Saved:
+    """A terminal error that fails an agent, and so ends its caller."""
+    model = ScriptedModel([asks("failing", message="Go!"), asks("give_up", what="x")])
+    async with world.worker(failing, boss, model=model):
+        return await ended(await world.start(boss))
+
+
+RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in (late, recalled, skipped, settled, junk, failed)}
