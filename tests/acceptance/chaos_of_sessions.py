@@ -1,8 +1,9 @@
 """Sessions that live through many runs, one after the other, in both drivers, while everything goes wrong.
 
 Each session has several runs: on Temporal under one of two workflow ids, or in a process. While they run, workers are
-killed, runs are terminated, timed out, cancelled, reset and exported, people decide, and users say more. The books
-(`Books`) keep what people were told; `faults` compares them with effects and transcripts, and replays every history.
+killed, runs are terminated, timed out, cancelled, reset and exported, people decide and answer, and users say more. The
+books (`Books`) keep what people were told; `chaos_faults` compares them with effects and transcripts, and replays every
+history.
 """
 
 import asyncio
@@ -20,10 +21,9 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import CancelledError
 from temporalio.service import RPCError
 
-from acceptance.replays import failed_replays
 from acceptance.temporal_worker import Outside
 from acceptance.temporal_world import World
-from standfast import InputError, SessionConflictError, StandfastError, ToolCall, resume
+from standfast import InputError, SessionConflictError, StandfastError, resume
 from standfast.agent_loop import unanswered
 from standfast.errors import NotConfirmedError
 from standfast.runtime.child_agents import child_session
@@ -32,7 +32,7 @@ from standfast.temporal.client.owners import Run
 
 TOOLS = ("charge", "wire", "look", "charge_plainly", "charge_beside+charge_beside", "wire+look")
 GATED = ("pay", "pay+charge")
-NOT_RUN = "Not run"
+ASKING = ("charge_asking", "look_asking+charge_asking")
 ACTIONS = ("nothing", "terminate", "cancel", "cancel", "reset", "reset", "export")
 ENDS = ("nothing", "kill", "interrupt", "interrupt twice")
 
@@ -46,6 +46,8 @@ class Books:
         refused: calls at which a decision was said not to count, and why.
         unsure: calls about which somebody was told that it is not confirmed.
         said: messages that were said to be accepted.
+        answered: the calls of answers that were said to count, by text; no two have the same.
+        not_answers: the calls of answers that were said not to count, by text.
         unanswered: calls that a cancelled run left without a result.
         notes: what happened, in order, for whoever has to find out why.
     """
@@ -55,6 +57,8 @@ class Books:
     refused: list[tuple[str, str]] = field(default_factory=list)
     unsure: set[str] = field(default_factory=set)
     said: list[str] = field(default_factory=list)
+    answered: dict[str, str] = field(default_factory=dict)
+    not_answers: dict[str, str] = field(default_factory=dict)
     unanswered: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -111,7 +115,7 @@ class Chaos:
     # --- a session ---
 
     def plan(self, *, gated: bool) -> str:
-        kinds = TOOLS + GATED * 2 if gated else TOOLS
+        kinds = TOOLS + GATED * 2 + ASKING * 2 if gated else TOOLS
         return " ".join([*(self.chance.choice(kinds) for _ in range(self.chance.randint(1, 3))), next(self._words)])
 
     async def live(self, case: str, runs: int) -> None:
@@ -207,7 +211,9 @@ class Chaos:
         """Look what a cancelled run has left of its own turns; those of a run before it may have no results yet."""
         messages, session = await self.world.store.load_messages(case), await self.world.store.load_session(case)
         if session is not None and (session.journal_key or "").startswith(f"{run.first_execution_run_id}/"):
-            self.books.unanswered += [f"{call.id} of a run that was cancelled" for call in unanswered(messages)]
+            asking = {question.tool_call_id for question in session.questions or () if question.gate is None}
+            left = [call.id for call in unanswered(messages) if call.id not in asking]  # the next run asks again
+            self.books.unanswered += [f"{call} of a run that was cancelled" for call in left]
 
     async def run_pipeline(self, case: str, name: str = "ledger") -> None:
         """Run a pipeline, and reset it again and again: of nested ones beside each other, or of an agent that asks."""
@@ -268,7 +274,7 @@ class Chaos:
     # --- people ---
 
     async def decide(self, run: Run, workflow_id: str | None = None) -> None:
-        """Decide whatever a run asks, or a child of it, one in five times against it."""
+        """Decide whatever a run asks, or a child of it, one in five times against it, and answer its questions."""
         while True:
             await asyncio.sleep(self.chance.uniform(0.05, 0.3))
             try:
@@ -278,6 +284,10 @@ class Chaos:
             for item in pending:
                 if item["kind"] == "approval":
                     await self._decide(workflow_id or run.id, item["name"], item["digest"])
+                elif item["kind"] == "question":
+                    people = self.chance.choice((1, 1, 2))  # at once
+                    answers = (self._answer(workflow_id or run.id, item["name"]) for _ in range(people))
+                    await asyncio.gather(*answers)
 
     async def _decide(self, workflow_id: str, call: str, digest: str) -> None:
         approve = self.chance.random() < 0.8
@@ -291,6 +301,25 @@ class Chaos:
             (self.books.approved if approve else self.books.rejected)[call] += 1
             self.note(f"{call}: {'approved' if approve else 'rejected'}")
 
+    async def _answer(self, workflow_id: str, call: str) -> None:
+        """Answer a call's question, one in five times without asking what became of the answer."""
+        text = f"answer {next(self._words)}."
+        if self.chance.random() < 0.2:
+            with contextlib.suppress(RPCError):  # it has ended
+                handle = self.world.client.get_workflow_handle(workflow_id)
+                await handle.signal("answer", {"text": text, "tool_call_id": call})
+            return
+        try:
+            await self.people.answer(workflow_id, text, tool_call_id=call, by="ada")
+        except NotConfirmedError:
+            self.note(f"{call}: {text} is not confirmed")
+        except InputError as error:
+            self.books.not_answers[text] = call
+            self.note(f"{call}: {text} is refused, {error}")
+        else:
+            self.books.answered[text] = call
+            self.note(f"{call}: {text} counts")
+
     async def say(self, case: str, run: Run) -> None:
         """Say something more, once."""
         await asyncio.sleep(self.chance.uniform(0.1, 1.5))
@@ -301,72 +330,3 @@ class Chaos:
             await self.people.message(run.id, text)
             self.books.said.append(text)
             self.note(f"{case}: said {text}")
-
-
-async def faults(chaos: Chaos, cases: Sequence[str], pipelines: Sequence[str] = ()) -> list[str]:
-    """Return in words whatever is not as it was promised."""
-    found = list(chaos.books.unanswered)
-    path = chaos.world.folder / "effects.txt"
-    effects = Counter(path.read_text().splitlines() if path.exists() else ())
-    found += [f"{line} had {times} effects" for line, times in effects.items()
-              if times > 1 and line.partition(".")[0] in pipelines]  # fmt: skip
-    for case in cases:
-        found += await _faults_of_calls(chaos, case, case)
-        found += await _faults_of_messages(chaos, case)
-    for case, session in chaos.desks.items():
-        found += await _faults_of_calls(chaos, case, session)
-    found += [
-        f"{call}: refused, {why}, but it was approved by nobody else and ran"
-        for call, why in chaos.books.refused
-        if chaos.world.effects(call) and not chaos.books.approved[call] and call not in chaos.books.unsure
-    ]
-    begun = [session.id for session in await chaos.world.store.list_sessions()]
-    found += [f"{session} was begun from an export, beside its own" for session in begun if session.startswith("sess_")]
-    return found + await failed_replays(chaos.world, chaos.seed)
-
-
-async def _faults_of_calls(chaos: Chaos, case: str, session: str) -> list[str]:
-    messages, found = await chaos.world.store.load_messages(session), []
-    asked = [call for message in messages for call in message.tool_calls or ()]
-    results = Counter(message.tool_call_id for message in messages if message.role == "tool")
-    read = {message.tool_call_id: message.content for message in messages if message.role == "tool"}
-    for call in asked:
-        if results[call.id] != 1:
-            found.append(f"{call.id} has {results[call.id]} results")
-        found += _faults_of_effects(chaos, call, read.get(call.id, ""))
-        if call.name == "pay":
-            found += _faults_of_approvals(chaos, call, read.get(call.id, ""))
-    known = {call.id for call in asked}
-    effects = chaos.world.folder / "effects.txt"
-    lines = set(effects.read_text().splitlines()) if effects.exists() else set()
-    found += [f"{call} ran, and no transcript asks for it" for call in lines - known if call.startswith(f"{case}.")]
-    return found
-
-
-def _faults_of_effects(chaos: Chaos, call: ToolCall, read: str) -> Iterator[str]:
-    effects, is_safe = chaos.world.effects(call.id), call.name.startswith("look")
-    if not is_safe and effects > 1:
-        yield f"{call.id} of {call.name} had {effects} effects"
-    if read.startswith("did") and not effects:
-        yield f"{call.id} says that it ran, and did not"
-    if NOT_RUN in read and effects and not is_safe:
-        yield f"{call.id} ran, and the model reads: {read}"
-
-
-def _faults_of_approvals(chaos: Chaos, call: ToolCall, read: str) -> Iterator[str]:
-    books = chaos.books
-    approved, rejected = books.approved[call.id], books.rejected[call.id]
-    if chaos.world.effects(call.id) and not approved and call.id not in books.unsure:
-        yield f"{call.id} ran, and nobody has approved it"
-    if approved > 1 or (approved and rejected):
-        yield f"{call.id} was approved {approved} times, and rejected {rejected} times"
-    if approved and "reject" in read:
-        yield f"{call.id} was approved, and the model reads: {read}"
-
-
-async def _faults_of_messages(chaos: Chaos, case: str) -> list[str]:
-    heard = Counter(m.content for m in await chaos.world.store.load_messages(case) if m.role == "user")
-    said = [text for text in chaos.books.said if text.startswith(f"{case}: ")]
-    return [
-        f"{text!r} was accepted, and stands {heard[text]} times in the transcript" for text in said if heard[text] != 1
-    ]

@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from acceptance.chaos_of_sessions import Chaos, faults
+from acceptance.chaos_faults import faults
+from acceptance.chaos_of_sessions import Chaos
 from acceptance.replays import chosen_seed
 from acceptance.temporal_world import World
 from acceptance.test_one_ledger import three_runs
