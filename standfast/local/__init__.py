@@ -35,9 +35,9 @@ from standfast.runtime.inputs import (
     RunOptions,
     Transcript,
     check_restart_options,
-    check_run_key,
 )
 from standfast.stores import AgentStore
+from standfast.stores.protocol import check_session_id
 
 __all__ = [
     "CheckpointReached",
@@ -189,7 +189,7 @@ async def run_pipeline(
     if store is not None and not store.durable:
         raise MemoryStoreNotDurableError("run_pipeline(store=…)")
     if store is not None:
-        run_key = uuid4().hex if run_key is None else check_run_key(run_key)
+        run_key = uuid4().hex if run_key is None else check_session_id(run_key, "run_key")
     options: RunOptions = {"llm": llm, "store": store, "tools": tools, "user_id": user_id, "tenant_id": tenant_id}
     work = PipelineRun(pipeline, options, run_key, on_progress, restart)
     return await work.go(input, resume_after=resume_after, previous_results=previous_results, decisions=decisions)

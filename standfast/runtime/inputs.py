@@ -18,8 +18,6 @@ from standfast.stores.protocol import AgentStore, Session, check_session_id, ses
 Transcript = Sequence[Message | Mapping[str, Any]]
 Images = Sequence[Image | Mapping[str, Any]]
 GivenCheckpoint = Checkpoint | Mapping[str, Any] | str
-
-
 Handlers = Mapping[str, Callable[..., object]]
 
 
@@ -284,15 +282,6 @@ def check_access(session: Session, agent: Agent, user_id: str | None, tenant_id:
         )
 
 
-def check_run_key(run_key: object, what: str = "run_key") -> str:
-    """Return a run key that is safe wherever it is used.
-
-    Raises:
-        InputError: it does not have the form of a session id.
-    """
-    return check_session_id(run_key, what)
-
-
 def check_restart_options(restart_of: str | None, restart_from: str | None) -> tuple[str, str] | None:
     """Return the run key and the step of a restart; None if it is not one.
 
@@ -303,4 +292,4 @@ def check_restart_options(restart_of: str | None, restart_from: str | None) -> t
         return None
     if restart_of is None or restart_from is None:
         raise InputError("restart_of= and restart_from= go together")
-    return check_run_key(restart_of, "restart_of"), restart_from
+    return check_session_id(restart_of, "restart_of"), restart_from

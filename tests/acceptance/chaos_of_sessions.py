@@ -295,6 +295,9 @@ class Chaos:
             await self.people.decide(workflow_id, call, "approve" if approve else "reject", by="ada", digest=digest)
         except NotConfirmedError:
             self.books.unsure.add(call)
+        except asyncio.CancelledError:  # it may have been sent
+            self.books.unsure.add(call)
+            raise
         except InputError as error:
             self.books.refused.append((call, str(error)))
         else:

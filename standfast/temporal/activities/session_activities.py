@@ -19,19 +19,12 @@ from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.session_states import begin_state
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import Session, session_id_of
+from standfast.temporal.activities import open_gates
 from standfast.temporal.activities.at_work import begin_work, check_writer, end_work
 from standfast.temporal.activities.exported_sessions import check_at_rest, read_checkpoint, unanswered_in_export
 from standfast.temporal.activities.guards import Guard, called
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
-from standfast.temporal.activities.open_gates import (
-    after_decisions,
-    asked_of,
-    find_gates,
-    held_by,
-    let_through,
-    with_references,
-)
 from standfast.temporal.activities.said_activities import unheard_by
 from standfast.temporal.activities.turn_facts import called_before
 from standfast.temporal.activities.written_answers import still_asked, was_written_by
@@ -91,8 +84,8 @@ class SessionActivities:
         if was_written_by(session, run):  # they are: the run was reset to its start
             return
         here = activity.info().workflow_id or ""
-        known = [await after_decisions(store, session, one) for one in session.questions or ()]
-        ours = {"questions": held_by(here, known) or None, "workflow_id": here, "journal_key": f"{run}/0"}
+        known = [await open_gates.after_decisions(store, session, one) for one in session.questions or ()]
+        ours = {"questions": open_gates.held_by(here, known) or None, "workflow_id": here, "journal_key": f"{run}/0"}
         await store.append_messages_atomic(
             session.id, [], session.model_copy(update=ours), write_key=f"{run}/gates", expected_version=version
         )
@@ -133,7 +126,9 @@ class SessionActivities:
             opened["unheard"] = unheard
         if not messages and message is None:
             opened["empty"] = True
-        questions = tuple([await after_decisions(self._host.store, session, one) for one in session.questions or ()])
+        questions = tuple(
+            [await open_gates.after_decisions(self._host.store, session, one) for one in session.questions or ()]
+        )
         questions = await still_asked(self._host.store, session, messages, questions)
         if any(question.gate is not None for question in questions):
             opened["gates_of"] = session.version
@@ -211,7 +206,7 @@ class SessionActivities:
             recovering=False,
             checkpoint=checkpoint,
         )
-        held = held_by(activity.info().workflow_id or "", state.kept_questions) or None
+        held = open_gates.held_by(activity.info().workflow_id or "", state.kept_questions) or None
         session = session.model_copy(update={"questions": held})
         seq = await self._host.store.append_messages_atomic(
             session.id, messages, session, write_key=f"{run}/0", expected_seq=0
@@ -237,9 +232,8 @@ class SessionActivities:
         if not state.unasked:
             return state
         people = [reference["input"].get("user_id"), session.user_id, *(message.by for message in messages), *spoke]
-        return state.gated(
-            *await find_gates(self._host, agent, state.unasked, reference["run"], people, at=session.created_at)
-        )
+        run, at = reference["run"], session.created_at
+        return state.gated(*await open_gates.find_gates(self._host, agent, state.unasked, run, people, at=at))
 
     async def _found(
         self,
@@ -274,13 +268,13 @@ class SessionActivities:
                 [call.id, call.name, place, shown_arguments(call.arguments)] for place, call in enumerate(calls)
             ]
         if state.verdicts:
-            opened["approved"] = let_through(state, calls)
+            opened["approved"] = open_gates.let_through(state, calls)
         if state.gates or state.verdicts:
-            asked = asked_of(state.gates)
+            asked = open_gates.asked_of(state.gates)
             opened["arguments"] = asked["arguments"]
             if "sizes" in asked:
                 opened["sizes"] = asked["sizes"]
-            state = await with_references(self._host, reference["run"], state)
+            state = await open_gates.with_references(self._host, reference["run"], state)
         plain = {item[0]: Call(*item) for item in opened.get("calls", ())}
         light = LoopState(
             **{

@@ -14,7 +14,7 @@ from standfast.checkpoints import Checkpoint
 from standfast.errors import InputError, SessionConflictError
 from standfast.messages import read_images
 from standfast.pipelines import Pipeline
-from standfast.runtime.inputs import Images, check_restart_options, check_run_key
+from standfast.runtime.inputs import Images, check_restart_options
 from standfast.stores.protocol import check_session_id, session_id_of, session_key_of
 from standfast.temporal.client.audits import OnRecord, start_on_record, started_by
 from standfast.temporal.client.former_names import check_new, has_run
@@ -141,7 +141,7 @@ async def start_pipeline(
     if isinstance(pipeline, Pipeline) and (input is not None or restart_of is None):
         plain = pipeline.write_input(pipeline.read_input(input))
     restart = check_restart_options(restart_of, restart_from)
-    key = uuid4().hex if run_key is None else check_run_key(run_key)
+    key = uuid4().hex if run_key is None else check_session_id(run_key, "run_key")
     again = None if restart is None else {"run_key": restart[0], "from": restart[1]}
     data = {"input": plain, "run_key": key, "user_id": user_id, "tenant_id": tenant_id, "restart": again}
     given = PipelineInput.read(data).plain()

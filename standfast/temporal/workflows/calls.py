@@ -17,15 +17,8 @@ from standfast.agent_loop import CallTools, Settled, cancelled, failed_for_good,
 from standfast.errors import TerminalError
 from standfast.messages import Usage, cut
 from standfast.runtime.child_agents import session_of_call
+from standfast.temporal.wire import activity_types as types
 from standfast.temporal.wire import names
-from standfast.temporal.wire.activity_types import (
-    CallReference,
-    LetThrough,
-    SettleReference,
-    Source,
-    Verdict,
-    WrittenOutcome,
-)
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.outcomes import is_reported, put_in, read_outcome, write_outcome
 from standfast.temporal.wire.run_state import Turn
@@ -115,7 +108,7 @@ class Calls:
         return await self._dispatch(call, turn, tool)
 
     def _inline(self, call: Call, turn: Turn, outcome: Outcome) -> Outcome:
-        turn.sources[call.position] = cast(Source, write_outcome(outcome))
+        turn.sources[call.position] = cast(types.Source, write_outcome(outcome))
         return outcome
 
     def _child_input(self, call: Call, state: RunLoop) -> AgentInput:
@@ -166,7 +159,7 @@ class Calls:
             await workflow.sleep(timedelta(seconds=0.1 * 2**tries), summary=f"until {call.name} is dispatched again")
 
     async def _try(
-        self, call: Call, turn: Turn, tool: ToolFacts, reference: CallReference
+        self, call: Call, turn: Turn, tool: ToolFacts, reference: types.CallReference
     ) -> tuple[Outcome | None, ActivityError | None]:
         """Dispatch a call once; returns what it came to, or None and why it never started."""
         dispatch = turn.dispatches[call.position] = turn.dispatches.get(call.position, 0) + 1
@@ -189,13 +182,13 @@ class Calls:
             # It had ended when the cancel came: the SDK keeps its result to itself then, and the ledger has it.
             return await self._settle(call, turn, tool), None
 
-    def _outcome(self, call: Call, turn: Turn, written: WrittenOutcome) -> Outcome:
+    def _outcome(self, call: Call, turn: Turn, written: types.WrittenOutcome) -> Outcome:
         if "spent" in written:
             turn.spend(call.id, Usage.of(written["spent"]))
         return read_outcome(written)
 
-    def _reference(self, call: Call, turn: Turn) -> CallReference:
-        reference = cast(CallReference, self._run.run_reference())
+    def _reference(self, call: Call, turn: Turn) -> types.CallReference:
+        reference = cast(types.CallReference, self._run.run_reference())
         if turn.path:
             reference["path"] = turn.path
         else:
@@ -218,7 +211,7 @@ class Calls:
         *,
         cause: ActivityError | None = None,
         recovering: bool = False,
-        said: SettleReference | None = None,
+        said: types.SettleReference | None = None,
     ) -> Outcome | None:
         """Ask the ledger, and where that cannot tell the tool's `verify`; None means that the call is to be run.
 
@@ -226,14 +219,14 @@ class Calls:
             said: what somebody says that it came to, which the ledger is to have: `{"given": …}`, or
                 `{"not_happened": True}`.
         """
-        asked = cast(SettleReference, {**self._reference(call, turn), **(said or {})})
+        asked = cast(types.SettleReference, {**self._reference(call, turn), **(said or {})})
         if recovering:
             asked["recovering"] = True
         if said is None and tool.verify:
             asked["verify"] = True
         if cause is not None and isinstance(cause.cause, ApplicationError) and cause.cause.type in _STILL_RUNNING:
             asked["wait"] = True
-        nobody_knows: Verdict = {"claimed": True, "dispatch": turn.dispatches.get(call.position, 1)}
+        nobody_knows: types.Verdict = {"claimed": True, "dispatch": turn.dispatches.get(call.position, 1)}
         try:
             found = await self._workers.execute(
                 names.SETTLE,
@@ -255,7 +248,7 @@ class Calls:
             return self._outcome(call, turn, found)
         return self._inline(call, turn, self._lost(call, tool, found, cause))
 
-    def _lost(self, call: Call, tool: ToolFacts, found: Verdict, cause: ActivityError | None) -> Outcome:
+    def _lost(self, call: Call, tool: ToolFacts, found: types.Verdict, cause: ActivityError | None) -> Outcome:
         """Return what a call came to of which the ledger knows no more than that it was started."""
         is_safe = tool.safe_to_retry and "at_most_once" not in found  # then, and as it is now
         if (cause is None and self._running.cancelled) or (
@@ -268,7 +261,7 @@ class Calls:
         return Unknown(found.get("reason") or _reason(cause))
 
 
-def _conditions(tool: ToolFacts, approved: LetThrough | None) -> list[str]:
+def _conditions(tool: ToolFacts, approved: types.LetThrough | None) -> list[str]:
     """Say in words for people under what conditions a call runs."""
     how = "safe to retry" if tool.safe_to_retry else "at most once"
     if approved is None:
