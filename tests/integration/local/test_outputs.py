@@ -33,8 +33,9 @@ async def test_an_answer_in_a_fence_is_read_by_the_step_of_a_pipeline(pipelines:
 
 async def test_a_later_step_reads_the_output_of_an_agent_by_the_agents_type(pipelines: PipelineDriver) -> None:
     judge = Step("judge", agent=Agent("a", output=Verdict))
-    say = Step("say", agent=Agent("b"), input=lambda ctx: f"ok is {ctx[judge].ok}")
-    last = Step("last", agent=Agent("b"), input=lambda ctx: f"said {ctx[say]['response']}")
+    other = Agent("b")
+    say = Step("say", agent=other, input=lambda ctx: f"ok is {ctx[judge].ok}")
+    last = Step("last", agent=other, input=lambda ctx: f"said {ctx[say]['response']}")
     model = ScriptedModel(['{"ok": true}', "yes", "done"])
     ended = await pipelines.run(pipeline("p").step(judge).step(say).step(last).build(), model)
     assert ended.status == "complete"
