@@ -20,6 +20,11 @@ from standfast.pipelines import Step
 from standfast.runtime.threads import begin_in_thread, in_thread
 from standfast.tools import Failed, Outcome, Tool, ToolContext
 
+T = TypeVar("T")
+
+READ_SECONDS = 10.0
+_LOG = logging.getLogger("standfast")
+
 
 async def call_users(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function of the user's, and await its result if it is async.
@@ -32,10 +37,6 @@ async def call_users(function: Callable[..., Any], *arguments: Any) -> Any:
         return await result if isinstance(result, Awaitable) else result
     except SystemExit as error:
         raise RuntimeError(f"SystemExit: {error}") from error
-
-
-T = TypeVar("T")
-READ_SECONDS = 10.0
 
 
 async def output_problem(agent: Agent, response: str | None) -> str | None:
@@ -126,9 +127,6 @@ async def run_bounded(
     except TimeoutError:
         assert seconds is not None
         return cut_off(facts, tool.name, seconds)
-
-
-_LOG = logging.getLogger("standfast")
 
 
 async def ask_at_gates(

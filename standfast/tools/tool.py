@@ -208,9 +208,8 @@ class Tool(Generic[P, R]):
         """
         if self.approval is None or isinstance(self.approval, Approval):
             return self.approval
-        found = self.approval(
-            call.model_copy(deep=True)
-        )  # the function may change its copy; the call itself runs unchanged
+        # The function may change its copy; the call itself runs unchanged.
+        found = self.approval(call.model_copy(deep=True))
         if found is None or isinstance(found, Approval):
             return found
         raise InputError(f'Tool "{self.name}": its approval must give an Approval or None, got {found!r:.80}')

@@ -25,7 +25,23 @@ async def operate(temporal: Temporal, *words: str) -> None:
     await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
 
 
-async def test_a_run_whose_activity_is_paused_says_so_and_goes_on_when_it_is_unpaused(temporal: Temporal) -> None:
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (
+            ("pause", "--identity", "ada", "--reason", "too dear"),
+            "Activity call_model was paused by ada (too dear); it goes on after: ",
+        ),
+        (
+            ("update-options", "--task-queue", "nobody's"),
+            "Activity call_model was moved to the task queue nobody's and waits for a worker there",
+        ),
+    ],
+    ids=["paused", "moved to where nobody serves it"],
+)
+async def test_a_run_whose_activity_an_operator_holds_up_says_so_and_goes_on_after_the_command_that_it_names(
+    temporal: Temporal, words: tuple[str, ...], shown: str
+) -> None:
     answers: list[object] = [ConnectionError("the network is away"), "done"]
     async with temporal.worker(Agent("helper"), llm=ScriptedModel(lambda messages, tools: answers[0])):
         run = await temporal.start("helper")
@@ -34,41 +50,15 @@ async def test_a_run_whose_activity_is_paused_says_so_and_goes_on_when_it_is_unp
             tried = (await run.describe()).raw_description.pending_activities
             return next((one.activity_id for one in tried if one.attempt > 1), "")
 
+        act, *options = words
         which = ("--workflow-id", run.id, "--activity-id", await until(attempt))
-        await operate(temporal, "activity", "pause", *which, "--identity", "ada", "--reason", "too dear")
+        await operate(temporal, "activity", act, *which, *options)
 
         async def waits() -> list[str]:
             return [item["message"] for item in await temporal.people.pending(run.id) if item["kind"] == "operator"]
 
         (message,) = await until(waits)
-        assert message.startswith("Activity call_model was paused by ada (too dear); it goes on after: ")
-        assert message in await done(temporal, "show", run.id)
-        del answers[0]
-        await operate(temporal, *message.partition("temporal ")[2].split())
-        assert (await result(run))["response"] == "done"
-        assert await temporal.people.pending(run.id) == []
-        await check_healthy(run)
-
-
-async def test_a_run_whose_activity_was_moved_to_where_nobody_serves_it_says_so(temporal: Temporal) -> None:
-    answers: list[object] = [ConnectionError("the network is away"), "done"]
-    async with temporal.worker(Agent("helper"), llm=ScriptedModel(lambda messages, tools: answers[0])):
-        run = await temporal.start("helper")
-
-        async def attempt() -> str:
-            tried = (await run.describe()).raw_description.pending_activities
-            return next((one.activity_id for one in tried if one.attempt > 1), "")
-
-        which = ("--workflow-id", run.id, "--activity-id", await until(attempt))
-        await operate(temporal, "activity", "update-options", *which, "--task-queue", "nobody's")
-
-        async def waits() -> list[str]:
-            return [item["message"] for item in await temporal.people.pending(run.id) if item["kind"] == "operator"]
-
-        (message,) = await until(waits)
-        assert message.startswith(
-            "Activity call_model was moved to the task queue nobody's and waits for a worker there"
-        )
+        assert message.startswith(shown)
         assert message in await done(temporal, "show", run.id)
         del answers[0]
         await operate(temporal, *message.partition("temporal ")[2].split())
