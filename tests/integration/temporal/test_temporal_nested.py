@@ -1,20 +1,17 @@
 """Agents that run agents: as a tool, and from a tool's handler; what of the child reaches the parent, and back."""
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
-from support.doubles import delegating, echo, recording
+from support.doubles import delegating, echo
 from support.drivers import Driver, OnTemporal
 from support.questions import ask
-from support.resets import reset
 from support.temporal_runs import (
     Run,
     Temporal,
     check_healthy,
     events,
-    failure,
     pending,
     result,
     scheduled,
@@ -33,7 +30,6 @@ from standfast import (
     ModelError,
     RetryableError,
     RetryPolicy,
-    TerminalError,
     ToolContext,
     Usage,
     tool,
@@ -96,83 +92,6 @@ async def test_an_agent_that_does_not_complete_is_an_error_for_its_caller(driver
 async def test_an_agent_whose_model_fails_is_an_error_for_its_caller(driver: Driver) -> None:
     ended = await driver.run(boss, models(boss=ONE_LETTER, writer=[RuntimeError("no ink")]), also=[writer])
     assert error_of(tool_results(ended.messages)[0]) == "Agent 'writer' ended with error: no ink"
-
-
-@tool
-async def give_up() -> str:
-    """Fail for good."""
-    raise TerminalError("the account is closed", 410, {"account": 7})
-
-
-failing = Agent("writer", model="writer", tools=[give_up], on_terminal_tool_error="fail")
-GIVES_UP = [asks_for(call("give_up", "g1"))]
-
-
-@pytest.mark.parametrize(
-    ("rule", "status", "response", "metadata"),
-    [
-        ("message", "complete", "sent", None),
-        ("stop", "error", "the account is closed", None),
-        ("fail", "raised", "the account is closed", {"account": 7}),
-    ],
-)
-async def test_a_terminal_error_that_fails_an_agent_is_its_callers_with_all_that_it_says(
-    driver: Driver, rule: Any, status: str, response: str, metadata: Any
-) -> None:
-    caller = Agent("boss", model="boss", tools=[failing], on_terminal_tool_error=rule)
-    ended = await driver.run(caller, models(boss=ONE_LETTER, writer=GIVES_UP), also=[failing])
-    assert (ended.status, ended.response, ended.output) == (status, response, metadata)
-    assert error_of(tool_results(ended.messages)[0]) == "the account is closed"
-    if status == "raised":
-        assert ended.status_code == 410
-
-
-async def test_a_handler_catches_the_terminal_error_of_an_agent_that_it_invokes(driver: Driver) -> None:
-    @tool
-    async def delegate(ctx: ToolContext) -> Any:
-        try:
-            return await ctx.agents.invoke(failing, message="go")
-        except TerminalError as error:
-            return [str(error), error.status_code, error.metadata]
-
-    caller = Agent("boss", model="boss", tools=[delegate])
-    script = models(boss=[asks_for(call("delegate", "d1")), "ok"], writer=GIVES_UP)
-    ended = await driver.run(caller, script, also=[failing])
-    assert result_of(ended.messages, "d1") == '["the account is closed",410,{"account":7}]'
-
-
-async def test_after_a_reset_the_terminal_error_of_an_agent_that_has_failed_is_still_its_callers(
-    temporal: Temporal,
-) -> None:
-    caller = Agent("boss", model="boss", tools=[failing], on_terminal_tool_error="fail")
-    async with temporal.worker(caller, failing, llm=models(boss=ONE_LETTER * 2, writer=GIVES_UP)):
-        handle = await temporal.start(caller)
-        first = await failure(handle)
-        again = await failure(await reset(temporal, handle, 0))
-    assert first.type == again.type == "TerminalError"
-    assert (again.message, again.details) == (first.message, first.details)
-
-
-async def test_of_two_terminal_errors_of_a_turn_the_first_in_call_order_is_raised(driver: Driver) -> None:
-    goes = asyncio.Event()
-
-    @tool(parallel=True)
-    async def hurry() -> str:
-        """Fail for good."""
-        goes.set()
-        raise TerminalError("first", 401, {"place": 1})
-
-    @tool(parallel=True)
-    async def wait() -> str:
-        """Fail for good after the other."""
-        await goes.wait()
-        await asyncio.sleep(0.2)
-        raise TerminalError("second", 402, {"place": 2})
-
-    caller = Agent("boss", tools=[hurry, wait], on_terminal_tool_error="fail")
-    calls = [call("hurry", "h1"), call("wait", "w1")]
-    ended = await driver.run(caller, ScriptedModel([asks_for(*calls)]))
-    assert (ended.status, ended.response, ended.status_code, ended.output) == ("raised", "first", 401, {"place": 1})
 
 
 async def test_a_question_of_an_agent_surfaces_at_its_caller_and_the_answer_is_the_result(driver: Driver) -> None:
@@ -471,51 +390,3 @@ async def test_a_session_of_a_child_has_the_owner_of_its_parent(temporal: Tempor
     await driver.run(boss, models(boss=ONE_LETTER, writer=["Dear Ada"]), also=[writer], user_id="ada", tenant_id="acme")
     sessions = await temporal.store.list_sessions(agent_name="writer")
     assert [(session.user_id, session.tenant_id) for session in sessions] == [("ada", "acme")]
-
-
-@pytest.mark.parametrize(
-    ("given", "seen"),
-    [
-        ({}, ("ada", "acme")),
-        ({"user_id": None}, (None, "acme")),
-        ({"user_id": None, "tenant_id": None}, (None, None)),
-        ({"user_id": "bob"}, ("bob", "acme")),
-    ],
-    ids=["not given", "no user", "nobody", "somebody else"],
-)
-async def test_an_invoked_agent_inherits_the_identity_that_is_not_given_and_none_is_nobodys(
-    driver: Driver, given: dict[str, Any], seen: tuple[str | None, str | None]
-) -> None:
-    found: list[Any] = []
-    child = Agent("child", model="child", tools=[recording(found, lambda ctx: (ctx.user_id, ctx.tenant_id))])
-    caller = Agent("boss", model="boss", tools=[delegating(child, **given)])
-    script = models(boss=[asks_for(call("delegate", "d1")), "ok"], child=[asks_for(call("record", "r1")), "done"])
-    ended = await driver.run(caller, script, also=[child], user_id="ada", tenant_id="acme")
-    assert (ended.status, found) == ("complete", [seen])
-
-
-async def test_an_agent_without_identity_is_another_than_the_one_that_inherits_it(driver: Driver) -> None:
-    @tool
-    async def letters(ctx: ToolContext) -> list[str]:
-        """Write letters."""
-        own = await ctx.agents.invoke(writer, message="write")
-        nobodys = await ctx.agents.invoke(writer, message="write", user_id=None)
-        return [own["response"], nobodys["response"]]
-
-    def write(messages: list[Message], tools: Any) -> str:
-        heard = [message.content for message in messages if message.role != "system"]
-        return f"{len(written)} {heard}" if written.append("") is None else ""
-
-    written: list[str] = []
-    caller = Agent("boss", model="boss", tools=[letters])
-    script = models(boss=[asks_for(call("letters", "l1")), "ok"], writer=write)
-    ended = await driver.run(caller, script, also=[writer], user_id="ada")
-    assert json.loads(result_of(ended.messages, "l1")) == ["1 ['write']", "2 ['write']"]
-
-
-async def test_an_agent_without_identity_may_not_start_what_only_its_callers_user_may(driver: Driver) -> None:
-    private = Agent("private", model="private", access={"start": lambda user: user == "ada"})
-    caller = Agent("boss", model="boss", tools=[delegating(private, user_id=None)])
-    script = models(boss=[asks_for(call("delegate", "d1")), "ok"], private=["secret"])
-    ended = await driver.run(caller, script, also=[private], user_id="ada")
-    assert "start it" in error_of(next(one for one in ended.messages if one.role == "tool"))
