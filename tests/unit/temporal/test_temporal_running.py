@@ -13,5 +13,5 @@ async def test_what_runs_is_cancelled_in_the_order_in_which_it_began() -> None:
         handle.add_done_callback(lambda _, number=number: cancelled.append(number))  # type: ignore[misc]
         running.add(handle)
     running.cancel()
-    await asyncio.gather(*handles, return_exceptions=True)
+    await asyncio.sleep(0)  # callbacks run in the loop's next turn
     assert cancelled == list(range(50))
