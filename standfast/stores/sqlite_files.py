@@ -85,9 +85,16 @@ def open_file(path: str, migrations: tuple[str, ...], busy_timeout: float) -> sq
 
 
 def open_again(path: str) -> sqlite3.Connection:
-    """Open a file that `open_file` has opened before, with a connection that does not wait for locks."""
-    db = sqlite3.connect(path, timeout=0, isolation_level=None)
-    _set_up(db)
+    """Open a file that `open_file` has opened before, with a connection that does not wait for locks.
+
+    Any thread may close it.
+    """
+    db = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    try:
+        _set_up(db)
+    except BaseException:
+        db.close()
+        raise
     return db
 
 

@@ -80,7 +80,8 @@ class SQLiteThread:
     async def close(self) -> None:
         """Finish all work and close the file."""
         with self._lock:
-            left = self._here.close()
+            here, self._here = self._here, _LoopWork(self._path, self._file)
+            left = here.close()
         self._put(left)
         with self._lock:
             thread, self._thread = self._thread, None
@@ -116,8 +117,10 @@ class _LoopWork:
         self._path = path
         self._file = file
         self._jobs: list[Job] = []
+        self._lock = threading.Lock()  # held by work, and by whoever closes the connection
         self._db: sqlite3.Connection | None = None
-        self._owner: tuple[int, int] | None = None  # a connection belongs to its process and thread
+        self._closing: weakref.finalize[..., _LoopWork] | None = None
+        self._owner: tuple[int, int] | None = None  # the process and thread that work here
         self._typical = 0.0  # typical seconds of work here
         self._slow_until = 0.0
 
@@ -148,29 +151,26 @@ class _LoopWork:
         return self._owner == here and time.monotonic() >= self._slow_until
 
     def _work_off(self, queue: Queue, put: Put) -> None:
-        jobs, self._jobs = self._jobs, []
-        if len(jobs) > A_FEW:
-            put(jobs)
-        elif jobs:
-            self._do(jobs, queue, put)
+        with self._lock:  # nobody closes the connection meanwhile
+            jobs, self._jobs = self._jobs, []
+            left = self._do(jobs, queue) if 0 < len(jobs) <= A_FEW else jobs
+        put(left)
 
-    def _do(self, jobs: list[Job], queue: Queue, put: Put) -> None:
+    def _do(self, jobs: list[Job], queue: Queue) -> list[Job]:
+        """Do the jobs, and return those that are left for the thread."""
         started = time.monotonic()
         try:
             self._file.check()
-            self._db = self._db or open_again(self._path)
-            work_off(self._db, jobs)
+            work_off(self._open(), jobs)
         except (sqlite3.Error, StoreError):
-            put(jobs)  # the thread opens the file, too, and reports what is wrong with it
-            return
+            return jobs  # the thread opens the file, too, and reports what is wrong with it
         except BaseException:  # raised by a signal: nothing was done
             for job in jobs:
                 job.future.cancel()
             raise
         ended = time.monotonic()
-        self._typical += (
-            ended - started - self._typical
-        ) / 8  # one slow flush among quick ones does not mean a slow disk
+        # One slow flush among quick ones does not mean a slow disk.
+        self._typical += (ended - started - self._typical) / 8
         if self._typical > QUICK or ended - started > STALL:
             self._slow_until, self._typical = ended + A_WHILE, 0.0
             queue.is_slow = ended - started > STALL
@@ -180,16 +180,30 @@ class _LoopWork:
         for job in jobs:
             job.error = translated(job.error, self._path) if job.error and job not in busy else None
         tell([job for job in jobs if job not in busy])
-        put(busy)  # none of them was done, or only read; the thread waits for its turn
+        return busy  # none of them was done, or only read; the thread waits for its turn
+
+    def _open(self) -> sqlite3.Connection:
+        if self._db is None or self._closing is None or not self._closing.alive:
+            self._db = open_again(self._path)
+            # Called also when this object is forgotten, in whatever thread, and when the process exits.
+            self._closing = weakref.finalize(self, _close, self._db, self._lock, os.getpid())
+        return self._db
 
     def close(self) -> list[Job]:
-        """Close the connection, and return the jobs that were not done yet."""
-        jobs, self._jobs = self._jobs, []
-        db, self._db = self._db, None
-        if db is not None and self._owner == (os.getpid(), threading.get_ident()):
-            db.close()
-        self._owner = None
+        """Close the connection for good, and return the jobs that were not done yet."""
+        if self._owner is None or self._owner[0] != os.getpid():
+            return []  # nothing was done here, or by the process that this one was forked from
+        with self._lock:
+            jobs, self._jobs = self._jobs, []
+        if self._closing is not None:
+            self._closing()
         return jobs
+
+
+def _close(db: sqlite3.Connection, lock: threading.Lock, process: int) -> None:
+    if process == os.getpid():  # a forked process leaves it, and a lock that may be held, to its parent
+        with lock:
+            db.close()
 
 
 def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, queue: Queue, file: SameFile) -> None:

@@ -5,6 +5,8 @@ import contextlib
 import gc
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -122,10 +124,10 @@ async def test_work_that_a_signal_breaks_off_leaves_no_transaction_open(tmp_path
 
     async with sqlite_store(tmp_path / "standfast.db") as store:
         await append(store, "a")
-        assert await where(store)
+        await connection_of_loop(store)
         job = sqlite_thread.Job(stop, True, loop := asyncio.get_running_loop(), loop.create_future())
         with pytest.raises(Stop):
-            store._thread._here._do([job], store._thread._queue, store._thread._put)
+            store._thread._here._do([job], store._thread._queue)
         assert job.future.cancelled()
         await append(store, "b")
         assert await contents(store) == ["a", "b"]
@@ -135,6 +137,22 @@ async def where(store: Any) -> bool:
     """Whether a store works on this event loop, and not in its thread."""
     name: str = await store._do(lambda db: threading.current_thread().name)
     return name == threading.current_thread().name
+
+
+async def connection_of_loop(store: Any) -> sqlite3.Connection:
+    """Use a store until it works on this event loop, and return the connection that it uses there."""
+    here, db = threading.get_ident(), None
+    while db is None:
+        db = await store._do(lambda db: db if threading.get_ident() == here else None)
+    return db
+
+
+def is_closed(db: sqlite3.Connection) -> bool:
+    try:
+        db.execute("SELECT 1")
+    except sqlite3.ProgrammingError as error:
+        return "closed" in str(error)
+    return False
 
 
 async def test_what_is_quick_is_done_on_the_loop_and_what_was_slow_leaves_the_rest_to_a_thread(
@@ -216,11 +234,79 @@ async def test_a_store_that_is_forgotten_closes_its_file_and_ends_its_thread(tmp
     path = tmp_path / "standfast.db"
     store = sqlite_store(path)
     await append(store, "a")
+    db = await connection_of_loop(store)
     (thread,) = [thread for thread in threading.enumerate() if str(path) in thread.name]
     del store
-    gc.collect()
+    await asyncio.to_thread(gc.collect)
     await asyncio.to_thread(thread.join, 10)
-    assert (thread.is_alive(), os.listdir(tmp_path)) == (False, ["standfast.db"])
+    assert (is_closed(db), thread.is_alive(), os.listdir(tmp_path)) == (True, False, ["standfast.db"])
+
+
+async def test_a_store_that_another_thread_closes_closes_its_file(tmp_path: Path) -> None:
+    store = sqlite_store(tmp_path / "standfast.db")
+    db = await connection_of_loop(store)
+    await asyncio.to_thread(asyncio.run, store.close())
+    assert (is_closed(db), os.listdir(tmp_path)) == (True, ["standfast.db"])
+
+
+async def test_a_store_that_another_thread_closes_finishes_what_its_own_does(tmp_path: Path) -> None:
+    store: Any = sqlite_store(tmp_path / "standfast.db")
+    here, works, found = threading.get_ident(), threading.Event(), None
+
+    def work(db: sqlite3.Connection) -> str | None:
+        if threading.get_ident() != here:
+            return None
+        works.set()
+        while not store._thread._lock.locked():  # until somebody closes it
+            time.sleep(0.001)
+        return "closed" if is_closed(db) else "open"
+
+    def close() -> None:
+        works.wait()
+        asyncio.run(store.close())
+
+    closing = asyncio.create_task(asyncio.to_thread(close))
+    while found is None:
+        found = await store._do(work)
+    await closing
+    assert (found, os.listdir(tmp_path)) == ("open", ["standfast.db"])
+
+
+FORKED = """
+import asyncio, gc, os, sys, threading
+from standfast import sqlite_store
+
+store = sqlite_store(sys.argv[1])
+here = threading.get_ident()
+
+async def connection_of_loop():
+    db = None
+    while db is None:
+        db = await store._do(lambda db: db if threading.get_ident() == here else None)
+    return db
+
+db = asyncio.run(connection_of_loop())
+lock = store._thread._here._lock
+lock.acquire()  # as another thread's work may, when this one forks
+child = os.fork()
+if child == 0:
+    asyncio.run(store.close())
+    asyncio.run(connection_of_loop())
+    store = None
+    gc.collect()
+    print("open" if db.execute("SELECT 1").fetchone() else "", flush=True)
+    os._exit(0)
+lock.release()
+print(os.waitpid(child, 0)[1])
+asyncio.run(store.close())
+"""
+
+
+async def test_a_forked_process_leaves_the_connection_to_its_parent(tmp_path: Path) -> None:
+    # Not by `python`, since Python itself warns of a fork beside threads.
+    command = [sys.executable, "-P", "-c", FORKED, str(tmp_path / "standfast.db")]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, os.listdir(tmp_path)) == ("open\n0\n", ["standfast.db"])
 
 
 async def test_a_cancelled_write_is_whole_or_not_there(store: SQLiteStore) -> None:
