@@ -38,10 +38,10 @@ def _absolute(text: str) -> Path:
 
 
 async def _play(options: argparse.Namespace) -> int:
-    from examples.demo.processes import until_stopped
     from examples.demo.screen import Screen
     from examples.demo.story import Story
     from examples.demo.world import open_world
+    from standfast.testing import until_stopped
 
     screen, stories = Screen(), list[Story]()
 

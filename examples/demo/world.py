@@ -7,16 +7,17 @@ import os
 import shutil
 import socket
 import sys
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from temporalio.client import Client
 
 from activities import load_feed
-from examples.demo.processes import Process, child
 from examples.sinks import Sinks
 from standfast import InputError, StandfastError
 from standfast.temporal import DevServer, Run, connect, dev_server
+from standfast.testing import child_process
 
 ROOT = Path(__file__).parents[2]
 WEBHOOK_DELAY = 2.0  # seconds between taking a post and answering: in between, a worker can be killed
@@ -32,7 +33,7 @@ class World:
         self.log = folder / "worker.log"
         self.worker: Process | None = None
         self._environment = {
-            **_environment_for(server),
+            **server.environment(),
             **sinks.settings,
             "STANDFAST_STORE": str(self.store),
             "STANDFAST_ISSUES": str(folder / "issues.db"),
@@ -48,7 +49,8 @@ class World:
         """
         with self.log.open("ab") as log:
             begin = log.tell()
-            running = child(sys.executable, ROOT / "worker.py", environment=self._environment, output=log, patience=60)
+            command = (sys.executable, ROOT / "worker.py")
+            running = child_process(*command, environment=self._environment, output=log, patience=60)
             self.worker = await self._workers.enter_async_context(running)
         while b" is ready\n" not in self.log.read_bytes()[begin:]:
             self.check_worker()
@@ -126,16 +128,6 @@ async def open_world(folder: Path, port: int | None = None, ui_port: int | None 
                 await world.stop_workers()
 
 
-def _environment_for(server: DevServer) -> dict[str, str]:
-    """Return our environment for a process that must find this server, whatever servers our own one names."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
-    return ours | {
-        "TEMPORAL_ADDRESS": server.address,
-        "TEMPORAL_NAMESPACE": server.namespace,
-        "TEMPORAL_CONFIG_FILE": os.devnull,
-    }
-
-
 def shown(path: Path) -> str:
     """Return a path as short as it can be given here."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
@@ -181,7 +173,7 @@ def _usual(port: int) -> int:
 async def _sinks(folder: Path) -> AsyncIterator[Sinks]:
     command = (sys.executable, "-m", "examples.sinks", "--dir", folder, "--webhook-delay", str(WEBHOOK_DELAY))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    async with child(*command, environment=environment, output=asyncio.subprocess.PIPE) as process:
+    async with child_process(*command, environment=environment, output=asyncio.subprocess.PIPE) as process:
         assert process.stdout is not None
         lines = [(await process.stdout.readline()).decode().strip() for _ in range(3)]
         if not all(lines):

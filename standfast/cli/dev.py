@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from standfast.cli.processes import child, local_environment, until_stopped
 from standfast.errors import StandfastError
 from standfast.extras import install
+from standfast.runtime.processes import child_process, until_stopped
 from standfast.stores.private_files import private
 
 _STANDFAST = (sys.executable, "-P", "-m", "standfast")  # -P: not a file of that name in the current folder
@@ -125,7 +125,7 @@ async def _serve(
         click.echo(f"Temporal   {server.address}, kept in {options['db_filename']}")
         click.echo(f"Web UI     {server.ui_url}")
         gone = asyncio.ensure_future(_watch(server.address))
-        environment = local_environment(server.address, server.namespace)
+        environment = server.environment()
         try:
             page = _page(app, web_port, server.ui_url, environment)
             async with _served(page, environment, None if worker is None or not reload else worker.folder):
@@ -162,7 +162,7 @@ async def _served(
         # So that a form that is open can be sent to the next process, too.
         secret = {"STANDFAST_SECRET": token_urlsafe(32)} | environment
         while True:
-            async with child(*words, environment=secret):
+            async with child_process(*words, environment=secret):
                 await _changed(folder)
 
     serving = None if page is None else asyncio.ensure_future(serve(page))
@@ -187,7 +187,7 @@ async def _keep_running(
         begun = time.monotonic()
         changed: asyncio.Future[None] = asyncio.ensure_future(_changed(worker.folder if reload else None))
         try:
-            async with child(*worker.command, environment=environment, patience=DRAIN) as process:
+            async with child_process(*worker.command, environment=environment, patience=DRAIN) as process:
                 click.echo(f"Worker     {worker.name}, process {process.pid}")
                 ended = asyncio.ensure_future(process.wait())
                 either: set[asyncio.Future[Any]] = {ended, gone, changed}

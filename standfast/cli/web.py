@@ -17,10 +17,10 @@ from standfast.cli.applications import Application, BrokenApplicationError, load
 from standfast.cli.commands import on_temporal
 from standfast.cli.inputs import who
 from standfast.cli.outputs import Output
-from standfast.cli.processes import until_stopped
 from standfast.cli.workers import STORE, log_safely
 from standfast.errors import DefinitionError, InputError
 from standfast.extras import install
+from standfast.runtime.processes import until_stopped
 from standfast.stores import sqlite_store
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import click
 from standfast.cli.applications import load_application
 from standfast.cli.commands import SDK_LOG, on_temporal
 from standfast.cli.outputs import Output, shown
-from standfast.cli.processes import until_stopped
+from standfast.runtime.processes import until_stopped
 
 if TYPE_CHECKING:
     from temporalio.client import Client

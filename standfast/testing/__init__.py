@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from standfast.runtime.processes import child_process, until_stopped
 from standfast.testing.crashes import (
     CrashedRun,
     CrashReport,
@@ -24,11 +25,13 @@ __all__ = [
     "Request",
     "ScriptedModel",
     "SimulatedCrash",
+    "child_process",
     "crash_after_tool_results",
     "crash_everywhere",
     "dev_server",
     "store_suite",
     "time_skipping_server",
+    "until_stopped",
 ]
 
 if TYPE_CHECKING:

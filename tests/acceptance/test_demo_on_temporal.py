@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -79,6 +80,19 @@ def test_a_demo_that_is_stopped_halfway_leaves_nothing_and_does_not_say_that_all
         terminal.type(CTRL_C)
         assert terminal.end() == 130, terminal.shown
         assert "\x1b" not in terminal.shown
+        assert (left_running(environment), listening(terminal.shown)) == ([], [])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere they outlive a parent that is killed")
+def test_a_demo_that_is_killed_takes_its_worker_and_servers_with_it(tmp_path: Path) -> None:
+    environment = marked_environment()
+    with Terminal(*DEMO, "--folder", tmp_path / "demo", *FREE, environment=environment) as terminal:
+        os.kill(int(terminal.read_until(r"worker (\d+) has the run").group(1)), 0)  # it is there
+        terminal.process.kill()
+        terminal.process.wait()
+        end = time.monotonic() + 30
+        while left_running(environment) and time.monotonic() < end:
+            time.sleep(0.05)
         assert (left_running(environment), listening(terminal.shown)) == ([], [])
 
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -13,6 +11,7 @@ from typing import Any
 
 from acceptance.temporal_world import until
 from standfast.temporal.client.servers import DevServer, dev_server, temporal_binary
+from standfast.testing import child_process
 
 ROOT = Path(__file__).parents[2]
 SECRET = "# Guide\n\napi_key: hunter2\n"
@@ -47,19 +46,14 @@ class World:
 async def world(folder: Path) -> AsyncIterator[World]:
     async with dev_server() as server:
         made = World(server, folder)
-        environment = os.environ | {
-            "TEMPORAL_ADDRESS": server.address, "STANDFAST_MODEL": "scripted",
+        environment = server.environment() | {
+            "STANDFAST_MODEL": "scripted",
             "STANDFAST_STORE": str(folder / "standfast.db"), "STANDFAST_DOCUMENTS": str(folder / "documents"),
             "STANDFAST_SITE": str(folder / "site"),
         }  # fmt: skip
-        worker = await asyncio.create_subprocess_exec(
-            sys.executable, "worker.py", cwd=ROOT, env=environment, stderr=subprocess.DEVNULL
-        )
-        try:
+        worker = (sys.executable, ROOT / "worker.py")
+        async with child_process(*worker, environment=environment, output=subprocess.DEVNULL, patience=60):
             yield made
-        finally:
-            worker.send_signal(signal.SIGTERM)
-            await worker.wait()
 
 
 async def test_a_document_is_reviewed_approved_and_published_with_the_command_line_alone(tmp_path: Path) -> None:

@@ -89,8 +89,8 @@ PUBLIC = {
     ],
     "standfast.testing": [
         "CrashReport", "CrashedRun", "DevServer", "Fault", "ModelCall", "ModelServer", "Reply", "Request",
-        "ScriptedModel", "SimulatedCrash", "crash_after_tool_results", "crash_everywhere", "dev_server",
-        "store_suite", "time_skipping_server",
+        "ScriptedModel", "SimulatedCrash", "child_process", "crash_after_tool_results", "crash_everywhere",
+        "dev_server", "store_suite", "time_skipping_server", "until_stopped",
     ],
     "standfast.web": ["Access", "Person", "check_listening", "create_app"],
 }  # fmt: skip
@@ -175,8 +175,8 @@ def test_importing_standfast_loads_no_sdk_and_no_test_tool() -> None:
     code = "import sys; from standfast import *; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not set(loaded) & {"anthropic", "openai", "mcp", "temporalio", "httpx", "httpx2", "pytest", "click"}
-    code = "import sys, standfast.testing; print('temporalio' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+    code = "import sys, standfast.testing; print({'temporalio', 'pytest', 'httpx'} & {*sys.modules})"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
     code = "import sys; from standfast import *; print('standfast.testing' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 

@@ -21,7 +21,7 @@ from temporalio.service import ConnectConfig, RPCError, ServiceClient
 
 from standfast.errors import InputError, StandfastError
 from standfast.extras import install
-from standfast.runtime.parent_death import dying_with_parent
+from standfast.runtime.processes import dying_with_parent
 from standfast.stores.private_files import private
 from standfast.temporal.client.connections import exit_cleanly
 from standfast.temporal.wire.names import SEARCH_ATTRIBUTES
@@ -47,6 +47,17 @@ class DevServer:
     pid: int
     ui_url: str | None
     _process: subprocess.Popen[bytes] = field(repr=False, compare=False)
+
+    def environment(self) -> dict[str, str]:
+        """Return our environment variables for a process that must find this server and no other.
+
+        An API key or TLS for a server elsewhere, in the environment or in a profile, would keep it from this one.
+        """
+        return _without_servers() | {
+            "TEMPORAL_ADDRESS": self.address,
+            "TEMPORAL_NAMESPACE": self.namespace,
+            "TEMPORAL_CONFIG_FILE": os.devnull,
+        }
 
     def kill(self) -> None:
         """Kill it without notice, as a test may want, and return when it is dead and its port free."""
@@ -169,8 +180,12 @@ def _spawn(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
         start_new_session=True,  # out of reach of the terminal's signals
         umask=0o077,  # only the owner may read its files
         # Variables that are meant for clients could make the server fail: TEMPORAL_ENV does.
-        env={key: value for key, value in os.environ.items() if not key.startswith("TEMPORAL_")},
+        env=_without_servers(),
     )
+
+
+def _without_servers() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
 
 
 async def _wait_until_ready(server: DevServer, ui_port: int) -> str | None:

@@ -7,29 +7,44 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import IO, Any
 
-from standfast.runtime.parent_death import dying_with_parent
+# A process asks to be killed when its parent dies (1 is PR_SET_PDEATHSIG, 9 SIGKILL), then becomes the command. A
+# `preexec_fn` would run Python in a fork of a process with threads, which may lock up and warns from 3.12 on.
+_DIE_WITH_PARENT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("The process that started this one is gone.")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
-Process = asyncio.subprocess.Process
 
-_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+def dying_with_parent(command: Sequence[str]) -> list[str]:
+    """Return the command line that runs a command, given by its full path, in a process that dies with this one."""
+    if sys.platform != "linux":
+        return list(command)
+    return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
 
 
 @contextlib.asynccontextmanager
-async def child(
+async def child_process(
     *command: str | os.PathLike[str],
     environment: Mapping[str, str] | None = None,
     output: IO[bytes] | int | None = None,
     patience: float = 10.0,
-) -> AsyncIterator[Process]:
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run a command, given by its full path, and end it with the block: by SIGTERM, later by SIGKILL.
 
-    A Ctrl-C in the terminal does not reach it, so that the block decides what ends first.
+    A Ctrl-C in the terminal does not reach it, so that the block decides what ends first. On Linux it is killed when
+    the thread that entered the block ends, or the whole process, however it dies.
 
     Args:
-        output: takes what the command writes; our own output if None.
+        environment: its environment variables; ours if None.
+        output: takes what the command writes; our own output if None. `asyncio.subprocess.PIPE` takes all but its
+            errors.
         patience: seconds in which it must end after it was told to. A cancel during that time kills it.
     """
     process = await asyncio.create_subprocess_exec(
@@ -46,7 +61,7 @@ async def child(
         await _end(process, patience)
 
 
-async def _end(process: Process, patience: float) -> None:
+async def _end(process: asyncio.subprocess.Process, patience: float) -> None:
     try:
         if process.returncode is None:
             process.terminate()
@@ -63,11 +78,12 @@ async def until_stopped(work: Coroutine[Any, Any, Any], on_stop: Callable[[], ob
     """Do `work` until it ends or somebody stops this process by Ctrl-C, SIGTERM or SIGHUP; True if it was stopped.
 
     The work is cancelled, and cancelled again by each further signal: it may end in order at the first one, and at
-    once at the second.
+    once at the second. Not on Windows.
 
     Args:
         on_stop: called at the first signal.
     """
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     loop, running, told = asyncio.get_running_loop(), asyncio.ensure_future(work), False
 
     def stop() -> None:
@@ -77,27 +93,14 @@ async def until_stopped(work: Coroutine[Any, Any, Any], on_stop: Callable[[], ob
             told = True
             on_stop()  # last, since it may fail if a terminal was closed
 
-    for name in _STOPS:
+    for name in signals:
         loop.add_signal_handler(name, stop)
     try:
         await asyncio.wait({running})
     finally:
-        for name in _STOPS:
+        for name in signals:
             loop.remove_signal_handler(name)
     if running.cancelled():
         return True
     running.result()
     return told
-
-
-def local_environment(address: str, namespace: str) -> dict[str, str]:
-    """Return our environment for a process that must find this server and no other.
-
-    An API key or TLS for a server elsewhere, in the environment or in a profile, would keep it from this one.
-    """
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
-    return ours | {
-        "TEMPORAL_ADDRESS": address,
-        "TEMPORAL_NAMESPACE": namespace,
-        "TEMPORAL_CONFIG_FILE": os.devnull,
-    }
