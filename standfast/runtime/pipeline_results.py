@@ -81,7 +81,8 @@ class Kept:
     async def add(self, key: str, value: Any) -> None:
         """Add to that list."""
         if self._store is not None:
-            await append(self._store, f"{self._place}/{key}", to_json(value).decode())
+            place = f"{self._place}/{key}"
+            await append(self._store, place, to_json(value).decode(), await length(self._store, place))
 
     async def begin(self, given: Any, who: Mapping[str, str | None]) -> None:
         """Keep the input of a run, and its user; a later call gives the same input or none.

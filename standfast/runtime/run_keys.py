@@ -1,8 +1,8 @@
 """Keeps the list of runs of a run key, and begins a run with the results of the last of them.
 
-A run has its records in the store by a key of its own, the journal key: two runs with one run key, or of the two
-drivers, must not find each other's records. The list is kept in the journal, too, so that both drivers find the runs
-of both, and no worker has to be alive. It is kept by owner: nobody finds the run of a stranger.
+A run's records are in the store under a key of its own, the journal key: runs with one run key must not find each
+other's records, whichever drivers they have. The list is in the journal, too. So both drivers find the runs of both,
+also when no worker is alive. Each owner has lists of their own: nobody finds the run of a stranger.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from standfast.runtime.kept_lists import append, length
 from standfast.runtime.pipeline_results import Kept
 from standfast.stores.protocol import DurableStore
 
-_SHOWN = 10  # keys, to somebody whose key has no run
+_SHOWN = 10  # keys in the error about a key that has no run
 
 Who = Mapping[str, str | None]
 """The `user_id` and `tenant_id` of the user who begins a run."""
@@ -33,9 +33,9 @@ async def list_run(store: DurableStore, pipeline: str, run_key: str, journal_key
     place = _place(pipeline, who)
     count = await length(store, f"{place}/{run_key}")
     if count == 0:
-        await append(store, place, run_key)
+        await append(store, place, run_key, await length(store, place))
     if count == 0 or await store.load_reply(f"{place}/{run_key}", count - 1) != journal_key:
-        await append(store, f"{place}/{run_key}", journal_key)
+        await append(store, f"{place}/{run_key}", journal_key, count)
 
 
 async def find_last(store: DurableStore, pipeline: Pipeline, run_key: str, who: Who, *, before: str) -> Kept:
@@ -90,14 +90,14 @@ async def restarted(
                 gates.add(action.key)
             else:
                 used.append(action)
-    await kept.keep("?who", dict(who))  # first: what follows is theirs alone
+    await kept.keep("?who", dict(who))  # first, since everything that follows is theirs alone
     await kept.check(who)
     await kept.keep("?restart", {"run_key": run_key, "from": first, "journal_key": earlier.name})
     for action in used:
         for key in (action.key, f"{action.path}?result"):
             if await earlier.find(key):
                 await kept.keep(key, earlier[key])
-    # A verdict counts once: its gates are asked again, before what stands behind them runs again.
+    # A verdict counts once: the gates ask again, before the steps behind them run again.
     done = {key: done.value for key, done in state.done.items() if key not in gates}
     await earlier.find("?input")
     return done, earlier["?input"]

@@ -6,6 +6,7 @@ They outlive the run that they were sent to. The session's next run hears them b
 from collections.abc import Iterable, Sequence
 
 from standfast.messages import Message, Record
+from standfast.runtime.kept_lists import append, length
 from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import Ledger, Session
 
@@ -39,7 +40,7 @@ class Unheard:
 
     async def _noted(self) -> list[KeptMessage]:
         """Return the messages that are not noted as heard."""
-        first = await self._count(self._heard)
+        first = await length(self._store, self._heard)
         found: list[KeptMessage] = []
         while (text := await self._store.load_reply(self._said, first + len(found))) is not None:
             kept = read_kept(f"a message in {self._said}", text, KeptMessage.model_validate_json)
@@ -49,34 +50,16 @@ class Unheard:
     async def keep(self, messages: Sequence[KeptMessage], transcript: Iterable[Message]) -> None:
         """Keep messages, each once, except those in the transcript."""
         known = {message.id for message in transcript} | {one.id for one in await self._noted()}
-        number = await self._count(self._said)
+        number = await length(self._store, self._said)
         for one in messages:
-            if one.id in known:
-                continue
-            text = one.model_dump_json()
-            while await self._store.save_reply(self._said, number, text) != text:
-                number += 1  # another run was faster
-            number += 1
+            if one.id not in known:
+                number = await append(self._store, self._said, one.model_dump_json(), number)
 
     async def hear(self, messages: Iterable[Message]) -> None:
         """Note that these messages were heard, as far as no unheard message comes before them."""
         ids = {message.id for message in messages if message.id is not None}
-        first = await self._count(self._heard) if ids else 0
+        first = await length(self._store, self._heard) if ids else 0
         for number, one in enumerate(await self._noted() if ids else (), first):
             if one.id not in ids:
                 break
             await self._store.save_reply(self._heard, number, "")
-
-    async def _count(self, place: str) -> int:
-        """Return the length of a list, with few reads however long it is."""
-        beyond = 1
-        while await self._store.load_reply(place, beyond - 1) is not None:
-            beyond *= 2
-        there, beyond = beyond // 2, beyond - 1
-        while there < beyond:
-            middle = (there + beyond) // 2
-            if await self._store.load_reply(place, middle) is None:
-                beyond = middle
-            else:
-                there = middle + 1
-        return there

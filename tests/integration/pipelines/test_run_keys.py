@@ -1,9 +1,12 @@
 """A run key is what the caller gave: results say it, and a restart takes it, whichever driver ran what."""
 
+from collections import Counter
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
+from pydantic_core import to_json
 from support.pipeline_drivers import InProcess, OnTemporal, PipelineDriver
 from support.temporal_runs import Temporal, events, failure, pending, result, status
 from temporalio.api.enums.v1 import EventType
@@ -11,7 +14,8 @@ from temporalio.common import WorkflowIDReusePolicy
 
 from integration.pipelines.test_reset_pipelines import reset
 from standfast import Approval, InputError, Pipeline, SessionAccessDeniedError, Step, pipeline, run_pipeline, tool
-from standfast.runtime.run_keys import find_last
+from standfast.runtime.run_keys import find_last, list_run
+from standfast.stores import SQLiteStore
 from standfast.temporal import start_pipeline
 from standfast.testing import ScriptedModel
 
@@ -283,10 +287,29 @@ async def test_a_run_that_the_temporal_command_has_started_has_the_key_that_its_
             assert (await status(again))["run_key"] == "again"
 
 
+async def test_a_run_is_listed_with_one_count_of_the_runs_of_its_key(tmp_path: Path) -> None:
+    class Reading(SQLiteStore):
+        read: ClassVar[list[tuple[str, int]]] = []
+
+        async def load_reply(self, journal_key: str, turn: int) -> str | None:
+            self.read.append((journal_key, turn))
+            return await super().load_reply(journal_key, turn)
+
+    who = {"user_id": None, "tenant_id": None}
+    async with Reading(tmp_path / "runs.db") as store:
+        for number in range(20):
+            store.read.clear()
+            await list_run(store, "flow", "k", f"run {number}", who)
+            repeated = [place for place, times in Counter(store.read).items() if times > 1]
+            assert len(repeated) <= 1  # the last run of the key, which may be this one
+
+        place = f"flow/runs/{to_json([None, None]).decode()}/k"
+        assert [await store.load_reply(place, number) for number in (0, 19, 20)] == ["run 0", "run 19", None]
+
+
 async def test_a_run_that_began_and_died_before_it_was_open_is_listed_once(temporal: Temporal) -> None:
     """Its activity is tried again; meanwhile it is no run that can be restarted."""
     from standfast.runtime.pipeline_results import Kept
-    from standfast.runtime.run_keys import list_run
 
     flow, who = counting(temporal), {"user_id": None, "tenant_id": None}
     for _ in range(2):
