@@ -226,19 +226,32 @@ async def client_of(server: dict[str, Any]) -> "Client":
     return await connect(server["address"], namespace=server["namespace"], profile=server["profile"], **more)
 
 
-@functools.cache  # once a process
-def log_as_python_does() -> None:
+def log_as_python_does(metrics: str | None = None) -> None:
     """Keep the SDK's Rust core from writing to standard output, where a program reads JSON; only workers show its log.
 
-    It reports a lost server for every call and attempt; here the command that needs the server reports it once.
+    It reports a lost server for every call and attempt; here the command that needs the server reports it once. Done
+    once a process.
+
+    Args:
+        metrics: `HOST:PORT` at which the SDK serves its metrics and ours for Prometheus.
+
+    Raises:
+        InputError: nobody can listen there.
     """
-    from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
+    from temporalio.runtime import LogForwardingConfig, LoggingConfig, PrometheusConfig, Runtime, TelemetryConfig
 
     log = logging.getLogger(SDK_LOG)
+    if log.handlers:
+        return
     log.addHandler(logging.NullHandler())
     plain = LogForwardingConfig(log, append_target_to_name=False, prepend_target_on_message=False)
-    telemetry = TelemetryConfig(logging=LoggingConfig(LoggingConfig.default.filter, plain))
-    Runtime.set_default(Runtime(telemetry=telemetry), error_if_already_set=False)
+    served = None if metrics is None else PrometheusConfig(bind_address=metrics, durations_as_seconds=True)
+    telemetry = TelemetryConfig(logging=LoggingConfig(LoggingConfig.default.filter, plain), metrics=served)
+    try:
+        runtime = Runtime(telemetry=telemetry)
+    except (ValueError, RuntimeError) as error:
+        raise InputError(f"Cannot serve metrics on {metrics}: {error}") from error
+    Runtime.set_default(runtime, error_if_already_set=False)
 
 
 def _read(path: str) -> bytes:

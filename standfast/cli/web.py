@@ -16,8 +16,9 @@ import click
 from standfast.cli.applications import Application, BrokenApplicationError, load_application
 from standfast.cli.commands import on_temporal
 from standfast.cli.inputs import who
+from standfast.cli.logs import log_safely
 from standfast.cli.outputs import Output
-from standfast.cli.workers import STORE, log_safely
+from standfast.cli.workers import STORE
 from standfast.errors import DefinitionError, InputError
 from standfast.extras import install
 from standfast.runtime.processes import until_stopped

@@ -1,14 +1,16 @@
 """`standfast worker`: runs a worker of the agents and pipelines of a file."""
 
 import asyncio
-import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from standfast.cli.applications import load_application
-from standfast.cli.commands import SDK_LOG, on_temporal
-from standfast.cli.outputs import Output, shown
+from standfast.cli.commands import log_as_python_does, on_temporal
+from standfast.cli.health import health
+from standfast.cli.logs import LEVELS, LogFormat, OfTheSDK, log_safely
+from standfast.cli.outputs import Output
 from standfast.runtime.processes import until_stopped
 
 if TYPE_CHECKING:
@@ -20,48 +22,12 @@ STORE = click.option(
     envvar="STANDFAST_STORE",
     help="SQLite store of sessions.  [env: STANDFAST_STORE; else the application's own `store`, or standfast.db]",
 )
-_STOPS = "temporalio.worker._worker"  # the log in which the SDK says that a worker stops
 
 
-class _Safe(logging.Formatter):
-    """Writes each message on one line, whatever models and servers have put into it."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the name in the base class
-        record.message = shown(record.message.replace("\n", "\\n"))
-        return super().formatMessage(record)
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802
-        return shown(super().formatException(ei))
-
-
-def log_safely(which: logging.Filter) -> None:
-    """Let this process write its log to standard error, as far as a filter allows."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Safe("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    handler.addFilter(which)
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-
-
-class _OfTheSDK(logging.Filter):
-    """Reports once a minute that the server does not answer; the SDK does so for each poller and attempt.
-
-    The SDK's lines about a worker that stops are left out, since the command says so itself.
-    """
-
-    _told = 0.0
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        from standfast.temporal.client.connections import reason_of
-
-        if record.name == _STOPS and record.levelno == logging.INFO:
-            return False
-        if record.name != SDK_LOG or " retried " not in record.msg:
-            return True
-        if record.created < self._told + 60:
-            return False
-        self._told = record.created
-        record.msg = f"The Temporal server does not answer: {reason_of(record.msg)}. It is asked until it does"
-        return True
+def _check(*, deployment: str | None, build_id: str | None, metrics: str | None, **_: Any) -> None:
+    if (deployment is None) != (build_id is None):
+        raise click.UsageError("--deployment and --build-id go together.")
+    log_as_python_does(metrics)
 
 
 @click.command()
@@ -69,9 +35,47 @@ class _OfTheSDK(logging.Filter):
 @STORE
 @click.option("--task-queue", default="standfast", show_default=True, help="Queue that the worker serves.")
 @click.option("--stream", is_flag=True, help="Ask models to stream, so that the page shows their words as they come.")
-@on_temporal
+@click.option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the log."
+)
+@click.option(
+    "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="Least important lines logged."
+)
+@click.option("--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus at this address, path /metrics.")
+@click.option("--health", "health_at", metavar="HOST:PORT", help="Answer /live and /ready at this address.")
+@click.option("--deployment", metavar="NAME", help="Worker deployment of Temporal's worker versioning.")
+@click.option("--build-id", metavar="ID", help="Version of the code in that deployment.")
+@click.option(
+    "--versioning",
+    type=click.Choice(["pinned", "auto-upgrade"]),
+    default="auto-upgrade",
+    show_default=True,
+    help="Whether a run stays with the version that it began on, or moves to the current one.",
+)
+@click.option(
+    "--max-activities", type=click.IntRange(1), default=100, show_default=True, help="Calls that run at the same time."
+)
+@click.option(
+    "--max-cached-runs",
+    type=click.IntRange(0),
+    default=1000,
+    show_default=True,
+    help="Parked runs kept in memory, some 40 KB each.",
+)
+@partial(on_temporal, check=_check)
 async def worker(
-    client: "Client", output: Output, application: str, store: str | None, task_queue: str, stream: bool
+    client: "Client",
+    output: Output,
+    application: str,
+    store: str | None,
+    task_queue: str,
+    stream: bool,
+    log_format: LogFormat,
+    log_level: str,
+    health_at: str | None,
+    max_activities: int,
+    max_cached_runs: int,
+    **options: Any,
 ) -> None:
     """Run a worker of an application until Ctrl-C.
 
@@ -83,7 +87,7 @@ async def worker(
 
     from standfast.temporal import StandfastPlugin
 
-    log_safely(_OfTheSDK())
+    log_safely(OfTheSDK(), log_format, log_level)
     app = load_application(application, store)
     plugin = StandfastPlugin(
         agents=app.agents.values(),
@@ -95,12 +99,52 @@ async def worker(
         stream=stream,
     )
 
+    serving = Worker(
+        client,
+        task_queue=task_queue,
+        plugins=[plugin],
+        max_concurrent_activities=max_activities,
+        max_cached_workflows=max_cached_runs,
+        deployment_config=_deployment(**options),
+    )
+    is_stopping = False
+
+    async def ready() -> str | None:
+        if is_stopping or not serving.is_running:
+            return "stopping" if is_stopping else "starting"
+        await plugin.check_store()
+        await client.service_client.check_health()
+        return None
+
     async def serve() -> None:
         await plugin.check_store()  # before it is reported as ready
-        async with Worker(client, task_queue=task_queue, plugins=[plugin]):
+        async with serving:
             output.note(f"Worker of {', '.join([*app.agents, *app.pipelines])} on queue {task_queue} is ready")
+            if options["deployment"] is not None:
+                output.note(
+                    "It takes runs once its version is the deployment's current one: temporal worker deployment "
+                    "set-current-version --deployment-name {deployment} --build-id {build_id}".format(**options)
+                )
             await asyncio.Event().wait()
 
-    await until_stopped(
-        serve(), lambda: output.note("Stopping; press Ctrl-C again to stop without waiting for what runs.")
-    )
+    def stop() -> None:
+        nonlocal is_stopping
+        is_stopping = True
+        output.note("Stopping; press Ctrl-C again to stop without waiting for what runs.")
+
+    with health(health_at, ready) as at:
+        if at is not None:
+            output.note(f"Health is at http://{at}/live and /ready")
+        await until_stopped(serve(), stop)
+
+
+def _deployment(deployment: str | None, build_id: str | None, versioning: str, **_: Any) -> Any:
+    """Return the version of the code as Temporal's worker versioning has it; None without one."""
+    if deployment is None or build_id is None:
+        return None
+    from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+    from temporalio.worker import WorkerDeploymentConfig
+
+    version = WorkerDeploymentVersion(deployment_name=deployment, build_id=build_id)
+    behaviour = VersioningBehavior.PINNED if versioning == "pinned" else VersioningBehavior.AUTO_UPGRADE
+    return WorkerDeploymentConfig(version=version, use_worker_versioning=True, default_versioning_behavior=behaviour)

@@ -1,9 +1,12 @@
-"""Defines activities that take and return JSON as it is."""
+"""Defines activities that take and return JSON as it is, and log each attempt."""
 
+import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from temporalio import activity
+
+from standfast.temporal.activities.run_log import Line
 
 CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 
@@ -16,6 +19,18 @@ def json_activity(name: str) -> Callable[[CallableT], CallableT]:
 
     def define(function: CallableT) -> CallableT:
         function.__annotations__ = dict.fromkeys(function.__annotations__, dict[str, Any])
-        return activity.defn(name=name)(function)
+
+        @functools.wraps(function)
+        async def run(*arguments: Any) -> Any:
+            line = Line(name, arguments[-1])  # after `self`
+            try:
+                result = await function(*arguments)
+            except BaseException as error:
+                line.raised(error)
+                raise
+            line.returned(result)
+            return result
+
+        return cast(CallableT, activity.defn(name=name)(run))
 
     return define

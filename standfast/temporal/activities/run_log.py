@@ -1,0 +1,98 @@
+"""Logs what runs do, a line for each activity: what a person on call needs, and never what a run is about.
+
+The logger is `standfast.runs`. A line has ids, names, counts and outcomes; arguments, messages and results, which may
+be secret, are not in it. Its fields are also `record.fields`, for handlers that write JSON.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, CancelledError
+
+from standfast.temporal.wire import names
+
+RUNS = logging.getLogger("standfast.runs")
+OUTCOMES = ("returned", "failed", "asked", "terminated", "unknown", "cancelled")  # of a tool's call
+_WORDS = {
+    names.CALL_MODEL: "model",
+    names.OPEN: "run begins",
+    names.OPEN_PIPELINE: "run begins",
+    names.FINISH: "run ends",
+    names.DECIDE: "decision",
+    names.SETTLE: "lost call",
+    names.NOTIFY: "notice",
+}
+_COUNTER = "standfast_outcomes"
+
+
+class Line:
+    """The line about one attempt of an activity, made when it begins and written when it has ended."""
+
+    __slots__ = ("_begun", "_name", "_reference")
+
+    def __init__(self, name: str, reference: object) -> None:
+        self._name = name
+        self._reference: Mapping[str, Any] = reference if isinstance(reference, Mapping) else {}
+        self._begun = time.monotonic()
+
+    def _write(self, outcome: str, level: int, **more: Any) -> None:
+        what = _WORDS.get(self._name, self._name if self._name.startswith("standfast.") else "tool")
+        if activity.in_activity():
+            activity.metric_meter().create_counter(_COUNTER, "Attempts of activities, by their outcome").add(
+                1, {"what": what, "name": self._name, "outcome": outcome}
+            )
+        if not RUNS.isEnabledFor(level):
+            return
+        fields = self._fields(what) | more | {"outcome": outcome, "ms": round((time.monotonic() - self._begun) * 1000)}
+        RUNS.log(
+            level,
+            "%s",
+            " ".join([what, *(f"{key}={value}" for key, value in fields.items())]),
+            extra={"event": what, "fields": fields},
+        )
+
+    def _fields(self, what: str) -> dict[str, Any]:
+        info, reference = activity.info(), self._reference
+        kind, run = info.workflow_type or "", info.workflow_id or ""
+        found: dict[str, Any] = {"run": run, "run_id": info.workflow_run_id or ""}
+        if session := reference.get("session") or names.session_of(kind, run):
+            found["session"] = session
+        found |= {key: reference[key] for key in ("turn", "path", "gate") if key in reference}
+        if what == "tool":
+            found |= {"tool": self._name, "call": reference.get("position", 0)}
+        return found | ({"attempt": info.attempt} if info.attempt > 1 else {})
+
+    def returned(self, result: object) -> None:
+        """Write the line of an attempt that returned."""
+        reference, found = self._reference, result if isinstance(result, Mapping) else {}
+        level, more = logging.INFO, {}
+        if self._name == names.CALL_MODEL:
+            calls = ",".join(str(call[1]) for call in found.get("calls", ()))
+            more = {"calls": calls} if calls else {}
+            outcome = "refused" if "error" in found else "calls" if calls else "answered"
+        elif self._name == names.FINISH:
+            outcome = str(reference.get("status"))
+        elif self._name == names.DECIDE:
+            outcome = "refused" if result else str(reference.get("decision"))
+        elif self._name == names.SETTLE:
+            outcome = next((one for one in OUTCOMES if one in found), "unknown" if "claimed" in found else "not run")
+        elif self._name in (names.OPEN, names.OPEN_PIPELINE):
+            outcome = "open"
+            level = logging.INFO if "input" in reference else logging.DEBUG
+        elif self._name.startswith("standfast."):
+            outcome, level = "done", logging.INFO if self._name == names.NOTIFY else logging.DEBUG
+        else:
+            outcome = next((one for one in OUTCOMES if one in found), "returned")
+        self._write(outcome, logging.WARNING if outcome in ("unknown", "refused") else level, **more)
+
+    def raised(self, error: BaseException) -> None:
+        """Write the line of an attempt that raised: the first of a row, and then ever fewer."""
+        attempt = activity.info().attempt
+        kind = (error.type or "") if isinstance(error, ApplicationError) else type(error).__name__
+        is_calm = isinstance(error, CancelledError) or not isinstance(error, Exception)
+        seldom = attempt & (attempt - 1) == 0  # 1, 2, 4, 8, …: a store that is away for an hour does not fill a disk
+        level = logging.DEBUG if not seldom else logging.INFO if is_calm else logging.WARNING
+        self._write(f"error:{kind}", level)
