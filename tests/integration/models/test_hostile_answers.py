@@ -1,5 +1,6 @@
 """Answers made to keep a worker busy, or that cannot be read: they end in words, on both drivers, and once."""
 
+import contextlib
 import sqlite3
 import threading
 import time
@@ -109,7 +110,7 @@ async def test_a_kept_turn_that_cannot_be_read_is_told_in_words_and_read_again_w
         handle = await temporal.start(agent)
         (item,) = await pending(handle)
     path = tmp_path / "standfast.db"
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
         (kept,) = db.execute("SELECT reply FROM model_replies WHERE turn = 1").fetchone()
         db.execute("UPDATE model_replies SET reply = ? WHERE turn = 1", (kept[: len(kept) // 2],))
     again = await temporal.elsewhere()
@@ -119,7 +120,7 @@ async def test_a_kept_turn_that_cannot_be_read_is_told_in_words_and_read_again_w
         assert "turn 1 of run" in words
         assert "cannot be read" in words
         assert not posted
-        with sqlite3.connect(path) as db:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
             db.execute("UPDATE model_replies SET reply = ? WHERE turn = 1", (kept,))
         assert (await result(handle))["status"] == "complete"
     assert posted == ["hi"]
