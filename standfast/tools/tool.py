@@ -241,7 +241,9 @@ class Tool(Generic[P, R]):
         Raises:
             InputError: saying what is wrong, in words for the model; also if they cannot be written as they are read.
         """
-        value = self.read_arguments(arguments)
+        return self._write_normal(arguments, self.read_arguments(arguments))
+
+    def _write_normal(self, arguments: dict[str, Any] | str, value: Any) -> dict[str, Any]:
         if self.input is None:
             return {}
         given = read_object(arguments) if isinstance(arguments, str) else arguments
@@ -300,12 +302,17 @@ class Tool(Generic[P, R]):
                 f'Tool "{self.name}" has no handler. Give it one when it is declared, or pass '
                 f'tools={{"{self.name}": handler}} to run().'
             )
+
+        def read_once() -> tuple[Any, dict[str, Any] | None]:
+            value, is_unasked = self.read_arguments(arguments), self.approval is not None and approved is None
+            return value, self._write_normal(arguments, value) if is_unasked else None
+
         try:
-            given = await read(lambda: self.read_arguments(arguments))
+            given, normal = await read(read_once)
         except InputError as error:
             return Failed(cut(error_text(error), limit))
         try:
-            if (refused := await self._unapproved(arguments, context, read, approved)) is not None:
+            if (refused := self._unapproved(normal, context, approved)) is not None:
                 return refused
             value = await call_handler(self.handler, self.bind(self.handler, given, context), in_thread)
             return self.write_result(value, limit)
@@ -320,17 +327,13 @@ class Tool(Generic[P, R]):
         except (Exception, SystemExit) as error:
             return Failed(cut(error_text(error), limit), raised=True)
 
-    async def _unapproved(
-        self, arguments: dict[str, Any] | str, context: ToolContext, read: InThread, approved: str | None
-    ) -> Failed | None:
+    def _unapproved(self, normal: dict[str, Any] | None, context: ToolContext, approved: str | None) -> Failed | None:
         if approved and approved != self.fingerprint:
             return self.not_as_approved()
-        if self.approval is not None and approved is None:
-            normal = await read(lambda: self.normal_arguments(arguments))
-            call = ToolCall(id=context.tool_call_id, name=self.name, arguments=normal)
-            if self.approval_of(call) is not None:
-                return Failed(f'Not run: tool "{self.name}" needs approval, which this call has not. Call it again')
-        return None
+        call = None if normal is None else ToolCall(id=context.tool_call_id, name=self.name, arguments=normal)
+        if call is None or self.approval_of(call) is None:
+            return None
+        return Failed(f'Not run: tool "{self.name}" needs approval, which this call has not. Call it again')
 
     def not_as_approved(self) -> Failed:
         """Return the outcome of a call if the tool has changed since people approved it."""

@@ -18,6 +18,7 @@ from standfast import (
     RetryableError,
     TerminalError,
     Tool,
+    ToolCall,
     ToolContext,
     tool,
 )
@@ -333,3 +334,25 @@ async def test_a_call_runs_if_the_tool_that_was_approved_is_this_one(approved: s
     found = await attempt(post, approved=approved)
     assert (found == Returned("posted")) is runs
     assert runs or isinstance(found, Failed)
+
+
+async def test_an_attempt_reads_its_arguments_once_also_where_they_decide_whether_people_are_asked() -> None:
+    read, judged = list[Any](), list[ToolCall]()
+
+    async def reading(call: Callable[[], Any]) -> Any:
+        read.append(call())
+        return read[-1]
+
+    def ask_nobody(call: ToolCall) -> None:
+        judged.append(call)
+
+    @tool(approval=ask_nobody)
+    def go(to: Color, fast: bool = True) -> str:
+        """Go."""
+        return to.value
+
+    context = ToolContext(agent_name="greeter", tool_call_id="c1")
+    given = {"to": "red", "why": "unknown"}
+    assert await go.attempt(given, context, limit=LIMIT, read=reading, in_thread=here) == Returned("red")
+    assert judged == [ToolCall(id="c1", name="go", arguments={"to": "red", "fast": True})]
+    assert len(read) == 1
