@@ -61,6 +61,15 @@ async def terminated(handle: Run) -> None:
     await until(lambda: _status_is(handle, WorkflowExecutionStatus.TERMINATED))
 
 
+async def export_and_terminate(temporal: Temporal, agent: Agent, **options: Any) -> tuple[Run, Checkpoint]:
+    """Start a run, export it when it waits, and terminate it."""
+    handle = await temporal.start(agent, **options)
+    await pending(handle)
+    exported = await temporal.people.export(handle.id)
+    await terminated(handle)
+    return handle, exported
+
+
 async def timed_out(handle: Run) -> None:
     await until(lambda: _status_is(handle, WorkflowExecutionStatus.TIMED_OUT))
 
@@ -179,10 +188,7 @@ async def test_a_run_that_is_reset_after_its_export_has_gone_on_does_nothing_a_s
 ) -> None:
     effects, agent = clerk()
     async with temporal.worker(agent, llm=model()):
-        handle = await temporal.start(agent)
-        await pending(handle)
-        exported = await temporal.people.export(handle.id)
-        await terminated(handle)
+        handle, exported = await export_and_terminate(temporal, agent)
         await until(lambda: _is_free(temporal))
         assert_complete(await resume(agent, exported, "Ada", llm=model(), store=temporal.store))
         error = await failure(await reset(temporal, handle, task))
@@ -253,10 +259,7 @@ async def test_what_was_said_to_a_run_that_was_cut_off_before_it_answered_is_hea
 async def test_an_export_is_complete_in_itself_where_its_session_is_not(temporal: Temporal, tmp_path: Path) -> None:
     effects, agent = clerk()
     async with temporal.worker(agent, llm=model()):
-        handle = await temporal.start(agent)
-        await pending(handle)
-        exported = await temporal.people.export(handle.id)
-        await terminated(handle)
+        _, exported = await export_and_terminate(temporal, agent)
     async with sqlite_store(tmp_path / "other.db") as other:
         ended = assert_complete(await resume(agent, exported, "Ada", llm=model(), store=other))
     assert (ended.session_id, effects) == (temporal.session(), ["hi"])
@@ -268,10 +271,7 @@ async def test_an_export_is_refused_where_its_session_has_messages_of_its_own(
 ) -> None:
     _, agent = clerk()
     async with temporal.worker(agent, llm=model()):
-        handle = await temporal.start(agent)
-        await pending(handle)
-        exported = await temporal.people.export(handle.id)
-        await terminated(handle)
+        _, exported = await export_and_terminate(temporal, agent)
     async with sqlite_store(tmp_path / "other.db") as other:
         told = ScriptedModel(["hello"])
         await run(agent, message="hi", llm=told, store=other, session_id=temporal.session())
@@ -292,10 +292,7 @@ async def test_an_export_is_refused_where_its_session_has_messages_of_its_own(
 async def test_an_export_of_a_tenants_session_is_not_gone_on_from_in_anothers(temporal: Temporal) -> None:
     _, agent = clerk()
     async with temporal.worker(agent, llm=model()):
-        handle = await temporal.start(agent, tenant_id="acme")
-        await pending(handle)
-        exported = await temporal.people.export(handle.id)
-        await terminated(handle)
+        _, exported = await export_and_terminate(temporal, agent, tenant_id="acme")
         for tenant in (None, "other"):
             with pytest.raises(SessionAccessDeniedError):
                 await resume(agent, exported, "Ada", llm=model(), store=temporal.store, tenant_id=tenant)
