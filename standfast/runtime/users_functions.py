@@ -112,6 +112,7 @@ async def run_bounded(
         facts: decide what a timeout means.
         limit: the largest result in bytes.
     """
+    loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(seconds) as until:
 
@@ -123,10 +124,38 @@ async def run_bounded(
                 finally:
                     until.reschedule(end)
 
-            return await ask(arguments, context, limit=limit, read=read, in_thread=partial(in_thread, limit=until))
+            async def write(value: object, limit: int) -> Outcome:
+                if tool.writes_at_once(value):
+                    return tool.write_result(value, limit)
+                end = until.when()
+                if not until.expired():
+                    until.reschedule(None)  # a call that is cut off here has run: what came of it is known
+                left = None if end is None else end - loop.time()
+                return await _write_result(tool, partial(tool.write_result, value, limit), left)
+
+            within = partial(in_thread, limit=until)
+            return await ask(arguments, context, limit=limit, read=read, write=write, in_thread=within)
     except TimeoutError:
         assert seconds is not None
         return cut_off(facts, tool.name, seconds)
+
+
+async def _write_result(tool: Tool[..., Any], write: Callable[[], Outcome], left: float | None) -> Outcome:
+    """Return the outcome that a method of the tool writes, also if the run is cancelled meanwhile.
+
+    Args:
+        left: the seconds that are left to the call. A handler may have used them up, so one second is always there.
+    """
+    longest = READ_SECONDS if left is None else min(READ_SECONDS, max(left, 1.0))
+    try:
+        async with asyncio.timeout(longest) as limit:
+            outcome: Outcome = await in_thread(write, limit=limit)
+            return outcome
+    except (TimeoutError, asyncio.CancelledError):
+        if not limit.expired():
+            raise
+        text = f'Tool "{tool.name}" ran, but its result was lost: it could not be written within {longest:.3g} s'
+        return Failed(text)
 
 
 async def ask_at_gates(

@@ -1,6 +1,7 @@
 """Reads a function's signature: the schema of its arguments, their descriptions, and the place of the context."""
 
 import contextlib
+import copy
 import functools
 import inspect
 import re
@@ -8,7 +9,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple, NotRequired, get_args, get_origin, get_type_hints
 
-from pydantic import Field, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
+from pydantic import Field, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, WithJsonSchema
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypedDict
 
@@ -102,6 +103,30 @@ def json_schema(adapter: TypeAdapter[Any], owner: str, what: str) -> dict[str, A
         return adapter.json_schema()
     except PydanticUserError as error:
         raise DefinitionError(f"{owner}: {what} has no JSON schema: {str(error).splitlines()[0]}") from error
+
+
+def arguments_schema(annotation: Any, adapter: TypeAdapter[Any], owner: str) -> dict[str, Any]:
+    """Return the JSON schema of a tool's arguments, with the type at the top, where providers want it.
+
+    Args:
+        annotation: the type, which may come with a schema of its own.
+
+    Raises:
+        DefinitionError: there is none, or it does not describe an object.
+    """
+    # Used as it is: pydantic cannot include a schema that has references of its own.
+    said = [one for one in getattr(annotation, "__metadata__", ()) if isinstance(one, WithJsonSchema)]
+    given = copy.deepcopy(said[-1].json_schema) if said else None
+    schema = given or json_schema(adapter, owner, "input")
+    if "$ref" in schema:  # a recursive model
+        schema = {**schema["$defs"][schema["$ref"].rpartition("/")[2]], "$defs": schema["$defs"]}
+    if schema.get("type") != "object":
+        raise DefinitionError(f"{owner}: input must describe a JSON object, not {schema.get('type', 'a union')!r}")
+    schema.pop("title", None)
+    schema.pop("description", None)
+    for name in schema.get("properties", {}):
+        schema["properties"][name].pop("title", None)
+    return schema
 
 
 # Of pydantic: what calls no functions, and stays short however it is nested.

@@ -8,11 +8,11 @@ import copy
 import functools
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-from pydantic import TypeAdapter, ValidationError, WithJsonSchema
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from standfast.durations import Duration
@@ -52,12 +52,14 @@ from standfast.tools.attempts import (
     call_handler,
 )
 from standfast.tools.checks import check_function, seconds
-from standfast.tools.signatures import Takes, is_plain, json_schema, parameters_of, schema_type
+from standfast.tools.signatures import Takes, arguments_schema, is_plain, parameters_of, schema_type
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Writes = Callable[[Any, int], Awaitable[Outcome]]
 
 TOOL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")  # every provider accepts such a name for a function
+_SOON = 1_000  # values of a result that are looked through sooner than a thread has begun
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,19 +164,7 @@ class Tool(Generic[P, R]):
     def _input_schema(self) -> dict[str, Any]:
         if self.input is None:
             return {"type": "object", "properties": {}}
-        # Used as it is: pydantic cannot include a schema that has references of its own.
-        said = [one for one in getattr(self.input, "__metadata__", ()) if isinstance(one, WithJsonSchema)]
-        given = copy.deepcopy(said[-1].json_schema) if said else None
-        schema = given or json_schema(self._arguments, f"Tool '{self.name}'", "input")
-        if "$ref" in schema:  # a recursive model; providers want the type at the top
-            schema = {**schema["$defs"][schema["$ref"].rpartition("/")[2]], "$defs": schema["$defs"]}
-        if schema.get("type") != "object":
-            raise self._fault(f"input must describe a JSON object, not {schema.get('type', 'a union')!r}")
-        schema.pop("title", None)
-        schema.pop("description", None)
-        for name in schema.get("properties", {}):
-            schema["properties"][name].pop("title", None)
-        return schema
+        return arguments_schema(self.input, self._arguments, f"Tool '{self.name}'")
 
     @functools.cached_property
     def _arguments(self) -> TypeAdapter[Any]:
@@ -188,6 +178,14 @@ class Tool(Generic[P, R]):
     @functools.cached_property
     def _result(self) -> TypeAdapter[Any]:
         return schema_type(self.output, f"Tool '{self.name}'", "output")
+
+    @functools.cached_property
+    def _writes_plainly(self) -> bool:
+        return is_plain(self._result.core_schema)
+
+    def writes_at_once(self, value: Any) -> bool:
+        """Whether writing a result ends soon, and calls no code of a user's."""
+        return self._writes_plainly and json_problem(value, _SOON) is None
 
     def read_result(self, content: str) -> Any:
         """Return the value that `write_result` wrote: the text itself if it may be text, else the JSON in it."""
@@ -285,6 +283,7 @@ class Tool(Generic[P, R]):
         *,
         limit: int,
         read: InThread,
+        write: Writes,
         in_thread: InThread,
         approved: str | None = None,
     ) -> Outcome:
@@ -293,6 +292,7 @@ class Tool(Generic[P, R]):
         Args:
             limit: the largest result in bytes.
             read: calls what reads the arguments; raises `InputError` if that takes too long.
+            write: calls `write_result`; its outcome is `Failed` if that takes too long.
             in_thread: runs a plain function in a thread, where it may block.
             approved: the fingerprint of the tool for which people approved these arguments; "" if none was recorded,
                 None if nobody was asked. A call that needs approval does not run without it.
@@ -315,7 +315,7 @@ class Tool(Generic[P, R]):
             if (refused := self._unapproved(normal, context, approved)) is not None:
                 return refused
             value = await call_handler(self.handler, self.bind(self.handler, given, context), in_thread)
-            return self.write_result(value, limit)
+            return await write(value, limit)
         except InterruptError as interrupt:
             return Asked(cut(clean_text(interrupt.question), limit))
         except TerminalError as error:
@@ -346,6 +346,7 @@ class Tool(Generic[P, R]):
         *,
         limit: int,
         read: InThread,
+        write: Writes,
         in_thread: InThread,
     ) -> Outcome | None:
         """Settle an unknown outcome with `verify`: the outcome, or None if the call is to be run."""
@@ -356,7 +357,7 @@ class Tool(Generic[P, R]):
             call = self.bind(self.verify, given, context)
             verdict = await call_handler(self.verify, call, in_thread)
             if isinstance(verdict, Happened):
-                return self.write_result(verdict.result, limit)
+                return await write(verdict.result, limit)
         except (Exception, SystemExit) as error:
             return Unknown(f"verify failed: {error_text(error)}")
         match verdict:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pydantic import BaseModel, Field
@@ -51,11 +51,20 @@ async def here(call: Callable[[], Any]) -> Any:
     return call()
 
 
+def written(subject: Tool[..., Any]) -> Callable[[Any, int], Awaitable[Outcome]]:
+    async def write(value: object, limit: int) -> Outcome:
+        return subject.write_result(value, limit)
+
+    return write
+
+
 async def attempt(
     subject: Tool[..., Any], arguments: Any = None, *, limit: int = LIMIT, approved: str | None = None
 ) -> Outcome:
     context, given = ToolContext(agent_name="greeter", tool_call_id="c1"), {} if arguments is None else arguments
-    return await subject.attempt(given, context, limit=limit, read=here, in_thread=here, approved=approved)
+    return await subject.attempt(
+        given, context, limit=limit, read=here, write=written(subject), in_thread=here, approved=approved
+    )
 
 
 def properties(function: Callable[..., Any]) -> Any:

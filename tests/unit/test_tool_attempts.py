@@ -7,7 +7,7 @@ from typing import Annotated, Any, Optional
 
 import pytest
 from pydantic import AfterValidator, PlainSerializer
-from support.tools import LIMIT, Color, Opaque, Point, Size, attempt, here, returning
+from support.tools import LIMIT, Color, Opaque, Point, Size, attempt, here, returning, written
 
 from standfast import (
     Approval,
@@ -28,7 +28,7 @@ from standfast.tools import Asked, Failed, Outcome, Returned, Terminated, Unknow
 async def verified(subject: Tool[..., Any], arguments: Any = None) -> Outcome | None:
     context = ToolContext(agent_name="greeter", tool_call_id="c1")
     return await subject.ask_whether_it_happened(
-        {} if arguments is None else arguments, context, limit=LIMIT, read=here, in_thread=here
+        {} if arguments is None else arguments, context, limit=LIMIT, read=here, write=written(subject), in_thread=here
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, RootModel
-from support.tools import Color, Keys, Node, Opaque, Point, Size, attempt, properties
+from support.tools import Color, Keys, Node, Opaque, Point, Size, attempt, properties, returning
 from typing_extensions import TypedDict
 
 from standfast import DefinitionError, InputError, Tool, ToolContext, tool
@@ -333,3 +333,23 @@ def test_arguments_are_read_at_once_if_no_code_of_a_users_reads_them(annotation:
     for name in ("text", "metadata", "type"):
         fields = TypedDict("fields", {name: annotation})  # type: ignore[operator, misc]
         assert Tool("look", description="Look.", input=fields).reads_at_once is is_plain
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "at_once"),
+    [
+        (str, "a", True),
+        (Any, {"rows": [1, None, "a", 0.5]}, True),
+        (Any, list(range(1_001)), False),
+        (Any, Checked(text="a"), False),
+        (Any, iter("ab"), False),
+        (list[str], iter("ab"), False),
+        (Checked, {"text": "a"}, False),
+        (Annotated[str, AfterValidator(str.strip)], "a", False),
+    ],
+    ids=str,
+)
+def test_a_result_is_written_at_once_if_it_is_short_and_no_code_of_a_users_writes_it(
+    annotation: Any, value: object, at_once: bool
+) -> None:
+    assert returning(value, annotation).writes_at_once(value) is at_once
