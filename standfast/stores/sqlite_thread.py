@@ -102,8 +102,9 @@ class SQLiteThread:
         )
         thread.start()
         self._thread = thread
-        # The thread holds the queue, not this object: when it is forgotten, its thread ends.
-        weakref.finalize(self, self._queue.jobs.put, None)
+        # The thread holds the queue, not this object: when it is forgotten, its thread ends. When the process exits,
+        # the thread stays: functions that run then may use the store.
+        weakref.finalize(self, self._queue.jobs.put, None).atexit = False
 
 
 class _LoopWork:
@@ -158,6 +159,8 @@ class _LoopWork:
 
     def _do(self, jobs: list[Job], queue: Queue) -> list[Job]:
         """Do the jobs, and return those that are left for the thread."""
+        if self._closing is not None and not self._closing.alive:
+            return jobs  # the process exits: another connection would not be closed
         started = time.monotonic()
         try:
             self._file.check()
@@ -183,7 +186,7 @@ class _LoopWork:
         return busy  # none of them was done, or only read; the thread waits for its turn
 
     def _open(self) -> sqlite3.Connection:
-        if self._db is None or self._closing is None or not self._closing.alive:
+        if self._db is None:
             self._db = open_again(self._path)
             # Called also when this object is forgotten, in whatever thread, and when the process exits.
             self._closing = weakref.finalize(self, _close, self._db, self._lock, os.getpid())

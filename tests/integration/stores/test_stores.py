@@ -341,6 +341,30 @@ async def test_a_process_that_exits_without_closing_its_store_loses_nothing(tmp_
         assert await contents(store) == ["hi", "yes"]
 
 
+USED_AT_EXIT = """
+import atexit
+atexit.register(lambda: go("later"))  # the first that is registered runs last, after what ends with its object
+
+import asyncio, sys
+from standfast import Agent, run, sqlite_store
+from standfast.testing import ScriptedModel
+
+def go(message):
+    asyncio.run(run(Agent("greeter"), message=message, llm=ScriptedModel(["yes"]), store=store, session_id="s"))
+
+store = sqlite_store(sys.argv[1])
+go("hi")
+"""
+
+
+async def test_a_store_can_be_used_by_what_runs_when_its_process_exits(tmp_path: Path) -> None:
+    path = tmp_path / "standfast.db"
+    done = await asyncio.to_thread(python, USED_AT_EXIT, path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    async with sqlite_store(path) as store:
+        assert await contents(store) == ["hi", "yes", "later", "yes"]
+
+
 async def test_closed_stores_leave_no_file_descriptor_behind(tmp_path: Path) -> None:
     before = len(os.listdir("/dev/fd"))
     for number in range(50):
