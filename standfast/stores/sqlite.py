@@ -17,12 +17,19 @@ from standfast.stores.protocol import (
     RunningCall,
     Session,
 )
-from standfast.stores.sqlite_migrations import MIGRATIONS
-from standfast.stores.sqlite_rows import (
+from standfast.stores.rows import (
     DECISION,
     MESSAGE,
     RUNNING,
     SESSION,
+    message_rows,
+    named,
+    read_decision,
+    read_message,
+    read_session,
+)
+from standfast.stores.sqlite_migrations import MIGRATIONS
+from standfast.stores.sqlite_rows import (
     add_partial,
     append_rows,
     begin_call,
@@ -35,12 +42,8 @@ from standfast.stores.sqlite_rows import (
     kept_reply,
     ledger_entry,
     load_partial,
-    message_rows,
     now,
     prune_rows,
-    read_decision,
-    read_message,
-    read_session,
     record_decision,
     save_reply,
     save_session,
@@ -235,7 +238,7 @@ class SQLiteStore:
         calls = []
         for row in rows:
             with reading(f"running call {row[0]} in {self._path}"):
-                calls.append(RunningCall(**dict(zip(RUNNING.split(", "), row, strict=True))))
+                calls.append(RunningCall(**named(RUNNING, row)))
         return calls
 
     async def settle(self, scope: str, call_key: str) -> LedgerEntry:

@@ -9,9 +9,9 @@ from contextlib import suppress
 
 from standfast.errors import StandfastError, StoreError
 from standfast.stores.private_files import private
+from standfast.stores.schema_versions import check_version, foreign, oldest_reader
 
 _MOUNTS = "/proc/self/mountinfo"  # on Linux; the fifth word of a line is a mount point
-BREAKING = "-- breaking"  # begins a script; code that does not know the script cannot use the file after it
 
 _MEANINGS = {
     "SQLITE_BUSY": "is locked by another process; end that one or wait, then try again",
@@ -155,40 +155,22 @@ def _switch_to_wal(db: sqlite3.Connection, busy_timeout: float) -> None:
 def _refuse_foreign(db: sqlite3.Connection, path: str) -> None:
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if tables and "standfast_schema" not in tables:
-        raise StoreError(
-            f"The store {path} is the database of another program (it has the table {min(tables)!r}); give another "
-            "path. Nothing was changed."
-        )
+        raise foreign(path, min(tables), "path")
 
 
 def _version(db: sqlite3.Connection, path: str, newest: int) -> int:
     columns = _schema_columns(db)
-    version = int(db.execute("SELECT max(version) FROM standfast_schema").fetchone()[0] or 0) if columns else 0
-    if version > newest and not _lets_in(db, columns, newest):
-        raise StoreError(
-            f"The store {path} has schema version {version}, written by a newer standfast; this one knows {newest}. "
-            "Upgrade standfast. Nothing was changed."
-        )
-    return version
+    if not columns:
+        return 0
+    oldest = "oldest_reader" if "oldest_reader" in columns else "NULL"
+    query = f"SELECT version, {oldest} FROM standfast_schema ORDER BY version DESC LIMIT 1"
+    version, oldest_reader = db.execute(query).fetchone() or (0, None)
+    check_version(path, version, oldest_reader, newest)
+    return int(version)
 
 
 def _schema_columns(db: sqlite3.Connection) -> set[str]:
     return {name for (name,) in db.execute("SELECT name FROM pragma_table_info('standfast_schema')")}
-
-
-def _lets_in(db: sqlite3.Connection, columns: set[str], newest: int) -> bool:
-    """Whether code that knows this version, and no newer one, may use the file."""
-    if "oldest_reader" not in columns:
-        return False
-    query = "SELECT oldest_reader FROM standfast_schema ORDER BY version DESC LIMIT 1"
-    (oldest,) = db.execute(query).fetchone()
-    return oldest is not None and oldest <= newest
-
-
-def _oldest_reader(migrations: tuple[str, ...], version: int) -> int:
-    """Return the oldest version that code must know to use a file of this version."""
-    breaking = [number for number, script in enumerate(migrations[:version], 1) if script.lstrip().startswith(BREAKING)]
-    return max(breaking, default=1)
 
 
 def _migrate(db: sqlite3.Connection, path: str, migrations: tuple[str, ...]) -> None:
@@ -204,7 +186,7 @@ def _migrate(db: sqlite3.Connection, path: str, migrations: tuple[str, ...]) -> 
         for version, script in enumerate(migrations[done:], done + 1):
             for statement in script.split(";"):
                 db.execute(statement)
-            oldest = _oldest_reader(migrations, version)
+            oldest = oldest_reader(migrations, version)
             db.execute("INSERT INTO standfast_schema (version, oldest_reader) VALUES (?, ?)", (version, oldest))
         db.execute("COMMIT")
     except BaseException:

@@ -60,8 +60,4 @@ MIGRATIONS = (
     ALTER TABLE gate_decisions ADD COLUMN outcome TEXT;
     """,
 )
-"""One script per schema version, applied in order and never edited; a test has their digests.
-
-A version of standfast without a script goes on with a file that has it, so that a deploy can be rolled back: new
-tables, and columns that are NULL or have a default. A script after which it could not begins with `-- breaking`.
-"""
+"""One script per schema version; see `schema_versions`. A test has their digests."""

@@ -1,40 +1,30 @@
-"""Rows of the SQLite store: writes sessions, messages and ledger entries into columns and reads them back."""
+"""Rows of the SQLite store: writes sessions, messages and ledger entries, each within one transaction."""
 
 import json
 import sqlite3
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from pydantic_core import to_json
-
-from standfast.checkpoints import Question
-from standfast.errors import InputError, SessionConflictError
-from standfast.messages import Message, ToolCall, Usage
+from standfast.errors import InputError
 from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall, Session, first_kept_index
+from standfast.stores.rows import (
+    DECISION,
+    MESSAGE,
+    RUNNING,
+    SESSION,
+    WORK,
+    WRITTEN,
+    columns,
+    conflict,
+    fields,
+    named,
+    session_values,
+)
 from standfast.stores.workers import AtWork
 
-_WRITTEN = ("state", "user_id", "tenant_id", "questions", "workflow_id", "run_key", "usage", "updated_at")  # each time
-# Selected columns, by the names of the fields. A journal key is in columns of an older name.
-SESSION = f"id, agent_name, {', '.join(_WRITTEN)}, last_seq, version, created_at".replace(
-    "run_key", "run_key AS journal_key"
-)
-_ADVANCE = f"{', '.join(f'{name} = :{name}' for name in (*_WRITTEN, 'last_write'))}, version = version + 1"
-DECISION = "run_key AS journal_key, gate, at, decision, by, comment, digest, edit, refused, key, act_id, outcome"
-WORK = "session_id, namespace, workflow_id, run_key AS journal_key"
-RUNNING = "owner, worker, task_token, workflow_id, run_id"
-MESSAGE = "role, content, tool_calls, tool_call_id, tool_name, status, usage, cost, more"
-_MORE = {"images", "reasoning", "stop_reason", "model", "by", "id"}  # fields that few messages have
-
-
-def _fields(selected: str) -> list[str]:
-    return [one.rpartition(" AS ")[2] for one in selected.split(", ")]
-
-
-def _columns(selected: str) -> str:
-    return ", ".join(one.partition(" AS ")[0] for one in selected.split(", "))
+_ADVANCE = f"{', '.join(f'{name} = :{name}' for name in (*WRITTEN, 'last_write'))}, version = version + 1"
 
 
 def append_rows(
@@ -81,10 +71,7 @@ def _advance_session(
         return None
     made_anew = created is not None and expected_seq is not None and _created(session) not in (None, created)
     if expected_seq not in (None, last) or expected_version not in (None, version) or made_anew:
-        raise SessionConflictError(
-            f"Session {session_id} is at message {last}, this run knows of {expected_seq}: another run has written to "
-            "it. Nothing was written; run again to go on from there."
-        )
+        raise conflict(session_id, last, expected_seq)
     return save_session(db, session, count, write_key)
 
 
@@ -95,8 +82,8 @@ def _has_key(db: sqlite3.Connection, session_id: str, write_key: str) -> bool:
 
 def save_session(db: sqlite3.Connection, session: Session, count: int, write_key: str | None = None) -> int:
     row = db.execute(
-        f"INSERT INTO agent_sessions ({_columns(SESSION)}, last_write) VALUES (:id, :agent_name,"
-        f" {', '.join(f':{name}' for name in _WRITTEN)}, :count, 1, coalesce(:created, :updated_at), :last_write)"
+        f"INSERT INTO agent_sessions ({columns(SESSION)}, last_write) VALUES (:id, :agent_name,"
+        f" {', '.join(f':{name}' for name in WRITTEN)}, :count, 1, coalesce(:created, :updated_at), :last_write)"
         f" ON CONFLICT (id) DO UPDATE SET {_ADVANCE}, last_seq = last_seq + :count RETURNING last_seq",
         _values(session, count, write_key),
     ).fetchall()
@@ -104,48 +91,12 @@ def save_session(db: sqlite3.Connection, session: Session, count: int, write_key
 
 
 def _values(session: Session, count: int, write_key: str | None) -> dict[str, Any]:
-    return {
-        "id": session.id,
-        "agent_name": session.agent_name,
-        "state": session.state,
-        "user_id": session.user_id,
-        "tenant_id": session.tenant_id,
-        "questions": json.dumps([one.model_dump() for one in session.questions]) if session.questions else None,
-        "workflow_id": session.workflow_id,
-        "run_key": session.journal_key,
-        "usage": None if session.usage is None else json.dumps(session.usage.plain()),
-        "updated_at": now(),
-        "count": count,
-        "created": _created(session),
-        "last_write": write_key,
-    }
+    set_here = {"updated_at": now(), "count": count, "created": _created(session), "last_write": write_key}
+    return {**session_values(session), **set_here}
 
 
-def message_rows(messages: Sequence[Message]) -> list[tuple[Any, ...]]:
-    return [
-        (
-            message.role,
-            message.content,
-            None if message.tool_calls is None else to_json([_plain(call) for call in message.tool_calls]).decode(),
-            message.tool_call_id,
-            message.tool_name,
-            message.status,
-            None if message.usage is None else message.usage.model_dump_json(),
-            message.cost,
-            _more(message),
-        )
-        for message in messages
-        if message.role != "system"
-    ]
-
-
-def _more(message: Message) -> str | None:
-    more = {name for name in _MORE if getattr(message, name) is not None}
-    return message.model_dump_json(include=more) if more else None
-
-
-def _plain(call: ToolCall) -> dict[str, Any]:
-    return {"id": call.id, "name": call.name, "arguments": call.arguments}
+def _created(session: Session) -> str | None:
+    return None if session.created_at is None else session.created_at.isoformat()
 
 
 def insert_messages(
@@ -174,30 +125,6 @@ def prune_rows(db: sqlite3.Connection, session_id: str, keep: int) -> None:
     if first:
         before = rows[first][0] if first < len(rows) else rows[-1][0] + 1
         db.execute("DELETE FROM agent_messages WHERE session_id = ? AND seq < ?", (session_id, before))
-
-
-def read_session(row: tuple[Any, ...]) -> Session:
-    fields = dict(zip(_fields(SESSION), row, strict=True))
-    if fields["questions"] is not None:
-        fields["questions"] = tuple(Question.model_validate(item) for item in json.loads(fields["questions"]))
-    if fields["usage"] is not None:
-        fields["usage"] = Usage.of(json.loads(fields["usage"]))
-    return Session.model_validate(fields)
-
-
-def read_message(row: tuple[Any, ...]) -> Message:
-    role, content, tool_calls, tool_call_id, tool_name, status, usage, cost, more = row
-    return Message(
-        role=role,
-        content=content,
-        tool_calls=None if tool_calls is None else tuple(ToolCall(**call) for call in json.loads(tool_calls)),
-        tool_call_id=tool_call_id,
-        tool_name=tool_name,
-        status=status,
-        usage=None if usage is None else Usage.model_validate_json(usage),
-        cost=cost,
-        **({} if more is None else json.loads(more)),
-    )
 
 
 def ledger_entry(db: sqlite3.Connection, scope: str, call_key: str) -> LedgerEntry:
@@ -248,7 +175,7 @@ def begin_work(db: sqlite3.Connection, work: AtWork, instead_of: AtWork | None) 
     if instead_of is not None:
         end_work(db, instead_of)
     db.execute(
-        f"INSERT INTO sessions_at_work ({_columns(WORK)}) VALUES (:session_id, :namespace, :workflow_id, :journal_key)"
+        f"INSERT INTO sessions_at_work ({columns(WORK)}) VALUES (:session_id, :namespace, :workflow_id, :journal_key)"
         " ON CONFLICT DO NOTHING",
         dict(work),
     )
@@ -268,7 +195,7 @@ def find_work(db: sqlite3.Connection, session_id: str | None) -> list[AtWork]:
         f"SELECT {WORK} FROM sessions_at_work WHERE session_id = coalesce(?, session_id) ORDER BY session_id",
         (session_id,),
     )
-    return [AtWork(**dict(zip(_fields(WORK), row, strict=True))) for row in rows]
+    return [AtWork(**named(WORK, row)) for row in rows]
 
 
 def begin_call(db: sqlite3.Connection, running: RunningCall) -> None:
@@ -282,16 +209,11 @@ def begin_call(db: sqlite3.Connection, running: RunningCall) -> None:
 def record_decision(db: sqlite3.Connection, record: DecisionRecord) -> None:
     values = {**dict(record), "at": record.at.isoformat(), "edit": json.dumps(record.edit)}
     db.execute(
-        f"INSERT INTO gate_decisions ({_columns(DECISION)})"
-        f" VALUES ({', '.join(f':{name}' for name in _fields(DECISION))})"
+        f"INSERT INTO gate_decisions ({columns(DECISION)})"
+        f" VALUES ({', '.join(f':{name}' for name in fields(DECISION))})"
         " ON CONFLICT DO NOTHING",
         values,
     )
-
-
-def read_decision(row: tuple[Any, ...]) -> DecisionRecord:
-    fields = dict(zip(_fields(DECISION), row, strict=True))
-    return DecisionRecord.model_validate({**fields, "edit": json.loads(fields["edit"])})
 
 
 def save_reply(db: sqlite3.Connection, journal_key: str, turn: int, reply: str) -> str:
@@ -305,10 +227,6 @@ def save_reply(db: sqlite3.Connection, journal_key: str, turn: int, reply: str) 
 def kept_reply(db: sqlite3.Connection, journal_key: str, turn: int) -> str | None:
     row = db.execute("SELECT reply FROM model_replies WHERE run_key = ? AND turn = ?", (journal_key, turn)).fetchone()
     return None if row is None else str(row[0])
-
-
-def _created(session: Session) -> str | None:
-    return None if session.created_at is None else session.created_at.isoformat()
 
 
 def now() -> str:

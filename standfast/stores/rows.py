@@ -1,0 +1,118 @@
+"""Rows of every SQL store: the columns of its tables, and what is written into them and read back."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic_core import to_json
+
+from standfast.checkpoints import Question
+from standfast.errors import SessionConflictError
+from standfast.messages import Message, ToolCall, Usage
+from standfast.stores.protocol import DecisionRecord, Session
+
+WRITTEN = ("state", "user_id", "tenant_id", "questions", "workflow_id", "run_key", "usage", "updated_at")  # each time
+# Selected columns, by the names of the fields. A journal key is in columns of an older name.
+SESSION = f"id, agent_name, {', '.join(WRITTEN)}, last_seq, version, created_at".replace(
+    "run_key", "run_key AS journal_key"
+)
+DECISION = "run_key AS journal_key, gate, at, decision, by, comment, digest, edit, refused, key, act_id, outcome"
+WORK = "session_id, namespace, workflow_id, run_key AS journal_key"
+RUNNING = "owner, worker, task_token, workflow_id, run_id"
+MESSAGE = "role, content, tool_calls, tool_call_id, tool_name, status, usage, cost, more"
+_MORE = {"images", "reasoning", "stop_reason", "model", "by", "id"}  # fields that few messages have
+
+
+def fields(selected: str) -> list[str]:
+    """Return the names of the fields that selected columns have."""
+    return [one.rpartition(" AS ")[2] for one in selected.split(", ")]
+
+
+def columns(selected: str) -> str:
+    """Return selected columns as they are named in their table."""
+    return ", ".join(one.partition(" AS ")[0] for one in selected.split(", "))
+
+
+def named(selected: str, row: Sequence[Any]) -> dict[str, Any]:
+    """Return the values of a row by the names of their fields."""
+    return dict(zip(fields(selected), row, strict=True))
+
+
+def session_values(session: Session) -> dict[str, Any]:
+    """Return the columns of a session that its writer sets, apart from times and numbers."""
+    return {
+        "id": session.id,
+        "agent_name": session.agent_name,
+        "state": session.state,
+        "user_id": session.user_id,
+        "tenant_id": session.tenant_id,
+        "questions": json.dumps([one.model_dump() for one in session.questions]) if session.questions else None,
+        "workflow_id": session.workflow_id,
+        "run_key": session.journal_key,
+        "usage": None if session.usage is None else json.dumps(session.usage.plain()),
+    }
+
+
+def read_session(row: Sequence[Any]) -> Session:
+    values = named(SESSION, row)
+    if values["questions"] is not None:
+        values["questions"] = tuple(Question.model_validate(item) for item in json.loads(values["questions"]))
+    if values["usage"] is not None:
+        values["usage"] = Usage.of(json.loads(values["usage"]))
+    return Session.model_validate(values)
+
+
+def message_rows(messages: Sequence[Message]) -> list[tuple[Any, ...]]:
+    """Return the values of `MESSAGE` for messages, without those of the system."""
+    return [
+        (
+            message.role,
+            message.content,
+            None if message.tool_calls is None else to_json([_plain(call) for call in message.tool_calls]).decode(),
+            message.tool_call_id,
+            message.tool_name,
+            message.status,
+            None if message.usage is None else message.usage.model_dump_json(),
+            message.cost,
+            _more(message),
+        )
+        for message in messages
+        if message.role != "system"
+    ]
+
+
+def _more(message: Message) -> str | None:
+    more = {name for name in _MORE if getattr(message, name) is not None}
+    return message.model_dump_json(include=more) if more else None
+
+
+def _plain(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "name": call.name, "arguments": call.arguments}
+
+
+def read_message(row: Sequence[Any]) -> Message:
+    role, content, tool_calls, tool_call_id, tool_name, status, usage, cost, more = row
+    return Message(
+        role=role,
+        content=content,
+        tool_calls=None if tool_calls is None else tuple(ToolCall(**call) for call in json.loads(tool_calls)),
+        tool_call_id=tool_call_id,
+        tool_name=tool_name,
+        status=status,
+        usage=None if usage is None else Usage.model_validate_json(usage),
+        cost=cost,
+        **({} if more is None else json.loads(more)),
+    )
+
+
+def read_decision(row: Sequence[Any]) -> DecisionRecord:
+    values = named(DECISION, row)
+    return DecisionRecord.model_validate({**values, "edit": json.loads(values["edit"])})
+
+
+def conflict(session_id: str, last: int, expected_seq: int | None) -> SessionConflictError:
+    """Return the error of a writer whose knowledge of a session is not the newest."""
+    return SessionConflictError(
+        f"Session {session_id} is at message {last}, this run knows of {expected_seq}: another run has written to "
+        "it. Nothing was written; run again to go on from there."
+    )
