@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 from standfast.errors import MemoryStoreNotDurableError
 from standfast.messages import Message
@@ -17,9 +18,13 @@ class MemoryStore:
     shares_holds = False
 
     def __init__(self) -> None:
+        self._identity = uuid4().hex
         self._locks = SessionLocks(None)
         self._sessions: dict[str, Session] = {}
         self._messages: dict[str, list[Message]] = {}
+
+    async def identity(self) -> str:
+        return self._identity
 
     async def hold(self, session_id: str) -> bool:
         return self._locks.take(session_id)

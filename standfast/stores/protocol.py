@@ -1,6 +1,6 @@
 """The Protocols of stores: sessions and their messages, and, if durable, a ledger of tool calls and model replies.
 
-Anyone may write a store; `standfast.testing.StoreSuite` is the test that it has to pass.
+Anyone may write a store; `standfast.testing.store_suite` has the checks that it has to pass.
 """
 
 import re
@@ -206,6 +206,10 @@ class AgentStore(Protocol):
     @property
     def shares_holds(self) -> bool:
         """Whether other processes see a hold, and it ends with its process: only then does a free one prove a death."""
+        ...
+
+    async def identity(self) -> str:
+        """Return the store's id, made with it at random: the same for all objects over its data, now and later."""
         ...
 
     async def hold(self, session_id: str) -> bool:

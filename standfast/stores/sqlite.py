@@ -28,6 +28,7 @@ from standfast.stores.rows import (
     read_message,
     read_session,
 )
+from standfast.stores.sqlite_identity import identity
 from standfast.stores.sqlite_migrations import MIGRATIONS
 from standfast.stores.sqlite_rows import (
     add_partial,
@@ -81,6 +82,9 @@ class SQLiteStore:
     async def close(self) -> None:
         """Finish all operations and close the file. The next operation would open it again."""
         await self._thread.close()
+
+    async def identity(self) -> str:
+        return await self._do(identity, writes=False)
 
     @property
     def shares_holds(self) -> bool:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from standfast.errors import StandfastError, StoreError
 from standfast.stores.private_files import private
 from standfast.stores.schema_versions import check_version, foreign, oldest_reader
+from standfast.stores.sqlite_identity import note_place
 
 _MOUNTS = "/proc/self/mountinfo"  # on Linux; the fifth word of a line is a mount point
 
@@ -78,6 +79,7 @@ def open_file(path: str, migrations: tuple[str, ...], busy_timeout: float) -> sq
         _switch_to_wal(db, busy_timeout)
         _set_up(db)
         _migrate(db, path, migrations)
+        note_place(db, path)
     except BaseException:
         db.close()
         raise

@@ -59,5 +59,9 @@ MIGRATIONS = (
     ALTER TABLE gate_decisions ADD COLUMN act_id TEXT;
     ALTER TABLE gate_decisions ADD COLUMN outcome TEXT;
     """,
+    """
+    CREATE TABLE store_identity (id TEXT NOT NULL, path TEXT, inode TEXT) STRICT;
+    INSERT INTO store_identity (id) VALUES (lower(hex(randomblob(16))));
+    """,
 )
 """One script per schema version; see `schema_versions`. A test has their digests."""

@@ -229,7 +229,7 @@ def test_the_persisted_names_are_pinned() -> None:
     }
     assert sorted(standfast.ToolDurabilityError("t", "c").payload()) == ["error", "kind", "toolCallId", "toolName"]
     assert standfast.ToolDurabilityError.kind == "tool-durability-error"
-    assert len(MIGRATIONS) == 8
+    assert len(MIGRATIONS) == 9
     assert [line.split()[2] for line in "".join(MIGRATIONS).splitlines() if "CREATE TABLE" in line] == [
         "agent_sessions",
         "agent_messages",
@@ -241,6 +241,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "partial_answers",  # made anew
         "sessions_at_work",
         "workers",
+        "store_identity",
     ]
 
 

@@ -22,6 +22,7 @@ _LANDED = (
     "8ae8cfb7d0ed",
     "1bced22eb496",
     "fb1d733c7c97",
+    "7d430c0ebaab",
 )  # a new script is appended with its digest; none of these ever changes
 
 

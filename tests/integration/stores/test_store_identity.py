@@ -1,0 +1,60 @@
+"""A SQLite store keeps the identity that it was made with; a copy has its original's, and says so once."""
+
+import asyncio
+import logging
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from standfast import StoreError, memory_store, sqlite_store
+from standfast.stores.sqlite_migrations import MIGRATIONS
+from standfast.stores.sqlite_thread import SQLiteThread
+
+
+async def identity(path: Path) -> str:
+    async with sqlite_store(path) as store:
+        return await store.identity()
+
+
+async def test_two_stores_have_two_identities(tmp_path: Path) -> None:
+    stores = [sqlite_store(tmp_path / name) for name in ("a.db", "b.db")] + [sqlite_store(":memory:")]
+    found = {await store.identity() for store in [*stores, memory_store(), memory_store()]}
+    await asyncio.gather(*(store.close() for store in stores))
+    assert len(found) == 5
+
+
+async def test_a_store_of_an_older_version_gets_its_identity_when_it_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / "older.db"
+    older = SQLiteThread(str(path), MIGRATIONS[:8])
+    await older.do(lambda db: None)
+    await older.close()
+    assert await identity(path) == await identity(path)
+
+
+async def test_a_copy_has_the_identity_of_its_original_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    original, copy, moved = tmp_path / "a.db", tmp_path / "copy.db", tmp_path / "moved.db"
+    made = await identity(original)
+    assert await identity(original) == made
+    shutil.copy(original, copy)
+    original.rename(moved)
+    with caplog.at_level(logging.WARNING, logger="standfast"):
+        assert await identity(moved) == made
+        assert caplog.messages == []
+        assert [await identity(copy) for _ in range(2)] == [made, made]
+    (warning,) = caplog.messages
+    assert warning.startswith(f"The store {copy} is a copy of {original}, or was put back from one.")
+
+
+async def test_a_store_whose_identity_was_removed_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    await identity(path)
+    db = sqlite3.connect(path)
+    with db:
+        db.execute("DELETE FROM store_identity")
+    db.close()
+    with pytest.raises(StoreError, match="lost its identity"):
+        await identity(path)
