@@ -270,10 +270,8 @@ class Tool(Generic[P, R]):
         except Exception as error:  # not JSON, or whatever a serializer of the user's raises
             return Failed(f'Tool "{self.name}" ran, but its result was lost: it is not JSON ({error_text(error)})')
         if size := size_over(content, limit):
-            return Failed(
-                f'Tool "{self.name}" ran, but its result was lost: {size:,} bytes, '
-                f"more than max_message_bytes={limit:,}"
-            )
+            why = f"{size:,} bytes, more than max_message_bytes={limit:,}"
+            return Failed(f'Tool "{self.name}" ran, but its result was lost: {why}')
         return Returned(content)
 
     async def attempt(
