@@ -24,9 +24,9 @@ from standfast.runtime.cancellation import to_the_end, uninterrupted
 from standfast.runtime.inputs import check_access
 from standfast.runtime.session_states import prune_session
 from standfast.runtime.unheard import Unheard
+from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import (
     AgentStore,
-    Ledger,
     Session,
     check_session_id,
     check_tenant_id,
@@ -71,7 +71,7 @@ class Log:
     @property
     def unheard(self) -> Unheard | None:
         """Messages to the session that nobody has heard; None if there can be none."""
-        return Unheard(self.session, self._store) if isinstance(self._store, Ledger) and not self.is_new else None
+        return Unheard(self.session, self._store) if has_ledger(self._store) and not self.is_new else None
 
     @property
     def session_id(self) -> str | None:

@@ -4,6 +4,8 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from typing_extensions import TypeIs
+
 from standfast.agents import Agent, ContextCompression
 from standfast.errors import ModelError, StandfastError
 from standfast.extras import install
@@ -55,7 +57,7 @@ async def streamed(
     tell: Callable[[str], None],
 ) -> LLMResponse:
     """Return an adapter's answer as `chat` does, and emit its text as it comes, or at the end if it cannot stream."""
-    if not isinstance(adapter, StreamingLLMAdapter):
+    if not _streams(adapter):
         response = await chat(adapter, view, tools, settings)
         if response.text:
             tell(clean_text(response.text))
@@ -74,6 +76,11 @@ async def streamed(
     if answer is None:
         raise StandfastError("The adapter's stream ended without the whole answer as its last value")
     return LLMResponse.read(answer)
+
+
+def _streams(adapter: object) -> TypeIs[StreamingLLMAdapter]:
+    # Not by `isinstance`, which from Python 3.12 on does not see the methods of an object that wraps an adapter.
+    return hasattr(adapter, "stream")
 
 
 async def compressed(rule: ContextCompression | None, messages: Sequence[Message]) -> list[Message] | None:

@@ -24,7 +24,7 @@ from standfast.checkpoints import CheckpointKey, check_key
 from standfast.errors import DefinitionError
 from standfast.llm import LLM
 from standfast.pipelines import Pipeline
-from standfast.stores.partial_answers import PartialAnswers
+from standfast.stores.capabilities import has_partial_answers
 from standfast.temporal.activities.dead_workers import watch_for_lost_calls
 from standfast.temporal.activities.export_activities import ExportActivities
 from standfast.temporal.activities.gate_activities import GateActivities
@@ -195,7 +195,7 @@ def _build_of(worker: Worker) -> str:
 
 
 def _checked_stream(stream: bool, store: Any) -> bool:
-    if stream and not isinstance(store, PartialAnswers):
+    if stream and not has_partial_answers(store):
         raise DefinitionError(f"stream: {store!r:.80} cannot keep partial answers; see standfast.stores.PartialAnswers")
     return stream
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from standfast.errors import StandfastError
-from standfast.stores.protocol import AgentStore, Ledger
+from standfast.stores.capabilities import has_ledger
+from standfast.stores.protocol import AgentStore
 from standfast.temporal.client.asked import is_cut, load_arguments
 
 _PAGE = 20_000  # characters
@@ -41,7 +42,7 @@ async def load_whole(store: AgentStore | None, item: Mapping[str, Any]) -> Whole
     """Return everything that an item of `pending` asks about; None if the item itself has it."""
     if not is_cut(item):
         return None
-    if not isinstance(store, Ledger):
+    if not has_ledger(store):
         return Whole(why="This page has no store to read them from: start it with the store of the workers.")
     try:
         arguments = await load_arguments(store, item)

@@ -11,7 +11,8 @@ from temporalio.service import RPCError
 
 from standfast.errors import StandfastError, StoreError
 from standfast.messages import visible
-from standfast.stores.partial_answers import PartialAnswer, PartialAnswers
+from standfast.stores.capabilities import has_partial_answers
+from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import AgentStore
 
 _EVERY, _AT_LEAST_EVERY = 2.0, 10.0  # seconds between two looks at what a page shows; more if looking takes long
@@ -53,7 +54,7 @@ class Looks:
                         yield "event: changed\ndata: \n\n"
                 again = looked + min(max(_EVERY, (clock() - looked) / _SHARE), _AT_LEAST_EVERY)
                 yield ": still here\n\n"
-            if words is not None and isinstance(self._store, PartialAnswers):
+            if words is not None and has_partial_answers(self._store):
                 part = None
                 with suppress(StoreError):  # its words are sent as soon as the store can be read
                     part = await self._store.load_partial(words[0], after=words[1])

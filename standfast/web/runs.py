@@ -10,11 +10,11 @@ from temporalio.service import RPCError
 
 from standfast.errors import StandfastError
 from standfast.messages import Message
-from standfast.stores.partial_answers import PartialAnswer, PartialAnswers
+from standfast.stores.capabilities import has_ledger, has_partial_answers
+from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import (
     AgentStore,
     DurableStore,
-    Ledger,
     session_key_of,
 )
 from standfast.temporal import StandfastClient
@@ -60,8 +60,8 @@ class Runs:
         return await self._store.load_messages(key, after=after)
 
     async def partial(self, journal_key: str) -> PartialAnswer | None:
-        return await self._store.load_partial(journal_key) if isinstance(self._store, PartialAnswers) else None
+        return await self._store.load_partial(journal_key) if has_partial_answers(self._store) else None
 
     async def progress(self, journal_key: str, seen: dict[str, Any]) -> Progress | None:
         store = self._store
-        return await load_progress(cast(DurableStore, store), journal_key, seen) if isinstance(store, Ledger) else None
+        return await load_progress(cast(DurableStore, store), journal_key, seen) if has_ledger(store) else None

@@ -15,7 +15,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from standfast.errors import StandfastError
 from standfast.messages import visible
-from standfast.stores.protocol import AgentStore, Ledger
+from standfast.stores.capabilities import has_ledger
+from standfast.stores.protocol import AgentStore
 from standfast.web.access import COOKIE, SESSION, Access, Person, bearer
 
 _LOG = logging.getLogger("standfast.web")
@@ -38,7 +39,7 @@ class Visitors:
 
     def __init__(self, access: Access, store: AgentStore | None) -> None:
         self.access = access
-        self._store = store if isinstance(store, Ledger) else None
+        self._store = store if has_ledger(store) else None
         self._ended: dict[str, float] = {}  # sessions, and when they ended
         self._attempts = Attempts()
 

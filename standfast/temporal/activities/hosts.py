@@ -19,9 +19,9 @@ from standfast.agents import Agent, Loop
 from standfast.errors import DefinitionError, MemoryStoreNotDurableError, StoreError
 from standfast.llm import LLM, LLMAdapter, ToolDescription, named, tools_to_descriptions
 from standfast.pipelines import Pipeline
+from standfast.stores.capabilities import has_ledger, has_workers
 from standfast.stores.kept_values import read_kept_object
-from standfast.stores.protocol import DurableStore, Ledger, RunningCall
-from standfast.stores.workers import Workers
+from standfast.stores.protocol import DurableStore, RunningCall
 from standfast.temporal.activities.handler_threads import HandlerThread
 from standfast.temporal.activities.transcript_cache import TranscriptCache
 from standfast.temporal.activities.writes import retry_write
@@ -326,8 +326,8 @@ def durable_store(store: Any) -> DurableStore:
         raise DefinitionError(f"store must be a store, such as sqlite_store('standfast.db'), got {store!r:.80}")
     if not store.durable:
         raise MemoryStoreNotDurableError(f"StandfastPlugin needs a durable store, got {store!r:.80}")
-    for needed in (Ledger, Workers):
-        if not isinstance(store, needed):
-            raise DefinitionError(f"store: {store!r:.80} has no ledger: see standfast.stores.{needed.__name__}")
+    for has, needed in ((has_ledger(store), "Ledger"), (has_workers(store), "Workers")):
+        if not has:
+            raise DefinitionError(f"store: {store!r:.80} has no ledger: see standfast.stores.{needed}")
     result: DurableStore = store
     return result

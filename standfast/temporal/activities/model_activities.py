@@ -18,8 +18,8 @@ from standfast.checkpoints import Question
 from standfast.messages import Message, cut, read_json, size_over, unfenced
 from standfast.runtime.model_answers import note_cost, note_failure
 from standfast.runtime.users_functions import output_problem
+from standfast.stores.capabilities import has_partial_answers
 from standfast.stores.kept_values import read_kept
-from standfast.stores.partial_answers import PartialAnswers
 from standfast.stores.protocol import Append
 from standfast.temporal.activities.adapter_calls import ModelRefusedError, call_adapter, failure_of, with_shown_notices
 from standfast.temporal.activities.at_work import begin_work, end_work
@@ -133,7 +133,7 @@ class ModelActivities:
     async def _telling(self, run: str, turn: int) -> AsyncIterator[Callable[[str], None] | None]:
         """Yield a function that takes the words of the answer as they come, if anybody may look on."""
         store = self._host.store
-        if not self._host.stream or not isinstance(store, PartialAnswers):
+        if not self._host.stream or not has_partial_answers(store):
             yield None
             return
         async with PartialAnswerWriter(store, run, turn) as writer:

@@ -18,6 +18,7 @@ from temporalio.service import RPCError
 
 from standfast.errors import InputError, SessionAccessDeniedError, SessionConflictError, StandfastError, StoreError
 from standfast.messages import cut, visible
+from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import Act, ActOutcome, AgentStore, DecisionRecord, Ledger
 from standfast.temporal.client.owners import Run
 from standfast.temporal.client.runs import described, our_run, quoted
@@ -122,7 +123,7 @@ async def do_on_record(
         InputError: there is no such run of standfast.
         StoreError: it could not be put on the audit trail, and so it was not done.
     """
-    if not isinstance(on.store, Ledger):
+    if not has_ledger(on.store):
         return await do(not is_new)
     keys = [(await our_run(client, workflow_id)).raw_info.first_run_id]
     if not is_new:
@@ -162,7 +163,7 @@ async def start_on_record(
     """
     if on is None:
         return await start()
-    if not isinstance(on.store, Ledger):
+    if not has_ledger(on.store):
         return await _start_once(client, workflow_id, on.id, start)
     row = await _begun(on.store, [workflow_id], Doing("start", comment=message), on)
     if row.is_done:
@@ -307,7 +308,7 @@ async def load_acts(store: AgentStore | None, journal_keys: Sequence[str], workf
         journal_keys: its own, and that of the first of the runs that it continues; empty if there is no such run.
         workflow_id: the key of the acts that were to start it. Acts that started another of its runs are left out.
     """
-    if not isinstance(store, Ledger):
+    if not has_ledger(store):
         return []
     rows = [row for key in dict.fromkeys(journal_keys) for row in await store.load_decisions(key)]
     own = {row.act_id for row in rows}

@@ -79,6 +79,15 @@ async def test_text_arrives_in_pieces_that_make_up_the_response() -> None:
     assert final(events).response == "It rains in Rome."
 
 
+async def test_an_adapter_that_is_wrapped_streams() -> None:
+    class Wrapped:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(model, name)
+
+    model = ScriptedModel(["It rains."])
+    assert deltas(await events_of(llm=Wrapped())) == ["It ", "rains."]
+
+
 async def test_an_adapter_that_cannot_stream_gives_its_text_in_one_piece() -> None:
     class Plain:
         async def chat(self, messages: Any, tools: Any, **settings: Any) -> dict[str, Any]:

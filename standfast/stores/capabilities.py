@@ -1,0 +1,29 @@
+"""Tells what a store can do beside keeping sessions.
+
+Not by `isinstance`: from Python 3.12 on, it does not see the methods of an object that gets them from another one by
+`__getattr__`, and a store that is wrapped so would lose its ledger.
+"""
+
+from typing import Any
+
+from typing_extensions import TypeIs, get_protocol_members
+
+from standfast.stores.partial_answers import PartialAnswers
+from standfast.stores.protocol import Ledger
+from standfast.stores.workers import Workers
+
+
+def has_ledger(store: object) -> TypeIs[Ledger]:
+    return _has_methods(store, Ledger)
+
+
+def has_workers(store: object) -> TypeIs[Workers]:
+    return _has_methods(store, Workers)
+
+
+def has_partial_answers(store: object) -> TypeIs[PartialAnswers]:
+    return _has_methods(store, PartialAnswers)
+
+
+def _has_methods(store: object, protocol: Any) -> bool:
+    return all(hasattr(store, name) for name in get_protocol_members(protocol))
