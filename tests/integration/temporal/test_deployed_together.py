@@ -12,7 +12,12 @@ from standfast import Agent, Approval, Pipeline, Step, pipeline, tool
 from standfast.temporal import start_pipeline
 from standfast.testing import ScriptedModel
 
-EVENTS = 300  # of a run that two versions carry at once: some 40, and each detour some 10
+# The events of a run that one version carries; some 80.
+STRAIGHT = 100
+# Chance decides which of two versions gets a task, so it has no bound how often that is the wrong one. Each time costs
+# the attempt, its settling and the search for a worker, each with three events of its own and three of a workflow task;
+# a timer, with two and three; and two changes of what waits.
+DETOUR = 3 * (3 + 3) + (2 + 3) + 2
 
 
 class Draft(BaseModel):
@@ -97,7 +102,9 @@ async def test_two_versions_at_once_carry_a_run_to_its_end(temporal: Temporal) -
         ended = await result(run)
     assert (ended["status"], ended["outputs"]["tell"]) == ("complete", {"response": "told"})
     assert Counter(application.effects) == {"sent 0": 1, "sent 1": 1}
-    assert len(await events(run)) < EVENTS
+    found = await events(run)
+    detours = sum(event.HasField("activity_task_failed_event_attributes") for event in found)
+    assert len(found) <= STRAIGHT + detours * DETOUR
     await check_healthy(run)
 
 
