@@ -71,19 +71,28 @@ async def test_a_call_that_was_dispatched_twenty_times_in_vain_has_one_effect(wo
     assert (world.count("effects", "case"), await world.results("case")) == (1, [f"failed: {LOST}"])
 
 
-async def test_a_run_that_would_repair_what_another_repairs_just_now_is_refused(world: World) -> None:
-    await lose(world, "case", "before-claim", name="a", tool="charge")
-    world.stop_at("before-effect", "case.1", worker="b")
+@pytest.mark.parametrize(
+    ("tool", "lost", "repairs"),
+    [("charge", "before-claim", "before-effect"), ("transfer", "before-effect", "in-verify")],
+    ids=["by another dispatch", "by asking verify"],
+)
+async def test_a_run_that_would_repair_what_another_repairs_just_now_is_refused(
+    world: World, tool: str, lost: str, repairs: str
+) -> None:
+    world.verify_says("not-happened", "case.1")
+    await lose(world, "case", lost, name="a", tool=tool)
+    world.stop_at(repairs, "case.1", worker="b")
     await world.worker("b")
     first = await start(world, "case", desk="desk")
-    await world.stands("before-effect", "case.1", worker="b")
+    await world.stands(repairs, "case.1", worker="b")
     second = await start(world, "case", desk="batch")
     with pytest.raises(WorkflowFailureError) as refused:
         await second.result()
     assert "workflow desk/case" in str(refused.value.cause)
-    world.go_on("before-effect", "case.1", worker="b")
+    world.go_on(repairs, "case.1", worker="b")
     assert (await first.result())["status"] == "complete"
     assert (world.count("effects", "case"), await world.results("case")) == (1, ["completed: did case.1"])
+    assert world.count("verified", "case") == (1 if tool == "transfer" else 0)
 
 
 async def test_a_call_of_a_live_worker_that_is_taken_for_dead_is_waited_for_before_verify_is_asked(
