@@ -43,6 +43,7 @@ from standfast.temporal.workflows.running import carried_in, is_long, run_to_end
 from standfast.temporal.workflows.shared_state import RunState
 from standfast.temporal.workflows.visibility import details, show_started
 from standfast.temporal.workflows.workers import Opening
+from standfast.tools import Returned
 
 STEPS = 100  # after which a run continues as new: replay stays short, and 5,000 steps cost what 50 × 100 do
 
@@ -279,6 +280,7 @@ class AgentRun(RunHandlers):
         state, turn = self._run.loop, self._run.progress.turn
         settled = await self._calls.run_all(action, state)
         self._run.progress.note_sources(settled, state)
+        self._gates.note_run(call.id for call, outcome in settled if isinstance(outcome, Returned))
         state = state.settled(settled, turn.spent_by)
         if turn.spent is not None:
             state, turn.spent = state.spent(turn.spent), None

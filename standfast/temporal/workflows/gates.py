@@ -7,7 +7,7 @@ update was accepted, or that of a signal's event. What was recorded before a wor
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, cast
@@ -244,6 +244,10 @@ class GateKeeper:
             arrived.popleft()
         del self._arrived[gate.name], self._looked[gate.name]
         return gate
+
+    def note_run(self, calls: Iterable[str]) -> None:
+        """Take in which calls have run, for whoever still decides on one."""
+        self._closed.update((call, _HAS_RUN) for call in calls if call in self._closed)
 
     def _over(self, gate: str) -> str:
         """Return why nobody decides at a gate any more that is closed."""

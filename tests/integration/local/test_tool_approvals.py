@@ -62,6 +62,21 @@ async def test_without_a_message_people_are_asked_whether_the_tool_may_run(drive
     assert waits["c1"]["message"] == 'May the tool "post" run?'
 
 
+async def test_whoever_decides_on_a_call_that_has_run_already_is_told_so(driver: Driver) -> None:
+    posted, post = world(Approval())
+    script = [asks_for(call("post", "c1", text="one")), asks_for(call("post", "c2", text="two")), "done"]
+    late = [
+        reject(by="ada", digest="x"),
+        approve(by="bob", digest="x"),
+        approve(by="ada", edit={"text": "1"}, digest="x"),
+    ]
+    decisions = [approve(by="ada"), *late, approve("c2", by="ada")]
+    ended = await driver.run(Agent("a", tools=[post]), ScriptedModel(script), decisions=decisions)
+    assert (ended.status, posted) == ("complete", ["one", "two"])
+    why = [refused.removeprefix("reject: ").removeprefix("approve: ") for refused in ended.refused]
+    assert why == ["gate c1: the call has run already"] * 3
+
+
 async def test_nothing_of_the_turn_runs_before_all_its_gates_are_decided(driver: Driver) -> None:
     posted, post = world(Approval())
 
