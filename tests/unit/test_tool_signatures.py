@@ -347,7 +347,7 @@ def test_arguments_are_read_at_once_if_no_code_of_a_users_reads_them(annotation:
         (Checked, {"text": "a"}, False),
         (Annotated[str, AfterValidator(str.strip)], "a", False),
     ],
-    ids=str,
+    ids=lambda item: str(item) if isinstance(item, bool) else type(item).__name__,
 )
 def test_a_result_is_written_at_once_if_it_is_short_and_no_code_of_a_users_writes_it(
     annotation: Any, value: object, at_once: bool
