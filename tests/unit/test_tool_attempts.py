@@ -353,6 +353,7 @@ async def test_an_attempt_reads_its_arguments_once_also_where_they_decide_whethe
 
     context = ToolContext(agent_name="greeter", tool_call_id="c1")
     given = {"to": "red", "why": "unknown"}
-    assert await go.attempt(given, context, limit=LIMIT, read=reading, in_thread=here) == Returned("red")
+    found = await go.attempt(given, context, limit=LIMIT, read=reading, write=written(go), in_thread=here)
+    assert found == Returned("red")
     assert judged == [ToolCall(id="c1", name="go", arguments={"to": "red", "fast": True})]
     assert len(read) == 1
