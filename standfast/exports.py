@@ -58,7 +58,7 @@ from standfast.local import (
 )
 from standfast.messages import Image, LLMResponse, Message, Reasoning, ToolCall, Usage
 from standfast.pipelines import Pipeline, Step, StepContext, pipeline
-from standfast.stores import AgentStore, memory_store, sqlite_store
+from standfast.stores import AgentStore, memory_store, postgres_store, sqlite_store
 from standfast.tools import Approval, Duration, Happened, NotHappened, RetryPolicy, Tool, ToolContext, tool
 
 __all__ = [
@@ -125,6 +125,7 @@ __all__ = [
     "is_interrupted",
     "memory_store",
     "pipeline",
+    "postgres_store",
     "resume",
     "run",
     "run_pipeline",

@@ -2,6 +2,7 @@
 
 from standfast.stores.memory import MemoryStore, memory_store
 from standfast.stores.partial_answers import PartialAnswer, PartialAnswers
+from standfast.stores.postgres import PostgresStore, postgres_store
 from standfast.stores.protocol import (
     AgentStore,
     Append,
@@ -27,11 +28,13 @@ __all__ = [
     "MemoryStore",
     "PartialAnswer",
     "PartialAnswers",
+    "PostgresStore",
     "RunningCall",
     "SQLiteStore",
     "Session",
     "Workers",
     "memory_store",
+    "postgres_store",
     "session_key_of",
     "sqlite_store",
 ]

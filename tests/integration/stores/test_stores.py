@@ -16,7 +16,7 @@ import pytest
 from support.stores import append, contents, python
 
 from standfast import memory_store, sqlite_store
-from standfast.stores import SQLiteStore, sqlite_thread
+from standfast.stores import PostgresStore, SQLiteStore, sqlite_thread
 from standfast.testing import store_suite
 
 # --- the suite ---
@@ -25,6 +25,11 @@ from standfast.testing import store_suite
 @pytest.mark.parametrize("check", store_suite(partial_answers=True), ids=lambda check: check.__name__)
 async def test_sqlite(check: Any, store: Any) -> None:
     await check(store)
+
+
+@pytest.mark.parametrize("check", store_suite(partial_answers=True), ids=lambda check: check.__name__)
+async def test_postgres(check: Any, postgres_store: PostgresStore) -> None:
+    await check(postgres_store)
 
 
 @pytest.mark.parametrize("check", store_suite(durable=False), ids=lambda check: check.__name__)

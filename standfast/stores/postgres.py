@@ -1,0 +1,327 @@
+"""Sessions, ledger and replies in one schema of a PostgreSQL database, for workers on any number of machines."""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Literal, Self
+from urllib.parse import parse_qs, urlsplit
+
+from standfast.errors import InputError
+from standfast.extras import install
+from standfast.messages import Message
+from standfast.stores import postgres_ledger as ledger
+from standfast.stores import postgres_rows as rows
+from standfast.stores.kept_values import reading
+from standfast.stores.partial_answers import PartialAnswer
+from standfast.stores.postgres_connections import Connections
+from standfast.stores.postgres_database import Address
+from standfast.stores.protocol import Append, DecisionRecord, LedgerEntry, RunningCall, Session
+from standfast.stores.rows import (
+    DECISION,
+    MESSAGE,
+    RUNNING,
+    SESSION,
+    message_rows,
+    named,
+    read_decision,
+    read_message,
+    read_session,
+)
+from standfast.stores.workers import AtWork
+
+LONGEST_KEY = 600  # characters, of at most four bytes
+
+
+class PostgresStore:
+    """A durable store in a schema of a PostgreSQL database, which workers on any number of machines share.
+
+    The database is connected to by the first operation. `await store.close()`, or leaving `async with store`, ends all
+    connections; those of an event loop also end with it, and with a store that nothing refers to any more.
+    """
+
+    durable = True
+    shares_holds = True
+
+    def __init__(self, dsn: str, *, schema: str = "standfast", max_connections: int = 10) -> None:
+        self._address = _checked(dsn, schema, max_connections)
+        self._name = self._address.name
+        self._connections = Connections(self._address)
+        self._do = self._connections.do
+
+    def __repr__(self) -> str:
+        return f"postgres_store({self._name!r})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Finish all operations, end all holds and close all connections. The next operation opens new ones."""
+        await self._connections.close()
+
+    async def hold(self, session_id: str) -> bool:
+        return await (await self._connections.opened()).holds.take(session_id)
+
+    async def let_go(self, session_id: str) -> None:
+        if (holds := self._connections.here().holds) is not None:
+            await holds.leave(session_id)
+
+    def _fence(self, name: str) -> str | None:
+        """Return under which name this process holds a session or a run; its writes are refused once that is lost."""
+        holds = self._connections.here().holds
+        return None if holds is None else holds.holder(name)
+
+    def _fence_above(self, journal_key: str) -> tuple[str, str] | None:
+        """Return the name and the holder of the run that a journal key belongs to, if it is held here."""
+        name = journal_key
+        while name:
+            if (holder := self._fence(name)) is not None:
+                return name, holder
+            name = name.rpartition("/")[0]
+        return None
+
+    # --- sessions and messages ---
+
+    async def load_session(self, session_id: str) -> Session | None:
+        row = await self._do(lambda db: db.row(f"SELECT {SESSION} FROM @agent_sessions WHERE id = $1", session_id))
+        with reading(f"session {session_id} in {self._name}"):
+            return read_session(row) if row else None
+
+    async def save_session(self, session: Session) -> None:
+        await self._do(lambda db: rows.save_session(db, session))
+
+    async def load_messages(self, session_id: str, *, after: int = 0) -> list[Message]:
+        found = await self._do(
+            lambda db: db.rows(
+                f"SELECT {MESSAGE} FROM @agent_messages WHERE session_id = $1 AND seq > $2 ORDER BY seq",
+                session_id,
+                after,
+            )
+        )
+        messages = []
+        for place, row in enumerate(found, 1):
+            with reading(f"session {session_id}, message {place} of {len(found)} in {self._name}"):
+                messages.append(read_message(row))
+        return messages
+
+    async def append_messages(self, session_id: str, messages: Sequence[Message], session: Session) -> None:
+        added = message_rows(messages)
+        last = await self._do(lambda db: rows.append_more(db, session_id, added, session), again=False)
+        if last is None:
+            raise InputError(f"Session {session_id} must be saved before messages are appended to it")
+
+    async def append_messages_atomic(
+        self,
+        session_id: str,
+        messages: Sequence[Message],
+        session: Session,
+        *,
+        write_key: str | None = None,
+        expected_seq: int | None = None,
+        expected_version: int | None = None,
+    ) -> int:
+        if session.id != session_id:
+            session = session.model_copy(update={"id": session_id})
+        write = rows.write_of(
+            session, message_rows(messages), write_key, expected_seq, expected_version, self._fence(session_id)
+        )
+        # Without a key, the second of two writes is one more, or is refused as somebody else's.
+        return await self._do(lambda db: rows.append_rows(db, write), again=write_key is not None)
+
+    async def prune_messages(self, session_id: str, keep: int) -> None:
+        await self._do(lambda db: rows.prune_rows(db, session_id, keep))
+
+    async def delete_session(self, session_id: str) -> None:
+        await self._do(
+            lambda db: db.rows(
+                "WITH gone AS (DELETE FROM @agent_sessions WHERE id = $1 RETURNING run_key)"
+                " DELETE FROM @partial_answers WHERE run_key IN (SELECT run_key FROM gone)",
+                session_id,
+            ),
+            again=False,  # it might have been made anew meanwhile
+        )
+
+    async def list_sessions(
+        self, *, agent_name: str | None = None, user_id: str | None = None, limit: int | None = None
+    ) -> list[Session]:
+        found = await self._do(
+            lambda db: db.rows(
+                f"SELECT {SESSION} FROM @agent_sessions WHERE ($1::text IS NULL OR agent_name = $1)"
+                " AND ($2::text IS NULL OR user_id = $2) ORDER BY updated_at DESC LIMIT $3",
+                agent_name,
+                user_id,
+                limit,
+            )
+        )
+        sessions = []
+        for row in found:
+            with reading(f"session {row[0]} in {self._name}"):
+                sessions.append(read_session(row))
+        return sessions
+
+    # --- ledger and replies ---
+
+    async def claim(
+        self, scope: str, call_key: str, *, owner: str, arguments_hash: str, running: RunningCall | None = None
+    ) -> LedgerEntry:
+        return await self._do(
+            lambda db: ledger.claim(db, scope, _key(call_key), owner, arguments_hash, running, self._name)
+        )
+
+    async def take_over(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
+        return await self._do(lambda db: ledger.take_over(db, scope, _key(call_key), owner, self._name))
+
+    async def abandon(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
+        return await self._do(lambda db: ledger.abandon(db, scope, _key(call_key), owner, self._name))
+
+    async def finish(
+        self, scope: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
+    ) -> bool:
+        return await self._do(lambda db: ledger.finish(db, scope, _key(call_key), owner, state, result, self._name))
+
+    async def begin_call(self, running: RunningCall) -> None:
+        await self._do(lambda db: ledger.begin_call(db, running))
+
+    async def end_call(self, owner: str) -> None:
+        await self._do(lambda db: db.rows("DELETE FROM @running_calls WHERE owner = $1", owner))
+
+    async def running_calls(self) -> list[RunningCall]:
+        found = await self._do(lambda db: db.rows(f"SELECT {RUNNING} FROM @running_calls"))
+        return [RunningCall(**named(RUNNING, row)) for row in found]
+
+    async def settle(self, scope: str, call_key: str) -> LedgerEntry:
+        return await self._do(lambda db: ledger.settle(db, scope, _key(call_key), self._name))
+
+    async def load_entries(self, scope: str, call_keys: Sequence[str]) -> dict[str, LedgerEntry]:
+        keys = {_key(key): key for key in call_keys}
+        found = await self._do(lambda db: ledger.load_entries(db, scope, list(keys), self._name))
+        return {keys[key]: entry for key, entry in found.items()}
+
+    async def append_reply(self, appends: Sequence[Append], *, journal_key: str, turn: int, reply: str) -> str:
+        writes = [
+            rows.write_of(
+                one.session,
+                message_rows(one.messages),
+                one.write_key,
+                one.expected_seq,
+                None,
+                self._fence(one.session.id),
+            )
+            for one in appends
+        ]
+        return await self._do(lambda db: rows.append_reply(db, writes, journal_key, turn, reply))
+
+    async def save_reply(self, journal_key: str, turn: int, reply: str) -> str:
+        fence = self._fence_above(journal_key)
+        return await self._do(lambda db: rows.save_reply(db, journal_key, turn, reply, fence))
+
+    async def load_reply(self, journal_key: str, turn: int) -> str | None:
+        row = await self._do(
+            lambda db: db.row("SELECT reply FROM @model_replies WHERE run_key = $1 AND turn = $2", journal_key, turn)
+        )
+        return None if row is None else str(row[0])
+
+    # --- decisions ---
+
+    async def record_decision(self, record: DecisionRecord) -> None:
+        await self._do(lambda db: ledger.record_decision(db, record), again=record.key is not None)
+
+    async def load_decisions(self, journal_key: str) -> list[DecisionRecord]:
+        found = await self._do(
+            lambda db: db.rows(
+                f"SELECT {DECISION} FROM @gate_decisions WHERE run_key = $1 ORDER BY number", journal_key
+            )
+        )
+        decisions = []
+        for place, row in enumerate(found, 1):
+            with reading(f"decision {place} of {len(found)} of run {journal_key} in {self._name}"):
+                decisions.append(read_decision(row))
+        return decisions
+
+    # --- workers and their sessions ---
+
+    async def hold_scope(self) -> str:
+        return (await self._connections.opened()).scope
+
+    async def begin_work(self, work: AtWork, *, instead_of: AtWork | None = None) -> AtWork:
+        return await self._do(lambda db: ledger.begin_work(db, work, instead_of))
+
+    async def end_work(self, work: AtWork) -> None:
+        await self._do(lambda db: ledger.end_work(db, work))
+
+    async def find_work(self, session_id: str | None = None) -> list[AtWork]:
+        return await self._do(lambda db: ledger.find_work(db, session_id))
+
+    async def add_worker(self, name: str) -> None:
+        (await self._connections.opened()).holds.keep_worker(name)
+        await self._do(lambda db: db.rows("INSERT INTO @workers VALUES ($1) ON CONFLICT DO NOTHING", name))
+
+    async def drop_worker(self, name: str) -> None:
+        (await self._connections.opened()).holds.drop_worker(name)
+        await self._do(lambda db: db.rows("DELETE FROM @workers WHERE name = $1", name))
+
+    async def list_workers(self) -> list[str]:
+        return [name for (name,) in await self._do(lambda db: db.rows("SELECT name FROM @workers"))]
+
+    # --- partial answers ---
+
+    async def add_partial(self, journal_key: str, part: PartialAnswer) -> None:
+        await self._do(lambda db: ledger.add_partial(db, journal_key, part))
+
+    async def load_partial(self, journal_key: str, *, after: PartialAnswer | None = None) -> PartialAnswer | None:
+        return await self._do(lambda db: ledger.load_partial(db, journal_key, after))
+
+    async def drop_partial(self, journal_key: str, *, turn: int, attempt: str) -> None:
+        await self._do(lambda db: ledger.drop_partial(db, journal_key, turn, attempt))
+
+
+def postgres_store(dsn: str, *, schema: str = "standfast", max_connections: int = 10) -> PostgresStore:
+    """Return a durable store in a schema of a PostgreSQL database (13 or newer).
+
+    The schema is made by the first operation, if the user may do that. Every operation raises `StoreError`, with what
+    to do, when the database cannot be reached or refuses; its text never has the password.
+
+    Args:
+        dsn: such as "postgresql://user:password@host/database?sslmode=verify-full"; what it leaves out is taken from
+            the environment (PGPASSWORD and others, as for psql).
+        schema: several stores of one database have a schema each, and do not see each other.
+        max_connections: of each event loop that uses the store; one more has its holds.
+
+    Raises:
+        ImportError: asyncpg is not installed.
+        InputError: the address or the schema cannot be used.
+    """
+    return PostgresStore(dsn, schema=schema, max_connections=max_connections)
+
+
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+
+
+def _checked(dsn: str, schema: str, max_connections: int) -> Address:
+    try:
+        import asyncpg  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"postgres_store needs asyncpg: {install('postgres')}") from error
+    if not isinstance(schema, str) or not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
+        raise InputError(f"schema must be 1 to 63 of a-z 0-9 _ and begin with a letter or _, got {schema!r:.80}")
+    if not isinstance(max_connections, int) or max_connections < 1:
+        raise InputError(f"max_connections must be a number from 1 on, got {max_connections!r:.80}")
+    # Not shown: what is not an address may still be a password.
+    if not isinstance(dsn, str) or not dsn.startswith(("postgresql://", "postgres://")) or "\0" in dsn:
+        raise InputError("postgres_store needs an address such as postgresql://user:password@host/database")
+    return Address(dsn, schema, f"{_place(dsn)}, schema {schema}", max_connections)
+
+
+def _place(dsn: str) -> str:
+    """Return an address without user, password and options, which may be a password, too."""
+    parts = urlsplit(dsn)
+    host = parts.netloc.rpartition("@")[2] or "".join(parse_qs(parts.query).get("host", []))
+    # An unescaped / ? or # in a password would end the host's part before it.
+    return "an address with an unescaped password" if "@" in parts.path else f"postgresql://{host}{parts.path}"
+
+
+def _key(text: str) -> str:
+    """Return a key that an index can have: models may make up call ids of any length."""
+    return text if len(text) <= LONGEST_KEY else f"{text[:100]}…{hashlib.blake2b(text.encode()).hexdigest()}"

@@ -1,0 +1,223 @@
+"""Connections to a PostgreSQL store: a pool for each event loop that uses the store, since a connection belongs to one.
+
+A loop's connections are closed by `close`, at the end of the loop (`asyncio.run` ends it in order), or when nothing
+refers to their store any more.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from standfast.stores.postgres_database import CONNECT, NAME, Address, Database, set_up
+from standfast.stores.postgres_errors import is_away, translated
+from standfast.stores.postgres_holds import Holds
+from standfast.stores.postgres_migrations import MIGRATIONS
+from standfast.stores.postgres_poolers import check_session_mode
+from standfast.stores.postgres_schema import lock_key, prepare
+
+if TYPE_CHECKING:
+    from asyncpg import Pool
+
+T = TypeVar("T")
+
+REPEATS = (0.0, 0.1, 0.4)  # seconds before an operation is repeated that was lost with its connection
+# Locks are those of a database in a server.
+_SCOPE = (
+    "SELECT (SELECT system_identifier FROM pg_control_system()), d.oid, n.oid FROM pg_catalog.pg_namespace AS n,"
+    " pg_catalog.pg_database AS d WHERE n.nspname = $1 AND d.datname = current_database()"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What an event loop has of a store that was found to be one.
+
+    Args:
+        scope: an id of the schema that no other schema of any server has.
+    """
+
+    pool: "Pool"
+    holds: Holds
+    scope: str
+
+
+class Connections:
+    """The connections of a store, by event loop."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._loops: dict[asyncio.AbstractEventLoop, LoopConnections] = {}
+        self._process = os.getpid()
+        self._parents: list[LoopConnections] = []  # before a fork: theirs, so not even the garbage collector's
+        self._guard = threading.Lock()
+
+    def here(self) -> "LoopConnections":
+        """Return those of the running loop."""
+        loop = asyncio.get_running_loop()
+        with self._guard:
+            self._leave_to_parent()
+            if loop not in self._loops:
+                self._loops = {known: its for known, its in self._loops.items() if not known.is_closed()}
+                self._loops[loop] = LoopConnections(self._address)
+            return self._loops[loop]
+
+    async def do(self, work: Callable[[Database], Awaitable[T]], *, again: bool = True) -> T:
+        """Do work on a connection of the running loop; see `LoopConnections.do`."""
+        return await self.here().do(work, again=again)
+
+    async def opened(self) -> "Opened":
+        """Return those of the running loop when the database has been found to be a store."""
+        return await self.here().opened()
+
+    async def close(self) -> None:
+        """Finish what is being done, and close all connections. The next operation opens new ones."""
+        with self._guard:
+            self._leave_to_parent()
+            loops, self._loops = self._loops, {}
+        here = asyncio.get_running_loop()
+        for loop, connections in loops.items():
+            if loop is here:
+                await connections.close()
+            elif loop.is_running():
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(connections.close(), loop))
+
+    def _leave_to_parent(self) -> None:
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._parents += self._loops.values()
+            self._loops = {}
+
+
+class LoopConnections:
+    """The connections of one event loop: a pool, opened by the first operation, and one for its holds."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._opening: asyncio.Task[Opened] | None = None
+        self._ending: AsyncGenerator[None, None] | None = None
+        self._doing = 0
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    async def do(self, work: Callable[[Database], Awaitable[T]], *, again: bool = True) -> T:
+        """Do work on a connection.
+
+        Args:
+            again: whether it may be repeated when its connection was lost: it does no harm when it is done twice.
+
+        Raises:
+            StoreError: saying what is wrong.
+        """
+        self._doing += 1
+        self._is_idle.clear()
+        try:
+            for delay in (*REPEATS, None):
+                try:
+                    async with (await self._open_once()).pool.acquire() as connection:
+                        return await work(Database(connection, self._address.schema))
+                except Exception as error:
+                    if delay is None or not again or not is_away(error):
+                        explained = translated(error, self._address.name)
+                        if explained is error:
+                            raise
+                        raise explained from error
+                await asyncio.sleep(delay)
+            raise AssertionError
+        finally:
+            self._doing -= 1
+            if not self._doing:
+                self._is_idle.set()
+
+    @property
+    def holds(self) -> Holds | None:
+        """The holds that were taken here; None if there was none yet."""
+        opening = self._opening
+        return None if opening is None or not opening.done() or _failed(opening) else opening.result().holds
+
+    async def opened(self) -> Opened:
+        """Open what is not open.
+
+        Raises:
+            StoreError: saying what is wrong.
+        """
+        if self.holds is None:
+            await self.do(_nothing)
+        return await self._open_once()
+
+    async def _open_once(self) -> Opened:
+        if self._opening is None or (self._opening.done() and _failed(self._opening)):
+            self._opening = asyncio.create_task(self._open())
+            self._opening.add_done_callback(_failed)
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> Opened:
+        import asyncpg
+
+        class Kept(asyncpg.Connection):  # type: ignore[misc]
+            """A connection that nobody leaves anything on, so that a release costs no round trip."""
+
+            __slots__ = ()
+
+            def get_reset_query(self) -> str:
+                return ""
+
+        address = self._address
+        pool = await address.reading_address(
+            asyncpg.create_pool(
+                address.dsn,
+                min_size=0,
+                max_size=address.max_connections,
+                connection_class=Kept,
+                init=set_up,
+                timeout=CONNECT,
+                server_settings=NAME,
+            )
+        )
+        try:
+            connecting = pool.acquire()
+            connection = await address.reading_address(connecting)
+            try:
+                await check_session_mode(address, connection)
+                await prepare(connection, address.name, address.schema, MIGRATIONS)
+                system, database, schema = await connection.fetchrow(_SCOPE, address.schema) or (0, 0, 0)
+            finally:
+                await pool.release(connection)
+        except BaseException:
+            pool.terminate()
+            raise
+        holds = Holds(address, schema)
+        self._ending = _close_at_the_end(pool, holds)
+        await anext(self._ending)
+        scope = lock_key(str(system), str(database), str(schema))
+        return Opened(pool, holds, f"{scope % 2**64:016x}")
+
+    async def close(self) -> None:
+        """Finish what is being done, and close the connections."""
+        await self._is_idle.wait()
+        ending, self._ending, self._opening = self._ending, None, None
+        if ending is not None:
+            await ending.aclose()
+
+
+async def _nothing(_: Database) -> None:
+    pass
+
+
+def _failed(task: "asyncio.Task[Any]") -> bool:
+    return task.cancelled() or task.exception() is not None
+
+
+async def _close_at_the_end(pool: "Pool", holds: Holds) -> AsyncGenerator[None, None]:
+    """Wait at a `yield`; a loop that ends closes what waits so, and so does the garbage collector."""
+    try:
+        yield
+    finally:
+        try:
+            await holds.close()
+            await asyncio.wait_for(pool.close(), CONNECT)
+        except BaseException:
+            pool.terminate()
+            raise

@@ -1,0 +1,120 @@
+"""A PostgreSQL store's address, and a connection to it as the store's statements use it."""
+
+import socket
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from standfast.errors import StoreError
+from standfast.stores.postgres_schema import in_schema
+
+if TYPE_CHECKING:
+    from asyncpg import Connection
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+
+CONNECT = 10.0  # seconds that a new connection may take
+# Both sides find out within 11 s that the other's machine is gone, and not after hours.
+IDLE, INTERVAL, PROBES = 5, 2, 3
+SETTINGS = {
+    "tcp_keepalives_idle": str(IDLE),
+    "tcp_keepalives_interval": str(INTERVAL),
+    "tcp_keepalives_count": str(PROBES),
+    "tcp_user_timeout": str((IDLE + INTERVAL * PROBES) * 1000),
+    "default_transaction_isolation": "read committed",  # what our statements are made for
+    "idle_session_timeout": "0",
+}
+# A setting that this version of the server does not have is left out. What is acknowledged is on disk.
+SET_UP = """
+    SELECT set_config(s.name, w.value, false) FROM pg_catalog.pg_settings AS s
+      JOIN unnest($1::text[], $2::text[]) AS w (name, value) ON s.name = w.name
+    UNION ALL
+    SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a store is. `name` is for messages, and has no password."""
+
+    dsn: str
+    schema: str
+    name: str
+    max_connections: int
+
+    async def connect(self) -> "Connection":
+        """Return a connection outside of the pool."""
+        import asyncpg
+
+        connection = await self.reading_address(asyncpg.connect(self.dsn, timeout=CONNECT, server_settings=NAME))
+        await set_up(connection)
+        return connection
+
+    async def reading_address(self, work: Awaitable[T]) -> T:
+        """Await work that reads the address first; an error of that does not show it, since it has a password.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        try:
+            return await work
+        except ValueError:
+            raise StoreError(
+                f"The address of the store {self.name} cannot be read; write it as postgresql://user:password@host/"
+                "database, and @ : / ? # and % in a password as %40 %3A %2F %3F %23 %25"
+            ) from None
+
+
+NAME = {"application_name": "standfast"}
+
+
+async def set_up(connection: "Connection") -> None:
+    """Set a new connection up, on both of its sides."""
+    await connection.fetch(SET_UP, list(SETTINGS), list(SETTINGS.values()))
+    transport = getattr(connection, "_transport", None)
+    sock = None if transport is None else transport.get_extra_info("socket")
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    options = {"TCP_KEEPIDLE": IDLE, "TCP_KEEPINTVL": INTERVAL, "TCP_KEEPCNT": PROBES}
+    options["TCP_USER_TIMEOUT"] = (IDLE + INTERVAL * PROBES) * 1000
+    for name, value in options.items():
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+class Database:
+    """A connection as the store's statements use it: `@` stands for the schema, and texts may contain NUL."""
+
+    def __init__(self, connection: "Connection", schema: str) -> None:
+        self._connection, self._schema = connection, schema
+        self.transaction = connection.transaction
+
+    async def rows(self, statement: str, *values: Any) -> list[Row]:
+        """Return what a statement returns; one round trip."""
+        found = await self._connection.fetch(in_schema(self._schema, statement), *map(_written, values))
+        return [tuple(map(_read, row)) for row in found]
+
+    async def row(self, statement: str, *values: Any) -> Row | None:
+        """Return the first row, or None."""
+        found = await self.rows(statement, *values)
+        return found[0] if found else None
+
+    def rest(self) -> "Connection":
+        return self._connection
+
+
+# PostgreSQL refuses NUL in a text. It is written as an escape (DLE) and a zero, and the escape itself twice.
+def _written(value: Any) -> Any:
+    if isinstance(value, str):
+        if "\x10" in value:
+            value = value.replace("\x10", "\x10\x10")
+        return value.replace("\0", "\x100") if "\0" in value else value
+    return [_written(one) for one in value] if isinstance(value, list) else value
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, str) and "\x10" in value:
+        return "\x10".join(part.replace("\x100", "\0") for part in value.split("\x10\x10"))
+    return value

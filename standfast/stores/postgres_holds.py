@@ -1,0 +1,266 @@
+"""Holds of a PostgreSQL store, which end with their process, wherever it ran and however it died.
+
+A hold is an advisory lock and a row. The lock belongs to one connection, which does nothing else: the server drops it
+when the connection breaks, because the process died, or within seconds because its machine did (TCP keepalive). The row
+says who the holder is, and outlives the connection. So two things can be told apart:
+
+- The row is gone: the holder has let go.
+- The row is there and the lock is free: the holder has died, or it has only lost its connection. A holder that lives
+  connects again at once and locks again what is still in its name. Others wait for it for `GRACE` seconds, and only
+  then put their own name into the row.
+
+That name is the fence: a holder whose name is not in the row any more has lost its hold. It never locks again, and what
+it writes under the hold is refused, since each such write looks at the row (see `postgres_rows`).
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
+
+from standfast.errors import StoreError
+from standfast.stores.postgres_database import Address, Database
+from standfast.stores.postgres_errors import is_away, translated
+from standfast.stores.postgres_schema import lock_key
+
+if TYPE_CHECKING:
+    from asyncpg import Connection
+
+T = TypeVar("T")
+
+GRACE = 3.0  # seconds that a holder has to come back
+LOOKS = 0.25  # seconds between two looks at a hold whose holder may come back
+CLOSE = 5.0  # seconds until a connection is closed without a word
+RETRIES = 0.2  # seconds between two tries to connect again
+PATIENCE = 1.0  # seconds that an operation waits for the holds that come back
+
+_LOG = logging.getLogger("standfast")
+# The lock comes first; then ON CONFLICT sees the row as it is now, and not as it was when the statement began.
+_TAKE = (
+    "WITH locked AS MATERIALIZED (SELECT pg_try_advisory_lock($3) AS ok), taken AS (INSERT INTO @holds AS h"
+    " (name, holder) SELECT $1::text, $2::text FROM locked WHERE ok ON CONFLICT (name) DO UPDATE"
+    " SET holder = excluded.holder, since = excluded.since WHERE h.holder IN ($2, $4) RETURNING 1)"
+    " SELECT ok, EXISTS (SELECT 1 FROM taken), (SELECT holder FROM @holds WHERE name = $1) FROM locked"
+)
+_UNLOCK = "SELECT pg_advisory_unlock($1)"
+# The lock goes last; who waits for the row then finds it gone. It is not touched where it is not ours: the server would
+# write a warning into its log.
+_LEAVE = (
+    "WITH gone AS (DELETE FROM @holds WHERE name = $1 AND holder = $2 RETURNING 1)"
+    " SELECT CASE WHEN $3::bigint IS NOT NULL THEN pg_advisory_unlock($3) END FROM (SELECT count(*) FROM gone) AS g"
+)
+_OURS = "SELECT name FROM @holds JOIN unnest($1::text[], $2::text[]) AS ours (name, holder) USING (name, holder)"
+
+
+class Holds:
+    """The holds that were taken on one event loop.
+
+    Args:
+        scope: a number of the schema that no other schema of the database has.
+    """
+
+    def __init__(self, address: Address, scope: int) -> None:
+        self._address, self._scope = address, str(scope)
+        self._connection: Connection | None = None
+        self._backend: tuple[Any, ...] = ()
+        self._taking: set[str] = set()
+        self._holders: dict[str, str] = {}  # by name, also of holds that were lost: they fence their holder's writes
+        self._locked: set[str] = set()  # names, on this connection
+        self._lost: set[str] = set()
+        self._workers: set[str] = set()
+        self._turn = asyncio.Lock()  # a connection does one thing at a time
+        self._returning: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    def holder(self, name: str) -> str | None:
+        """Return under which name a hold was taken here; None if it was not."""
+        return self._holders.get(name)
+
+    async def take(self, name: str) -> bool:
+        """Take a hold; False if somebody has it. If its holder was lost, wait until it is certain not to come back.
+
+        Raises:
+            StoreError: the database cannot be reached.
+        """
+        if name in self._holders or name in self._taking:
+            return False
+        self._taking.add(name)
+        holder = uuid4().hex
+        try:
+            return await self._take(name, holder)
+        except BaseException:
+            await self._forget(name, holder)
+            raise
+        finally:
+            self._taking.discard(name)
+
+    async def _take(self, name: str, holder: str) -> bool:
+        lost, since = None, 0.0
+        while True:
+            before = lost if lost is not None and time.monotonic() - since >= GRACE else None
+            is_locked, is_taken, known = await self._do(partial(self._try, name, holder, before))
+            if is_taken or not is_locked or lost not in (None, known):
+                return bool(is_taken)  # if not, somebody has it, or was quicker
+            if lost is None and known is not None:
+                lost, since = known, time.monotonic()
+            await asyncio.sleep(0 if known is None else LOOKS)
+
+    async def _try(self, name: str, holder: str, before: str | None, db: Database) -> tuple[Any, ...]:
+        key = self._key(name)
+        found = await db.row(_TAKE, name, holder, key, before)
+        assert found is not None
+        is_locked, is_taken, _ = found
+        if is_taken:
+            self._holders[name] = holder
+            self._locked.add(name)
+        elif is_locked:
+            await db.rows(_UNLOCK, key)
+        return found
+
+    async def leave(self, name: str) -> None:
+        """End a hold. If the database is away, others wait for `GRACE` seconds before they take it."""
+        if name in self._holders:
+            await self._forget(name, self._holders[name])
+
+    async def _forget(self, name: str, holder: str) -> None:
+        self._holders.pop(name, None)
+        self._lost.discard(name)
+
+        async def leave(db: Database) -> None:
+            key = self._key(name) if name in self._locked else None
+            self._locked.discard(name)
+            await db.rows(_LEAVE, name, holder, key)
+
+        try:
+            await self._do(leave)
+        except StoreError as error:
+            _LOG.info("The hold of %s could not be ended, so others will wait for its end: %s", name, error)
+
+    def keep_worker(self, name: str) -> None:
+        """Take a worker's hold again if it is lost: others only look at it, and what it runs has fences of its own."""
+        self._workers.add(name)
+
+    def drop_worker(self, name: str) -> None:
+        self._workers.discard(name)
+
+    async def close(self) -> None:
+        """End all holds, and close the connection."""
+        self._is_closed = True
+        if self._returning is not None:
+            self._returning.cancel()
+        for name in list(self._holders):
+            await self.leave(name)
+        if self._connection is not None:
+            await self._connection.close(timeout=CLOSE)
+
+    # --- the connection ---
+
+    async def _do(self, work: Callable[[Database], Awaitable[T]]) -> T:
+        """Do work on the connection, again if that is found to be lost: no work here does harm when done twice.
+
+        A cancel does not break it off, or nobody would know whether a lock was taken.
+        """
+        doing = asyncio.create_task(self._do_again(work))
+        try:
+            return await asyncio.shield(doing)
+        except asyncio.CancelledError:
+            await asyncio.wait({doing})
+            raise
+
+    async def _do_again(self, work: Callable[[Database], Awaitable[T]]) -> T:
+        for is_last in (False, True):
+            try:
+                async with self._turn:
+                    return await work(Database(await self._connected(), self._address.schema))
+            except Exception as error:
+                if is_last or not is_away(error):
+                    explained = translated(error, self._address.name)
+                    if explained is error:
+                        raise
+                    raise explained from error
+            if self._connection is not None:
+                self._connection.terminate()
+            if self._returning is not None and not self._returning.done():
+                await asyncio.wait({self._returning}, timeout=PATIENCE)
+        raise AssertionError
+
+    async def _connected(self) -> "Connection":
+        if self._connection is None or self._connection.is_closed():
+            self._locked.clear()
+            connection = await self._address.connect()
+            row = await connection.fetchrow(
+                "SELECT pid, backend_start FROM pg_catalog.pg_stat_activity WHERE pid = pg_backend_pid()"
+            )
+            self._backend, before = tuple(row or ()), self._backend
+            if before:  # if only we have seen the end of the connection before, the server still has its locks
+                await connection.fetch(
+                    "SELECT pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity"
+                    " WHERE pid = $1 AND backend_start = $2",
+                    *before,
+                )
+            connection.add_termination_listener(self._on_end)
+            self._connection = connection
+        return self._connection
+
+    def _on_end(self, _: Any) -> None:
+        """Come back at once: others wait only for `GRACE` seconds."""
+        if self._holders and not self._is_closed and (self._returning is None or self._returning.done()):
+            self._returning = asyncio.get_running_loop().create_task(self._return())
+
+    async def _return(self) -> None:
+        """Connect again, and lock again what is still ours."""
+        while not self._is_closed:
+            try:
+                async with self._turn:
+                    db = Database(await self._connected(), self._address.schema)
+                    is_done = await self._lock_again(db)
+            except Exception as error:
+                _LOG.debug("The holds of %s wait for a connection: %s", self._address.name, error)
+                is_done = False
+                if self._connection is not None:
+                    self._connection.terminate()
+            if is_done:
+                break
+            await asyncio.sleep(RETRIES)
+        for name in self._lost & self._workers:
+            await self._take_worker_again(name)
+
+    async def _lock_again(self, db: Database) -> bool:
+        """Lock what is in our names and not locked; False if somebody is looking at some of it just now."""
+        wanted = {name: its for name, its in self._holders.items() if name not in self._locked | self._lost}
+        ours = {name for (name,) in await db.rows(_OURS, list(wanted), list(wanted.values()))}
+        for name in wanted.keys() - ours:
+            _LOG.warning("The hold of %s was lost with the connection to %s: somebody has it", name, self._address.name)
+            self._lost.add(name)
+        keys = {name: self._key(name) for name in ours}
+        locked = {
+            name
+            for name, is_locked in await db.rows(
+                "SELECT name, pg_try_advisory_lock(key) FROM unnest($1::text[], $2::bigint[]) AS ours (name, key)",
+                list(keys),
+                list(keys.values()),
+            )
+            if is_locked
+        }
+        # Read again: what was taken before it was locked is another's.
+        still = {name for (name,) in await db.rows(_OURS, list(ours), [wanted[name] for name in ours])}
+        for name in locked:
+            if name in still and name in self._holders:
+                self._locked.add(name)
+            else:
+                await db.rows(_UNLOCK, keys[name])
+        return all(name in self._locked or name not in self._holders for name in ours)
+
+    async def _take_worker_again(self, name: str) -> None:
+        holder = uuid4().hex
+        with contextlib.suppress(StoreError):
+            if await self._take(name, holder):
+                self._lost.discard(name)
+                await self._do(lambda db: db.rows("INSERT INTO @workers VALUES ($1) ON CONFLICT DO NOTHING", name))
+
+    def _key(self, name: str) -> int:
+        return lock_key(self._scope, name)

@@ -1,0 +1,252 @@
+"""Statements of the PostgreSQL store for its ledger, its audit trail, its workers and the words of models.
+
+Each is atomic by itself, and one round trip in the usual case.
+"""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from standfast.errors import InputError
+from standfast.stores.kept_values import reading
+from standfast.stores.partial_answers import PartialAnswer
+from standfast.stores.postgres_database import Database, Row
+from standfast.stores.postgres_rows import aware
+from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall
+from standfast.stores.rows import DECISION, RUNNING, WORK, columns, fields, named
+from standfast.stores.workers import AtWork
+
+# The age of a claim, and not its time: the clocks of the database and of its clients may differ.
+_AGE = "extract(epoch FROM clock_timestamp() - claimed_at)::float8"
+_ENTRY = f"state, owner, arguments_hash, result, {_AGE}"
+_FOUND = f"SELECT {_ENTRY} FROM @tool_ledger WHERE run_key = $1 AND call_key = $2"
+_RUN = (
+    f"INSERT INTO @running_calls ({RUNNING}) {{values}} ON CONFLICT (owner) DO UPDATE SET worker = excluded.worker,"
+    " task_token = excluded.task_token, workflow_id = excluded.workflow_id, run_id = excluded.run_id"
+)
+_CLAIM = (
+    "WITH made AS (INSERT INTO @tool_ledger (run_key, call_key, state, owner, arguments_hash, claimed_at)"
+    " VALUES ($1, $2, 'claimed', $3, $4, clock_timestamp()) ON CONFLICT DO NOTHING"
+    f" RETURNING {_ENTRY}), entry AS (SELECT * FROM made UNION ALL {_FOUND}),"
+    " running AS ("
+    + _RUN.format(
+        values="SELECT $3::text, $5::text, $6::text, $7::text, $8::text FROM entry"
+        " WHERE $5::text IS NOT NULL AND (state = 'abandoned' OR arguments_hash = $4)"
+    )
+    + ") SELECT * FROM entry"
+)
+_SETTLE = (
+    "WITH made AS (INSERT INTO @tool_ledger (run_key, call_key, state) SELECT $1::text, $2::text, 'abandoned'"
+    f" WHERE NOT EXISTS ({_FOUND}) ON CONFLICT DO NOTHING RETURNING {_ENTRY})"
+    f" SELECT * FROM made UNION ALL {_FOUND}"
+)
+
+
+async def ledger_entry(db: Database, scope: str, call_key: str, store: str) -> LedgerEntry:
+    row = await db.row(_FOUND, scope, call_key)
+    if row is None:
+        raise InputError(f"Call {call_key} of run {scope} is not in the ledger")
+    return _read(row, scope, call_key, store)
+
+
+def _read(row: Row, scope: str, call_key: str, store: str) -> LedgerEntry:
+    state, owner, arguments_hash, result, age = row
+    with reading(f"call {call_key} of run {scope} in the ledger of {store}"):
+        return LedgerEntry(
+            state=state,
+            owner=owner,
+            arguments_hash=arguments_hash,
+            result=result,
+            claimed_at=None if age is None else datetime.now(UTC) - timedelta(seconds=age),
+        )
+
+
+async def claim(
+    db: Database,
+    scope: str,
+    call_key: str,
+    owner: str,
+    arguments_hash: str,
+    running: RunningCall | None,
+    store: str,
+) -> LedgerEntry:
+    call = (None,) * 4 if running is None else (running.worker, running.task_token, running.workflow_id, running.run_id)
+    while (row := await db.row(_CLAIM, scope, call_key, owner, arguments_hash, *call)) is None:
+        pass  # somebody has claimed it since the statement began; the next one sees that
+    entry = _read(row, scope, call_key, store)
+    if entry.state != "abandoned" and entry.arguments_hash != arguments_hash:
+        raise InputError(f"Call {call_key} of run {scope} was claimed with other arguments; it is not run")
+    return entry
+
+
+async def take_over(db: Database, scope: str, call_key: str, owner: str, store: str) -> LedgerEntry:
+    row = await db.row(
+        "UPDATE @tool_ledger SET owner = $3, claimed_at = clock_timestamp()"
+        f" WHERE run_key = $1 AND call_key = $2 AND state = 'claimed' RETURNING {_ENTRY}",
+        scope,
+        call_key,
+        owner,
+    )
+    return await ledger_entry(db, scope, call_key, store) if row is None else _read(row, scope, call_key, store)
+
+
+async def abandon(db: Database, scope: str, call_key: str, owner: str, store: str) -> LedgerEntry:
+    row = await db.row(
+        "WITH ended AS (DELETE FROM @running_calls WHERE owner = $3) UPDATE @tool_ledger SET state = 'abandoned'"
+        f" WHERE run_key = $1 AND call_key = $2 AND owner = $3 AND state = 'claimed' RETURNING {_ENTRY}",
+        scope,
+        call_key,
+        owner,
+    )
+    return await ledger_entry(db, scope, call_key, store) if row is None else _read(row, scope, call_key, store)
+
+
+async def finish(
+    db: Database,
+    scope: str,
+    call_key: str,
+    owner: str,
+    state: Literal["done", "failed"],
+    result: str,
+    store: str,
+) -> bool:
+    row = await db.row(
+        "WITH ended AS (DELETE FROM @running_calls WHERE owner = $3) UPDATE @tool_ledger SET state = $4, result = $5"
+        " WHERE run_key = $1 AND call_key = $2 AND owner = $3 AND state = 'claimed' RETURNING 1",
+        scope,
+        call_key,
+        owner,
+        state,
+        result,
+    )
+    if row is not None:
+        return True
+    entry = await ledger_entry(db, scope, call_key, store)
+    return (entry.owner, entry.state, entry.result) == (owner, state, result)
+
+
+async def settle(db: Database, scope: str, call_key: str, store: str) -> LedgerEntry:
+    while (row := await db.row(_SETTLE, scope, call_key)) is None:
+        pass  # somebody has claimed it since the statement began
+    return _read(row, scope, call_key, store)
+
+
+async def load_entries(db: Database, scope: str, call_keys: list[str], store: str) -> dict[str, LedgerEntry]:
+    rows = await db.rows(
+        f"SELECT call_key, {_ENTRY} FROM @tool_ledger WHERE run_key = $1 AND call_key = ANY($2::text[])",
+        scope,
+        call_keys,
+    )
+    return {key: _read(tuple(row), scope, key, store) for key, *row in rows}
+
+
+async def begin_call(db: Database, running: RunningCall) -> None:
+    await db.rows(_RUN.format(values="VALUES ($1, $2, $3, $4, $5)"), *(getattr(running, n) for n in fields(RUNNING)))
+
+
+# --- decisions ---
+
+
+async def record_decision(db: Database, record: DecisionRecord) -> None:
+    values = {**dict(record), "at": aware(record.at), "edit": json.dumps(record.edit)}
+    names = fields(DECISION)
+    places = ", ".join(f"${place}" for place in range(1, len(names) + 1))
+    await db.rows(
+        f"INSERT INTO @gate_decisions ({columns(DECISION)}) VALUES ({places}) ON CONFLICT DO NOTHING",
+        *(values[name] for name in names),
+    )
+
+
+# --- sessions that workflows have opened ---
+
+
+async def begin_work(db: Database, work: AtWork, instead_of: AtWork | None) -> AtWork:
+    before = work if instead_of is None else instead_of
+    while True:
+        row = await db.row(
+            f"WITH made AS (INSERT INTO @sessions_at_work AS w ({columns(WORK)}) VALUES ($1, $2, $3, $4)"
+            " ON CONFLICT (session_id) DO UPDATE SET namespace = excluded.namespace,"
+            " workflow_id = excluded.workflow_id, run_key = excluded.run_key"
+            f" WHERE (w.session_id, w.namespace, w.workflow_id, w.run_key) = ($5, $6, $7, $8) RETURNING {WORK})"
+            f" SELECT * FROM made UNION ALL SELECT {WORK} FROM @sessions_at_work"
+            " WHERE session_id = $1 AND NOT EXISTS (SELECT 1 FROM made)",
+            *_values(work),
+            *_values(before),
+        )
+        if row is not None:
+            return AtWork(**named(WORK, row))
+
+
+async def end_work(db: Database, work: AtWork) -> None:
+    await db.rows(
+        "DELETE FROM @sessions_at_work WHERE session_id = $1 AND namespace = $2 AND workflow_id = $3 AND run_key = $4",
+        *_values(work),
+    )
+
+
+async def find_work(db: Database, session_id: str | None) -> list[AtWork]:
+    rows = await db.rows(
+        f"SELECT {WORK} FROM @sessions_at_work WHERE session_id = coalesce($1, session_id) ORDER BY session_id",
+        session_id,
+    )
+    return [AtWork(**named(WORK, row)) for row in rows]
+
+
+def _values(work: AtWork) -> list[str]:
+    return [getattr(work, name) for name in fields(WORK)]
+
+
+# --- partial answers ---
+
+# Four bytes a character, so that a place in the text is a place in the bytes.
+_CODE = "utf-32-le"
+_WIDTH = 4
+
+
+async def add_partial(db: Database, journal_key: str, part: PartialAnswer) -> None:
+    """Add a part of an answer; the first part of a later attempt replaces the earlier attempt."""
+    text = part.text.encode(_CODE, "surrogatepass")
+    added = await db.row(
+        "UPDATE @partial_answers SET text = substr(text, 1, $4) || $5"
+        " WHERE run_key = $1 AND turn = $2 AND attempt = $3 RETURNING 1",
+        journal_key,
+        part.turn,
+        part.attempt,
+        part.offset * _WIDTH,
+        text,
+    )
+    if added is None and part.offset == 0:
+        # Those whose workers died and whose runs ended before another worker came.
+        await db.rows("DELETE FROM @partial_answers WHERE begun_at < clock_timestamp() - interval '1 day'")
+        await db.rows(
+            "INSERT INTO @partial_answers AS known (run_key, turn, attempt, text) VALUES ($1, $2, $3, $4)"
+            " ON CONFLICT (run_key) DO UPDATE SET turn = excluded.turn, attempt = excluded.attempt,"
+            " text = excluded.text, begun_at = excluded.begun_at"
+            " WHERE (excluded.turn, excluded.attempt) > (known.turn, known.attempt)",
+            journal_key,
+            part.turn,
+            part.attempt,
+            text,
+        )
+
+
+async def load_partial(db: Database, journal_key: str, after: PartialAnswer | None) -> PartialAnswer | None:
+    turn, attempt, end = (0, "", 0) if after is None else (after.turn, after.attempt, after.end)
+    row = await db.row(
+        "SELECT turn, attempt, at, substr(text, at * 4 + 1) FROM (SELECT *, CASE WHEN turn = $2 AND attempt = $3"
+        " THEN $4::integer ELSE 0 END AS at FROM @partial_answers WHERE run_key = $1) AS known",
+        journal_key,
+        turn,
+        attempt,
+        end,
+    )
+    if row is None:
+        return None
+    text = row[3].decode(_CODE, "surrogatepass")
+    return PartialAnswer(turn=row[0], attempt=row[1], offset=row[2], text=text)
+
+
+async def drop_partial(db: Database, journal_key: str, turn: int, attempt: str) -> None:
+    await db.rows(
+        "DELETE FROM @partial_answers WHERE run_key = $1 AND (turn, attempt) <= ($2, $3)", journal_key, turn, attempt
+    )

@@ -1,0 +1,283 @@
+"""Statements of the PostgreSQL store. Each is atomic by itself; what takes several has a transaction.
+
+The usual case of every write is one statement, and so one round trip. Statements that find something unusual, such as
+another writer, change nothing; then a transaction looks closer. All run as READ COMMITTED: each sees what was committed
+before it began, and an UPDATE or ON CONFLICT also what was committed while it waited for a row.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from standfast.errors import SessionConflictError
+from standfast.stores.postgres_database import Database, Row
+from standfast.stores.protocol import Session, first_kept_index
+from standfast.stores.rows import MESSAGE, WRITTEN, conflict, session_values
+
+UNIQUE_VIOLATION = "23505"
+_VALUES = ("id", "agent_name", *(name for name in WRITTEN if name != "updated_at"))  # $1 to $9
+_SET = ", ".join(f"{name} = ${place}" for place, name in enumerate(_VALUES, 1) if name in WRITTEN)
+# By the database's clock, which is the same for all; it never goes back, not even when another server takes over.
+_ADVANCE = (
+    f"{_SET}, last_write = $10, version = s.version + $11, updated_at = greatest(s.updated_at, clock_timestamp())"
+)
+_NEW = (
+    f"INSERT INTO @agent_sessions AS s ({', '.join(_VALUES)}, last_write, version, last_seq, created_at, updated_at)"
+    f" SELECT {', '.join(f'${place}::text' for place in range(1, 10))}, $10::text, $11::bigint, $12::bigint,"
+    " coalesce($13::timestamptz, clock_timestamp()), clock_timestamp()"
+)
+# The holder of a session writes only as long as nobody has taken its hold; the row is locked until that is written.
+_OURS = "ours AS (SELECT 1 FROM @holds WHERE name = $1 AND holder = $14 FOR SHARE)"
+_IS_OURS = "($14::text IS NULL OR EXISTS (SELECT 1 FROM ours))"
+_KINDS = ["text"] * 7 + ["float8", "text"]  # of the columns in MESSAGE
+_ADD = (
+    f"INSERT INTO @agent_messages (session_id, seq, user_id, tenant_id, write_key, {MESSAGE})"
+    " SELECT {of}, written.last_seq - $12 + m.n, {user}, {tenant}, m.write_key, "
+    + ", ".join(f"m.{name}" for name in MESSAGE.split(", "))
+    + " FROM written, unnest("
+    + "{arrays}"
+    + f") WITH ORDINALITY AS m (write_key, {MESSAGE}, n)"
+)
+
+
+def _add(first: int, of: str = "$1", user: str = "$4", tenant: str = "$5") -> str:
+    """Return the statement that adds messages; their columns are the parameters from `first` on, arrays."""
+    arrays = ", ".join(f"${first + place}::{kind}[]" for place, kind in enumerate(["text", *_KINDS]))
+    return _ADD.format(of=of, user=user, tenant=tenant, arrays=arrays)
+
+
+_CREATE = (
+    f"WITH {_OURS}, written AS ({_NEW} WHERE {_IS_OURS} ON CONFLICT DO NOTHING RETURNING last_seq),"
+    f" added AS ({_add(15)}) SELECT last_seq FROM written"
+)
+_NOT_YET = (
+    "($10::text IS NULL OR s.last_write IS DISTINCT FROM $10) AND NOT EXISTS"
+    " (SELECT 1 FROM @agent_messages WHERE session_id = $1 AND write_key = ANY(array_append($15::text[], $10)))"
+)
+_GO_ON = (
+    f"WITH {_OURS}, written AS (UPDATE @agent_sessions AS s SET {_ADVANCE}, last_seq = s.last_seq + $12"
+    " WHERE id = $1 AND last_seq = $25 AND version = coalesce($26, version)"
+    f" AND created_at = coalesce($13, created_at) AND $2::text IS NOT NULL AND {_NOT_YET} AND {_IS_OURS}"
+    "{also} RETURNING last_seq),"
+    f" added AS ({_add(15)}) {{then}}SELECT last_seq FROM written"
+)
+_CONTINUE = _GO_ON.format(also="", then="")
+_CONTINUE_WITH_REPLY = _GO_ON.format(
+    also=" AND NOT EXISTS (SELECT 1 FROM @model_replies WHERE run_key = $27 AND turn = $28)",
+    # A reply that another worker keeps at the same time makes the statement fail, and nothing is written.
+    then=", kept AS (INSERT INTO @model_replies SELECT $27, $28, $29 FROM written) ",
+)
+
+
+def aware(at: datetime | None) -> datetime | None:
+    """Return a time that says of which zone it is: one that does not is UTC."""
+    return at if at is None or at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A session and its next messages.
+
+    Args:
+        appends: one or several that follow each other, of one session.
+        expected_version: as for `append_messages_atomic`.
+        fence: the hold under which it is written; None if there is none.
+    """
+
+    session: Session
+    rows: list[Row]
+    keys: list[str | None]
+    write_key: str | None
+    expected_seq: int | None
+    expected_version: int | None
+    fence: str | None
+    count: int = 1
+
+    def values(self) -> list[Any]:
+        session = session_values(self.session)
+        by_column = [list(column) for column in zip(*self.rows, strict=True)] or [[] for _ in _KINDS]
+        return [
+            *(session[name] for name in _VALUES),
+            self.write_key,
+            self.count,
+            len(self.rows),
+            aware(self.session.created_at),
+            self.fence,
+            self.keys,
+            *by_column,
+        ]
+
+
+def write_of(
+    session: Session,
+    rows: list[Row],
+    write_key: str | None,
+    expected_seq: int | None,
+    expected_version: int | None,
+    fence: str | None,
+) -> Write:
+    keys: list[str | None] = [write_key, *[None] * len(rows)][: len(rows)]
+    return Write(session, rows, keys, write_key, expected_seq, expected_version, fence)
+
+
+async def append_rows(db: Database, write: Write) -> int:
+    """Save the session and its next messages, once by their key, and return the number of its last message."""
+    if write.expected_seq:
+        done = await db.row(_CONTINUE, *write.values(), write.expected_seq, write.expected_version)
+    elif write.expected_seq == 0 and not write.expected_version:
+        done = await db.row(_CREATE, *write.values())
+    else:
+        done = None
+    if done is not None:
+        return int(done[0])
+    async with db.transaction():
+        return await append_closely(db, write)
+
+
+async def append_closely(db: Database, write: Write) -> int:
+    """Do the same in a transaction that the caller has begun, and say why if it is refused."""
+    session_id = write.session.id
+    await check_fence(db, session_id, write.fence)
+    while True:
+        row = await db.row(
+            "SELECT last_seq, version, created_at, last_write FROM @agent_sessions WHERE id = $1 FOR UPDATE", session_id
+        )
+        last, version, created, last_write = row or (0, 0, None, None)
+        key = write.write_key
+        if key is not None and (key == last_write or await _has_key(db, session_id, key)):
+            return int(last)
+        made_anew = created is not None and write.expected_seq is not None and write.session.created_at is not None
+        made_anew = made_anew and aware(write.session.created_at) != created
+        if write.expected_seq not in (None, last) or write.expected_version not in (None, version) or made_anew:
+            raise conflict(session_id, last, write.expected_seq)
+        if row is None:
+            done = await db.row(_CREATE, *write.values())
+        else:
+            values = write.values()
+            values[12] = None  # that of a writer that expects nothing need not be the session's
+            done = await db.row(_CONTINUE, *values, last, version)
+        if done is not None:
+            return int(done[0])  # else somebody has just made the session
+
+
+async def _has_key(db: Database, session_id: str, write_key: str) -> bool:
+    found = "SELECT 1 FROM @agent_messages WHERE session_id = $1 AND write_key = $2"
+    return await db.row(found, session_id, write_key) is not None
+
+
+async def check_fence(db: Database, name: str, fence: str | None) -> None:
+    """Refuse a writer whose hold somebody else has taken; otherwise nobody takes it until the transaction ends.
+
+    Raises:
+        SessionConflictError: it has lost the hold.
+    """
+    found = "SELECT 1 FROM @holds WHERE name = $1 AND holder = $2 FOR SHARE"
+    if fence is not None and await db.row(found, name, fence) is None:
+        raise SessionConflictError(
+            f"{name} was taken over by another run, since this process had lost its connection to the store. "
+            "Nothing was written; run again to go on from there."
+        )
+
+
+async def append_more(db: Database, session_id: str, rows: list[Row], session: Session) -> int | None:
+    """Append to a session without saving it; return its last number, or None if there is none."""
+    columns_of = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in _KINDS]
+    found = await db.row(
+        "WITH written AS (UPDATE @agent_sessions SET last_seq = last_seq + $12, version = version + 1 WHERE id = $1"
+        f" RETURNING last_seq), added AS ({_add(2, user='$13', tenant='$14')}) SELECT last_seq FROM written",
+        session_id,
+        [None] * len(rows),
+        *columns_of,
+        len(rows),
+        session.user_id,
+        session.tenant_id,
+    )
+    return None if found is None else int(found[0])
+
+
+async def save_session(db: Database, session: Session) -> None:
+    values = write_of(session, [], None, None, None, None).values()[:13]
+    await db.row(f"{_NEW} ON CONFLICT (id) DO UPDATE SET {_ADVANCE} RETURNING last_seq", *values)
+
+
+async def prune_rows(db: Database, session_id: str, keep: int) -> None:
+    async with db.transaction():
+        # Locked, so that no session of the same id is made anew meanwhile.
+        await db.row("SELECT 1 FROM @agent_sessions WHERE id = $1 FOR SHARE", session_id)
+        rows = await db.rows("SELECT seq, role FROM @agent_messages WHERE session_id = $1 ORDER BY seq", session_id)
+        first = first_kept_index([role for _, role in rows], keep)
+        if first:
+            before = rows[first][0] if first < len(rows) else rows[-1][0] + 1
+            await db.rows("DELETE FROM @agent_messages WHERE session_id = $1 AND seq < $2", session_id, before)
+
+
+# --- replies ---
+
+
+async def save_reply(db: Database, journal_key: str, turn: int, reply: str, fence: tuple[str, str] | None) -> str:
+    """Keep a reply unless there is one, and return the one that is kept.
+
+    Args:
+        fence: the name of a hold, and the holder that has to have it.
+    """
+    name, holder = fence or (None, None)
+    while True:
+        found = await db.row(
+            "WITH ours AS (SELECT 1 FROM @holds WHERE name = $4 AND holder = $5 FOR SHARE), made AS"
+            " (INSERT INTO @model_replies SELECT $1::text, $2::bigint, $3::text"
+            " WHERE $5::text IS NULL OR EXISTS (SELECT 1 FROM ours) ON CONFLICT DO NOTHING RETURNING reply)"
+            " SELECT reply FROM made UNION ALL SELECT reply FROM @model_replies WHERE run_key = $1 AND turn = $2",
+            journal_key,
+            turn,
+            reply,
+            name,
+            holder,
+        )
+        if found is not None:
+            return str(found[0])
+        # Somebody has kept one since this statement began; the next sees it.
+        if name is not None:
+            async with db.transaction():
+                await check_fence(db, name, holder)
+
+
+async def append_reply(db: Database, writes: Sequence[Write], journal_key: str, turn: int, reply: str) -> str:
+    """Keep a reply and make the writes in their order, all or nothing; return the reply that is kept."""
+    together = _together(writes)
+    if together is not None and together.expected_seq:
+        values = (*together.values(), together.expected_seq, None, journal_key, turn, reply)
+        try:
+            if await db.row(_CONTINUE_WITH_REPLY, *values) is not None:
+                return reply
+        except Exception as error:
+            if getattr(error, "sqlstate", None) != UNIQUE_VIOLATION:
+                raise
+    async with db.transaction():
+        kept = await save_reply(db, journal_key, turn, reply, None)
+        if kept == reply:
+            for write in writes:
+                await append_closely(db, write)
+        return kept
+
+
+def _together(writes: Sequence[Write]) -> Write | None:
+    """Return appends that follow each other in one session as one write."""
+    if not writes:
+        return None
+    first, last = writes[0], writes[-1]
+    after = first.expected_seq
+    for write in writes:
+        if write.session.id != first.session.id or write.expected_seq != after or not write.rows:
+            return None
+        after = (after or 0) + len(write.rows)
+    return Write(
+        session=last.session,
+        rows=[row for write in writes for row in write.rows],
+        keys=[key for write in writes for key in write.keys],
+        write_key=last.write_key,
+        expected_seq=first.expected_seq,
+        expected_version=None,
+        fence=first.fence,
+        count=len(writes),
+    )
