@@ -1,0 +1,277 @@
+"""PostgreSQL: holds that end with their process, come back with their connection, or are lost and then fence."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from support.postgres import PostgresServer, new_schema, postgres_server
+from support.postgres_proxies import PostgresProxy
+from support.stores import SESSION, append, contents, say
+
+from standfast import SessionConflictError
+from standfast.stores import Append, PostgresStore, postgres_holds
+
+LONG = 600.0
+
+
+async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    try:
+        async with asyncio.timeout(30):
+            while not await condition():
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"not within 30 s: {what}") from None
+
+
+def locks_of(server: PostgresServer) -> int:
+    return int(server.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"))
+
+
+def end_holders_connection(server: PostgresServer) -> None:
+    server.sql("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+
+
+@pytest.fixture
+async def proxy(postgres: PostgresServer) -> AsyncIterator[PostgresProxy]:
+    async with PostgresProxy(postgres).running() as running:
+        yield running
+
+
+# --- a holder that lives, and one that dies ---
+
+
+async def test_a_hold_is_seen_by_other_stores_until_it_is_let_go(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_holds, "GRACE", LONG)  # nobody is waited for who has let go
+    schema = new_schema()
+    async with postgres.store(schema) as one, postgres.store(schema) as other:
+        assert await one.hold("s")
+        assert not await other.hold("s")
+        assert await other.hold("t")
+        await one.let_go("s")
+        assert await other.hold("s")
+        assert await one.hold_scope() == await other.hold_scope()
+    async with postgres.store(schema) as third:
+        assert await third.hold("s")  # closing lets go
+
+
+HOLDER = """
+import asyncio, sys
+from standfast import postgres_store
+
+async def main():
+    store = postgres_store(sys.argv[1], schema=sys.argv[2])
+    print(await store.hold("s"), flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@contextlib.asynccontextmanager
+async def holding(server: PostgresServer, schema: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process that holds "s"."""
+    holder = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-c", HOLDER, server.dsn(), schema), stdout=asyncio.subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    assert await holder.stdout.readline() == b"True\n"
+    try:
+        yield holder
+    finally:
+        if holder.returncode is None:
+            holder.kill()
+        await holder.wait()
+
+
+async def test_a_hold_ends_with_its_process(postgres: PostgresServer) -> None:
+    schema = new_schema()
+    async with postgres.store(schema) as store, holding(postgres, schema) as holder:
+        assert not await store.hold("s")
+        holder.kill()
+        await until(lambda: store.hold("s"), "the hold is free")
+
+
+async def test_a_frozen_holder_keeps_its_hold(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_holds, "GRACE", 0.0)
+    schema = new_schema()
+    async with postgres.store(schema) as store, holding(postgres, schema) as holder:
+        os.kill(holder.pid, signal.SIGSTOP)
+        assert not await store.hold("s")
+
+
+async def test_of_many_that_want_a_hold_at_once_one_has_it(postgres: PostgresServer) -> None:
+    schema = new_schema()
+    stores = [postgres.store(schema) for _ in range(6)]
+    try:
+        for name in ("s", "t", "u"):
+            assert sum(await asyncio.gather(*(store.hold(name) for store in stores for _ in range(3)))) == 1
+    finally:
+        await asyncio.gather(*(store.close() for store in stores))
+
+
+async def test_of_many_that_wait_for_a_dead_holder_one_has_the_hold(
+    postgres: PostgresServer, proxy: PostgresProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_holds, "GRACE", 0.5)
+    schema = new_schema()
+    dead = proxy.store(schema)
+    assert await dead.hold("s")
+    proxy.cut()
+    stores = [postgres.store(schema) for _ in range(6)]
+    try:
+        assert sum(await asyncio.gather(*(store.hold("s") for store in stores))) == 1
+    finally:
+        await asyncio.gather(*(store.close() for store in stores))
+        proxy.mend()
+        await dead.close()
+
+
+async def test_a_wait_for_a_hold_that_is_cancelled_leaves_it_free(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = new_schema()
+    async with postgres.store(schema) as store, postgres.store(schema) as other:
+        for step in range(12):
+            taking = asyncio.create_task(store.hold("s"))
+            for _ in range(step):
+                await asyncio.sleep(0.0005)
+            if not taking.cancel():
+                assert await taking
+                await store.let_go("s")
+            else:
+                await asyncio.wait({taking})
+                if not taking.cancelled():
+                    await store.let_go("s")
+            assert await other.hold("s"), step
+            await other.let_go("s")
+        assert locks_of(postgres) == 0
+
+
+# --- a holder that lives, and whose connection breaks ---
+
+
+async def test_a_holder_whose_connection_ends_has_its_hold_again_before_others_take_it(
+    postgres: PostgresServer,
+) -> None:
+    schema = new_schema()
+    async with postgres.store(schema) as store, postgres.store(schema) as other:
+        await append(store, "a")
+        assert await store.hold("s")
+        for _ in range(3):
+            end_holders_connection(postgres)
+            assert not await other.hold("s")
+            await until(lambda: asyncio.to_thread(lambda: locks_of(postgres) == 1), "the hold is locked again")
+        await append(store, "b")
+        await store.let_go("s")
+        assert await other.hold("s")
+
+
+async def test_a_server_that_restarts_leaves_holds_with_their_holders() -> None:
+    schema = new_schema()
+    with postgres_server() as server:
+        async with server.store(schema) as store, server.store(schema) as other:
+            for name in ("s", "t", "u"):
+                assert await store.hold(name)
+            assert await other.hold("v")
+            await asyncio.to_thread(server.restart)
+            assert not any(await asyncio.gather(*(other.hold(name) for name in ("s", "t", "u"))))
+            assert not await store.hold("v")
+            await append(store, "a")
+
+
+async def test_a_holder_that_alone_sees_the_end_of_its_connection_has_its_hold_again(
+    postgres: PostgresServer, proxy: PostgresProxy
+) -> None:
+    schema = new_schema()
+    store = proxy.store(schema)
+    async with postgres.store(schema) as other:
+        assert await store.hold("s")
+        proxy.cut(half=True)  # the server still has the old connection, and its lock
+        assert not await other.hold("s")
+        await append(store, "a")
+        await store.let_go("s")
+        assert await other.hold("s")
+    await store.close()
+
+
+# --- a hold that is lost ---
+
+
+@pytest.fixture
+async def loser(
+    postgres: PostgresServer, proxy: PostgresProxy, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[PostgresStore, PostgresStore]]:
+    """A store that is cut off until another one has its hold of "s", and that other one."""
+    monkeypatch.setattr(postgres_holds, "GRACE", 0.2)
+    schema = new_schema()
+    store = proxy.store(schema)
+    async with postgres.store(schema) as other:
+        await append(store, "a")
+        assert await store.hold("s")
+        proxy.cut()
+        await until(lambda: other.hold("s"), "the other has the hold")
+        proxy.mend()
+        yield store, other
+    await store.close()
+
+
+async def test_a_run_that_has_lost_its_hold_writes_nothing(loser: tuple[PostgresStore, PostgresStore]) -> None:
+    store, other = loser
+    session = await store.load_session("s")
+    assert session is not None
+    known = {"expected_seq": 1, "expected_version": session.version}
+    with pytest.raises(SessionConflictError, match="s was taken over by another run"):
+        await store.append_messages_atomic("s", say("b"), SESSION, write_key="k", **known)
+    with pytest.raises(SessionConflictError, match="s was taken over by another run"):
+        await store.append_messages_atomic("s", say("b"), SESSION)
+    with pytest.raises(SessionConflictError, match="s was taken over by another run"):
+        await store.append_reply([Append(SESSION, say("b"), "k", 1)], journal_key="run", turn=1, reply="b")
+    assert await store.load_reply("run", 1) is None
+    await other.append_messages_atomic("s", say("c"), SESSION, write_key="k", **known)
+    assert await contents(store) == ["a", "c"]
+
+
+async def test_a_pipeline_that_has_lost_its_hold_keeps_nothing(loser: tuple[PostgresStore, PostgresStore]) -> None:
+    store, other = loser
+    with pytest.raises(SessionConflictError, match="s was taken over by another run"):
+        await store.save_reply("s/steps/first", 0, "late")
+    assert await other.save_reply("s/steps/first", 0, "mine") == "mine"
+
+
+async def test_a_lost_hold_is_not_taken_again_in_silence(loser: tuple[PostgresStore, PostgresStore]) -> None:
+    store, other = loser
+    assert not await store.hold("s")
+    await other.let_go("s")
+    assert not await store.hold("s")  # the run that has lost it has not ended
+    await store.let_go("s")
+    assert await store.hold("s")
+    await append(store, "b")
+
+
+async def test_a_worker_whose_hold_was_lost_has_it_again_when_it_is_back(
+    postgres: PostgresServer, proxy: PostgresProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_holds, "GRACE", 0.2)
+    schema = new_schema()
+    worker = proxy.store(schema)
+    async with postgres.store(schema) as other:
+        assert await worker.hold("w")
+        await worker.add_worker("w")
+        proxy.cut()
+        await until(lambda: other.hold("w"), "the worker looks dead")
+        await other.drop_worker("w")
+        await other.let_go("w")
+        proxy.mend()
+
+        async def is_known() -> bool:
+            return await other.list_workers() == ["w"]
+
+        await until(is_known, "the worker is known again")
+        assert not await other.hold("w")
+    await worker.close()
