@@ -198,7 +198,13 @@ class DecisionRecord(Record):
 
 
 class AgentStore(Protocol):
-    """Sessions and their messages. Every method raises `StoreError` when the database refuses."""
+    """Sessions and their messages. Every method raises `StoreError` when the database refuses.
+
+    The rules of all methods, with what may be repeated, are in docs/durability.md, "A store of your own". In short: of
+    many who write what contradicts the others, one wins and all hear the same, since what a write expects is compared
+    by the statement that writes. No clock decides anything. An object may be used from several event loops and threads
+    at once; its first operation opens it, also after `close`, which a store has if there is something to close.
+    """
 
     durable: bool
     """Whether writes, once acknowledged, outlive the process."""
@@ -213,11 +219,14 @@ class AgentStore(Protocol):
         ...
 
     async def hold(self, session_id: str) -> bool:
-        """Hold a session for one run until `let_go`, or the death of the process; False if another run holds it."""
+        """Hold a session for one run until `let_go`, or the death of the process; False if another run holds it.
+
+        Whoever lives and loses a hold to another cannot write to the session, or begin a call with the worker's name.
+        """
         ...
 
     async def let_go(self, session_id: str) -> None:
-        """End a hold."""
+        """End a hold of this object; that of another stays."""
         ...
 
     async def load_session(self, session_id: str) -> Session | None:

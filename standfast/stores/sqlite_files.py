@@ -198,11 +198,17 @@ def _migrate(db: sqlite3.Connection, path: str, migrations: tuple[str, ...]) -> 
 
 
 def translated(error: Exception, path: str) -> Exception:
+    if isinstance(error, UnicodeEncodeError):  # a lone surrogate
+        return _caused_by(error, f"The store {path} refused a text that UTF-8 cannot write: {error}")
     if isinstance(error, StandfastError) or not isinstance(error, sqlite3.Error):
         return error
     # Text that Python cannot decode was torn; SQLite has no error code for that.
     name = getattr(error, "sqlite_errorname", "SQLITE_CORRUPT" if "decode" in str(error) else "")
     meaning = next((text for code, text in _MEANINGS.items() if name.startswith(code)), f"refused: {error}")
-    translated = StoreError(f"The store {path} {meaning} ({error})")
+    return _caused_by(error, f"The store {path} {meaning} ({error})")
+
+
+def _caused_by(error: Exception, text: str) -> StoreError:
+    translated = StoreError(text)
     translated.__cause__ = error
     return translated

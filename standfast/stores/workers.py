@@ -28,7 +28,7 @@ class Workers(Protocol):
     """
 
     async def hold_scope(self) -> str:
-        """Return an id that is the same for processes that see each other's holds; "" if holds are not shared."""
+        """Return an id, without `_`, that processes have in common if they see each other's holds; "" if none do."""
         ...
 
     async def begin_work(self, work: AtWork, *, instead_of: AtWork | None = None) -> AtWork:

@@ -1,6 +1,6 @@
 """Values and comparisons that the checks of a store use."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from standfast.errors import StandfastError
@@ -11,6 +11,11 @@ from standfast.stores import Session
 def expect(actual: object, expected: object, what: str) -> None:
     if actual != expected:
         raise AssertionError(f"{what}: expected {expected!r}, got {actual!r}")
+
+
+def expect_same(seen: Sequence[object], what: str) -> None:
+    if any(one != seen[0] for one in seen):
+        raise AssertionError(f"{what}: expected one for all, got {list(seen)!r}")
 
 
 async def expect_error(kind: type[StandfastError], awaitable: Awaitable[Any], what: str) -> None:

@@ -1,44 +1,102 @@
 """Checks of any store, which its author can run.
 
-    @pytest.mark.parametrize("check", store_suite(), ids=lambda check: check.__name__)
+    def reopen(store):
+        return functools.partial(my_store, store.dsn)
+
+    @pytest.mark.parametrize("check", store_suite(reopen=reopen), ids=lambda check: check.__name__)
     async def test_my_store(check, my_store):
         await check(my_store)
 
 Each check gets a new, empty store and raises an AssertionError that says what it saw.
 """
 
+import functools
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from standfast.checkpoints import Question
-from standfast.errors import MemoryStoreNotDurableError
+from standfast.errors import InputError, MemoryStoreNotDurableError
 from standfast.messages import Message, ToolCall, Usage
 from standfast.testing.durable_stores import ATOMIC_WRITES
 from standfast.testing.expectations import contents, expect, expect_error, say, session
+from standfast.testing.holds import HELD_BY_ONE, SHARED_HOLDS, SHARED_SCOPE
+from standfast.testing.ledger_races import LEDGER_RACES
 from standfast.testing.ledgers import LEDGER
+from standfast.testing.lost_answers import (
+    INTERRUPTED_STEPS,
+    INTERRUPTED_WRITES,
+    KILLED_STEPS,
+    KILLED_WRITERS,
+    LOST_SESSIONS,
+    LOST_WORKERS,
+    Interrupt,
+)
+from standfast.testing.opened_stores import LARGE_RESULTS, OBJECTS
 from standfast.testing.partial_answers import PARTIAL_ANSWERS
+from standfast.testing.rivals import Reopen, rivals_of
+from standfast.testing.session_races import SESSION_RACES
+from standfast.testing.store_clocks import WRONG_CLOCKS, WRONG_CLOCKS_AND_CALLS, WRONG_CLOCKS_AND_HOLDS
+from standfast.testing.store_processes import StoreProcesses
 from standfast.testing.workers import WORKERS
 
 Check = Callable[[Any], Awaitable[None]]
 
 
-def store_suite(*, durable: bool = True, ledger: bool = True, partial_answers: bool = False) -> list[Check]:
+def store_suite(
+    *,
+    durable: bool = True,
+    ledger: bool = True,
+    partial_answers: bool = False,
+    reopen: Reopen | None = None,
+    interrupt: Interrupt | None = None,
+) -> list[Check]:
     """Return the checks for a durable store, or for one that only lives in memory.
+
+    Many checks of a durable store let two objects, two threads and two other processes use it at the same time.
 
     Args:
         ledger: False leaves out the parts that runs in one process do not use: the ledger, the journal of replies, and
             the workers at work.
         partial_answers: True for a store that also has `PartialAnswers`, which workers with `stream=True` need.
+        reopen: of a durable store: given a store, returns a function that opens another object over the same data. It
+            is sent to other processes, so it has to be a function of a module that they can import, or
+            `functools.partial` of one.
+        interrupt: of a durable store, if it can be done: breaks, in the middle of what a store does, what it needs,
+            and returns when that is there again. It ends the store's connections, say, or restarts the database.
+
+    Raises:
+        InputError: `reopen` is missing.
     """
+    processes = StoreProcesses()
     if not durable:
-        return [*_ANY_STORE, a_memory_store_refuses_an_atomic_write]
+        alone = [_with_rivals(check, None, processes) for check in HELD_BY_ONE]
+        return [*_ANY_STORE, *alone, a_memory_store_refuses_an_atomic_write]
+    if reopen is None:
+        raise InputError("The suite of a durable store needs reopen=, by which others use the data of a store")
+    shared = [*HELD_BY_ONE, *SHARED_HOLDS, *SESSION_RACES, *OBJECTS, *KILLED_WRITERS]
+    shared += [*WRONG_CLOCKS, *WRONG_CLOCKS_AND_HOLDS]
+    interrupted = [*INTERRUPTED_WRITES, *LOST_SESSIONS]
+    if ledger:
+        shared += [*SHARED_SCOPE, *LEDGER_RACES, *LARGE_RESULTS, *KILLED_STEPS, *WRONG_CLOCKS_AND_CALLS]
+        interrupted += [*INTERRUPTED_STEPS, *LOST_WORKERS]
     return [
         *_ANY_STORE,
         *ATOMIC_WRITES,
         *([*LEDGER, *WORKERS] if ledger else ()),
         *(PARTIAL_ANSWERS if partial_answers else ()),
+        *(_with_rivals(check, reopen, processes) for check in shared),
+        *(_with_rivals(check, reopen, processes, interrupt) for check in interrupted if interrupt is not None),
     ]
+
+
+def _with_rivals(check: Any, reopen: Reopen | None, processes: StoreProcesses, *hooks: Any) -> Check:
+    @functools.wraps(check)
+    async def with_rivals(store: Any) -> None:
+        async with rivals_of(store, reopen, processes) as rivals:
+            await check(store, rivals, *hooks)
+
+    return with_rivals
 
 
 async def a_session_is_held_by_one_run_at_a_time(store: Any) -> None:
@@ -49,6 +107,13 @@ async def a_session_is_held_by_one_run_at_a_time(store: Any) -> None:
     expect(await store.hold("s1"), True, "a hold after let_go")
     await store.let_go("s1")
     await store.let_go("s2")
+
+
+async def the_identity_of_a_store_is_its_own_and_stays(store: Any) -> None:
+    identity = await store.identity()
+    expect(isinstance(identity, str) and len(identity) >= 16, True, f"whether {identity!r} is an id that is unique")
+    await store.save_session(session())
+    expect(await store.identity(), identity, "identity once more")
 
 
 async def an_unknown_session_is_none_and_has_no_messages(store: Any) -> None:
@@ -194,6 +259,7 @@ async def a_memory_store_refuses_an_atomic_write(store: Any) -> None:
 
 _ANY_STORE: list[Check] = [
     a_session_is_held_by_one_run_at_a_time,
+    the_identity_of_a_store_is_its_own_and_stays,
     an_unknown_session_is_none_and_has_no_messages,
     a_saved_session_is_loaded_as_it_was,
     saving_again_keeps_the_first_name_and_time_of_creation,

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,11 @@ from standfast.testing import store_suite
 # --- the suite ---
 
 
-@pytest.mark.parametrize("check", store_suite(partial_answers=True), ids=lambda check: check.__name__)
+def reopen(store: SQLiteStore) -> Any:
+    return partial(sqlite_store, store._path)
+
+
+@pytest.mark.parametrize("check", store_suite(partial_answers=True, reopen=reopen), ids=lambda check: check.__name__)
 async def test_sqlite(check: Any, store: Any) -> None:
     await check(store)
 

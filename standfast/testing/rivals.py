@@ -1,0 +1,122 @@
+"""Lets many use a store at the same time: two objects, two threads and two other processes."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+from standfast.testing.store_processes import StoreProcess, StoreProcesses, Work, close
+
+ROUNDS = 50  # a store that lets two win does so in most rounds
+
+Reopen = Callable[[Any], Callable[[], Any]]
+Contend = Callable[[Any, int, int], Awaitable[Any]]
+"""What all do at once, given the store, the number of who does it and that of the round; importable by name."""
+
+
+class Rivals:
+    """All who use one store at once.
+
+    Args:
+        store: the object that is checked. Two tasks use it, and the event loop of another thread.
+        other: a second object over the same data; None if there can be none.
+        processes: each has an object of its own.
+    """
+
+    def __init__(self, store: Any, other: Any, processes: list[StoreProcess]) -> None:
+        self.other = other
+        self.here: User = _Here(store)
+        self.processes = processes
+        self._thread = _Thread(store)
+
+    async def race(
+        self,
+        contend: Contend,
+        check: Callable[[int, list[Any]], Awaitable[None]],
+        *,
+        rounds: int = ROUNDS,
+        before: Callable[[int], Awaitable[Any]] | None = None,
+        only_object: bool = False,
+    ) -> None:
+        """Let all contend at once, round after round.
+
+        Args:
+            check: called after each round with its number and what each of them got.
+            before: called with the number of each round before it begins.
+            only_object: leave out other objects and processes.
+        """
+        users: list[User] = [self.here, self.here, self._thread]
+        if self.other is not None and not only_object:
+            users += [_Here(self.other), *self.processes]
+        for number in range(rounds):
+            if before is not None:
+                await before(number)
+            await check(
+                number, await asyncio.gather(*(user.do(contend, who, number) for who, user in enumerate(users)))
+            )
+
+    async def end(self) -> None:
+        await asyncio.to_thread(self._thread.end)
+
+
+class User(Protocol):
+    """Somebody who uses a store."""
+
+    async def do(self, work: Work, *arguments: Any) -> Any:
+        """Return what `work(store, *arguments)` returns with this user's object."""
+        ...
+
+
+class _Here:
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    async def do(self, work: Work, *arguments: Any) -> Any:
+        return await work(self._store, *arguments)
+
+
+class _Thread:
+    """The event loop of another thread, which ends without a word to the store."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    async def do(self, work: Work, *arguments: Any) -> Any:
+        if not self._thread.is_alive():
+            self._thread.start()
+        doing: Any = work(self._store, *arguments)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(doing, self._loop))
+
+    def end(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop.close()
+
+
+@asynccontextmanager
+async def rivals_of(store: Any, reopen: Reopen | None, started: StoreProcesses) -> AsyncIterator[Rivals]:
+    """Give the store to all who use it at once; a new one is made by all of them at once.
+
+    Args:
+        reopen: None if nobody else can use its data.
+    """
+    if reopen is None:
+        alone = Rivals(store, None, [])
+        try:
+            yield alone
+        finally:
+            await alone.end()
+        return
+    processes, factory = started.take(2), reopen(store)
+    await asyncio.gather(*(process.open(factory) for process in processes))
+    rivals = Rivals(store, factory(), processes)
+    try:
+        yield rivals
+    finally:
+        await rivals.end()
+        await close(rivals.other)
+        await asyncio.gather(*(process.close() for process in processes if process.is_alive))
