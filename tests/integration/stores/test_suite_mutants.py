@@ -1,0 +1,100 @@
+"""The store suite finds what is wrong with stores that have one fault each, and says which check found it."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import faulty_ledgers, faulty_stores
+
+from standfast import InputError, StandfastError
+from standfast.stores import SQLiteStore
+from standfast.testing import holds, store_suite
+
+
+def reopen(store: SQLiteStore) -> Any:
+    return partial(type(store), store._path)
+
+
+SUITE = {check.__name__: check for check in store_suite(reopen=reopen, interrupt=faulty_stores.interrupt)}
+INTERRUPTED = sorted(SUITE.keys() - {check.__name__ for check in store_suite(reopen=reopen)})
+
+FOUND = {
+    faulty_ledgers.LooksThenClaims: ["of_many_that_claim_a_call_one_owns_it"],
+    faulty_ledgers.ClaimsWhatIsOld: ["a_clock_that_is_wrong_gives_no_call_away"],
+    faulty_ledgers.SettlesInTwoSteps: ["a_call_that_is_settled_while_it_is_claimed_is_claimed_or_abandoned_for_all"],
+    faulty_ledgers.SettlesWithoutAFence: ["settling_fences_a_call_that_never_started"],
+    faulty_ledgers.TakesOverWhatHasEnded: ["who_has_lost_a_call_records_nothing_and_hears_so"],
+    faulty_ledgers.FinishesForAnybody: [
+        "only_the_owner_of_a_claim_records_its_result",
+        "who_has_lost_a_call_records_nothing_and_hears_so",
+    ],
+    faulty_ledgers.FinishesInTwoSteps: ["who_has_lost_a_call_records_nothing_and_hears_so"],
+    faulty_ledgers.AbandonsWhatIsAnothers: ["a_call_that_has_not_happened_is_given_up_by_its_owner"],
+    faulty_ledgers.LeavesRunningCalls: ["a_running_call_is_known_from_its_claim_to_its_result"],
+    faulty_ledgers.EndsAllCallsOfAWorker: ["calls_that_end_beside_others_leave_only_those_that_run"],
+    faulty_ledgers.KeepsTheLastReply: ["of_many_replies_to_a_turn_one_is_kept"],
+    faulty_ledgers.AppendsWhoeverReplied: ["of_many_replies_that_are_appended_one_is_kept_with_its_messages"],
+    faulty_ledgers.LooksThenRecordsADecision: ["of_many_decisions_with_one_key_one_is_recorded"],
+    faulty_ledgers.LooksThenBeginsWork: ["of_many_workflows_one_is_at_work_and_one_takes_the_place_of_another"],
+    faulty_ledgers.DropsAllWorkers: ["workers_that_come_and_go_at_once_are_each_known_once"],
+    faulty_stores.AppendsWithoutComparing: ["a_second_writer_is_refused_and_nothing_is_interleaved"],
+    faulty_stores.ComparesThenAppends: [
+        "of_many_writers_that_know_the_same_messages_one_writes",
+        "of_many_writers_that_know_the_same_version_one_writes",
+    ],
+    faulty_stores.IgnoresWriteKeys: [
+        "the_same_write_key_again_changes_nothing",
+        "writes_of_a_process_that_was_killed_are_made_again_and_there_once",
+    ],
+    faulty_stores.LooksForTheKeyThenAppends: ["a_write_that_is_repeated_while_it_is_made_is_made_once"],
+    faulty_stores.AppendsOneByOne: ["writes_of_many_are_whole_and_none_is_lost"],
+    faulty_stores.AppendsInTwoTransactions: ["deleting_beside_writers_leaves_a_whole_session_or_none"],
+    faulty_stores.AcknowledgesBeforeItWrites: ["writes_of_a_process_that_was_killed_are_made_again_and_there_once"],
+    faulty_stores.RefusesWhoIsLate: ["a_clock_that_is_wrong_lets_the_next_writer_write"],
+    faulty_stores.CutsTexts: ["large_texts_and_many_messages_are_kept_whole"],
+    faulty_stores.CutsAtNul: ["a_text_that_no_database_keeps_is_kept_or_refused_and_harms_no_other"],
+    faulty_stores.PrunesInTwoSteps: ["pruning_beside_writers_loses_only_what_is_old"],
+    faulty_stores.DeletesOnlyTheSession: [
+        "deleting_a_session_deletes_its_messages",
+        "deleting_beside_writers_leaves_a_whole_session_or_none",
+    ],
+    faulty_stores.HoldsOfAnObject: ["of_many_who_take_a_hold_one_has_it"],
+    faulty_stores.HoldsOfAProcess: ["a_hold_is_seen_by_all_and_ended_by_its_holder_alone"],
+    faulty_stores.HoldsThatOutliveProcesses: ["holds_of_a_process_that_is_killed_are_free_and_others_stay"],
+    faulty_stores.HoldsThatAnybodyEnds: ["a_hold_is_seen_by_all_and_ended_by_its_holder_alone"],
+    faulty_stores.HoldsByTheHoldersClock: ["a_clock_that_is_wrong_ends_no_hold"],
+    faulty_stores.HoldsThatAreLost: [
+        "who_has_lost_a_session_to_another_does_not_write_to_it",
+        "a_worker_that_others_take_for_dead_begins_no_call",
+    ],
+    faulty_stores.IdentityOfAnObject: ["a_store_has_one_identity_for_all_also_if_many_make_it_at_once"],
+    faulty_stores.ServesOneLoop: ["a_store_serves_event_loops_that_end"],
+    faulty_stores.StaysClosed: ["a_store_that_was_closed_opens_again"],
+}
+
+
+@pytest.mark.parametrize(
+    ("store_type", "check"),
+    [(store_type, check) for store_type, checks in FOUND.items() for check in checks],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+async def test_a_fault_is_found(store_type: Any, check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holds, "PATIENCE", 1.0)
+    store = store_type(tmp_path / "faulty.db")
+    try:
+        with pytest.raises((AssertionError, StandfastError, RuntimeError)):
+            await SUITE[check](store)
+    finally:
+        await SQLiteStore.close(store)
+
+
+@pytest.mark.parametrize("check", INTERRUPTED)
+async def test_a_store_that_is_interrupted_passes(check: str, tmp_path: Path) -> None:
+    async with faulty_stores.InterruptedStore(tmp_path / "interrupted.db") as store:
+        await SUITE[check](store)
+
+
+def test_a_durable_store_is_not_checked_without_others_who_use_its_data() -> None:
+    with pytest.raises(InputError, match="needs reopen="):
+        store_suite()

@@ -1,0 +1,170 @@
+"""Stores whose ledger has one fault each; somebody wrote it who thought of one user. The suite finds all of them."""
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from typing import Literal
+from uuid import uuid4
+
+from standfast.stores import Append, AtWork, DecisionRecord, LedgerEntry, RunningCall, SQLiteStore
+from standfast.stores.sqlite_rows import ledger_entry, record_decision
+
+
+class LooksThenClaims(SQLiteStore):
+    async def claim(
+        self, scope: str, call_key: str, *, owner: str, arguments_hash: str, running: RunningCall | None = None
+    ) -> LedgerEntry:
+        if known := (await self.load_entries(scope, [call_key])).get(call_key):
+            return known
+        await self._do(
+            lambda db: (
+                db.execute(
+                    "INSERT OR REPLACE INTO tool_ledger (run_key, call_key, state, owner, arguments_hash)"
+                    " VALUES (?, ?, 'claimed', ?, ?)",
+                    (scope, call_key, owner, arguments_hash),
+                )
+                and None
+            )
+        )
+        return LedgerEntry(state="claimed", owner=owner, arguments_hash=arguments_hash)
+
+
+class ClaimsWhatIsOld(SQLiteStore):
+    async def claim(
+        self, scope: str, call_key: str, *, owner: str, arguments_hash: str, running: RunningCall | None = None
+    ) -> LedgerEntry:
+        entry = await super().claim(scope, call_key, owner=owner, arguments_hash=arguments_hash, running=running)
+        if entry.claimed_at is not None and time.time() - entry.claimed_at.timestamp() > 600:
+            return await self.take_over(scope, call_key, owner=owner)
+        return entry
+
+
+class SettlesInTwoSteps(SQLiteStore):
+    async def settle(self, scope: str, call_key: str) -> LedgerEntry:
+        if known := (await self.load_entries(scope, [call_key])).get(call_key):
+            return known
+        await self._do(
+            lambda db: (
+                db.execute(
+                    "INSERT OR REPLACE INTO tool_ledger (run_key, call_key, state) VALUES (?, ?, 'abandoned')",
+                    (scope, call_key),
+                )
+                and None
+            )
+        )
+        return LedgerEntry(state="abandoned")
+
+
+class SettlesWithoutAFence(SQLiteStore):
+    async def settle(self, scope: str, call_key: str) -> LedgerEntry:
+        return (await self.load_entries(scope, [call_key])).get(call_key, LedgerEntry(state="abandoned"))
+
+
+class TakesOverWhatHasEnded(SQLiteStore):
+    async def take_over(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
+        def work(db: sqlite3.Connection) -> LedgerEntry:
+            db.execute(
+                "UPDATE tool_ledger SET owner = ?, state = 'claimed' WHERE run_key = ? AND call_key = ?",
+                (owner, scope, call_key),
+            )
+            return ledger_entry(db, scope, call_key)
+
+        return await self._do(work)
+
+
+class FinishesForAnybody(SQLiteStore):
+    async def finish(
+        self, scope: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
+    ) -> bool:
+        entry = (await self.load_entries(scope, [call_key]))[call_key]
+        return await super().finish(scope, call_key, owner=str(entry.owner), state=state, result=result)
+
+
+class FinishesInTwoSteps(SQLiteStore):
+    async def finish(
+        self, scope: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
+    ) -> bool:
+        entry = (await self.load_entries(scope, [call_key]))[call_key]
+        if (entry.state, entry.owner) != ("claimed", owner):
+            return (entry.owner, entry.state, entry.result) == (owner, state, result)
+
+        def work(db: sqlite3.Connection) -> None:
+            values = (state, result, owner, scope, call_key)
+            db.execute(
+                "UPDATE tool_ledger SET state = ?, result = ?, owner = ? WHERE run_key = ? AND call_key = ?", values
+            )
+            db.execute("DELETE FROM running_calls WHERE owner = ?", (owner,))
+
+        await self._do(work)
+        return True
+
+
+class AbandonsWhatIsAnothers(SQLiteStore):
+    async def abandon(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
+        entry = (await self.load_entries(scope, [call_key]))[call_key]
+        return await super().abandon(scope, call_key, owner=str(entry.owner))
+
+
+class LeavesRunningCalls(SQLiteStore):
+    async def finish(
+        self, scope: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
+    ) -> bool:
+        calls = [call for call in await self.running_calls() if call.owner == owner]
+        is_done = await super().finish(scope, call_key, owner=owner, state=state, result=result)
+        for call in calls:
+            await self.begin_call(call)
+        return is_done
+
+
+class EndsAllCallsOfAWorker(SQLiteStore):
+    async def end_call(self, owner: str) -> None:
+        await self._do(lambda db: db.execute("DELETE FROM running_calls WHERE worker = 'w'").rowcount)
+
+
+class KeepsTheLastReply(SQLiteStore):
+    async def save_reply(self, journal_key: str, turn: int, reply: str) -> str:
+        if (known := await self.load_reply(journal_key, turn)) is not None:
+            return known
+        await self._do(
+            lambda db: (
+                db.execute("INSERT OR REPLACE INTO model_replies VALUES (?, ?, ?)", (journal_key, turn, reply)).rowcount
+            )
+        )
+        return reply
+
+
+class AppendsWhoeverReplied(SQLiteStore):
+    async def append_reply(self, appends: Sequence[Append], *, journal_key: str, turn: int, reply: str) -> str:
+        for append in appends:
+            await self.append_messages_atomic(
+                append.session.id, append.messages, append.session, write_key=append.write_key
+            )
+        return await self.save_reply(journal_key, turn, reply)
+
+
+class LooksThenRecordsADecision(SQLiteStore):
+    async def record_decision(self, record: DecisionRecord) -> None:
+        keys = [known.key for known in await self.load_decisions(record.journal_key) if known.key]
+        if record.key not in keys:
+            key = None if record.key is None else f"{record.key}\0{uuid4()}"
+            await self._do(lambda db: record_decision(db, record.model_copy(update={"key": key})))
+
+    async def load_decisions(self, journal_key: str) -> list[DecisionRecord]:
+        found = await super().load_decisions(journal_key)
+        return [one.model_copy(update={"key": one.key and one.key.partition("\0")[0]}) for one in found]
+
+
+class LooksThenBeginsWork(SQLiteStore):
+    async def begin_work(self, work: AtWork, *, instead_of: AtWork | None = None) -> AtWork:
+        known = await self.find_work(work.session_id)
+        if known and known[0] != instead_of:
+            return known[0]
+        for one in known:
+            await self.end_work(one)
+        await super().begin_work(work)
+        return work
+
+
+class DropsAllWorkers(SQLiteStore):
+    async def drop_worker(self, name: str) -> None:
+        await self._do(lambda db: db.execute("DELETE FROM workers").rowcount)
