@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from support.stores import append, contents, python
 
+import standfast
 from standfast import memory_store, sqlite_store
 from standfast.stores import PostgresStore, SQLiteStore, sqlite_thread
 from standfast.testing import store_suite
@@ -32,7 +33,13 @@ async def test_sqlite(check: Any, store: Any) -> None:
     await check(store)
 
 
-@pytest.mark.parametrize("check", store_suite(partial_answers=True), ids=lambda check: check.__name__)
+def reopen_postgres(store: PostgresStore) -> Any:
+    return partial(standfast.postgres_store, store._address.dsn, schema=store._address.schema)
+
+
+@pytest.mark.parametrize(
+    "check", store_suite(partial_answers=True, reopen=reopen_postgres), ids=lambda check: check.__name__
+)
 async def test_postgres(check: Any, postgres_store: PostgresStore) -> None:
     await check(postgres_store)
 
@@ -168,6 +175,8 @@ def is_closed(db: sqlite3.Connection) -> bool:
 async def test_what_is_quick_is_done_on_the_loop_and_what_was_slow_leaves_the_rest_to_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sqlite_thread, "STALL", 60.0)  # whatever else this machine does now
+    monkeypatch.setattr(sqlite_thread, "QUICK", 60.0)
     async with sqlite_store(tmp_path / "standfast.db") as store:
         assert not await where(store)  # opening a file may wait for others
         assert await where(store)
