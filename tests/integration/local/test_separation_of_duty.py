@@ -1,9 +1,11 @@
 """Who has asked for something does not let it through, whoever that was and however their name is spelled."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.commands import done, refused
 from support.drivers import Driver
 from support.questions import ask
 from support.temporal_runs import Run, Temporal, check_healthy, pending, result, until, waiting
@@ -11,7 +13,17 @@ from support.transcripts import asks_for, call
 
 from integration.local.test_tool_approvals import approve, posts, reject, world
 from integration.local.test_tool_approvals_in_process import waits
-from standfast import Agent, Approval, DefinitionError, InputError, assert_complete, is_interrupted, resume, run
+from standfast import (
+    Agent,
+    Approval,
+    DefinitionError,
+    InputError,
+    assert_complete,
+    is_interrupted,
+    pipeline,
+    resume,
+    run,
+)
 from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
 
@@ -95,6 +107,25 @@ async def test_who_has_edited_a_call_does_not_approve_the_next(temporal: Tempora
         await result(handle)
         await check_healthy(handle)
     assert posted == ["ONE", "two"]
+
+
+@pytest.mark.parametrize("what", ["an agent", "a pipeline"])
+async def test_who_starts_a_run_at_the_terminal_does_not_approve_what_it_asks_for(
+    temporal: Temporal, what: str
+) -> None:
+    posted, post = world(OTHERS)
+    built = pipeline("p").step("c1", approval=OTHERS).build()
+    given = ["a", "-m", "go"] if what == "an agent" else ["p", "-i", "{}"]
+    login = {"STANDFAST_USER": "", "LOGNAME": "olga"}
+    async with temporal.worker(Agent("a", tools=[post]), pipelines=[built], llm=posts("hi")):
+        started = await done(temporal, "start", *given, "--task-queue", temporal.name, "-o", "json", **login)
+        handle = temporal.people.run(json.loads(started)["workflow_id"])
+        await pending(handle)
+        says = await refused(temporal, "approve", handle.id, "c1", "-y", **login)
+        assert "olga has asked for it, and cannot approve it" in says
+        assert posted == []
+        await done(temporal, "approve", handle.id, "c1", "-y", "--by", "zoe", **login)
+        assert (await result(handle))["status"] == "complete"
 
 
 async def test_one_name_in_two_spellings_is_one_person(driver: Driver) -> None:

@@ -9,10 +9,12 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator
 from support.drivers import Driver, Ended
+from support.mcp_http import GatewayedServer
 from support.temporal_runs import Temporal, pending, result, until
 from support.transcripts import asks_for, call, tool_results
 
-from standfast import Agent, Approval, Happened, Tool, ToolContext, is_interrupted, run, tool
+from integration.models.test_hostile_mcp_servers import described
+from standfast import Agent, Approval, Happened, Tool, ToolContext, is_interrupted, mcp, run, tool
 from standfast.runtime import users_functions
 from standfast.testing import ScriptedModel
 from standfast.tools import Unknown
@@ -139,3 +141,18 @@ async def test_a_verify_whose_arguments_are_never_done_with_reading_settles_noth
         seconds=None,
     )
     assert outcome == Unknown(f"verify failed: {TOO_LONG}")
+
+
+async def test_what_a_server_says_of_its_arguments_is_checked_beside_the_event_loop(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[threading.Thread] = []
+
+    def checked_by(schema: Any) -> Any:
+        return lambda given: checked.append(threading.current_thread()) or given
+
+    monkeypatch.setattr(mcp, "checked_by", checked_by)
+    async with GatewayedServer([described("post")]) as server, mcp.mcp_tools(server.url) as tools:
+        await driver.run(Agent("a", tools=tools), asks("hi"))
+        assert server.effects == ["post"]
+    assert {thread.name for thread in checked} == {"tool"}  # neither the loop's nor that of all handlers

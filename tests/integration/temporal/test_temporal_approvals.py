@@ -10,6 +10,7 @@ from temporalio import workflow
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.worker import Replayer, Worker
 
+from integration.temporal.test_temporal_sdk_updates import SOON, failed_replays
 from standfast import Agent
 from standfast.temporal import StandfastPlugin, approval
 from standfast.testing import ScriptedModel, time_skipping_server
@@ -24,6 +25,18 @@ class Release:
         first = await approval("test", message="Tested?", approvers=["ada", "bob"], timeout=patience)
         second = await approval("ship", requester="ada", exclude_requester=True, timeout=patience)
         return [first, second]
+
+
+@workflow.defn(sandboxed=False)  # which would load this module again for each of many runs
+class Shipment:
+    """A workflow of a user's that is busy while it asks."""
+
+    @workflow.run
+    async def run(self, queue: str) -> dict[str, Any]:
+        asking = asyncio.create_task(approval("ship"))
+        await workflow.execute_activity("first", task_queue=queue, start_to_close_timeout=SOON)
+        await workflow.execute_activity("second", start_to_close_timeout=SOON)
+        return {**await asking}
 
 
 def worker(temporal: Temporal) -> Worker:
@@ -97,3 +110,11 @@ async def test_a_signal_counts_by_the_time_when_it_was_given_in_a_workflow_of_th
         ended: Any = await result(run)
         assert [gate["status"] for gate in ended] == ["timed-out" if late else "approved", "timed-out"]
         await check_healthy(run)
+
+
+async def test_a_decision_by_update_beside_a_query_wedges_no_workflow_of_the_users(temporal: Temporal) -> None:
+    async def approve(run: Run) -> None:
+        await run.execute_update("decide", {"gate": "ship", "decision": "approve", "by": "ada"}, rpc_timeout=SOON)
+
+    plugin = StandfastPlugin(agents=[], store=temporal.store)
+    assert await failed_replays(temporal, temporal.name, approve, "pending", Shipment, [plugin]) == []
