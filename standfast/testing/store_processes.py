@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import weakref
@@ -41,6 +42,7 @@ class StoreProcess:
             stdout=subprocess.PIPE,
             stderr=self._errors,
         )
+        self._asking = threading.Lock()  # a check that fails may leave somebody waiting for a reply
         self.kill = weakref.finalize(self, _kill, self._process, self._errors)
 
     @property
@@ -74,9 +76,10 @@ class StoreProcess:
         assert requests is not None
         assert replies is not None
         try:
-            requests.write(request)
-            requests.flush()
-            is_done, reply = pickle.load(replies)
+            with self._asking:
+                requests.write(request)
+                requests.flush()
+                is_done, reply = pickle.load(replies)
         except (OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
             raise ProcessEndedError(f"The other process has ended: {self._said()}") from error
         if not is_done:
