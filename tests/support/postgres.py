@@ -37,9 +37,7 @@ class PostgresServer:
         self._options = ["-c", "fsync=off", "-c", "max_connections=200", *options]
         # PostgreSQL refuses to run as root.
         self._user = _ordinary() if os.geteuid() == 0 else None
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = self.free_port()
         self._process: subprocess.Popen[bytes] | None = None
         if self._user is not None:
             shutil.chown(folder, self._user)
@@ -95,6 +93,49 @@ class PostgresServer:
         )
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
+
+    def ask_for_password(self, user: str) -> None:
+        """Ask this user for a password from now on; nobody else is asked."""
+        rules = Path(self._data) / "pg_hba.conf"
+        rules.write_text(f"host all {user} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
+        self.sql("SELECT pg_reload_conf()")
+
+    @contextlib.contextmanager
+    def folder(self) -> Iterator[Path]:
+        """A folder of the server's user."""
+        with tempfile.TemporaryDirectory(prefix="standfast-pg-") as name:
+            if self._user is not None:
+                shutil.chown(name, self._user)
+            yield Path(name)
+
+    @contextlib.contextmanager
+    def running(self, command: list[str], port: int) -> Iterator[None]:
+        """Run another program as the server's user until a block ends; it listens at a port."""
+        process = subprocess.Popen(
+            command,
+            user=self._user,
+            cwd="/",
+            preexec_fn=_die_with_parent,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            while process.poll() is None:
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                    break
+                time.sleep(0.02)
+            assert process.poll() is None
+            yield
+        finally:
+            process.kill()
+            process.wait()
+
+    @staticmethod
+    def free_port() -> int:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port: int = free.getsockname()[1]
+            return port
 
     def log(self) -> str:
         return (self._folder / "log").read_text()
