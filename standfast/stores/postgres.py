@@ -27,6 +27,7 @@ from standfast.stores.rows import (
     read_message,
     read_session,
 )
+from standfast.stores.schema_versions import lost_identity
 from standfast.stores.workers import AtWork
 
 LONGEST_KEY = 600  # characters, of at most four bytes
@@ -60,6 +61,12 @@ class PostgresStore:
     async def close(self) -> None:
         """Finish all operations, end all holds and close all connections. The next operation opens new ones."""
         await self._connections.close()
+
+    async def identity(self) -> str:
+        row = await self._do(lambda db: db.row("SELECT id FROM @store_identity"))
+        if row is None:
+            raise lost_identity(self._name)
+        return str(row[0])
 
     async def hold(self, session_id: str) -> bool:
         return await (await self._connections.opened()).holds.take(session_id)

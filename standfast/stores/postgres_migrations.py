@@ -45,6 +45,8 @@ MIGRATIONS = (
     CREATE TABLE @holds (
       name text PRIMARY KEY, holder text NOT NULL, since timestamptz NOT NULL DEFAULT clock_timestamp()
     );
+    CREATE TABLE @store_identity (id text PRIMARY KEY);
+    INSERT INTO @store_identity (id) VALUES (replace(gen_random_uuid()::text, '-', ''));
     """,
 )
 """One script per schema version; see `schema_versions`. A test has their digests."""

@@ -41,3 +41,8 @@ def foreign(store: str, table: str, instead: str) -> StoreError:
         f"The store {store} is the database of another program (it has the table {table!r}); give another "
         f"{instead}. Nothing was changed."
     )
+
+
+def lost_identity(store: str) -> StoreError:
+    """Return the error of a store whose identity somebody has removed."""
+    return StoreError(f"The store {store} has lost its identity, the row of its table store_identity: put the row back")

@@ -84,7 +84,7 @@ class SQLiteStore:
         await self._thread.close()
 
     async def identity(self) -> str:
-        return await self._do(identity, writes=False)
+        return await self._do(lambda db: identity(db, self._path), writes=False)
 
     @property
     def shares_holds(self) -> bool:

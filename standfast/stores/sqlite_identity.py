@@ -11,10 +11,10 @@ import os
 import sqlite3
 from contextlib import suppress
 
-from standfast.errors import StoreError
+from standfast.stores.schema_versions import lost_identity
 
 
-def identity(db: sqlite3.Connection) -> str:
+def identity(db: sqlite3.Connection, path: str) -> str:
     """Return the store's identity.
 
     Raises:
@@ -22,7 +22,7 @@ def identity(db: sqlite3.Connection) -> str:
     """
     row = db.execute("SELECT id FROM store_identity WHERE id > ''").fetchone()
     if row is None:
-        raise StoreError("The store has lost its identity, the row of its table store_identity: put back a copy of it")
+        raise lost_identity(path)
     return str(row[0])
 
 
