@@ -37,7 +37,7 @@ _RESULT = 200  # characters of a tool's result that are shown
 @click.argument("agent")
 @click.option("--app", metavar="APP", help="File or module with the agent, which then runs here, without a server.")
 @STORE
-@click.option("-s", "--session", help="Conversation to begin or to continue.  [default: a new one]")
+@click.option("-s", "--session", help="Session to begin or to continue.  [default: a new one]")
 @click.option("--task-queue", default="standfast", show_default=True, help="Queue of the workers, on Temporal.")
 @BY
 @server_options

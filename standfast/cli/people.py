@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DIGEST = click.option(
     "--digest", help="Digest of what was looked at, as `pending` shows it; refused if it has changed."
 )
-COMMENT = click.option("--comment", help="The reason, for the audit trail; the model reads that of a rejection.")
+COMMENT = click.option("--comment", help="The reason, for the audit trail; the model reads it if this is a rejection.")
 
 
 def _people(client: "Client") -> "StandfastClient":
@@ -215,7 +215,9 @@ async def answer(
 @click.command()
 @RUN
 @click.argument("text")
-@click.option("--image", "images", multiple=True, metavar="URL|FILE", help="An image to go with it; may be repeated.")
+@click.option(
+    "--image", "images", multiple=True, metavar="URL|FILE", help="An image to go with the answer; may be repeated."
+)
 @BY
 @AUDITED
 @on_temporal
@@ -254,7 +256,7 @@ def _check_resolve(*, happened: str | None, not_happened: bool, leave: bool, **_
 @click.option("--skip", is_flag=True, help="Continue without a call or step that no worker has; needs --reason.")
 @click.option("--name", help="Name of the pause, as `pending` shows it.  [default: all]")
 @click.option("--model", help="Continue with this model.")
-@click.option("--reason", help="The reason; the model reads that of a skip.")
+@click.option("--reason", help="The reason; the model reads it if a call is skipped.")
 @BY
 @AUDITED
 @partial(on_temporal, check=_check_resume)
@@ -326,9 +328,9 @@ async def resolve(
 async def export_run(client: "Client", output: Output, run: str, file: Path | None) -> None:
     """Write a run as a checkpoint, plain JSON.
 
-    `import` or `run(checkpoint=…)` continues from it: in the same session if the store has it, once this run has ended.
-    With another store, cancel this run first, or both will do the next steps. A run that is calling a tool is exported
-    when the call is done.
+    `import` or `run(checkpoint=…)` continues from it. If the store has the session, the run continues in that session,
+    once this run has ended. With another store, cancel this run first, or both will do the next steps. A run that is
+    calling a tool is exported when the call is done.
     """
     text = (await _people(client).export(run)).model_dump_json(indent=2)
     if file is None:
@@ -342,9 +344,9 @@ async def export_run(client: "Client", output: Output, run: str, file: Path | No
 @click.command("import")
 @click.argument("agent")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("-s", "--session", help="Session to continue.  [default: that of the exported run, or a new one]")
-@click.option("--user", help="User to whom it belongs.  [env: STANDFAST_USER; else the login name]")
-@click.option("--tenant", help="Tenant to whom it belongs.")
+@click.option("-s", "--session", help="Session to continue.  [default: the exported run's, or a new one]")
+@click.option("--user", help="User who owns the session.  [env: STANDFAST_USER; else the login name]")
+@click.option("--tenant", help="Tenant of that user.")
 @click.option("--task-queue", default="standfast", show_default=True, help="Queue of the workers.")
 @AUDITED
 @on_temporal

@@ -49,12 +49,12 @@ def _check_start(*, message: str | None, given: str | None, **options: Any) -> N
 @click.option(
     "--image", "images", multiple=True, metavar="URL|FILE", help="An image to go with the message; may be repeated."
 )
-@click.option("-s", "--session", help="Conversation to begin or to continue.  [default: a new one]")
-@click.option("--run-key", help="Name of a pipeline's run, like the session of an agent's.")
+@click.option("-s", "--session", help="Session to begin or to continue.  [default: a new one]")
+@click.option("--run-key", help="Key of a pipeline's run, like the session of an agent's run.")
 @click.option("--restart-of", metavar="RUN_KEY", help="An earlier run of the pipeline, whose results are used again.")
-@click.option("--restart-from", metavar="STEP", help="The step at which it then begins.")
-@click.option("--user", help="User who says it.  [env: STANDFAST_USER; else the login name]")
-@click.option("--tenant", help="Tenant to whom it belongs.")
+@click.option("--restart-from", metavar="STEP", help="Step at which the new run begins.")
+@click.option("--user", help="User who starts the run.  [env: STANDFAST_USER; else the login name]")
+@click.option("--tenant", help="Tenant of that user.")
 @click.option("--max-iterations", type=click.IntRange(min=1), help="Limit of model calls, instead of the agent's own.")
 @click.option("--task-queue", default="standfast", show_default=True, help="Queue of the workers.")
 @click.option("--say", is_flag=True, help="Send the message to the session's run, if one is in flight.")

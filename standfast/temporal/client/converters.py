@@ -15,7 +15,7 @@ from temporalio.converter import DataConverter, DefaultFailureConverterWithEncod
 from standfast.errors import InputError
 
 CODEC = "STANDFAST_CODEC"
-_HOW = f"{CODEC}=MODULE:ATTRIBUTE names it, as do --codec and connect(codec=…)"
+_HOW = f"{CODEC}=MODULE:ATTRIBUTE names the codec, as do --codec and connect(codec=…)"
 
 
 class _Converter(PydanticPayloadConverter):
@@ -31,7 +31,7 @@ _ONE = _Converter()
 
 
 class _Shared(_Converter):
-    """One for all. The SDK would make and keep one per activation, which makes a parked run 20 KB larger (measured)."""
+    """One converter for all. The SDK would keep one per activation: 20 KB more for each parked run (measured)."""
 
     def __new__(cls) -> PydanticPayloadConverter:  # type: ignore[misc]
         return _ONE
@@ -44,7 +44,7 @@ DATA_CONVERTER = replace(pydantic_data_converter, payload_converter_class=_Share
 class _WithoutStorage(DataConverter):
     """Never reads a payload as a reference to an external storage, since there is none.
 
-    The SDK does, whoever sent it, and then fails the workflow task again and again without the storage (measured).
+    The SDK would, whoever sent it. Without the storage it then fails the workflow task again and again (measured).
     """
 
     async def _decode_reference_payload_sequence(self, payloads: Sequence[Payload]) -> list[Payload]:
@@ -86,17 +86,17 @@ class _Codec(PayloadCodec):
         except Exception as error:
             kind = type(self._codec).__name__
             raise InputError(
-                f"The codec {kind} cannot read a value ({type(error).__name__}: {error}): is it that of who wrote it, "
-                f"with the same key? {_HOW}"
+                f"The codec {kind} cannot read a value ({type(error).__name__}: {error}): was it "
+                f"written by this codec, with the same key? {_HOW}"
             ) from error
 
 
 def with_codec(converter: DataConverter, codec: PayloadCodec | str | None) -> DataConverter:
-    """Return a converter that encodes all values with a codec, and failure messages, otherwise in the clear, as well.
+    """Return a converter that encodes all values with a codec, and failure messages too.
 
     Args:
-        codec: a codec, or the `module:attribute` of one or of a callable that makes one. If None, that of the
-            converter, else that of STANDFAST_CODEC.
+        codec: a codec, or the `module:attribute` of one or of a callable that makes one. If None, the converter's own,
+            else the one that STANDFAST_CODEC names.
 
     Raises:
         InputError: there is no codec there.
@@ -118,7 +118,7 @@ def _load(where: str) -> PayloadCodec:
         made = found() if callable(found) else found
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(f"There is no codec at {where!r}: {error}. {_HOW}") from error
-    except Exception as error:  # whatever the user's own code raises, which makes it
+    except Exception as error:  # whatever the user's own code raises
         raise InputError(f"The codec at {where!r} cannot be made: {type(error).__name__}: {error}") from error
     if not isinstance(made, PayloadCodec):
         raise InputError(f"{where!r} is a {type(made).__name__}, not a temporalio.converter.PayloadCodec. {_HOW}")

@@ -1,4 +1,4 @@
-"""Names the signals, updates and queries of every run of ours; each is taken by the part of the run that it is for."""
+"""Names the signals, updates and queries that every run has, and hands each to the part of the run that takes it."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from standfast.temporal.workflows.gates import GateKeeper
 from standfast.temporal.workflows.run_parts import RunParts
 
 _RESUME = (
-    'Go on after a pause, or without what no worker has: {"action": "retry" | "abort" | "skip", "name"?, "model"?, '
-    '"reason"?}'
+    "Go on after a pause, or skip a step or call that no worker has: "
+    '{"action": "retry" | "abort" | "skip", "name"?, "model"?, "reason"?}'
 )
 _DECIDE = 'Decide at a gate: {"gate", "decision": "approve" | "reject", "by"?, "comment"?, "digest"?, "edit"?}'
 
 
 class RunHandlers:
-    """What can be sent to any run, at any time: also before it starts and while it ends."""
+    """What can be sent to any run at any time, also before it starts and while it ends."""
 
     _parts: RunParts
     _gates: GateKeeper
