@@ -60,13 +60,13 @@ class Invocations:
             asks_caller=True,
         )
         asked, number, is_first = self._asked.name(self._record.key, self._call_id, agent.name, given)
-        # The first agent of a call has the call's own name; a digest of the question tells others, and a retry, apart.
+        # The first agent of a call has the call's own name. Others, and a retry, differ by a digest of their question.
         name = self._call_id if is_first else f"{self._call_id}.{asked}.{number}"
         handle = await self._there(self._start(agent.name, name, asked, given))
         try:
             result = await self._there(_result(self._client, agent.name, handle))
         except asyncio.CancelledError:
-            await self._there(cancelled_end(self._client, handle.id))  # goes down first
+            await self._there(cancelled_end(self._client, handle.id))  # it ends before this call does
             raise
         spent = result_usage(result)
         self.spent = self.spent if spent is None else spent + self.spent
@@ -80,7 +80,7 @@ class Invocations:
         session_id = child_session(session_id_of(self._record.session), f"{name}.{asked}")
         plain = {**given.plain(), "session_id": session_id}
         workflow_id = names.child_id(self._info.workflow_id or "", name)
-        # A run of the session under another workflow id may have asked it before; its session says so.
+        # A run of the session under another workflow id may have asked this agent before; the agent's session says so.
         there = await self._store.load_session(session_key_of(given.tenant_id, session_id))
         if there is not None and there.workflow_id not in (None, workflow_id):
             return self._client.get_workflow_handle(str(there.workflow_id))
@@ -98,7 +98,7 @@ class Invocations:
             handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(workflow_id)
             if await (await handle.describe()).memo_value(names.ASKED_MEMO, default=None) == asked:
                 return handle
-            # An earlier attempt asked something else first: this is another agent, under a name of its own.
+            # An earlier attempt began with another question: this is another agent, under a name of its own.
             return await self._start(agent, f"{self._call_id}.{asked}.0", asked, given)
 
 

@@ -32,7 +32,8 @@ async def begin_work(store: DurableStore, reference: Located) -> None:
     ours = mark(reference)
     theirs = await store.begin_work(ours)
     while theirs != ours:
-        is_older = (theirs.namespace, theirs.workflow_id) == (ours.namespace, ours.workflow_id)  # one at a time runs
+        # Of the runs of one workflow id only one can run.
+        is_older = (theirs.namespace, theirs.workflow_id) == (ours.namespace, ours.workflow_id)
         if not is_older and await is_running(activity.client(), theirs):
             raise SessionConflictError(f"Session {ours.session_id} has a run in flight: workflow {theirs.workflow_id}")
         theirs = await store.begin_work(ours, instead_of=theirs)

@@ -33,7 +33,7 @@ MARKS_EVERY = 3  # looks; each asks the server about every session that somebody
 @asynccontextmanager
 async def watch_for_lost_calls(client: Client, host: AgentHost) -> AsyncIterator[None]:
     """Keep this worker known as alive, and report the calls of workers that are dead."""
-    with contextlib.suppress(StoreError):  # then as soon as the store is there
+    with contextlib.suppress(StoreError):  # else as soon as the store is there
         await become_known(host)
     watching = asyncio.create_task(_watch(client, host))
     try:

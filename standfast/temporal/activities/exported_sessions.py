@@ -1,4 +1,4 @@
-"""Begins runs on Temporal from checkpoints; an export goes on in its own session, or in another one if that rests."""
+"""Begins runs on Temporal from checkpoints: in the exported session, or in another one if no run is at work on it."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -27,7 +27,7 @@ def read_checkpoint(host: AgentHost, agent: Agent, given: AgentInput) -> RunInpu
 def unanswered_in_export(
     host: AgentHost, agent: Agent, given: AgentInput, session: Session, messages: Sequence[Message]
 ) -> list[Said]:
-    """Return the messages of a session's own export that the session does not have: those that nobody has answered.
+    """Return the messages in a session's own export that the session does not have: nobody has answered them.
 
     Raises:
         InputError: it is not an export of this session.

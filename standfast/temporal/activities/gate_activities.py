@@ -60,7 +60,7 @@ class GateActivities:
                 may = _declared(self._host, is_needed=has_rule)
                 if may is not None:
                     refused = await called(self._host, lambda: decider_problem(may.access.get("approve"), decision))
-            if refused is None and has_rule and call is None:  # a pipeline's; of a call see `_denied`
+            if refused is None and has_rule and call is None:  # a pipeline's; for a call, see `_denied`
                 refused = approver_problem(self._approval(decision.gate), decision)
             if refused is None and decision.decision == "reject" and call is not None:
                 has_run = await _has_started(self._host, run, *call)
@@ -68,7 +68,7 @@ class GateActivities:
             if refused is None and call is not None:
                 refused = await self._denied(run, call, decision)
             info = activity.info()
-            asked = f"receipt {reference['receipt']}" if "receipt" in reference else info.activity_id  # once, if again
+            asked = f"receipt {reference['receipt']}" if "receipt" in reference else info.activity_id
             key = f"{info.workflow_run_id}/{asked}"
             await Kept(run, self._host.store).record(decision, at, refused, key)
             return receipted(reference, refused)
@@ -91,7 +91,7 @@ class GateActivities:
 
     @json_activity(names.SENT)
     async def sent(self, reference: SentReference) -> str | None:
-        """Return the time at which a signal was sent, by the history, which a workflow does not see."""
+        """Return the time at which a signal was sent. It is in the history, which a workflow does not see."""
         with Guard(self._host):
             info, client, left = activity.info(), activity.client(), reference["number"]
             run = client.get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
@@ -107,7 +107,7 @@ class GateActivities:
 
     @activity.defn(name=names.SEARCHABLE)
     async def searchable(self) -> Surroundings:
-        """Return whether the namespace has the search attributes, and the worker webhooks."""
+        """Return whether the namespace has the search attributes, and whether the worker has webhooks."""
         return self._host.surroundings
 
     def _approval(self, path: str) -> Approval | None:
@@ -119,7 +119,7 @@ class GateActivities:
         return step.approval if isinstance(step, Step) else None
 
     async def _denied(self, run: str, call: Sequence[int], decision: Decision) -> str | None:
-        """Return the reason why a decision on a call does not count for the agent of today; else keep edited arguments.
+        """Return the reason why today's agent does not let a decision on a call count; else keep edited arguments.
 
         If no worker has the agent any more, only the record of the call is checked.
         """
@@ -150,7 +150,7 @@ def _declared(host: AgentHost, *, is_needed: bool) -> Agent | Pipeline | None:
 
 
 async def _digest(client: Client, signal: WorkflowExecutionSignaledEventAttributes) -> str | None:
-    """Return the digest of a signal's data, as a workflow makes it; None for data that it cannot use."""
+    """Return the digest of a signal's data that a workflow makes; None for data that it cannot use."""
     try:
         data, *_ = [*await client.data_converter.decode(signal.input.payloads), None]  # as a handler takes it
     except Exception:  # of any kind: data that cannot be decoded reached no handler
@@ -159,6 +159,6 @@ async def _digest(client: Client, signal: WorkflowExecutionSignaledEventAttribut
 
 
 async def _has_started(host: AgentHost, run: str, turn: int, position: int) -> bool:
-    """Return whether a call of a run was ever begun, by the ledger."""
+    """Return whether the ledger says that a call of a run was ever begun."""
     record = await host.load_record(run, turn)
     return await has_started(host.store, record.key, position, record.calls[position].id)

@@ -36,8 +36,8 @@ class Guard:
     """Turn our errors into failures that name their class; those that a retry cannot mend are not retried.
 
     Args:
-        beats: whether to tell the server meanwhile that this activity is alive: from the worker's loop, whatever its
-            handler does. A local activity tells nobody: the server does not know of it.
+        beats: whether to tell the server meanwhile that this activity is alive, from the worker's loop, whatever its
+            handler does. A local activity never does: the server does not know of it.
     """
 
     host: AgentHost
@@ -64,7 +64,7 @@ class Guard:
             ) from None
 
     def _store_failure(self, error: StoreError) -> ApplicationError:
-        """Return the failure of the activity: retried unseen for a while, then by the run, in sight of people."""
+        """Return the failure of the activity. It is retried unseen for a while, then by the run in sight of people."""
         info = activity.info()
         waits = (datetime.now(UTC) - info.scheduled_time).total_seconds()
         return ApplicationError(
@@ -77,7 +77,7 @@ class Guard:
 
 
 def is_given_up() -> bool:
-    """Whether the run itself cancelled its activity; else a worker is shut down, or the server has lost patience."""
+    """Whether the run itself cancelled its activity, not a worker's shutdown or a server that has lost patience."""
     details = activity.cancellation_details()
     return details is None or details.cancel_requested
 

@@ -120,7 +120,7 @@ class AgentHost:
         Raises:
             StoreError: it cannot be written to.
         """
-        await retry_write(partial(self.store.end_call, self.worker), tries=3)  # there is none: nothing is changed
+        await retry_write(partial(self.store.end_call, self.worker), tries=3)  # there is no such call: nothing changes
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -260,10 +260,10 @@ class AgentHost:
     # --- records that activities leave for each other ---
 
     async def located(self, reference: LocatedT) -> LocatedT:
-        """Return a reference with its session and journal key, which histories have only if their ids do not tell.
+        """Return a reference with its session and journal key, which are in a history only if its ids do not say them.
 
-        A run that continues as new gives its first activity the journal key, which is kept by the id of the workflow's
-        run.
+        A run that continues as new gives its journal key to its first activity, which keeps it under the run id of the
+        workflow.
         """
         info, told = activity.info(), cast(Located, reference).get("run")
         here = info.workflow_run_id or ""

@@ -64,7 +64,7 @@ class ModelActivities:
         run, turn = reference["run"], reference["turn"]
         view = await self._load_view(run, reference)
         transcript = await Transcript.load(self._host, reference, after=0 if view is None else view.seq)
-        if is_moved or (turn > 1 and _has_ended(transcript.messages)):  # and the user has said something more
+        if is_moved or (turn > 1 and _has_ended(transcript.messages)):  # then the user has said something more
             await begin_work(self._host.store, reference)
         if not transcript.is_fresh or is_moved or activity.info().attempt > 1:
             # Otherwise this worker wrote the turn before, and no other attempt can have been here yet.
@@ -84,7 +84,7 @@ class ModelActivities:
             return {"error": str(error), "seq": transcript.seq}
 
     async def _check_named(self, agent: Agent, reference: ModelReference) -> None:
-        """Refuse to call a model other than the one that this activity is shown with: a deploy has changed it."""
+        """Refuse to call another model than people see on this activity, after a deploy has changed the agent's."""
         if "model" in reference:
             return
         today, known = agent.model or "", await started_facts(self._host, reference["run"])
@@ -101,7 +101,8 @@ class ModelActivities:
     async def _known_to_last(self, transcript: Transcript, results: list[Append]) -> AsyncIterator[None]:
         """If the answer takes long, record in the store that this activity runs, and write the results.
 
-        They are written with the answer anyway, once: nothing depends on this write, and its errors fail that one, too.
+        They are written with the answer anyway, and only once. So nothing depends on this write, and whatever makes it
+        fail will fail that one, too.
         """
         store, owner = self._host.store, self._host.owner()
 
@@ -131,7 +132,7 @@ class ModelActivities:
 
     @contextlib.asynccontextmanager
     async def _telling(self, run: str, turn: int) -> AsyncIterator[Callable[[str], None] | None]:
-        """Yield a function that takes the words of the answer as they come, if anybody may look on."""
+        """Yield a function that takes the words of the answer as they come, if anybody may be watching."""
         store = self._host.store
         if not self._host.stream or not has_partial_answers(store):
             yield None
@@ -174,7 +175,7 @@ class ModelActivities:
             raise failure from None
         note_cost(agent, reference.get("model"), response, self._unpriced)
         if shorter is not None:
-            # The newest messages are in the view and will be in the transcript: the view ends before them.
+            # The newest messages will be in the transcript, too, so the view that is kept ends before them.
             kept = KeptView(seq=transcript.seq, messages=tuple(shorter[: -len(said)] if said else shorter))
             await self._host.store.save_reply(f"{reference['run']}/view", turn, kept.model_dump_json())
         number = transcript.seq + len(said)
@@ -242,7 +243,7 @@ class ModelActivities:
         return await self._reply(reference, transcript, record, said)
 
     async def _write(self, reference: ModelReference, transcript: Transcript, kept: str) -> ModelReply:
-        """Write an answer that is kept already; the transcript has it, or its writer died between the two."""
+        """Write an answer that is kept already: the transcript has it, unless its writer died in between."""
         record = read_record(reference["run"], reference["turn"], kept)
         await transcript.commit(turn=reference["turn"] - 1)
         told = _split_heard(reference, record)[0]
@@ -303,7 +304,7 @@ def _take_answer(
 
 
 def _split_heard(reference: ModelReference, record: TurnRecord) -> tuple[list[Message], list[int]]:
-    """Split the user's new messages into those that the answer has heard, and the places of those that it has not.
+    """Return the user's new messages that the answer has heard, and the places of those that it has not heard.
 
     They differ when an answer is asked for again after a reset, and the messages come at another turn than before.
     """

@@ -79,7 +79,8 @@ def held_by(workflow_id: str, gates: Sequence[Question]) -> tuple[Question, ...]
 async def after_decisions(store: DurableStore, session: Session, question: Question) -> Question:
     """Return a gate of a session as it is after people's decisions at it in a workflow that is gone.
 
-    While one of a turn is open, none of its calls has run. Those that were let through may have: they are orphans.
+    While one gate of a turn is open, none of the turn's calls has run. Calls that were let through may have run: they
+    are orphans.
     """
     if question.gate is None or "workflow" not in question.gate:
         return question

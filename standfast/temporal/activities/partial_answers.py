@@ -21,7 +21,7 @@ class PartialAnswerWriter:
     def __init__(self, store: PartialAnswers, run: str, turn: int) -> None:
         self._store, self._run, self._turn = store, run, turn
         info = activity.info()
-        # By the server's clock: an attempt after a reset, which is number 1 again, is later, too.
+        # By the server's clock, so that an attempt after a reset, which has number 1 again, is later, too.
         self._attempt = f"{info.started_time:%Y-%m-%dT%H:%M:%S.%f}.{info.attempt:03}"
         self._told: list[str] = []
         self._written = 0  # characters

@@ -68,7 +68,7 @@ class PipelineActivities:
             if "path" in reference:
                 steered = await self._host.load_opened(reference["run"])
                 self.stage(pipeline, PipelineState(read_plan(steered["plan"])), reference["path"])
-            if "input" not in reference:  # the run is open, and looked for a worker
+            if "input" not in reference:  # the run is open, and looks for a worker
                 return {}
             run, store = reference["run"], self._host.store
             opened = await store.load_reply(f"{run}/open", 0)
@@ -131,7 +131,7 @@ class PipelineActivities:
                     found["made"] = await work.make(**reference["make"])
                 if "end" in reference:
                     found["result"] = await work.result(**reference["end"])
-            except InputError as error:  # from today's declaration: the caller's input was read at the start
+            except InputError as error:  # by today's declaration: at the start the input could be read
                 raise self._step_error(at, error, error_text(error)) from None
             return found
 
@@ -139,7 +139,7 @@ class PipelineActivities:
         return version_of(pipeline, self._host.build)
 
     def _step_error(self, path: str, error: Exception, text: str) -> ApplicationError:
-        """Return the error that pauses a run at a step: the next version of the declaration may not raise it."""
+        """Return the error that pauses a run at a step until a later version of the declaration no longer raises it."""
         version = self._version(self._host.pipeline())
         detail = {"failed_step": path, "type": type(error).__name__, "version": version}
         return ApplicationError(cut(text, 4_000), detail, type=names.STEP_ERROR, non_retryable=True)
@@ -311,7 +311,7 @@ class Work:
 
 
 def _another_worker(text: str) -> ApplicationError:
-    """Return the error of an activity that waits for a version other than this worker's; the server offers it again."""
+    """Return the error of an activity that needs another version than this worker's; the server offers it again."""
     after = timedelta(seconds=min(0.25 * activity.info().attempt, LOOKS_EVERY))
     return ApplicationError(
         text, type=names.SAME_VERSION, next_retry_delay=after, category=ApplicationErrorCategory.BENIGN

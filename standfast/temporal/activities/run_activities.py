@@ -97,8 +97,8 @@ class RunActivities:
             await transcript.write(end)
         if reference["status"] != "cancelled":
             await transcript.prune()
-        # The last answer, whatever has been said since.
         await end_work(self._host.store, transcript.reference)
+        # The last answer, whatever has been said since.
         answers = (message.content for message in reversed(transcript.messages) if message.role == "assistant")
         response = next(answers, "")
         return {"seq": transcript.seq, "response": cut(response, INLINE_BYTES)}
@@ -107,7 +107,7 @@ class RunActivities:
 
     @json_activity(names.ATTACH)
     async def attach(self, reference: types.AttachReference | types.LostReference) -> types.AgentEnd | None:
-        """Return the result of an agent that an earlier attempt at the same call, or another one, has started.
+        """Return the result of an agent that was started before, by an earlier attempt at the same call or by another.
 
         For a call that an earlier run has left, return whether its agent can go on, once nobody is at work on it.
         """
@@ -122,7 +122,7 @@ class RunActivities:
                 return await end_of(client, child)
             except asyncio.CancelledError:
                 if is_given_up():
-                    await cancelled_end(client, child)  # goes down first
+                    await cancelled_end(client, child)  # it ends before this call does
                 raise
             except WorkflowFailureError as error:
                 if isinstance(cause := error.cause, ApplicationError):  # as if the caller had waited for it itself
@@ -132,11 +132,11 @@ class RunActivities:
                 raise ApplicationError(str(error.cause), type="WorkflowFailureError", non_retryable=True) from error
 
 
-_LOOK_EVERY = 0.3  # seconds; one that was cancelled with its run has ended soon
+_LOOK_EVERY = 0.3  # seconds; an agent that was cancelled with its run soon ends
 
 
 async def lost_agent(host: AgentHost, reference: LostReference) -> AgentEnd | None:
-    """Return that the agent of a call can go on; None if a run in process had it, and nobody knows what it did there.
+    """Return `LOST` if the agent of a call can go on; None if nobody knows what it did in a run in process.
 
     While its workflow runs, this waits: it was cancelled when the run that called it was closed.
     """
@@ -156,7 +156,7 @@ async def lost_agent(host: AgentHost, reference: LostReference) -> AgentEnd | No
 
 
 async def _is_asked(parent: str | None, call_id: str, asked: str) -> bool:
-    """Whether the child that the lost run has started for the call still runs, whether or not its session is open."""
+    """Whether the child that the lost run started for the call still runs, also if its session is not open yet."""
     if parent is None:
         return False
     child = activity.client().get_workflow_handle(names.child_id(parent, call_id))

@@ -55,7 +55,7 @@ class SessionActivities:
             agent, reference = self._host.agent(), await self._host.located(reference)
             if "tool" in reference:
                 self._host.tool(reference["tool"])
-            if "input" not in reference:  # the run is open, and looked for a worker
+            if "input" not in reference:  # the run is open, and looks for a worker
                 return {}
             # A run that is reset to its start begins from where it once began, not from its later writes.
             place = f"{reference['run']}/open"
@@ -78,10 +78,10 @@ class SessionActivities:
             return opened
 
     async def _take_over_gates(self, reference: types.OpenReference, version: int) -> None:
-        """Mark the gates of a session: they are this run's now, and nobody else may decide on them."""
+        """Mark the gates of a session as this run's: people may decide on them nowhere else."""
         store, run = self._host.store, reference["run"]
         session = cast(Session, await store.load_session(reference["session"]))
-        if was_written_by(session, run):  # they are: the run was reset to its start
+        if was_written_by(session, run):  # marked already: the run was reset to its start
             return
         here = activity.info().workflow_id or ""
         known = [await open_gates.after_decisions(store, session, one) for one in session.questions or ()]
@@ -117,7 +117,7 @@ class SessionActivities:
             return opened
         if given.checkpoint is not None and session.journal_key == f"{reference['run']}/0":
             opened["created"] = cast(datetime, session.created_at).isoformat()
-            return await self._take_in(agent, given, reference, opened)  # an earlier attempt began to
+            return await self._take_in(agent, given, reference, opened)  # as an earlier attempt began to
         messages = repair_transcript(await self._host.store.load_messages(session.id))
         unheard = await unheard_by(self._host.store, session, messages)
         if given.checkpoint is not None:
@@ -134,7 +134,7 @@ class SessionActivities:
             opened["gates_of"] = session.version
         state = await self._state(agent, reference, session, messages, questions, recovering=True)
         opened = await self._found(agent, reference, opened, session, messages, state)
-        # An agent that was lost with an earlier run of its caller has heard its message.
+        # If the agent was lost with an earlier run of its caller, it has heard its message.
         has_heard = messages and given.call is not None
         kept = {name: value for name, value in opened.items() if not (has_heard and name == "message")}
         return cast(types.Opened, kept)
@@ -148,7 +148,7 @@ class SessionActivities:
         if given.call is None:
             return given.message
         record = await self._host.load_record(given.call["run"], given.call["turn"])
-        tool = Agent("caller", tools=[agent]).tool_map[agent.name]  # an agent is such a tool for others
+        tool = Agent("caller", tools=[agent]).tool_map[agent.name]  # for others, an agent is such a tool
         arguments = tool.read_arguments(record.calls[given.call["position"]].arguments)
         return str(arguments["message"])
 
@@ -158,7 +158,7 @@ class SessionActivities:
         known = await store.load_session(session_id)
         if known is not None:
             check_access(known, agent, given.user_id, given.tenant_id)
-        # Marked before the hold is looked at, as a run in process looks at the mark when it holds: one of them sees it.
+        # First the mark, then a look at the hold; a run in process has the hold first. So one of them sees the other.
         await begin_work(store, reference)
         if await is_held(store, session_id):
             raise SessionConflictError(
@@ -287,9 +287,9 @@ class SessionActivities:
         return opened
 
     async def _claim_for_process(self, record: TurnRecord, state: LoopState) -> None:
-        """Claim the calls that a run in process, which keeps no ledger, may have run: every later run then knows.
+        """Claim the calls that a run in process, which keeps no ledger, may have run, so that every later run knows.
 
-        Now, since the session names its last writer only until this run writes.
+        This is the time for it: the session names its last writer only until this run writes.
         """
         safe = {name for name, tool in state.tools.items() if tool.safe_to_retry}
         lost = {call.id for call in state.open_calls if call.name not in safe}

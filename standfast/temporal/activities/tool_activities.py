@@ -68,8 +68,8 @@ class Attempt:
     """One attempt at a call.
 
     Args:
-        approved: who has let it through, as `Turn.approved` says; None if nobody was asked.
-        facts: the facts that it is run by; see `strictest`.
+        approved: who has let it through, as in `Turn.approved`; None if nobody was asked.
+        facts: the tool's facts, which decide how it runs; see `strictest`.
         is_swapped: whether the tool takes another input now than when it was called.
     """
 
@@ -84,7 +84,7 @@ class Attempt:
     is_swapped: bool
 
     async def refused(self) -> Failed | None:
-        """Return the outcome of a call whose arguments were made for an earlier version of the tool, and do not fit."""
+        """Return the outcome of a call with arguments for an earlier version of the tool that do not fit this one."""
         approved, seconds = self.approved is not None, self.facts.timeout - GRACE
         return await refused_in_time(self.tool, self.call.arguments, approved=approved, seconds=seconds)
 
@@ -191,7 +191,7 @@ class ToolActivities:
                 return reported(known, key)
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            # The run that is cancelled, or one that dispatches the call again, finds that it has not started.
+            # The cancelled run, or one that dispatches the call again, finds that it has not started.
             await retry_write(partial(store.abandon, place.scope, key, owner=owner), tries=3)
             raise _not_ours(place, "was given up before it started")
         refused = await self._host.thread.run(attempt.refused()) if attempt.is_swapped else None
@@ -267,8 +267,8 @@ class ToolActivities:
     async def settle(self, reference: SettleReference) -> Verdict:
         """Return the verdict on a call: its outcome, `{"claimed": true}`, or neither if it is to be run.
 
-        With it goes the number of its last dispatch, which may be another run's; the next one has the next number. Any
-        worker can read the ledger; only a `verify` needs one that has the tool.
+        With it goes the number of the call's last dispatch, which may be another run's; the next dispatch has the next
+        number. Any worker can read the ledger; only a `verify` needs one that has the tool.
         """
         with Guard(self._host):
             place = await self._place(reference)
@@ -295,7 +295,7 @@ class ToolActivities:
         return await self._verified(place, dispatch, entry)
 
     async def _give_up(self, place: Place, dispatch: int, entry: LedgerEntry) -> Verdict | None:
-        """Enter that a call has not happened, as a person says: any later run may dispatch it. A result is kept."""
+        """Enter that a call has not happened, as a person says: any later run may dispatch it. A result stays."""
         if entry.result is not None:
             known = read_entry(entry)
             if not isinstance(read_outcome(known), Unknown):
@@ -335,13 +335,13 @@ class ToolActivities:
             return {**unknown, "reason": outcome.reason}
         if outcome is not None:
             return await self._enter(place, dispatch, attempt.with_note_of_edit(outcome))
-        # Given up before it runs again: its present owner then records nothing, and only one of two finders runs it.
+        # The entry is given up before the call runs again: its owner then records nothing, and only one finder runs it.
         key = place.key(dispatch)
         now = await self._host.store.abandon(place.scope, key, owner=str(entry.owner))
         return {"dispatch": dispatch} if now.state == "abandoned" else None
 
     async def _take(self, place: Place, dispatch: int, entry: LedgerEntry, outcome: Outcome) -> Verdict | None:
-        """Enter the result that an operator has put in for a call; that of a handler that still runs is too late."""
+        """Enter the result that an operator has put in for a call. A handler that still runs is then too late."""
         if entry.result is not None:
             return _verdict(read_entry(entry), dispatch)
         if entry.state == "abandoned":
@@ -351,7 +351,7 @@ class ToolActivities:
         return await self._enter(place, dispatch, outcome)
 
     async def _enter(self, place: Place, dispatch: int, outcome: Outcome) -> Verdict | None:
-        """Enter the outcome of a claimed call as known from others than its handler; None if its entry has changed."""
+        """Enter the outcome of a claimed call that is not from its handler; None if its entry has changed."""
         key, owner = place.key(dispatch), self._host.owner()
         entry = await self._host.store.take_over(place.scope, key, owner=owner)
         if entry.owner != owner or entry.state != "claimed":

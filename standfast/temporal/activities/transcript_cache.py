@@ -37,7 +37,7 @@ class TranscriptCache:
         records: of turns that this worker wrote, by run and number.
         results: outcomes of calls that it recorded, by scope and key; taken out when they are read, once.
         facts: the facts that runs recorded at their start, by run key.
-        located: the run key and session of workflows' runs, by their ids, as far as those tell.
+        located: the journal key, and the session if the workflow id tells it, by the run id of the workflow.
     """
 
     def __init__(self, limit: int = LIMIT) -> None:

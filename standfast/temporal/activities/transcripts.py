@@ -211,7 +211,7 @@ class Transcript:
                 expected_seq=append.expected_seq,
             )
         except SessionConflictError:
-            # A store recognises such a write only until the next one. After a reset of the workflow, that is its own.
+            # A store recognises a repeat of its last write alone. After a reset, that may be a later write of this run.
             if append.messages or not await self._was_written(append):
                 raise
         await self.heard(append.messages)
@@ -229,13 +229,13 @@ class Transcript:
         return await self.host.store.load_messages(self.session.id, after=self.seq)
 
     async def _was_written(self, append: Append) -> bool:
-        """Return whether this run itself has written later things than this."""
+        """Return whether this run itself has made the last write to the session."""
         session = await self.host.store.load_session(append.session.id)
         run = str(append.session.journal_key).rpartition("/")[0]
         return session is not None and was_written_by(session, run)
 
     async def answered(self, after: int) -> dict[str, WrittenOutcome]:
-        """Return, by call id, the outcomes of the calls of the answer with that number, whoever of this run wrote them.
+        """Return by call id the outcomes of the calls of the answer with that number, whichever attempt wrote them.
 
         The user's answer to a question of the loop itself is under "".
         """

@@ -1,4 +1,4 @@
-"""Records the facts that the calls of a turn need with the turn, from the agent as that worker has it.
+"""Records with a turn the facts that its calls need, from the agent as this worker has it.
 
 After a deploy the model may see, and call, tools that the run did not begin with. Facts that are as they were at the
 start are not repeated: histories are long.
@@ -53,7 +53,7 @@ async def called_before(
 
 
 async def news(host: AgentHost, run: str, record: TurnRecord) -> Declared:
-    """Return the changes in a turn's tools since the start of its workflow, which only knows the tools of then."""
+    """Return the changes in a turn's tools since the start of its workflow, which knows only the tools of that time."""
     known, names = (await started_facts(host, run))["tools"], record.available
     changed = {name: dict(tool.facts) for name, tool in record.tools.items() if known.get(name) != tool.facts}
     told: Declared = {} if names is None or list(names) == list(known) else {"available": list(names)}
@@ -61,7 +61,7 @@ async def news(host: AgentHost, run: str, record: TurnRecord) -> Declared:
 
 
 def strictest(recorded: CalledTool | None, today: ToolFacts) -> ToolFacts:
-    """Return the facts that a call is run by: those recorded with it, except where its tool is stricter today."""
+    """Return the facts that decide how a call runs: those recorded with it, unless its tool is stricter today."""
     if recorded is None:
         return today
     then = read_tool_facts(recorded.facts)

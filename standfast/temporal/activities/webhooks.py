@@ -38,7 +38,7 @@ class Webhook:
     The webhooks of the worker at the time when an item begins to wait are notified, if they want its kind then.
 
     Args:
-        name: tells it from the others; the host of `url`, if it is the only one there.
+        name: tells it from the others; by default the host of `url`, if no other webhook has that.
         url: of https, or of http on this machine.
         format: "json" is `{"type": "run.waiting", "timestamp", "data"}`, and data `{"workflow_id", "run_id", "kind",
             "name", "message", "since", "deadline"?, "approvers"?, "tool"?, "arguments"?, "digest"?, "reminder"?,
@@ -46,7 +46,7 @@ class Webhook:
             that Slack shows, and many others.
         secret: signs it as in the Standard Webhooks specification, by the headers `webhook-id`, `webhook-timestamp`
             and `webhook-signature`. After the prefix `whsec_` it is base64.
-        kinds: those to notify of; see `pending`.
+        kinds: the kinds of items to notify of; see `pending`.
         link: the address of a page where it can be decided, with `{workflow_id}` and `{run_id}`.
         approval_links: for a webhook that reaches one person alone: notices of approvals then have a "decide_url", by
             which that person decides without signing in.
@@ -56,7 +56,7 @@ class Webhook:
         ImportError: httpx is not installed.
     """
 
-    url: str = field(repr=False)  # in which there may be a secret, too
+    url: str = field(repr=False)  # it may contain a secret, too
     name: str = ""
     format: Literal["json", "slack"] = "json"
     secret: str | None = field(default=None, repr=False)
@@ -72,7 +72,7 @@ class Webhook:
         parts = urlsplit(self.url)
         local = parts.hostname in ("localhost", "127.0.0.1", "::1")
         if not parts.hostname or parts.scheme not in (("http", "https") if local else ("https",)):
-            # Not the address, which may be a secret: who has it can post.
+            # Not the address, which may be a secret: whoever has it can post.
             raise DefinitionError("webhook.url must be like 'https://example.com/hook'")
         if not isinstance(self.name, str):
             raise DefinitionError(f"webhook.name must be a text, got {type(self.name).__name__}")

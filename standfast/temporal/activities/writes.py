@@ -17,16 +17,16 @@ from standfast.temporal.wire import names
 
 T = TypeVar("T")
 
-_DELAYS = (0.05, 0.2, 0.5, 1.0)  # seconds between attempts at a write; the last goes on
-_LAST_TRIES = 5  # that a write still has when its activity has been cancelled
+_DELAYS = (0.05, 0.2, 0.5, 1.0)  # seconds between attempts at a write; the last is repeated
+_LAST_TRIES = 5  # of a write whose activity has been cancelled
 _SAID = 2_000  # characters of the reason why a store takes nothing
 
 
 async def retry_write(write: Callable[[], Awaitable[T]], *, tries: int | None = None) -> T:
     """Await a write that does no harm when it is made twice, such as the result of an effect that is done.
 
-    A store that refuses is asked again, this often or for as long as the activity may take. If a cancel breaks off the
-    write, it is made again, to know its result.
+    A store that refuses is asked again: `tries` times, or for as long as the activity may take. If a cancel breaks off
+    the write, it is made again, to know its result.
     """
     left = tries
     for attempt in itertools.count():
@@ -83,7 +83,7 @@ A_WHILE = 0.5  # seconds; under load, quick work takes 0.1, and would pay for be
 
 @dataclass(slots=True)
 class AfterAWhile:
-    """Begin work when a block has lasted for a while; yields a list that has its task once it has begun."""
+    """Begin work when a block has lasted for a while; yields a list that contains the task once it has begun."""
 
     work: Callable[[], Coroutine[Any, Any, None]]
     seconds: float | None = None

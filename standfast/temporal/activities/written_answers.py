@@ -20,7 +20,7 @@ NO_ANSWER = "It is said to have ended, and its answer is not in the store"
 
 
 def final_answer(messages: Sequence[Message]) -> str | None:
-    """Return the final answer of an agent's session; None if it has none, whatever its run's result says."""
+    """Return the final answer in an agent's session; None if it has none, whatever the result of its run says."""
     if not messages or messages[-1].role != "assistant" or messages[-1].tool_calls:
         return None
     return messages[-1].content
@@ -48,7 +48,7 @@ def _time(text: str | None) -> datetime | None:
 
 
 async def with_last_answer(host: AgentHost, reference: FinishReference) -> FinishReference:
-    """Return a cancelled run's reference, with the answer that it has not heard of, whose calls are not run.
+    """Return a cancelled run's reference with the answer that the run has not heard of. Its calls are not run.
 
     The model's activity has written the answer and was cut off, or its result came together with the cancel: Temporal
     keeps that from the run.
@@ -69,8 +69,8 @@ async def still_asked(
 ) -> tuple[Question, ...]:
     """Leave out calls of unknown outcome: the ledger may have their outcome by now, and the run settles them.
 
-    A person may have said that one has not happened, and it may have been run. Those of which nothing more is known
-    are asked about again, as calls of unknown outcome and not as questions of their tools.
+    A person may have said that one has not happened, and it may have been run since. Calls of which nothing more is
+    known are asked about again, as calls of unknown outcome, not as questions of their tools.
     """
     last = last_answer(messages)
     if last is None or session.journal_key is None:  # a process, which asks in its own words, has written last

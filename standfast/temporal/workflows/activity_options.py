@@ -13,10 +13,10 @@ from standfast.tools import RetryPolicy as LoopRetryPolicy
 
 HEARTBEAT = timedelta(seconds=10)
 MODEL_HEARTBEAT = timedelta(seconds=15)
-MODEL_TIMEOUT = timedelta(seconds=900)  # a long thought is paid for, also if nobody waits; heartbeats tell of deaths
+MODEL_TIMEOUT = timedelta(seconds=900)  # a long answer is paid for, heard or not; heartbeats tell of deaths
 HOOK_TIMEOUT = timedelta(seconds=120)
 
-# Of what only reads and writes the store: it waits for as long as that takes, and after a while in sight of people.
+# For what only reads and writes the store: it waits for as long as that takes, after a while in sight of people.
 _STORE_RETRIES = RetryPolicy(
     initial_interval=timedelta(seconds=0.2),
     maximum_interval=timedelta(seconds=10),
@@ -25,25 +25,25 @@ _STORE_RETRIES = RetryPolicy(
 _WAIT = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 
 STORE_OPTIONS: dict[str, Any] = {
-    "start_to_close_timeout": HOOK_TIMEOUT,  # the hook at a run's end is the user's, and may ask a model, too
+    "start_to_close_timeout": HOOK_TIMEOUT,  # the hook at a run's end is the user's, and may ask a model
     "heartbeat_timeout": MODEL_HEARTBEAT,
     "retry_policy": _STORE_RETRIES,
 }
 OPEN_OPTIONS: dict[str, Any] = {
     "start_to_close_timeout": timedelta(seconds=10),  # meanwhile nobody can ask the run anything
-    # Longer waits are timers of the workflow's: a worker cannot stop while one of its own retries goes on (measured).
+    # Longer waits are timers of the workflow: a worker cannot stop while it retries an activity itself (measured).
     "local_retry_threshold": timedelta(seconds=1),
-    # Another worker may have what this one has not, also a store: nothing is tried again here.
+    # Another worker may have what this one lacks, a store included: nothing is tried again here.
     "retry_policy": replace(
         _STORE_RETRIES,
         maximum_attempts=1,
         non_retryable_error_types=[names.NOT_HERE, names.STORE_ERROR, names.STORE_AWAY],
     ),
 }
-# Of the same on whichever worker has what is missing, as soon as there is one.
+# For the same on any worker that has what is missing, as soon as there is one.
 OPEN_ELSEWHERE_OPTIONS: dict[str, Any] = {
     "start_to_close_timeout": timedelta(seconds=30),
-    "heartbeat_timeout": HEARTBEAT,  # a worker that stops may take it along unheard (measured: one time in ten)
+    "heartbeat_timeout": HEARTBEAT,  # a worker that stops may take it, and lose it (measured: one time in ten)
     "retry_policy": _STORE_RETRIES,
 }
 ATTACH_OPTIONS: dict[str, Any] = {
@@ -58,7 +58,7 @@ def model_options(retry: LoopRetryPolicy, asks: str) -> dict[str, Any]:
     """Return the options of a model call.
 
     Args:
-        asks: says for people what the activity does; see `summary`.
+        asks: tells people what the activity does; see `summary`.
     """
     return {
         "summary": summary(asks),
@@ -76,18 +76,18 @@ def model_options(retry: LoopRetryPolicy, asks: str) -> dict[str, Any]:
 
 
 def until_the_store_is_back(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of what failed for want of its store, so that it is tried until the store is back."""
+    """Return the options of an activity that failed for want of its store: it is tried until the store is back."""
     policy = replace(
         options["retry_policy"],
         maximum_interval=timedelta(seconds=10),
         maximum_attempts=0,
-        non_retryable_error_types=[names.MODEL_UNAVAILABLE],  # whose attempts are counted by the model's own policy
+        non_retryable_error_types=[names.MODEL_UNAVAILABLE],  # the model's own policy counts these attempts
     )
     return {**options, "retry_policy": policy}
 
 
 def tool_options(tool: ToolFacts, asks: str) -> dict[str, Any]:
-    """Return the options of one dispatch of a call: attempts by whether it is safe to retry, and never without end."""
+    """Return the options of one dispatch of a call: one attempt, or a few if it is safe to retry, never endless."""
     return {
         "summary": summary(asks),
         "start_to_close_timeout": timedelta(seconds=tool.timeout),
@@ -104,14 +104,14 @@ def tool_options(tool: ToolFacts, asks: str) -> dict[str, Any]:
 
 NOTIFY_OPTIONS: dict[str, Any] = {
     "start_to_close_timeout": timedelta(seconds=30),
-    "schedule_to_close_timeout": timedelta(days=1),  # then whoever has not been told looks by themselves
+    "schedule_to_close_timeout": timedelta(days=1),  # by then people have looked for themselves
     "retry_policy": RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=10)),
     "cancellation_type": ActivityCancellationType.ABANDON,
 }
 
 
 def settle_options(tool: ToolFacts, asks: str) -> dict[str, Any]:
-    """Return the options of settling a call, in which its `verify` may run: again until it is settled."""
+    """Return the options for settling a call, where its `verify` may run: tried again until the call is settled."""
     return {
         "summary": summary(asks),
         "start_to_close_timeout": timedelta(seconds=max(tool.timeout, 30.0)),

@@ -1,7 +1,7 @@
 """The workflow of an agent: asks the loop what is next, carries it out with activities, reports back.
 
-It sees names, numbers and references. The transcript is in the store, what steers it was recorded at its start, and
-nothing of the user's runs in it.
+It sees names, numbers and references. The transcript is in the store. What steers the run was recorded at its start.
+No code of the user's runs here.
 """
 
 from dataclasses import replace
@@ -45,9 +45,9 @@ from standfast.temporal.workflows.visibility import details, show_started
 from standfast.temporal.workflows.workers import Opening
 from standfast.tools import Returned
 
-STEPS = 100  # after which a run continues as new: replay stays short, and 5,000 steps cost what 50 × 100 do
+STEPS = 100  # after which a run continues as new: replay stays short, and 5,000 steps cost as much as 50 × 100
 
-_ONCE = ("message", "images", "checkpoint", "step", "carried")  # what the first run of a chain has taken in
+_ONCE = ("message", "images", "checkpoint", "step", "carried")  # taken in by the first run of a chain
 _MESSAGE = 'Say something to the agent: {"text": "…", "images"?, "by"?}'
 _ANSWER = 'Answer a question: {"text": "…", "tool_call_id"?, "by"?}'
 _EXPORT = 'Make a checkpoint of the run, which a query returns: {"id"}'
@@ -129,7 +129,7 @@ class AgentRun(RunHandlers):
             if self._running.cancelled:
                 self._run.loop = self._run.loop.unattended("Not run: the run was cancelled before people had decided")
             if self._running.cancelled and self._run.loop.open_calls:
-                await self._carry_out(next_action(self._run.loop))  # none is run: each is answered with that
+                await self._carry_out(next_action(self._run.loop))  # runs none of them: each is answered so
             if self._running.cancelled:
                 await self._closing.cancelled()
             ended = await self._carry_out(next_action(self._run.loop))
@@ -290,7 +290,7 @@ class AgentRun(RunHandlers):
             await self._closing.write_questions()
 
     async def _ask_and_write(self, question: Question) -> None:
-        """Wait for an answer, and write it at once: it does not wait for the others, nor its sender for the model."""
+        """Wait for an answer, and write it at once: before the others have come, and before the model is asked."""
         asked = len(self._run.loop.questions)
         await self._questions.ask(question)
         if self._mailbox.unwritten:
@@ -301,7 +301,7 @@ class AgentRun(RunHandlers):
     # --- going on as new ---
 
     async def _leave_at_gates(self) -> None:
-        """Go on as new, gates that are open with it; or here, if somebody waits for what becomes of a decision."""
+        """Continue as new with the gates that are open; stay if somebody waits for the outcome of a decision."""
         if self._gates.is_leaving:
             await self._approvals.leave()
             await workflow.wait_condition(
@@ -314,8 +314,8 @@ class AgentRun(RunHandlers):
             self._continue_as_new_if_due()
 
     def _may_leave(self) -> bool:
-        """Whether nobody would lose anything if the run continued as new now."""
-        late = any(answer.is_late for answer in self._mailbox.answers.values())  # when it was sent this history tells
+        """Whether nothing would be lost if the run continued as new now."""
+        late = any(answer.is_late for answer in self._mailbox.answers.values())  # only this history says when
         needed = late or self._exports.requests or self._running.cancelled or self._messages.is_keeping
         return not needed and workflow.all_handlers_finished()
 

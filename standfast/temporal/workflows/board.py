@@ -23,15 +23,15 @@ class Board:
     """What a run waits for, and how it ended.
 
     Args:
-        mailbox: what arrived at the run, of which people see what was refused and what is not heard yet.
-        details: returns the Markdown that stands on the run's page, of its status, what waits and what was refused.
-        asks_groups: the run may ask groups of people; without it, that is known once it does.
+        mailbox: what arrived at the run; people see what was refused, and what the agent has not heard yet.
+        details: returns the Markdown for the run's page from its status, what waits, and what was refused.
+        asks_groups: the run may ask groups of people; set when a gate asks one, if that is not known before.
     """
 
     def __init__(self, mailbox: Mailbox, details: Details, *, asks_groups: bool = False) -> None:
         self.waiting: tuple[Waiting, ...] = ()
         self.ended = ""  # the status with which the run has ended
-        self.error: str | None = None  # what the run failed with
+        self.error: str | None = None  # why the run has failed
         self.search = False  # the namespace has the search attributes
         self.notices = False  # the worker had webhooks when the run began
         self.asks_groups = asks_groups
@@ -85,7 +85,7 @@ class Board:
         self._show()
 
     def end_run(self, status: str) -> None:
-        """The run ends. What has arrived and was not taken in does not count."""
+        """End the run. What has arrived, but was not taken in, does not count."""
         self.ended = status
         self.tell()
         if self.search:
@@ -96,12 +96,12 @@ class Board:
         workflow.set_current_details(self._details(self.status, self.waiting, self._mailbox.refused))
 
     def refuse(self, name: str, reason: str) -> None:
-        """Note why a message changes nothing, which the sender of a signal can only look up."""
+        """Note why a message changes nothing. The sender of a signal is not told, and can look it up."""
         self._mailbox.note(name, reason, workflow.now().isoformat())
         self.tell()
 
     def notify(self, item: Waiting, reminder: int | None = None) -> None:
-        """Have people notified once of what waits. The run does not wait for that."""
+        """Notify people once of what waits. The run does not wait for that."""
         told = f"{item.kind}/{item.name}/{item.since.isoformat()}/{item.digest}/{reminder}"
         if not self.notices or told in self._mailbox.told:
             return

@@ -59,7 +59,7 @@ class CallApprovals:
         self._take_passed()
 
     async def leave(self) -> None:
-        """Wait until no gate is being decided. Each ends by itself when the run is cancelled or continues as new."""
+        """Wait until no gate is waited at. Each wait ends by itself when the run is cancelled or continues as new."""
         if self._deciding:
             await asyncio.gather(*self._deciding.values())
         self._take_passed()
@@ -76,7 +76,7 @@ class CallApprovals:
     # --- what the gates ask of the run ---
 
     def _take_progress(self, gate: Gate) -> None:
-        """Take in who has approved so far, which an export has, too."""
+        """Take in who has approved so far; an export has that, too."""
         if gate.status == "open":
             self._run.loop = self._run.loop.decided(gate)
 

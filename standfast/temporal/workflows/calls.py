@@ -1,7 +1,7 @@
 """Carries out the tool calls of a turn: dispatches each, and finds out what became of it when its worker is lost.
 
-What a lost call came to is never read from Temporal's error, but from the ledger: no claim proves that the handler
-never ran, a result that it did, and a claim without a result that nobody can tell.
+The outcome of a lost call is read from the ledger, never from Temporal's error. No claim proves that the handler never
+ran, a result proves that it did, and a claim without a result means that nobody can tell.
 """
 
 import asyncio
@@ -46,14 +46,14 @@ class Calls:
         self._run, self._running, self._workers, self._pauses = run, parts.running, parts.workers, parts.pauses
 
     async def run_all(self, action: CallTools[Call], state: RunLoop) -> list[Settled[Call]]:
-        """Carry the action out, and return what became of every open call, in call order."""
+        """Carry out the action, and return the outcome of every open call, in call order."""
         turn = self._run.progress.turn
         outcomes: dict[str, Outcome] = {}
         lost: list[tuple[Call, ...]] = []
         for settled, outcome in action.settled:
             tool = state.tools.get(settled.name)
             if action.recovering and isinstance(outcome, Unknown) and tool is not None and not tool.agent:
-                lost.append((settled,))  # unknown to the transcript, but not to the ledger of the run that left it
+                lost.append((settled,))  # the transcript does not say, but the ledger may
             else:
                 outcomes[settled.id] = self._inline(settled, turn, outcome)
         why_not = ""
@@ -79,7 +79,7 @@ class Calls:
         return [(call, outcomes[call.id]) for call in state.open_calls]
 
     async def run_again(self, call: Call, state: RunLoop, recorded: Callable[[], None]) -> Outcome:
-        """Run a call of which a person says that it has not happened; return what it came to.
+        """Run a call of which a person says that it has not happened; return its outcome.
 
         Args:
             recorded: is called when the ledger knows what the person says, which may be long before the call has ended.
@@ -93,7 +93,7 @@ class Calls:
         return await self.run(call, state)
 
     async def run(self, call: Call, state: RunLoop, *, recovering: bool = False) -> Outcome:
-        """Return what a call came to, and note in the turn where its result is."""
+        """Return the outcome of a call, and note in the turn where its result is."""
         turn, tool = self._run.progress.turn, state.tools.get(call.name)
         if tool is None:
             return self._inline(call, turn, not_found(call.name, state.tools))
@@ -126,7 +126,7 @@ class Calls:
         )
 
     def _asked(self, call: Call) -> str:
-        """Return what tells a call from all others of any session, also for a later run of this one."""
+        """Return what identifies a call among those of all sessions, the same in a later run of this session."""
         return f"{self._run.progress.opened.get('key')}/{self._run.progress.turn.seq}.{call.position}"
 
     # --- one tool ---
@@ -144,7 +144,7 @@ class Calls:
                 return self._inline(call, turn, not_started(tool))
             if error is not None and is_missing(error):
                 lacking += 1
-                if lacking > 1:  # once may be chance: some of the workers have it
+                if lacking > 1:  # once may be chance: other workers may have it
                     try:
                         await self._workers.await_worker(error, call.name)
                     except SkippedError as skipped:
@@ -161,7 +161,7 @@ class Calls:
     async def _try(
         self, call: Call, turn: Turn, tool: ToolFacts, reference: types.CallReference
     ) -> tuple[Outcome | None, ActivityError | None]:
-        """Dispatch a call once; returns what it came to, or None and why it never started."""
+        """Dispatch a call once; return its outcome, or None and the reason why it never started."""
         dispatch = turn.dispatches[call.position] = turn.dispatches.get(call.position, 0) + 1
         if dispatch > 1:
             turn.sources[call.position] = {"dispatch": dispatch}
@@ -179,7 +179,7 @@ class Calls:
         except asyncio.CancelledError:
             if not self._running.cancelled:
                 raise
-            # It had ended when the cancel came: the SDK keeps its result to itself then, and the ledger has it.
+            # It had ended when the cancel came. The SDK does not give its result then, but the ledger has it.
             return await self._settle(call, turn, tool), None
 
     def _outcome(self, call: Call, turn: Turn, written: types.WrittenOutcome) -> Outcome:
@@ -213,10 +213,10 @@ class Calls:
         recovering: bool = False,
         said: types.SettleReference | None = None,
     ) -> Outcome | None:
-        """Ask the ledger, and where that cannot tell the tool's `verify`; None means that the call is to be run.
+        """Ask the ledger, and the tool's `verify` if the ledger cannot tell; None means that the call is to be run.
 
         Args:
-            said: what somebody says that it came to, which the ledger is to have: `{"given": …}`, or
+            said: what a person says of its outcome, to be entered in the ledger: `{"given": …}`, or
                 `{"not_happened": True}`.
         """
         asked = cast(types.SettleReference, {**self._reference(call, turn), **(said or {})})
@@ -233,11 +233,11 @@ class Calls:
                 asked,
                 settle_options(tool, f"what became of {call.name}"),
                 tool=call.name,
-                otherwise=nobody_knows,  # the run is cancelled, and nobody has looked whether it happened
+                otherwise=nobody_knows,  # the run is cancelled, and nobody has looked
             )
-        except SkippedError as skipped:  # it may have run: a person can spare the look, but not make that known
+        except SkippedError as skipped:  # a person can spare the look, but not know its result
             found = {**nobody_knows, "reason": f"whether it happened was not looked up, {skipped}"}
-        # Another run of the session may have gone further: the next dispatch is the one after the last of all.
+        # Another run of the session may have gone further: the next dispatch has the number after the last of all.
         dispatch = turn.dispatches[call.position] = found["dispatch"]
         if found.keys() == {"dispatch"}:
             return None
@@ -249,8 +249,8 @@ class Calls:
         return self._inline(call, turn, self._lost(call, tool, found, cause))
 
     def _lost(self, call: Call, tool: ToolFacts, found: types.Verdict, cause: ActivityError | None) -> Outcome:
-        """Return what a call came to of which the ledger knows no more than that it was started."""
-        is_safe = tool.safe_to_retry and "at_most_once" not in found  # then, and as it is now
+        """Return the outcome of a call of which the ledger knows only that it was started."""
+        is_safe = tool.safe_to_retry and "at_most_once" not in found  # by the tool as it was, and as it is
         if (cause is None and self._running.cancelled) or (
             cause is not None and isinstance(cause.cause, CancelledError)
         ):
@@ -271,7 +271,7 @@ def _conditions(tool: ToolFacts, approved: types.LetThrough | None) -> list[str]
 
 
 def _times(error: ActivityError | None, tool: ToolFacts) -> str:
-    """Say how often a call was tried, where Temporal's error tells."""
+    """Say how often a call was tried, if Temporal's error tells."""
     has_tried_all = error is not None and error.retry_state is RetryState.MAXIMUM_ATTEMPTS_REACHED
     return f" {tool.attempts} times" if has_tried_all else ""
 

@@ -43,13 +43,13 @@ async def run_agent(
     asked: str,
     lost: CallReference | None = None,
 ) -> Outcome:
-    """Return what an agent came to that the model called, and note in `turn` where its answer is.
+    """Return the outcome of an agent that the model called, and note in `turn` where its answer is.
 
     Args:
         given: the child's input; its arguments are found by reference.
         asked: see `agent_result`.
-        lost: of a call that an earlier run may have started, what an activity needs to find it. Its agent goes on in
-            its session, under a name of its own: one that was cancelled with its run keeps the first.
+        lost: what an activity needs to find the call, if an earlier run may have started it. Its agent then goes on
+            in its session, in a workflow of another name: the one that was cancelled with that run has the first.
     """
     name, spent = call.id, None
     if (problem := depth_problem(call.name, (given.depth or 0) - 1)) is not None:
@@ -75,12 +75,12 @@ async def run_agent(
 
 
 async def _can_go_on(call: Call, given: AgentInput, running: Running, asked: str, lost: CallReference) -> bool:
-    """Whether an agent that was lost with its run goes on where it was: all that it did is in its session."""
+    """Whether an agent that was lost with its run can go on where it was: all that it did is in its session."""
     child = session_key_of(given.tenant_id, str(given.session_id))
     reference: LostReference = {**lost, "child": child, "asked": call_digest(asked)}
     look = workflow.start_activity(names.ATTACH, reference, **ATTACH_OPTIONS, summary=summary(f"lost: {call.shown}"))
     try:
-        return bool(await running.add(look) == LOST)  # nothing that somebody may have put in by hand
+        return bool(await running.add(look) == LOST)  # and not what somebody has put in by hand
     except FailureError:  # also of a cancel
         return False
 
@@ -91,7 +91,7 @@ async def agent_result(
     """Run an agent as the child workflow `<parent>/<name>`, or find the one that an earlier attempt has started.
 
     Args:
-        asked: tells what it is run for from all else of any run, as names of calls do not.
+        asked: identifies what it is run for, among all runs. The name of a call does not.
     """
     child, digest = names.child_id(workflow.info().workflow_id, name), call_digest(asked)
     try:
@@ -113,7 +113,7 @@ async def agent_result(
         # Providers' ids repeat: that one is the agent of another call.
         return await agent_result(agent, given, running, pauses, name=f"{name}.{digest}", asked=asked, shown=shown)
     result = await running.add(handle)
-    if not is_result(result):  # it is a workflow of somebody else's that has the agent's name
+    if not is_result(result):  # somebody else's workflow has the agent's name
         raise ApplicationError(f"workflow {child} ended as no agent does", type="StandfastError", non_retryable=True)
     return cast("dict[str, Any]", result)
 

@@ -1,4 +1,4 @@
-"""Writes what an agent's run has come to, and ends it."""
+"""Writes the outcome of an agent's run, and ends it."""
 
 import asyncio
 from typing import Any, NoReturn
@@ -16,14 +16,14 @@ from standfast.temporal.workflows.shared_state import RunState
 
 
 class Closing:
-    """The end of a run, and what is written of it on the way."""
+    """The end of a run, and what is written on the way to it."""
 
     def __init__(self, run: RunState, parts: RunParts, messages: Messages, calls: Calls) -> None:
         self._run, self._messages, self._calls = run, messages, calls
         self._board, self._box, self._pauses, self._workers = parts.board, parts.mailbox, parts.pauses, parts.workers
 
     async def write_questions(self) -> None:
-        """Write what is asked, and the results that are there: whoever opens the session while it waits has both."""
+        """Write the questions and the results so far, for whoever opens the session while it waits."""
         reference = self._run.reference(RunReference)
         reference["questions"] = self._run.questions()
         try:
@@ -41,7 +41,7 @@ class Closing:
         """End the run and return its result; None if the user has said something more meanwhile.
 
         Args:
-            ending: `finish` as it was judged by the agent's output.
+            ending: `finish`, after the agent's output type has judged it.
         """
         last, complete = self._run.progress.last, finish.status == "complete"
         status, hook = str(ending.status), ending.hook if ending.hook in self._run.facts.hooks else None
@@ -68,7 +68,7 @@ class Closing:
 
     async def cancelled(self) -> NoReturn:
         await self._messages.until_kept()
-        # What the model's activity has written before it was cut off nobody has told the run, not even of the first.
+        # Nobody has told the run what the model's activity wrote before it was cut off, not even at the first turn.
         if self._run.progress.seq or self._run.has_asked:
             await self._finish("cancelled", None)
         self._board.end_run("cancelled")
@@ -76,7 +76,7 @@ class Closing:
 
     async def _finish(self, status: str, hook: str | None) -> Finished:
         """Write what is unwritten, and call the hook of the end."""
-        # A run that was never answered leaves nothing behind: who says it again must not have said it twice.
+        # A run that was never answered leaves nothing behind: whoever says it again must not have said it twice.
         unheard = status == "cancelled" or (status == "error" and self._run.progress.turn.number == 0)
         while True:
             reference = self._run.reference(FinishReference)

@@ -24,7 +24,7 @@ class Exports:
         self._run, self._board, self._inbox, self._workers = run, parts.board, parts.inbox, parts.workers
         self._inbox.pending.append(self._pending)
         self.requests: list[Exported] = []
-        self._exported: dict[str, Exported] = {}  # of signals, by id
+        self._exported: dict[str, Exported] = {}  # for signals, by id
 
     def take_signal(self, data: Any, extra: tuple[Any, ...]) -> None:
         self._inbox.take("export", data, lambda given, sent_id: self._read(given, extra, sent_id), self._keep)
@@ -53,7 +53,7 @@ class Exports:
             del self._exported[next(iter(self._exported))]
 
     def _pending(self, sent_id: str) -> dict[str, Any] | None:
-        """Return what a signal came to that asked for a checkpoint."""
+        """Return the outcome of a signal that asked for a checkpoint."""
         request = self._exported.get(sent_id)
         if request is None:
             return None

@@ -1,8 +1,8 @@
-"""Decides the gates of a run by the decisions that arrive, each recorded before it counts, and by deadlines.
+"""Decides the gates of a run by people's decisions and by deadlines; each decision is recorded before it counts.
 
-One consumer per gate takes decisions in the order in which they came. Time ends a gate only when its timer has fired
-and no decision waits. Whether one came in time the history tells, however long no worker ran: the time at which an
-update was accepted, or that of a signal's event. What was recorded before a workflow was reset is not asked again.
+One consumer per gate takes decisions in the order in which they came. A deadline ends a gate only when its timer has
+fired and no decision waits. The history says whether a decision came in time, however long no worker ran: by the time
+at which an update was accepted, or by that of a signal's event. What was recorded before a reset is not asked again.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Arrived:
 
     Args:
         at: when a worker took it; a signal may have been `sent` before.
-        verdict: of an update, becomes why it does not count, or None.
+        verdict: for an update; becomes the reason why the decision does not count, or None.
     """
 
     decision: Decision
@@ -56,10 +56,10 @@ class GateKeeper:
         journal_key: of the run.
         leave_if_long: sets `is_leaving` if the history has grown so long.
         may_open: whether a gate that is not open may open later.
-        elsewhere: says where a gate may be that is not here.
+        elsewhere: says where a gate that is not here may be.
         as_kept: returns what the run keeps of a decision that counts.
-        recorded_with, recalled_with: return what else the activities need to know of a gate that record a decision, and
-            that find what was decided before a reset.
+        recorded_with, recalled_with: return what else an activity needs to know of a gate: the one that records a
+            decision, and the one that finds what was decided before a reset.
         progressed: takes in a gate after a decision.
     """
 
@@ -77,7 +77,7 @@ class GateKeeper:
         progressed: Callable[[Gate], None] = lambda gate: None,
     ) -> None:
         self.left: dict[str, dict[str, Any]] = {}  # gates that are open while the run continues as new
-        self.is_leaving = False  # the run is about to continue as new, and only gates are left of it
+        self.is_leaving = False  # the run is about to continue as new, and does nothing but wait at gates
         self._board, self._inbox, self._running, self._workers = parts.board, parts.inbox, parts.running, parts.workers
         self._inbox.parked.append(self._parked)
         self._inbox.pending.append(self._pending)
@@ -130,7 +130,7 @@ class GateKeeper:
         self._inbox.mailbox.take_over(data.get("mailbox", {}))
 
     def refuse_closed_to_all(self) -> None:
-        """Refuse decisions at gates that, as is known by now, the run does not have."""
+        """Refuse the decisions that came early, for gates that the run turns out not to have."""
         for gate in [gate for gate in self._arrived if not self._may_open(gate)]:
             for item in self._arrived.pop(gate):
                 self._board.refuse(item.decision.decision, f"there is not a gate {gate}")
@@ -250,7 +250,7 @@ class GateKeeper:
         self._closed.update((call, _HAS_RUN) for call in calls if call in self._closed)
 
     def _over(self, gate: str) -> str:
-        """Return why nobody decides at a gate any more that is closed."""
+        """Return why nobody can decide any more at a closed gate."""
         closed = self._closed[gate]
         return decided_too_late(gate) if closed == _HAS_RUN else f"gate {gate} was {closed} already"
 
@@ -296,9 +296,9 @@ class GateKeeper:
         return gate
 
     def _may_leave(self, gate: Gate, arrived: "deque[Arrived]") -> bool:
-        """Whether the run may go on as new, with what waits at a gate: also where more comes than can be judged.
+        """Whether the run may continue as new with the decisions that wait; more may come than it can judge.
 
-        A sender who waits for the verdict would lose it, and when a late signal was sent this history alone tells.
+        A sender who waits for a verdict would lose it, and only this history says when a late signal was sent.
         """
         return self.is_leaving and all(item.verdict is None and gate.at(item.at) == gate for item in arrived)
 
@@ -367,7 +367,7 @@ class GateKeeper:
             await workflow.wait_condition(lambda: not self._is_judging())
 
     def _is_judging(self) -> bool:
-        """Whether signals are being judged whose senders look up the outcome."""
+        """Whether a decision is being judged whose sender looks up the outcome."""
         waiting = (item.sent for gate in self._looked for item in self._arrived.get(gate, ()))
         return any(sent is not None and sent.id is not None for sent in waiting)
 

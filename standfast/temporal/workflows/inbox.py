@@ -25,7 +25,7 @@ from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
 from standfast.temporal.workflows.board import Board
 
 _REFUSED = 2_000  # characters of the reason that a refused sender reads
-_SEEN = (names.APPROVE, names.REJECT)  # whose refusals people see, whoever was told
+_SEEN = (names.APPROVE, names.REJECT)  # people see why these are refused, even if the sender was told
 T = TypeVar("T")
 
 
@@ -38,12 +38,13 @@ class Inbox:
 
     def __init__(self, mailbox: Mailbox, board: Board, taken: Callable[[], None]) -> None:
         self.mailbox = mailbox
-        # Functions of other parts of the run. `parked` ones return as JSON what waits there to be taken in; the others
-        # return the outcome of a signal with an id that the part has, `{}` if it is not known yet.
+        # Functions of other parts of the run. Those in `parked` return as JSON what waits there to be taken in.
+        # Those in `pending` return the outcome of a signal by its id: `{}` if it is not known yet, None if the part
+        # does not have the signal.
         self.parked: list[Callable[[], list[Any]]] = []
         self.pending: list[Callable[[str], dict[str, Any] | None]] = []
         self._board, self._taken = board, taken
-        self._signals: dict[tuple[str, str], int] = {}  # how many came, by name and digest
+        self._signals: dict[tuple[str, str], int] = {}  # the number that came, by name and digest
 
     # --- reading what came ---
 
@@ -60,7 +61,7 @@ class Inbox:
     def _check_room(self, name: str, data: Any, most: int) -> None:
         """Refuse what would make all that waits here too large for a history."""
         if len(to_json(data)) > INLINE_BYTES:
-            return  # whoever reads it refuses it
+            return  # it is refused when it is read
         parked = [item for parked in self.parked for item in parked()]
         if (size := len(to_json([self.mailbox.carried(), *parked, data]))) > most:
             raise LaterError(f"{name}: {size:,} bytes wait to be taken in, more than {most:,}; try again later")
@@ -82,8 +83,9 @@ class Inbox:
         """Take in a signal. If it has an id, its sender looks up its outcome, and sending it again changes nothing.
 
         Args:
-            read: what was sent, without its id, which it gets, too: one with an id is read as strictly as an update.
-            keep: what was read, and the signal; returns what its sender is told, `{}` or None if that is not known yet.
+            read: takes what was sent, without its id, and the id: a signal with an id is read as strictly as an update.
+            keep: takes what was read, and the signal; returns what its sender is told, `{}` or None if that is not
+                known yet.
         """
         sent = self._count(name, data)
         try:
@@ -102,7 +104,7 @@ class Inbox:
         self._taken()
 
     def _count(self, name: str, data: Any) -> Sent:
-        """Count a signal; by its number its event is found in the history."""
+        """Count a signal; the number finds its event in the history."""
         if json_problem(data, VALUES) is not None:  # it cannot be used
             return Sent(name)
         digest = edit_digest(data)
@@ -110,7 +112,7 @@ class Inbox:
         return Sent(name, digest, number)
 
     def _knows(self, name: str, sent_id: str, data: Any) -> bool:
-        """Whether a signal with this id has had its outcome; people see it if that was another signal's."""
+        """Whether a signal with this id has its outcome already; people see it if another signal has used the id."""
         use = use_of(name, data)
         if problem := self.mailbox.reused(sent_id, use[1]):
             self._board.refuse(name, f"{name}: {problem}")
@@ -120,7 +122,7 @@ class Inbox:
         return known is not None and "again" not in known
 
     async def when_sent(self, sent: Sent, otherwise: datetime) -> datetime:
-        """Return the time of a signal's event, where it matters. A handler knows only when a worker took the signal."""
+        """Return the time of a signal's event. A handler only knows when a worker took the signal."""
         reference: SentReference = {"name": sent.name, "digest": sent.digest, "number": sent.number}
         asks = summary(f"when {sent.name} was sent")
         found = await workflow.execute_activity(names.SENT, reference, **STORE_OPTIONS, summary=asks)
@@ -129,7 +131,7 @@ class Inbox:
     # --- what became of it ---
 
     def came_of(self, name: str, sent_id: str | None, refused: str, **more: bool) -> None:
-        """Keep the reason why a signal changes nothing for its sender, or show it to people if nobody looks it up."""
+        """Keep for its sender the reason why a signal changes nothing; show it to people if nobody looks it up."""
         self.mailbox.came_of(sent_id, refused=refused[:_REFUSED], **more)
         if sent_id is None or name in _SEEN:
             self._board.refuse(name, refused)
@@ -147,7 +149,7 @@ class Inbox:
 
 
 def read_moment(found: object) -> datetime | None:
-    """Return a time with its zone, or None for anything else, which an operator may have put in."""
+    """Return a time with its zone, or None for anything else, such as what an operator has put in."""
     try:
         moment = datetime.fromisoformat(str(found))
     except ValueError:

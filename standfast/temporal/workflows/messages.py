@@ -23,7 +23,7 @@ class Messages:
     """The messages to a run.
 
     Args:
-        owner: whose run it is, whom those must be who say on whose behalf they speak.
+        owner: the user of the run; a message that names its user must name this one.
     """
 
     def __init__(self, run: RunState, parts: RunParts, owner: Owner) -> None:
@@ -49,7 +49,7 @@ class Messages:
     async def take_update(self, data: Any, extra: tuple[Any, ...]) -> dict[str, Any]:
         message_id = str(sent_by_update(names.MESSAGE).id)
         self._say(with_id(self.read(data, extra), message_id))
-        if not self._run.is_open:  # nothing but the history has it until the run is open
+        if not self._run.is_open:  # until then only the history has it
             return {"accepted": True}
         self._updates.add(message_id)
         await workflow.wait_condition(
@@ -71,8 +71,8 @@ class Messages:
         return self._box.read_message(self._inbox.one("message", data, extra), limit, self._owner)
 
     def _keep_signal(self, said: Said, sent: Sent) -> dict[str, Any]:
-        """Take in a message; its sender is told that it counts once the store has it, as soon as the run is open."""
-        # The same again behind a reset, which brings the signal back; another in the run that goes on as new.
+        """Take in a message. In an open run, its sender is told that it counts once the store has it."""
+        # It is the same after a reset, which repeats the signal, and differs in the run that continues as new.
         message_id = f"signal/{workflow.info().original_execution_run_id}/{sent.digest}/{sent.number}"
         self._say(with_id(said, message_id))
         if not self._run.is_open or sent.id is None:
@@ -117,7 +117,7 @@ class Messages:
             self._keeping = None
 
     def _refuse(self, messages: list[Said], reason: str) -> None:
-        """Tell the senders who wait that their messages do not count. The run still hears the messages of others."""
+        """Tell the senders who wait that their messages do not count. The run still hears the other messages."""
         ids = [str(said_id(said)) for said in messages]
         self._given_up |= dict.fromkeys(ids, reason)
         for message_id in ids:

@@ -104,7 +104,7 @@ class ModelCalls:
         if isinstance(error.cause, ApplicationError) and error.cause.type in _FATAL:
             fail(error)
         if isinstance(error.cause, ApplicationError) and error.cause.type == names.MODEL_CHANGED:
-            # People read with each call what is called.
+            # People see with each call which model is called.
             self._run.progress.named = error.cause.details[0]["model"]
             return True
         if is_missing(error):

@@ -1,4 +1,4 @@
-"""Pauses a run until people say how it goes on: after a failure, or without what no worker has."""
+"""Pauses a run until people say how it goes on, after a failure or where no worker has what it needs."""
 
 import asyncio
 from collections.abc import Callable
@@ -44,7 +44,7 @@ class Pauses:
         """Wait until a person says what to do; True to try again, False if the run is to give up.
 
         Args:
-            mended: tries by itself; when it has ended, there is nothing to wait for.
+            mended: an attempt that goes on by itself; once it has ended, there is nothing to wait for.
         """
         since = workflow.now()
         waiting = Waiting("pause", name, message, since, self.deadline(since))

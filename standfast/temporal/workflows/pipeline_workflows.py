@@ -1,7 +1,7 @@
 """The workflow of a pipeline: asks the plan what may run, carries it out with activities and child workflows.
 
-It sees names, numbers and references. Inputs and outputs are in the store, the plan was recorded at its start, and
-nothing of the user's runs in it.
+It sees names, numbers and references. Inputs and outputs are in the store. The plan was recorded at its start. No code
+of the user's runs here.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from standfast.temporal.workflows.waiting import Waiting
 from standfast.temporal.workflows.workers import Opening
 from standfast.tools import Outcome
 
-NOTHING = object()  # was made, since what was to come before failed
+NOTHING = object()  # was made for the next step, since the one before it has failed
 CANCELLED = Done(reason="cancelled", error="the run was cancelled")
 
 
@@ -53,11 +53,11 @@ class PipelineRun(RunHandlers):
         carried = carried_in(data) or {}
         self._run = carried.get("run") or workflow.info().original_execution_run_id
         self._state: PipelineState | None = None
-        self._rules: dict[str, GateRule] | None = None  # of its gates, once it is open
+        self._rules: dict[str, GateRule] | None = None  # of the gates, once the run is open
         self._tools: dict[str, ToolFacts] = {}
         self._tasks: dict[str, asyncio.Task[Done]] = {}
         self._is_leaving = False  # nothing more is started, since the run is about to continue as new
-        self._made: dict[str, asyncio.Future[Any]] = {}  # what is made for the next steps, by key
+        self._made: dict[str, asyncio.Future[Any]] = {}  # what activities make for the next steps, by key
         self._result: dict[str, Any] | None = None
         self._parts = parts = RunParts(
             self._details, self._opening, self._learn, asks_groups=True, taken=self._leave_if_long
@@ -232,7 +232,7 @@ class PipelineRun(RunHandlers):
             gate, message = Gate.read(before), before["message"]
         else:
             shown = await self._make(path, "gate")
-            if shown.get("decided"):  # before the run was reset: what was decided was used
+            if shown.get("decided"):  # and used, before the run was reset
                 return Done()
             rule, people = cast("dict[str, GateRule]", self._rules)[place_of(path)], shown.get("editors", ())
             gate = Gate.of_step(path, rule, shown, since=workflow.now(), requesters=[self._given.user_id, *people])
@@ -244,10 +244,10 @@ class PipelineRun(RunHandlers):
             return Done(None, *gate.failure)
         return await self._came_to({"path": path, "output": gate.output})
 
-    # --- activities: what a step came to, and what the next one needs, in one ---
+    # --- activities: keep a step's result and make the next input, in one ---
 
     async def _came_to(self, came_to: CameTo) -> Done:
-        """Keep what a step came to, and make what is next if that is the one thing that follows."""
+        """Keep a step's result, and make the next step's input if exactly one thing follows."""
         assert self._state is not None
         path = came_to["path"]
         reference: StepReference = {"run": self._run, "done": came_to}
@@ -264,7 +264,7 @@ class PipelineRun(RunHandlers):
         try:
             found = await self._step(reference, f"what {path} came to")
         except SkippedError as skipped:
-            # The next step does not fail this one, which is kept, and is told of it instead.
+            # If the next step was skipped, this one is still kept, and the next one learns of it.
             making.set_result(NOTHING if skipped.name == path else skipped)
             if skipped.name == path:
                 raise
@@ -329,7 +329,7 @@ class PipelineRun(RunHandlers):
         self._gates.is_leaving = self._is_leaving and self._tasks.keys() <= set(self._board.gates())
 
     async def _continue_as_new(self) -> None:
-        """Go on as new, gates that are open with it; or here, if somebody has decided at one meanwhile."""
+        """Continue as new with the gates that are open; stay if somebody has decided at one meanwhile."""
         await workflow.wait_condition(lambda: workflow.all_handlers_finished() or self._gates.has_senders())
         if self._gates.has_senders():
             self._is_leaving = self._gates.is_leaving = False
@@ -385,12 +385,12 @@ class PipelineRun(RunHandlers):
         )
 
     def _keys(self) -> dict[str, str | None]:
-        """Return the run key, which whoever started the run gave it, and the key of what the store keeps of it."""
+        """Return the run key that its user gave it, and the key of its records in the store."""
         here = workflow.info()
         named = names.session_of(here.workflow_type, here.workflow_id) or here.workflow_id
         return {"run_key": self._given.run_key_in(named), "journal_key": self._run}
 
 
 def _skipped(path: str, skipped: SkippedError) -> Done:
-    """Return what a skipped step came to: it fails, since later steps were written to read its output."""
+    """Return the result of a skipped step: it fails, since later steps were written to read its output."""
     return Done(None, "skipped", f"Step '{path}': {skipped}")

@@ -1,16 +1,16 @@
-"""Keeps a worker from taking things in otherwise than in the order of the history, as queries make the SDK do.
+"""Keeps workers from taking events in out of the history's order, as queries make the SDK do.
 
-The history would not replay, and the run be stuck for good. There are two such faults (each with a bare workflow, in
-every try):
+Such a history would not replay, and the run would be stuck for good. There are two faults (both seen with a bare
+workflow, at every try):
 
-- **A query that comes alone**, to a worker that does not have the run in its cache, brings the whole history, also the
-  events that no completed task has seen: those for which no task has begun, and those of a task that another worker has
-  begun and may never complete. The SDK takes them in at once, and what comes until the next task behind them; a replay
-  takes in all of it together, signals first. The worker forgets the run then, and reads its history with the next task.
+- **A query that comes alone**, to a worker that does not have the run in its cache, brings the whole history. It
+  includes events that no completed task has seen: those for which no task has begun, and those of a task that another
+  worker has begun and may never complete. The SDK takes them in at once, and later events behind them, while a replay
+  takes in all of them together, signals first. So the worker forgets the run, and reads its history with the next task.
   It cannot tell its own first task of a run from one that another worker has begun, and forgets the run after both.
-- **A query that comes with a task** ends it at once, also while a local activity runs. If that has just ended, its
-  marker goes into the history with that task, and the workflow hears of it with the next one, behind what arrived in
-  between. That task is failed, and begun again at once with the whole history, by which it is in order.
+- **A query that comes with a task** ends the task at once, also while a local activity runs. If the activity has just
+  ended, its marker goes into the history with that task. The workflow hears of it with the next task, behind what
+  arrived in between. That task is failed, and begins again at once with the whole history, which is in order.
 """
 
 from collections import defaultdict
@@ -31,11 +31,11 @@ class _Run:
     """How far a run in the cache is, and whether its tasks brought it there.
 
     Args:
-        task: when the last task began, and the size of its history.
-        length: of the history that was taken in.
-        first: the task by which something new came to this worker, the first time.
-        is_own: something new came by two tasks: the first was of this worker, or a query would have come behind it.
-        is_ahead: something came for which no task had begun.
+        task: the last task: when it began, and the size of its history.
+        length: the length of the history that was taken in.
+        first: the first task that brought this worker something new.
+        is_own: two tasks have brought something new, so the first of them was this worker's own.
+        is_ahead: something came in for which no task had begun.
     """
 
     task: tuple[int, int] = (0, 0)
@@ -58,7 +58,7 @@ class _Run:
 
 
 def keep_order_beside_queries(worker: Worker) -> None:
-    """Have a worker forget a run, or begin a task again, where a query brought things too early; before it runs."""
+    """Make a worker, before it runs, forget a run or repeat a task where a query brought events too early."""
     bridge = worker._bridge_worker
     poll = bridge.poll_workflow_activation
     runs: defaultdict[str, _Run] = defaultdict(_Run)
@@ -75,7 +75,7 @@ def keep_order_beside_queries(worker: Worker) -> None:
         elif any(not job.HasField("query_workflow") for job in activation.jobs):
             runs[run_id].take_in(activation)
         elif activation.jobs[0].query_workflow.query_id == _QUERY_ALONE and runs[run_id].may_be_ahead:
-            # Until the query is answered the SDK takes in nothing else of the run, and it hears this before the answer.
+            # The SDK takes in nothing else of the run until the query is answered, and it gets this before the answer.
             bridge.request_workflow_eviction(run_id)
         return activation
 
@@ -83,7 +83,7 @@ def keep_order_beside_queries(worker: Worker) -> None:
 
 
 def _has_late_result(activation: WorkflowActivation) -> bool:
-    """Whether a local activity's end comes together with what was sent after it; a replay has them in order."""
+    """Whether the end of a local activity comes together with what was sent after it; a replay has them in order."""
     jobs = activation.jobs
     return not activation.is_replaying and any(map(_is_local_result, jobs)) and any(map(_was_sent, jobs))
 

@@ -149,7 +149,7 @@ class Questions:
                 await self._run_again(question, call)
 
     async def _run_again(self, question: Question, call: Call) -> None:
-        """Run a call that did not happen. Until it has run, which may take a deploy, nobody can decide on it again."""
+        """Run a call that did not happen. Until it has run, which may need a deploy, nobody can decide on it again."""
         progress = self._run.progress
         progress.turn.dispatches.setdefault(call.position, 1)
         progress.unknown.pop(call.id, None)
@@ -237,7 +237,7 @@ class Questions:
 
 
 def _told_once_written(sent: Sent) -> Sent:
-    """Return whom to tell once the store has an answer: nobody without an id, or in runs that have told before."""
+    """Return whom to tell once the store has an answer: nobody without an id, or in older runs, which tell earlier."""
     is_told = sent.id is not None and workflow.patched(names.ANSWERS_WRITTEN)
     return sent if is_told else replace(sent, id=None)
 

@@ -9,7 +9,7 @@ from standfast.temporal.wire import names
 
 
 def failed(error: FailureError) -> ApplicationError:
-    """Return what fails the run with what its activity said: nobody can repair it, or the caller's input was wrong."""
+    """Return the error that fails a run like its activity: nobody can repair it, or the input was wrong."""
     cause = error.cause or error
     if isinstance(cause, ApplicationError) and cause.type == names.STEP_ERROR:
         kind, path = cause.details[0]["type"], cause.details[0]["failed_step"]

@@ -20,8 +20,8 @@ def read_input(read: Callable[[Any], T], data: Any, extra: tuple[Any, ...], **ou
     """Return the input of a run; fail the run if it cannot be used.
 
     Args:
-        extra: arguments behind the one that it takes.
-        ours: by key that no caller may give, whether this is a run that standfast itself has started.
+        extra: arguments after the one that it takes.
+        ours: for each key that no caller may give, whether standfast itself has started this run.
     """
     try:
         if extra:

@@ -19,13 +19,13 @@ _FIRST_TASK = 3  # events up to the beginning of the first task
 class Running:
     """The activities and children that run now.
 
-    In the order in which they began, which is that of the commands when they are cancelled: a set's is another one at
-    each replay.
+    They are kept in the order in which they began, which is the order of the commands that cancel them. That of a set
+    would differ at each replay.
     """
 
     def __init__(self) -> None:
         self.cancelled = False
-        self.resets = 0  # of the workflow; what was acknowledged after the point of a reset is in the store
+        self.resets = 0  # of the workflow; the store has what was acknowledged after the point of a reset
         self._handles: dict[asyncio.Future[Any], None] = {}
         if workflow.in_workflow():
             # The only sign of a reset that a workflow gets, at the same place in every replay.
@@ -63,10 +63,10 @@ class Running:
 async def run_to_end(
     main: Awaitable[dict[str, Any]], running: Running, board: Board, senders_told: Callable[[], Awaitable[None]]
 ) -> dict[str, Any]:
-    """Run to the end. A cancel reaches what runs first; the run ends when that has ended.
+    """Run to the end. A cancel goes to what runs now; the run ends when all of that has ended.
 
     Args:
-        senders_told: waits until whoever was sending something knows what became of it.
+        senders_told: waits until whoever was sending something knows its outcome.
     """
 
     async def to_its_end() -> dict[str, Any]:
@@ -103,8 +103,8 @@ def carried_in(data: Any) -> dict[str, Any] | None:
 def began_again() -> bool:
     """Whether the first task of a run may not be its first: it may have been reset to its beginning.
 
-    The history of a reset has that task's failure in it. So has that of a task that failed by itself, and one that a
-    signal began is longer, too: these look into the store in vain.
+    After a reset, the history has that task's failure in it. It also has one if the task failed by itself, and it is
+    longer if a signal began the run. Such runs look into the store in vain.
     """
     return workflow.info().get_current_history_length() > _FIRST_TASK
 

@@ -38,9 +38,9 @@ class RunState:
         return [question.model_dump() for question in self.loop.questions]
 
     def run_reference(self) -> Located:
-        """Return the run key, unless activities find it by the run id of the workflow.
+        """Return the journal key, unless activities find it by the run id of the workflow.
 
-        That is the run key itself, or the key is kept by it, but not after a reset.
+        The run id is that key itself, or the store has the key under it. After a reset neither is so.
         """
         progress = self.progress
         return {} if workflow.info().run_id in (progress.run, progress.kept_by) else {"run": progress.run}
@@ -48,7 +48,7 @@ class RunState:
     def reference(self, kind: type[ReferenceT]) -> ReferenceT:
         """Return what an activity needs to find the run's data, to which the rest of its kind is added.
 
-        What is usual is left out: histories are long.
+        What has its usual value is left out: histories are long.
         """
         progress, given, info = self.progress, self.given, workflow.info()
         turn = progress.turn

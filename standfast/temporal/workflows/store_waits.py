@@ -1,4 +1,4 @@
-"""Has activities wait for the store of a run, and shows people that in one item."""
+"""Lets activities wait for the store of a run, and shows people that as one item."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -23,7 +23,7 @@ class StoreWaits:
 
     Args:
         begin, end: show something that waits, and take that back.
-        learn: takes in where the run is, from an activity that its store has failed.
+        learn: takes in the run's surroundings, from the error of an activity that could not use its store.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class StoreWaits:
         self._begin, self._end, self._learn = begin, end, learn
         self._shown: Waiting | None = None
         self._count = 0
-        # By activity that may hold what the store does not have: whether it has said so.
+        # Activities that may hold what the store does not have, and whether each has said that it does.
         self._holders: dict[str, bool] = {}
 
     async def run(self, attempt: Callable[[dict[str, Any]], Awaitable[T]], options: dict[str, Any]) -> T:
-        """Return the result of an activity that needs the store, however long that is away; people see it then.
+        """Return the result of an activity that needs the store, however long the store is away; people see that.
 
         Args:
             attempt: runs the activity with these options.
@@ -83,7 +83,7 @@ class StoreWaits:
             self._end(gone)
 
     async def holding(self, holder: str, work: Awaitable[T]) -> T:
-        """Return the result of an activity that may report, meanwhile, that the store does not take what it holds."""
+        """Return the result of an activity that may report meanwhile that the store does not take what it holds."""
         self._holders[holder] = False
         # Not in a `finally`: a worker that drops the run closes it outside of the workflow's loop.
         try:

@@ -1,7 +1,7 @@
 """Runs our workflows so that no payload can wedge one.
 
-Otherwise an input of malformed JSON fails the workflow task again and again, and a signal of it is dropped silently
-(both measured).
+Otherwise malformed JSON fails the workflow task again and again if it is the input, and is dropped silently if it is a
+signal (both measured).
 """
 
 from collections.abc import Sequence
@@ -52,10 +52,10 @@ class AgentWorkflowRunner(WorkflowRunner):
         if det.defn.cls is Unknown:
             base = base_of(det.info, self._has_agents_alone)
             if base is None:
-                # Fails the task alone, so that Temporal goes on to offer it to workers.
+                # This fails only the task, so that Temporal goes on offering it to workers.
                 raise RuntimeError(f"This worker has no agent and no workflow type '{det.info.workflow_type}'")
             known = workflow._Definition.must_from_class(workflow_type(cast(Any, base), det.info.workflow_type))
-            det = replace(det, defn=known, disable_eager_activity_execution=True)  # what it starts is for others
+            det = replace(det, defn=known, disable_eager_activity_execution=True)  # other workers have its activities
         if issubclass(det.defn.cls, RunHandlers):
             factory = det.payload_converter_factory
             det = replace(
@@ -72,7 +72,7 @@ class _Elsewhere(WorkflowInboundInterceptor):
 
 
 class _NotHereFirst(WorkflowOutboundInterceptor):
-    """Have what looks for another worker, or goes to one, not handed to this one first, as the server would."""
+    """Keeps the server from giving this worker first an activity that is meant for another one."""
 
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:  # noqa: A002
         reference = input.args[0] if input.args else None

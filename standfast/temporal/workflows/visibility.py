@@ -179,7 +179,7 @@ def _arguments(item: "Waiting") -> str:
 
 
 def _last(refused: Refused) -> list[str]:
-    """Return why the last message changed nothing, which the sender of a signal does not learn otherwise."""
+    """Return why the last message changed nothing. The sender of a signal does not learn it otherwise."""
     if not refused:
         return []
     last = refused[-1]

@@ -34,7 +34,7 @@ from standfast.temporal.workflows.running import Running
 from standfast.temporal.workflows.store_waits import StoreWaits
 from standfast.temporal.workflows.waiting import Waiting
 
-VERSIONS = 20  # with which a step is tried by itself, before it waits for a person
+VERSIONS = 20  # with which a step is tried before it waits for a person
 T = TypeVar("T")
 Opening = tuple[ActivityName[OpenReference, Any], OpenReference]
 
@@ -46,7 +46,7 @@ class Workers:
 
     Args:
         opening: returns the activity that opens the run, or looks for a worker that could, and its reference.
-        learn: takes in, before the run is open, where it is.
+        learn: takes in the run's surroundings before the run is open.
     """
 
     def __init__(
@@ -131,19 +131,19 @@ class Workers:
     async def _may_repeat(self, activity: str, reference: dict[str, Any], tries: int) -> bool:
         """Whether to run an activity again whose result cannot be used.
 
-        What gives no receipt somebody has completed by hand, or an older worker has done it: it is done again, which
-        changes nothing if it was done. Of the rest, and now and then, a person is asked.
+        A result without a receipt is that of an older worker, or of a person who completed the activity by hand. The
+        activity then runs again, which changes nothing if it was done. Otherwise, and now and then, a person is asked.
         """
         if "receipt" in reference and tries % _REPEATS:
             return True
         return await self._pauses.pause(activity, put_in_by_hand(activity))
 
     async def step(self, reference: StepReference, options: dict[str, Any]) -> Stepped | None:
-        """Return what a step's activity did; if what a user declared raises, a later version of it, or when resumed.
+        """Return the result of a step's activity. If a user's function raises, another version or a resume tries again.
 
-        The activity is told which versions have raised, and the server offers it to workers until one has another: a
-        run that waits has no events of that, and tries each version once. What was done is kept, so that it goes on
-        from there.
+        The activity is told which versions have raised, and the server offers it to workers until one has another
+        version. So a run that waits gets no events, and tries each version once. What was done is kept, and the next
+        attempt goes on from there.
 
         Raises:
             ActivityError: it failed for another reason, or nobody wants it tried again.
@@ -175,7 +175,7 @@ class Workers:
     async def execute_until_cancelled(
         self, activity: ActivityName[TakenT, FoundT], reference: TakenT, options: dict[str, Any]
     ) -> FoundT:
-        """Return the result of an activity that a cancel can reach, however long its store is away."""
+        """Return the result of an activity, however long its store is away; a cancel can reach it."""
 
         def attempt(options: dict[str, Any]) -> Awaitable[FoundT]:
             return self._running.add(workflow.start_activity(activity, reference, **options))

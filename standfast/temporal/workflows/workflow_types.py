@@ -1,7 +1,7 @@
-"""The workflow types of a worker: one for each of its agents and pipelines, and those that it has not.
+"""The workflow types of a worker: one for each of its agents and pipelines, and one for all that it does not have.
 
-A worker that refused the runs of what it has not would fail their workflow tasks again and again, and nobody could ask
-them why. Nothing of the user's is in our workflows, so any worker can carry them, and only their activities wait.
+A worker that refused a run because it lacks the agent would fail its workflow task again and again, and nobody could
+ask the run why. Our workflows contain no code of the user's, so any worker can carry them. Only their activities wait.
 """
 
 import functools
@@ -33,13 +33,13 @@ def workflow_type(base: "type[AgentRun] | type[PipelineRun]", name: str) -> type
         run.__qualname__ = f"{name}.run"
         namespace |= {"__module__": __name__, "__init__": workflow.init(__init__), "run": workflow.run(run)}
 
-    # Without the sandbox: nothing of the user's is in it, and it would cost 0.1 to 9 ms a workflow.
+    # Without the sandbox: it contains no code of the user's, and a sandbox would cost 0.1 to 9 ms a workflow.
     return workflow.defn(name=name, sandboxed=False)(types.new_class(name, (base,), {}, body))
 
 
 @workflow.defn(dynamic=True, sandboxed=False)
 class Unknown:
-    """Stands for every type that a worker does not know; the runner puts what it is in its place."""
+    """Stands for every type that a worker does not know; the runner puts the right one in its place."""
 
     @workflow.run
     async def run(self, values: Sequence[RawValue]) -> None:
@@ -47,10 +47,10 @@ class Unknown:
 
 
 class AgentAtFirstSight(AgentRun):
-    """A run that nobody marked, of a type that this worker does not know, which looks like an agent's."""
+    """A run of a type that this worker does not know, without a mark of ours, that looks like an agent's."""
 
     async def drive(self) -> dict[str, Any]:
-        """Run to the end; but leave it to other workers if it is given what a pipeline takes."""
+        """Run to the end, but leave the run to other workers if its input is a pipeline's."""
         if isinstance(self._data, dict) and "input" in self._data:
             raise RuntimeError(f"This worker has no pipeline '{workflow.info().workflow_type}'")
         return await super().drive()
@@ -59,8 +59,8 @@ class AgentAtFirstSight(AgentRun):
 def base_of(info: workflow.Info, has_agents_alone: bool) -> "type[AgentRun] | type[PipelineRun] | None":
     """Return what a workflow of an unknown type is: an agent's, a pipeline's, or None for one of the user's.
 
-    What standfast started says so. What others started is an agent's if it looks like one: a name and an id as agents
-    have them, on a worker that has nothing but agents.
+    A run that standfast started says what it is. Another one is an agent's if its name and id look like those of an
+    agent, and the worker has nothing but agents.
     """
     if names.PIPELINE_MEMO in info.raw_memo:
         return PipelineRun
