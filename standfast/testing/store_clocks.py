@@ -20,7 +20,7 @@ async def _process_ahead(rivals: Rivals) -> AsyncIterator[StoreProcess]:
     try:
         yield process
     finally:
-        process.kill()
+        await process.do(set_clock_ahead, 0)
 
 
 async def a_clock_that_is_wrong_lets_the_next_writer_write(store: Any, rivals: Rivals) -> None:

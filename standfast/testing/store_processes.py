@@ -157,8 +157,8 @@ async def close(store: Any) -> None:
 
 
 async def set_clock_ahead(store: Any, seconds: float) -> datetime:
-    """Set the clock of this process ahead for all Python code, and return the time that it is then."""
-    real_time, real_now = time.time, datetime.now
+    """Set the clock of this process ahead for all Python code, and return the time that it is then; 0 sets it right."""
+    real_time, real_now = _REAL
 
     def now(cls: type[datetime], tz: tzinfo | None = None) -> datetime:
         return real_now(tz) + timedelta(seconds=seconds)
@@ -171,3 +171,6 @@ async def set_clock_ahead(store: Any, seconds: float) -> datetime:
     methods["utcnow"] = classmethod(lambda cls: now(cls, UTC).replace(tzinfo=None))
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(datetime))
     return datetime.now(UTC)
+
+
+_REAL = time.time, datetime.now
