@@ -190,6 +190,7 @@ def _migrate(db: sqlite3.Connection, path: str, migrations: tuple[str, ...]) -> 
                 db.execute(statement)
             oldest = oldest_reader(migrations, version)
             db.execute("INSERT INTO standfast_schema (version, oldest_reader) VALUES (?, ?)", (version, oldest))
+        note_place(db, path)  # here, a new file needs no second flush to disk
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:
