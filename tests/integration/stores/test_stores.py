@@ -131,6 +131,14 @@ async def test_a_store_that_is_closed_with_work_waiting_does_it_and_stays_closed
     await store.close()
 
 
+@pytest.fixture
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every disk count as quick, however busy the machine is."""
+    monkeypatch.setattr(sqlite_thread, "QUICK", 60.0)
+    monkeypatch.setattr(sqlite_thread, "STALL", 60.0)
+
+
+@pytest.mark.usefixtures("quick_disk")
 async def test_work_that_a_signal_breaks_off_leaves_no_transaction_open(tmp_path: Path) -> None:
     class Stop(BaseException):
         pass
@@ -172,11 +180,10 @@ def is_closed(db: sqlite3.Connection) -> bool:
     return False
 
 
+@pytest.mark.usefixtures("quick_disk")
 async def test_what_is_quick_is_done_on_the_loop_and_what_was_slow_leaves_the_rest_to_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_thread, "STALL", 60.0)  # whatever else this machine does now
-    monkeypatch.setattr(sqlite_thread, "QUICK", 60.0)
     async with sqlite_store(tmp_path / "standfast.db") as store:
         assert not await where(store)  # opening a file may wait for others
         assert await where(store)
