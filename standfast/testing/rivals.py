@@ -77,24 +77,31 @@ class _Here:
 
 
 class _Thread:
-    """The event loop of another thread, which ends without a word to the store."""
+    """The event loop of another thread, which ends, as `asyncio.run` ends it, without a word to the store."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self._begun = threading.Event()
+        self._loop: asyncio.AbstractEventLoop
+        self._ended: asyncio.Event
 
     async def do(self, work: Work, *arguments: Any) -> Any:
-        if not self._thread.is_alive():
+        if not self._begun.is_set():
             self._thread.start()
+            await asyncio.to_thread(self._begun.wait)
         doing: Any = work(self._store, *arguments)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(doing, self._loop))
 
+    async def _serve(self) -> None:
+        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+        self._begun.set()
+        await self._ended.wait()
+
     def end(self) -> None:
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        if self._begun.is_set():
+            self._loop.call_soon_threadsafe(self._ended.set)
             self._thread.join()
-        self._loop.close()
 
 
 @asynccontextmanager
