@@ -221,7 +221,8 @@ class AgentStore(Protocol):
     async def hold(self, session_id: str) -> bool:
         """Hold a session for one run until `let_go`, or the death of the process; False if another run holds it.
 
-        Whoever lives and loses a hold to another cannot write to the session, or begin a call with the worker's name.
+        Whoever loses a hold while it lives, with its connection say, may come back before anybody else gets it. Once
+        another has it, what the former holder writes to the session, or begins with the worker's name, is refused.
         """
         ...
 

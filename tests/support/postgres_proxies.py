@@ -1,4 +1,4 @@
-"""A proxy before a PostgreSQL server: it counts round trips, and cuts connections off as a network does."""
+"""A proxy before a PostgreSQL server: it notes statements, and cuts connections off as a network does."""
 
 import asyncio
 import contextlib
@@ -17,8 +17,7 @@ class PostgresProxy:
         self._open: list[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = []
         self._left: list[asyncio.StreamWriter] = []  # to the server, whose clients are gone
         self._is_cut = False
-        self.round_trips = 0
-        self.statements: list[str] = []
+        self.statements: list[str] = []  # that were executed; each is a round trip
         self.port = 0
 
     def store(self, schema: str | None = None) -> PostgresStore:
@@ -76,12 +75,18 @@ class PostgresProxy:
     async def _ask(self, reader: asyncio.StreamReader, to_server: asyncio.StreamWriter) -> None:
         size = await reader.readexactly(4)
         to_server.write(size + await reader.readexactly(int.from_bytes(size) - 4))
+        prepared: dict[bytes, str] = {}
         while True:
             head = await reader.readexactly(5)
             body = await reader.readexactly(int.from_bytes(head[1:]) - 4)
-            self.round_trips += head[:1] in (b"S", b"Q")
-            if head[:1] in b"PQ":
-                self.statements.append(body.decode(errors="replace"))
+            match head[:1]:
+                case b"P":
+                    name, statement, *_ = body.split(b"\0")
+                    prepared[name] = statement.decode()
+                case b"B":
+                    self.statements.append(prepared[body.split(b"\0")[1]])
+                case b"Q":
+                    self.statements.append(body[:-1].decode())
             to_server.write(head + body)
 
 
