@@ -14,7 +14,8 @@ import sys
 
 from temporalio.worker import Worker
 
-from standfast import StandfastError, sqlite_store
+from standfast import StandfastError
+from standfast.stores import open_store
 from standfast.temporal import StandfastPlugin, connect
 from workflows import AGENTS, PIPELINES
 from workflows.models import choose_model
@@ -28,7 +29,7 @@ async def main() -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     client = await connect()
-    store = sqlite_store(os.environ.get("STANDFAST_STORE", "standfast.db"))
+    store = open_store(os.environ.get("STANDFAST_STORE", "standfast.db"))
     async with choose_model() as llm:
         plugin = StandfastPlugin(agents=AGENTS, pipelines=PIPELINES, store=store, llm=llm)
         queue = os.environ.get("STANDFAST_TASK_QUEUE", "standfast")

@@ -12,7 +12,7 @@ from typing import Any
 from standfast.agents import Agent
 from standfast.errors import InputError
 from standfast.pipelines import Pipeline
-from standfast.stores import sqlite_store
+from standfast.stores import open_store, sqlite_store
 
 _OTHERS = ("<frozen", "<string>", str(Path(__file__).parents[1]))  # files whose frames say nothing to users
 
@@ -52,7 +52,7 @@ def load_application(where: str, store: str | None) -> Application:
     """Load a file (`app.py`) or a module (`package.module`).
 
     Args:
-        store: path of a SQLite store, in place of the module's own.
+        store: address of a store, in place of the module's own.
 
     Raises:
         InputError: there is no such file or module, or it has no agent and no pipeline.
@@ -65,7 +65,7 @@ def load_application(where: str, store: str | None) -> Application:
     except Exception as error:
         raise _broken(where, error) from error
     found = Application(
-        store=sqlite_store(store)
+        store=open_store(store)
         if store is not None
         else getattr(module, "store", None) or sqlite_store("standfast.db"),
         llm=getattr(module, "llm", None),

@@ -2,14 +2,12 @@
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from standfast.cli.outputs import Output
-from standfast.cli.sessions import opened
-from standfast.stores import SQLiteStore, sqlite_store
+from standfast.cli.stores import Store, existing_store, store_if_any, store_option
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -17,22 +15,16 @@ if TYPE_CHECKING:
     from standfast.temporal import StandfastClient
 
 BY = click.option("--by", help="Person who does it.  [env: STANDFAST_USER; else the login name]")
-AUDITED = click.option(
-    "--store",
-    metavar="FILE",
-    envvar="STANDFAST_STORE",
-    help="SQLite store whose audit trail records who did it.  [env: STANDFAST_STORE; else standfast.db, if it exists]",
-)
+AUDITED = store_option("Store whose audit trail records who did it", "standfast.db, if it exists")
 
 
 @asynccontextmanager
-async def audit_store(path: str | None) -> AsyncIterator[SQLiteStore | None]:
+async def audit_store(address: str | None) -> AsyncIterator[Store | None]:
     """Open the store that has the audit trail, if there is one."""
-    path = path or ("standfast.db" if Path("standfast.db").is_file() else None)
-    if path is None:
+    if (opened := store_if_any(address)) is None:
         yield None
         return
-    async with sqlite_store(path) as store:
+    async with opened as store:
         yield store
 
 
@@ -51,7 +43,7 @@ async def acts_of(store: str, run: str, seen: dict[str, Any]) -> list[dict[str, 
 
     told = [part for part in (seen.get("state"), seen.get("result"), seen) if isinstance(part, dict)]
     keys = [str(part[name]) for part in told for name in ("journal_key", "first_run_id") if name in part]
-    async with opened(store) as trail:
+    async with existing_store(store) as trail:
         found = await load_acts(trail, keys, run)
     hidden = {"journal_key", "key", "act_id"}
     return [row.model_dump(mode="json", exclude=hidden) | {"in_words": row.in_words} for row in found]

@@ -19,10 +19,11 @@ from standfast.cli.commands import client_of, server_options, with_output
 from standfast.cli.inputs import who
 from standfast.cli.outputs import Output, shown
 from standfast.cli.runs import progress, write_waiting
+from standfast.cli.stores import Store
 from standfast.cli.workers import STORE
 from standfast.errors import InputError, StandfastError
 from standfast.local import ModelRetried, TextDelta, ToolEnded, ToolStarted, run_streaming
-from standfast.stores import PartialAnswer, SQLiteStore, sqlite_store
+from standfast.stores import PartialAnswer, open_store
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -71,7 +72,7 @@ def chat(
         if app is not None:
             talk: _Talk = _LocalConversation(output, load_application(app, store), agent, session, who(by))
         else:
-            client, kept = runner.run(client_of(server)), None if store is None else sqlite_store(store)
+            client, kept = runner.run(client_of(server)), None if store is None else open_store(store)
             talk = _TemporalConversation(output, client, agent, session, task_queue=task_queue, by=who(by), store=kept)
         try:
             asked = runner.run(talk.begin())
@@ -230,7 +231,7 @@ class _LocalConversation:
 class _Words:
     """Writes the words of a run's model as they come, from the store that its worker puts them into."""
 
-    def __init__(self, store: SQLiteStore | None) -> None:
+    def __init__(self, store: Store | None) -> None:
         self._store, self._said = store, ""
         self._writing: asyncio.Task[None] | None = None
 
@@ -283,7 +284,7 @@ class _TemporalConversation:
         *,
         task_queue: str,
         by: str,
-        store: SQLiteStore | None,
+        store: Store | None,
     ) -> None:
         from standfast.temporal import StandfastClient
 

@@ -15,6 +15,7 @@ from standfast.agents import Agent
 from standfast.cli.applications import load_application
 from standfast.cli.commands import FAILED, client_of, log_as_python_does, server_options, with_output
 from standfast.cli.outputs import Output
+from standfast.cli.stores import existing_store, shown_address, store_option
 from standfast.errors import InputError, StandfastError
 from standfast.extras import distribution, install
 from standfast.pipelines import pipeline
@@ -34,12 +35,7 @@ Check = tuple[str, bool, str]  # the thing checked, whether it is well, and the 
 
 @click.command()
 @click.option("--task-queue", default="standfast", show_default=True, help="Queue that workers should serve.")
-@click.option(
-    "--store",
-    metavar="FILE",
-    envvar="STANDFAST_STORE",
-    help="SQLite store to check; it should have the sessions of runs in flight.  [env: STANDFAST_STORE]",
-)
+@store_option("Store to check; it should have the sessions of runs in flight")
 @server_options
 @with_output
 def doctor(output: Output, task_queue: str, store: str | None, server: dict[str, Any]) -> None:
@@ -111,11 +107,9 @@ async def _tried(name: str, check: Callable[[], Awaitable[tuple[bool, str]]]) ->
 
 
 async def _store(path: str) -> tuple[bool, str]:
-    if not Path(path).is_file():
-        return False, f"there is no file {path}"
-    async with sqlite_store(path) as store:
+    async with existing_store(path) as store:
         sessions = await store.list_sessions()
-    return True, f"{path}, {len(sessions):,} sessions"
+    return True, f"{shown_address(path)}, {len(sessions):,} sessions"
 
 
 async def _namespace(client: "Client") -> tuple[bool, str]:
@@ -176,7 +170,7 @@ async def _sessions(client: "Client", task_queue: str, path: str) -> tuple[bool,
     from standfast.temporal.wire import names
 
     query, lost, count = f"ExecutionStatus = 'Running' AND {names.SESSION_ATTRIBUTE} IS NOT NULL", [], 0
-    async with sqlite_store(path) as store:
+    async with existing_store(path) as store:
         async for run in client.list_workflows(query, limit=_RUNS):
             seen = listed(run)
             has_begun = not {"worker", "store"} & {*seen["waiting"]}  # otherwise nothing may be written yet
@@ -185,8 +179,8 @@ async def _sessions(client: "Client", task_queue: str, path: str) -> tuple[bool,
                 if await store.load_session(session_key_of(seen.get("tenant_id"), seen["session_id"])) is None:
                     lost.append(run.id)
     if not lost:
-        return True, f"those of {count} runs in flight are in {path}"
-    return False, f"{path} has none of {', '.join(lost)}, in flight: is it the store of all workers?"
+        return True, f"those of {count} runs in flight are in {shown_address(path)}"
+    return False, f"{shown_address(path)} has none of {', '.join(lost)}, in flight: is it the store of all workers?"
 
 
 # --- replay ---

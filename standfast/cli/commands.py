@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from standfast.cli.outputs import Output, shown
+from standfast.cli.secret_files import read_secret_files
 from standfast.errors import InputError, StandfastError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _OPTIONS = {  # words in the library's errors, and the command's words for them
     "restart_from=": "--restart-from",
     "max_iterations": "--max-iterations",
     "db_filename": "--db-filename",
+    "single_machine=True": "--single-machine",
     "send `decide`": "`standfast approve` decides",
     "pass llm=": "define llm in the application",
 }
@@ -52,6 +54,7 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
+            read_secret_files()
             return super().invoke(ctx)
         except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
             raise  # click ends quietly on each of these, also if `head` has read enough

@@ -12,7 +12,7 @@ from standfast.cli.commands import on_temporal
 from standfast.cli.inputs import image_of, read_json_option, read_text, who
 from standfast.cli.outputs import Output, ago, stoppable
 from standfast.cli.runs import RUN, tell_if_failed, write_waiting
-from standfast.cli.sessions import STORED, opened
+from standfast.cli.stores import STORED, existing_store
 from standfast.errors import InputError
 from standfast.stores.private_files import private
 
@@ -147,7 +147,7 @@ async def _whole(item: dict[str, Any], path: str) -> dict[str, Any]:
         return item
     from standfast.temporal.client.asked import load_arguments
 
-    async with opened(path) as store:
+    async with existing_store(path) as store:
         return {**item, "arguments": await load_arguments(store, item)}
 
 

@@ -10,6 +10,7 @@ from standfast.cli.dev import dev
 from standfast.cli.people import answer, approve, export_run, import_run, message, pending, reject, resolve, resume
 from standfast.cli.runs import cancel, list_runs, show, start, watch
 from standfast.cli.sessions import sessions
+from standfast.cli.store_commands import store
 from standfast.cli.web import web
 from standfast.cli.workers import worker
 
@@ -55,6 +56,7 @@ for command in (
     export_run,
     import_run,
     sessions,
+    store,
     web,
     replay,
     doctor,

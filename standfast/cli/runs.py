@@ -13,10 +13,10 @@ from standfast.cli.audits import AUDITED, BY, acts_of, audit_store, on_record, w
 from standfast.cli.commands import INCOMPLETE, IncompleteError, on_temporal
 from standfast.cli.inputs import image_of, read_json_option, read_text, who
 from standfast.cli.outputs import Output, ago, shown
-from standfast.cli.sessions import STORED, transcript, write_message
+from standfast.cli.sessions import transcript, write_message
+from standfast.cli.stores import STORED, Store
 from standfast.errors import InputError
 from standfast.messages import Usage
-from standfast.stores import SQLiteStore
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -93,9 +93,7 @@ async def start(
     await _until_ended(client, output, handle.id)
 
 
-async def _start_agent(
-    client: "Client", name: str, message: str, options: dict[str, Any], trail: SQLiteStore | None
-) -> Any:
+async def _start_agent(client: "Client", name: str, message: str, options: dict[str, Any], trail: Store | None) -> Any:
     from standfast.temporal import OnRecord, start_agent
 
     return await start_agent(
@@ -113,9 +111,7 @@ async def _start_agent(
     )
 
 
-async def _start_pipeline(
-    client: "Client", name: str, given: str, options: dict[str, Any], trail: SQLiteStore | None
-) -> Any:
+async def _start_pipeline(client: "Client", name: str, given: str, options: dict[str, Any], trail: Store | None) -> Any:
     from standfast.temporal import OnRecord, start_pipeline
 
     return await start_pipeline(

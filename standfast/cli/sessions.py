@@ -2,27 +2,18 @@
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 
 import click
 
 from standfast.cli.commands import with_output
 from standfast.cli.outputs import Output, ago
+from standfast.cli.stores import STORED, existing_store, shown_address
 from standfast.errors import InputError
 from standfast.messages import Message, Usage
 from standfast.runtime.unheard import Unheard
-from standfast.stores import Session, SQLiteStore, session_key_of, sqlite_store
+from standfast.stores import Session, session_key_of
 from standfast.stores.protocol import session_id_of
-
-STORED = click.option(
-    "--store",
-    metavar="FILE",
-    envvar="STANDFAST_STORE",
-    default="standfast.db",
-    show_default=True,
-    help="SQLite store.  [env: STANDFAST_STORE]",
-)
 
 
 @click.command()
@@ -39,7 +30,7 @@ def sessions(output: Output, session: str | None, store: str, tenant: str | None
 
 
 async def _list(output: Output, path: str, tenant: str | None, agent: str | None, user: str | None, limit: int) -> None:
-    async with opened(path) as store:
+    async with existing_store(path) as store:
         found = await store.list_sessions(agent_name=agent, user_id=user, limit=limit if tenant is None else None)
     found = [one for one in found if tenant in (None, one.tenant_id)][:limit]
     output.rows(
@@ -64,7 +55,7 @@ async def _list(output: Output, path: str, tenant: str | None, agent: str | None
 
 async def _show(output: Output, path: str, session_id: str, tenant: str | None) -> None:
     session, messages = await transcript(path, session_id, tenant)
-    async with opened(path) as store:
+    async with existing_store(path) as store:
         unheard = [one.message for one in await Unheard(session, store).load(messages)]
     if output.is_text:
         for message in messages:
@@ -89,27 +80,14 @@ async def transcript(path: str, session_id: str, tenant: str | None = None) -> t
     Raises:
         InputError: there is no such store, or no such session in it.
     """
-    async with opened(path) as store:
+    async with existing_store(path) as store:
         key = session_key_of(tenant, session_id)
         session = await store.load_session(key)
         if session is None:
             of = "" if tenant is None else f" of tenant {tenant!r}"
-            raise InputError(f"There is no session {session_id!r}{of} in store {path!r}; {_ANOTHER}")
+            where = f"{shown_address(path)!r}; --store or STANDFAST_STORE names another"
+            raise InputError(f"There is no session {session_id!r}{of} in store {where}")
         return session, await store.load_messages(key)
-
-
-_ANOTHER = "--store or STANDFAST_STORE names another"
-
-
-def opened(path: str) -> SQLiteStore:
-    """Open an existing store.
-
-    Raises:
-        InputError: there is none.
-    """
-    if not Path(path).is_file():  # opening it would create it
-        raise InputError(f"There is no store {path!r}; {_ANOTHER}")
-    return sqlite_store(path)
 
 
 _STYLES = {"user": "bold", "tool": "dim", "assistant": None, "system": "dim"}

@@ -18,11 +18,11 @@ from standfast.cli.commands import on_temporal
 from standfast.cli.inputs import who
 from standfast.cli.logs import log_safely
 from standfast.cli.outputs import Output
+from standfast.cli.stores import store_if_any
 from standfast.cli.workers import STORE
 from standfast.errors import DefinitionError, InputError
 from standfast.extras import install
 from standfast.runtime.processes import until_stopped
-from standfast.stores import sqlite_store
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -159,12 +159,12 @@ def _loaded(output: Output, app: str | None, store: str | None) -> Application:
         except BrokenApplicationError as error:
             why = str(error).splitlines()[-1]
             output.note(f"{app} cannot be loaded, so nothing can be started from the page: {why}")
-    path = store or ("standfast.db" if Path("standfast.db").is_file() else None)
-    if path is None:
+    found = store_if_any(store)
+    if found is None:
         output.note(
-            "No store: --store FILE adds transcripts, decisions and pictures, and remembers who has signed out."
+            "No store: --store FILE|URL adds transcripts, decisions and pictures, and remembers who has signed out."
         )
-    return Application(store=None if path is None else sqlite_store(path))
+    return Application(store=found)
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -11,17 +11,13 @@ from standfast.cli.commands import log_as_python_does, on_temporal
 from standfast.cli.health import health
 from standfast.cli.logs import LEVELS, LogFormat, OfTheSDK, log_safely
 from standfast.cli.outputs import Output
+from standfast.cli.stores import store_option
 from standfast.runtime.processes import until_stopped
 
 if TYPE_CHECKING:
     from temporalio.client import Client
 
-STORE = click.option(
-    "--store",
-    metavar="FILE",
-    envvar="STANDFAST_STORE",
-    help="SQLite store of sessions.  [env: STANDFAST_STORE; else the application's own `store`, or standfast.db]",
-)
+STORE = store_option("Store of sessions", "the application's own `store`, or standfast.db")
 
 
 def _check(*, deployment: str | None, build_id: str | None, metrics: str | None, **_: Any) -> None:
@@ -35,6 +31,9 @@ def _check(*, deployment: str | None, build_id: str | None, metrics: str | None,
 @STORE
 @click.option("--task-queue", default="standfast", show_default=True, help="Queue that the worker serves.")
 @click.option("--stream", is_flag=True, help="Ask models to stream, so that the page shows their words as they come.")
+@click.option(
+    "--single-machine", is_flag=True, help="All workers run here, though the server does not: a SQLite file will do."
+)
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the log."
 )
@@ -70,6 +69,7 @@ async def worker(
     store: str | None,
     task_queue: str,
     stream: bool,
+    single_machine: bool,
     log_format: LogFormat,
     log_level: str,
     health_at: str | None,
@@ -97,6 +97,7 @@ async def worker(
         tools=app.tools,
         webhooks=app.webhooks,
         stream=stream,
+        single_machine=single_machine,
     )
 
     serving = Worker(
@@ -112,12 +113,12 @@ async def worker(
     async def ready() -> str | None:
         if is_stopping or not serving.is_running:
             return "stopping" if is_stopping else "starting"
-        await plugin.check_store()
+        await plugin.check_store(client)
         await client.service_client.check_health()
         return None
 
     async def serve() -> None:
-        await plugin.check_store()  # before it is reported as ready
+        await plugin.check_store(client)  # before it is reported as ready
         async with serving:
             output.note(f"Worker of {', '.join([*app.agents, *app.pipelines])} on queue {task_queue} is ready")
             if options["deployment"] is not None:

@@ -1,5 +1,6 @@
 """Stores of sessions: a Protocol, and one module per database."""
 
+from standfast.stores.addresses import open_store
 from standfast.stores.memory import MemoryStore, memory_store
 from standfast.stores.partial_answers import PartialAnswer, PartialAnswers
 from standfast.stores.postgres import PostgresStore, postgres_store
@@ -34,6 +35,7 @@ __all__ = [
     "Session",
     "Workers",
     "memory_store",
+    "open_store",
     "postgres_store",
     "session_key_of",
     "sqlite_store",

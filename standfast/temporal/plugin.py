@@ -39,6 +39,7 @@ from standfast.temporal.activities.tool_activities import ToolActivities
 from standfast.temporal.activities.webhooks import NoticeActivities, Webhook, check_webhooks
 from standfast.temporal.client.converters import DATA_CONVERTER, client_of_worker, of_worker
 from standfast.temporal.client.former_names import check_new
+from standfast.temporal.client.machines import check_machine
 from standfast.temporal.wire import names
 from standfast.temporal.wire.snapshots import GRACE
 from standfast.temporal.workflows.agent_workflows import AgentRun
@@ -73,6 +74,8 @@ class StandfastPlugin(SimplePlugin):
         store_patience: how long an activity waits for a store that refuses before people see that it does.
         checkpoint_key: a secret, as that of `run`: what is exported is signed with it, and no other checkpoint begins
             a run.
+        single_machine: all workers run on this machine, although the Temporal server does not: a SQLite file is
+            refused otherwise.
 
     Raises:
         DefinitionError: naming the agent or tool that is missing, or there twice.
@@ -93,7 +96,9 @@ class StandfastPlugin(SimplePlugin):
         stream: bool = False,
         store_patience: Duration = "30s",
         checkpoint_key: CheckpointKey | None = None,
+        single_machine: bool = False,
     ) -> None:
+        self._single_machine = single_machine
         told, key = check_webhooks(webhooks), check_key(checkpoint_key)
         self._host = host = AgentHost(
             agents, pipelines, store, llm, dict(tools or {}), max_stored_messages, store_patience, key
@@ -158,12 +163,15 @@ class StandfastPlugin(SimplePlugin):
         )
         return config
 
-    async def check_store(self) -> None:
-        """Look whether the store can be used, as each worker does before it takes runs.
+    async def check_store(self, client: Client) -> None:
+        """Look whether the store can be used with a server, as each worker does before it takes runs.
 
         Raises:
             StoreError: it cannot.
+            InputError: it is a file that workers on other machines would not see.
         """
+        if not self._single_machine:
+            await check_machine(self._host.store, client)
         await self._host.check_store()
 
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:  # noqa: A002
@@ -171,9 +179,10 @@ class StandfastPlugin(SimplePlugin):
 
         Raises:
             StoreError: the store cannot be used; no run was taken.
+            InputError: the store is a file that workers on other machines would not see.
         """
         try:
-            await self.check_store()
+            await self.check_store(worker.client)
         except BaseException:
             # As the SDK does for a worker that never began: otherwise `async with worker` would wait for its end.
             worker._shutdown_complete_event.set()

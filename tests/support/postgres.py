@@ -85,7 +85,8 @@ class PostgresServer:
     def sql(self, statements: str, database: str = "postgres") -> str:
         """Run statements, and return what psql prints."""
         done = subprocess.run(
-            [str(self._programs / "psql"), "-XqAt", "-v", "ON_ERROR_STOP=1", self.dsn(database), "-c", statements],
+            [str(self._programs / "psql"), "-XqAt", "-v", "ON_ERROR_STOP=1", self.dsn(database)],
+            input=statements,
             capture_output=True,
             text=True,
             check=False,

@@ -80,7 +80,7 @@ PUBLIC = {
     "standfast.stores": [
         "AgentStore", "Append", "AtWork", "DecisionRecord", "DurableStore", "Ledger", "LedgerEntry", "MemoryStore",
         "PartialAnswer", "PartialAnswers", "PostgresStore", "RunningCall", "SQLiteStore", "Session", "Workers",
-        "memory_store", "postgres_store", "session_key_of", "sqlite_store",
+        "memory_store", "open_store", "postgres_store", "session_key_of", "sqlite_store",
     ],
     "standfast.temporal": [
         "ApprovalLinks", "ApprovalResult", "DevServer", "OnRecord", "Run", "StandfastClient", "StandfastPlugin",

@@ -48,7 +48,7 @@ async def test_the_doctor_says_what_is_wrong_and_what_to_do(temporal: Temporal, 
     assert ill.exit_code == 1
     assert wrong == {
         "workers": "none polled queue 'nobody' in the last 5 minutes: start one, with `standfast worker APP`",
-        "store": f"there is no file {store}",
+        "store": f"There is no store {store!r}; --store or STANDFAST_STORE names another",
     }
     ill = await standfast(None, "doctor", "--address", "127.0.0.1:9", "-o", "json")
     assert [row["check"] for row in json.loads(ill.stdout) if not row["ok"]] == ["server"]

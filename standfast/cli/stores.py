@@ -1,0 +1,59 @@
+"""The store of a command: its option, and how it is opened."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+from standfast.errors import InputError
+from standfast.stores import PostgresStore, SQLiteStore, open_store
+
+Store = SQLiteStore | PostgresStore
+USUAL = "standfast.db"
+_ANOTHER = "--store or STANDFAST_STORE names another"
+
+
+def store_option(what: str, otherwise: str = "", *, default: str | None = None) -> Callable[[Any], Any]:
+    """Return the option `--store`: the path of a SQLite file, or postgresql://….
+
+    Args:
+        otherwise: says what is used without it.
+    """
+    help = f"{what}.  [env: STANDFAST_STORE{otherwise and f'; else {otherwise}'}]"  # noqa: A001
+    shown: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
+    return click.option("--store", metavar="FILE|URL", envvar="STANDFAST_STORE", help=help, **shown)
+
+
+STORED = store_option("Store", default=USUAL)
+
+
+def is_file(address: str) -> bool:
+    """Whether an address is that of a SQLite file."""
+    return "://" not in address
+
+
+def shown_address(address: str) -> str:
+    """Return an address without its password."""
+    if is_file(address):
+        return address
+    parts = urlsplit(address)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def existing_store(address: str) -> Store:
+    """Open a store that is there.
+
+    Raises:
+        InputError: there is none.
+    """
+    if is_file(address) and not Path(address).is_file():  # opening it would create it
+        raise InputError(f"There is no store {address!r}; {_ANOTHER}")
+    return open_store(address)
+
+
+def store_if_any(address: str | None) -> Store | None:
+    """Open the store that is named, else standfast.db if it is there."""
+    address = address or (USUAL if Path(USUAL).is_file() else None)
+    return None if address is None else open_store(address)

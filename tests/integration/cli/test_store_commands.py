@@ -1,0 +1,58 @@
+"""Commands that read a store take any, and its address may be in a file, as containers get secrets."""
+
+from pathlib import Path
+
+import pytest
+from support.commands import data, done, refused
+from support.postgres import PostgresServer, new_schema
+from support.stores import append
+
+from standfast import sqlite_store
+from standfast.stores import open_store
+
+
+@pytest.fixture
+def address(postgres: PostgresServer) -> str:
+    return f"{postgres.dsn()}?schema={new_schema()}"
+
+
+async def test_a_new_schema_is_made_and_checked(address: str) -> None:
+    first = await data(None, "store", "check", "--store", address)
+    assert (first["sessions"], first["machines"]) == (0, "any number")
+    assert await data(None, "store", "check", "--store", address) == first
+
+
+async def test_a_file_has_to_be_there(tmp_path: Path) -> None:
+    path = tmp_path / "standfast.db"
+    assert "There is no store" in await refused(None, "store", "check", "--store", str(path))
+    async with sqlite_store(path) as store:
+        await append(store, "a")
+    found = await data(None, "store", "check", "--store", str(path))
+    assert (found["sessions"], found["machines"]) == (1, "this one")
+
+
+async def test_sessions_are_listed_from_a_database(address: str) -> None:
+    async with open_store(address) as store:
+        await append(store, "Pay invoice 7")
+    [session] = await data(None, "sessions", "--store", address)
+    assert "Pay invoice 7" in await done(None, "sessions", session["id"], "--store", address)
+
+
+async def test_an_address_is_read_from_a_file(address: str, tmp_path: Path) -> None:
+    (tmp_path / "store").write_text(address + "\n")
+    found = await data(None, "store", "check", STANDFAST_STORE_FILE=str(tmp_path / "store"))
+    assert found["machines"] == "any number"
+    environment = {"STANDFAST_STORE": "a.db", "STANDFAST_STORE_FILE": str(tmp_path / "store")}
+    assert "set one of them" in await refused(None, "store", "check", **environment)
+    missing = str(tmp_path / "missing")
+    assert "cannot be read" in await refused(None, "store", "check", STANDFAST_STORE_FILE=missing)
+    (tmp_path / "empty").touch()
+    empty = str(tmp_path / "empty")
+    assert "is empty" in await refused(None, "store", "check", STANDFAST_STORE_FILE=empty)
+
+
+@pytest.mark.parametrize("words", [("store", "check"), ("sessions",)], ids=" ".join)
+async def test_an_error_shows_no_password(words: tuple[str, ...]) -> None:
+    error = await refused(None, *words, "--store", "postgresql://ada:topsecret@127.0.0.1:9/agents")
+    assert "127.0.0.1" in error
+    assert "topsecret" not in error
