@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from standfast.agents import Agent
 from standfast.errors import InputError
@@ -50,6 +50,7 @@ class LLMAdapter(Protocol):
         ...
 
 
+@runtime_checkable
 class StreamingLLMAdapter(Protocol):
     """An adapter that can also answer piece by piece."""
 

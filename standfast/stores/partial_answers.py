@@ -1,6 +1,6 @@
 """The Protocol of stores that also keep models' answers while they are being given; not every store does."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from standfast.messages import Record
 
@@ -25,6 +25,7 @@ class PartialAnswer(Record):
         return self.offset + len(self.text)
 
 
+@runtime_checkable
 class PartialAnswers(Protocol):
     """Models' answers while they are being given, for viewers: at most one per run. Nothing depends on them."""
 

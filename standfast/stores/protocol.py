@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from standfast.checkpoints import Question
 from standfast.errors import InputError
@@ -286,6 +286,7 @@ class AgentStore(Protocol):
         ...
 
 
+@runtime_checkable
 class Ledger(Protocol):
     """A durable store's record of tool calls and model calls, so that none happens twice.
 

@@ -1,6 +1,6 @@
 """The workers that serve a store, and the sessions that their workflows have opened."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from standfast.messages import Record
 
@@ -19,6 +19,7 @@ class AtWork(Record):
     journal_key: str
 
 
+@runtime_checkable
 class Workers(Protocol):
     """Workers and the sessions they are at work on, so that runs of both drivers never share a session.
 
