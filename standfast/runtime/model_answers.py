@@ -80,7 +80,7 @@ async def streamed(
 
 def _streams(adapter: object) -> TypeIs[StreamingLLMAdapter]:
     # Not by `isinstance`, which from Python 3.12 on does not see the methods of an object that wraps an adapter.
-    return hasattr(adapter, "stream")
+    return callable(getattr(adapter, "stream", None))
 
 
 async def compressed(rule: ContextCompression | None, messages: Sequence[Message]) -> list[Message] | None:

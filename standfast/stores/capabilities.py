@@ -26,4 +26,4 @@ def has_partial_answers(store: object) -> TypeIs[PartialAnswers]:
 
 
 def _has_methods(store: object, protocol: Any) -> bool:
-    return all(hasattr(store, name) for name in get_protocol_members(protocol))
+    return all(callable(getattr(store, name, None)) for name in get_protocol_members(protocol))

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from standfast import memory_store, sqlite_store
+from standfast.stores import SQLiteStore
 from standfast.stores.capabilities import has_ledger, has_partial_answers, has_workers
 
 
@@ -16,7 +17,16 @@ class Wrapped:
         return getattr(self._store, name)
 
 
+class WithoutWords(SQLiteStore):
+    add_partial = None  # type: ignore[assignment]
+
+
 @pytest.mark.parametrize("wrap", [lambda store: store, Wrapped], ids=["itself", "wrapped"])
 @pytest.mark.parametrize("has", [has_ledger, has_workers, has_partial_answers])
 def test_a_durable_store_can_do_everything_and_a_memory_store_keeps_sessions_alone(has: Any, wrap: Any) -> None:
     assert (has(wrap(sqlite_store("never.db"))), has(wrap(memory_store())), has(None)) == (True, False, False)
+
+
+def test_a_method_that_is_none_is_not_there() -> None:
+    store = WithoutWords("never.db")
+    assert (has_ledger(store), has_workers(store), has_partial_answers(store)) == (True, True, False)
