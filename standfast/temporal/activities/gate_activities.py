@@ -84,7 +84,7 @@ class GateActivities:
                 if decision.edit is not None and call is not None:
                     await keep_edit(self._host, run, decision.edit)
                     decision = decision.model_copy(update={"edit": edit_reference(decision.edit)})
-                found["decisions"].append([decision.model_dump(exclude_none=True), row.at.isoformat()])
+                found["decisions"].append((decision.model_dump(exclude_none=True), row.at.isoformat()))
             if call is not None and await _has_started(self._host, run, *call):
                 found["has_run"] = True
             return found

@@ -285,7 +285,7 @@ def _requested_calls(record: TurnRecord) -> Asked:
     """Return the workflow's part of an answer that asks for calls."""
     calls, text = record.calls, record.message.content
     asked: Asked = {
-        "calls": [[call.id, call.name, place, shown_arguments(call.arguments)] for place, call in enumerate(calls)]
+        "calls": [(call.id, call.name, place, shown_arguments(call.arguments)) for place, call in enumerate(calls)]
     }
     if text:
         asked["text"] = text[:PREVIEW]

@@ -209,7 +209,7 @@ class Work:
         outcome: WrittenOutcome | None = None,
         ran: int = 0,
         output: Any = None,
-    ) -> list[str] | None:
+    ) -> tuple[str, str] | None:
         """Keep a step's result and output; return the reason and the words if the step failed.
 
         Args:
@@ -237,7 +237,7 @@ class Work:
         if done.reason is None:
             return None
         await self._kept.keep(f"{path}?failure", result.model_dump())
-        return [done.reason, cut(done.error or "", 2_000)]
+        return done.reason, cut(done.error or "", 2_000)
 
     # --- the input of a step ---
 

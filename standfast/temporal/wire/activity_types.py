@@ -314,7 +314,7 @@ class Asked(LastReply, total=False):
         arguments, sizes: of calls with gates, by id; see `Turn`.
     """
 
-    calls: list[list[Any]]
+    calls: list[tuple[str, str, int, str]]
     refused: dict[str, str]
     gates: list[dict[str, Any]]
     arguments: dict[str, Any]
@@ -352,17 +352,43 @@ class Stepped(TypedDict, total=False):
     """The result of a step's activity; `failed` is a reason and its words."""
 
     kept: str
-    failed: list[str]
+    failed: tuple[str, str]
     made: Any
     result: dict[str, Any]
 
 
+class AskedAtGate(TypedDict):
+    """What a step's activity has made for a gate; `later` has the same for each escalation."""
+
+    message: str
+    digest: str
+    later: NotRequired[list["AskedAtGate"]]
+
+
+class ChangedCall(TypedDict):
+    """What a step's activity has made for a call if a deploy has changed its tool."""
+
+    shown: str
+    tool: str
+    facts: dict[str, Any]
+
+
 AgentEnd = dict[str, Any]
-"""The result of an agent's run; or `LOST` or `OTHER`, for one that is looked for."""
+"""An `AgentResult`; or `LOST` or `OTHER`, for an agent that is looked for."""
+
+
+class AgentResult(TypedDict):
+    """The result of an agent's run, as far as its caller reads it."""
+
+    status: str
+    iterations: int
+    response: NotRequired[str | None]
+    error: NotRequired[str | None]
+    usage: NotRequired[Any]
 
 
 class Recalled(TypedDict, total=False):
     """The decisions at a gate, `[decision, time]` each, and whether its call has run."""
 
-    decisions: list[list[Any]]
+    decisions: list[tuple[dict[str, Any], str]]
     has_run: bool

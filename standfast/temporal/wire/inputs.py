@@ -1,7 +1,7 @@
 """Inputs of workflows, and users' messages to them, as JSON. The data read here may be malformed."""
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import Image, Message, read_images
@@ -160,9 +160,7 @@ class PipelineInput:
         Raises:
             InputError: saying what cannot be used.
         """
-        texts: dict[str, Any] = dict.fromkeys(("run_key", "user_id", "tenant_id"), str)
-        known = {"input": object, **texts, "restart": dict, "carried": dict}
-        given = read_fields({} if data is None else data, "The input", known, own=("carried",))
+        given = read_fields({} if data is None else data, "The input", _PIPELINE_INPUT, own=("carried",))
         check_json(given.get("input"), "The input: input")
         if "restart" in given:
             expected = {"run_key": str, "from": str}
@@ -187,20 +185,11 @@ class PipelineInput:
         return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
 
 
-_INPUT: dict[str, Any] = {
-    "message": str,
-    "images": list,
-    "session_id": str,
-    "user_id": str,
-    "tenant_id": str,
-    "max_iterations": int,
-    "instance_id": str,
-    "checkpoint": dict,
-    "call": dict,
-    "step": dict,
-    "depth": int,
-    "max_tokens": int,
-    "asks_caller": bool,
-    "carried": dict,
-}
+def _kinds(given: type) -> dict[str, type]:
+    """Return the kind of JSON that each field of an input takes."""
+    hints = {name: next(iter(get_args(hint)), object) for name, hint in get_type_hints(given).items()}
+    return {name: get_origin(kind) or kind for name, kind in hints.items()}
+
+
+_INPUT, _PIPELINE_INPUT = _kinds(AgentInput), _kinds(PipelineInput)
 _OWN = ("call", "step", "depth", "max_tokens", "asks_caller", "carried")

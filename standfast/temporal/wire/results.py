@@ -17,7 +17,16 @@ from standfast.checkpoints import Question
 from standfast.errors import StandfastError
 from standfast.messages import Usage, json_problem
 from standfast.temporal.wire import names
-from standfast.temporal.wire.activity_types import ActivityName, Declared, ModelReply, Opened
+from standfast.temporal.wire.activity_types import (
+    ActivityName,
+    AgentResult,
+    AskedAtGate,
+    ChangedCall,
+    Declared,
+    ModelReply,
+    Opened,
+    Stepped,
+)
 from standfast.temporal.wire.inputs import user_message
 from standfast.temporal.wire.limits import RESULT_VALUES
 from standfast.temporal.wire.outcomes import is_outcome, is_usage
@@ -122,24 +131,14 @@ def _read_messages(_: object, found: list[Any]) -> None:
         user_message(said)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def is_result(found: object) -> bool:
     """Whether a value can be the result of an agent that another agent has run."""
-    if (
-        not isinstance(found, dict)
-        or json_problem(found, RESULT_VALUES) is not None
-        or not isinstance(found.get("status"), str)
-    ):
+    if json_problem(found, RESULT_VALUES) is not None or not _conforms(found, AgentResult):
         return False
-    text = {"complete": "response", "interrupted": "question"}.get(found["status"])
-    return (
-        (text is None or isinstance(found.get(text), str))
-        and _is_number(found.get("iterations"))
-        and all(isinstance(found.get(name, ""), str | None) for name in ("response", "error"))
-        and (found.get("usage") is None or _is_usage(found["usage"]))
+    result = cast(dict[str, Any], found)
+    text = {"complete": "response", "interrupted": "question"}.get(result["status"])
+    return (text is None or isinstance(result.get(text), str)) and (
+        result.get("usage") is None or _is_usage(result["usage"])
     )
 
 
@@ -163,35 +162,19 @@ def _is_step(reference: Mapping[str, Any], found: dict[str, Any]) -> bool:
     if "done" in reference and found.get("kept") != reference["done"]["path"]:
         return False
     if "failed" in found:
-        return _is_failure(found["failed"])
+        return True
     if "end" in reference and not isinstance(found.get("result"), dict):
         return False
     if "make" not in reference:
         return True
     made, what = found.get("made"), reference["make"]["what"]
     if isinstance(made, dict) and "failed" in made:
-        return _is_failure(made["failed"])
+        return _conforms(made, Stepped)
     if what == "gate":
-        return isinstance(made, dict) and ("decided" in made or _is_shown(made))
-    return "made" in found and (what != "with" or made is None or isinstance(made, str) or _is_changed_call(made))
-
-
-def _is_changed_call(made: object) -> bool:
-    """Whether a value has the facts that a step's call needs if a deploy has changed its tool."""
-    return isinstance(made, dict) and (
-        isinstance(made.get("shown"), str) and isinstance(made.get("tool"), str) and is_tool_facts(made.get("facts"))
-    )
-
-
-def _is_shown(gate: dict[str, Any]) -> bool:
-    later = gate.get("later", [])
-    return all(isinstance(gate.get(name), str) for name in ("message", "digest")) and (
-        isinstance(later, list) and all(isinstance(one, dict) and _is_shown(one) for one in later)
-    )
-
-
-def _is_failure(found: object) -> bool:
-    return isinstance(found, list) and len(found) == 2 and all(isinstance(item, str) for item in found)
+        return isinstance(made, dict) and ("decided" in made or _conforms(made, AskedAtGate))
+    if what == "with" and isinstance(made, dict):
+        return _conforms(made, ChangedCall) and is_tool_facts(made["facts"])
+    return "made" in found and (what != "with" or _conforms(made, str | None))
 
 
 def _is_declared(found: Declared) -> bool:
@@ -200,7 +183,7 @@ def _is_declared(found: Declared) -> bool:
 
 
 def _is_reply(reference: Mapping[str, Any], found: ModelReply) -> bool:
-    if not found.keys() <= _hints(ModelReply).keys() or not all(map(_is_call, found.get("calls", ()))):
+    if not found.keys() <= _hints(ModelReply).keys():
         return False
     ids, gates = [call[0] for call in found.get("calls", ())], found.get("gates", ())
     return (
@@ -219,15 +202,6 @@ def _is_gate(found: object) -> bool:
     except (AttributeError, KeyError, TypeError, ValueError):
         return False
     return True
-
-
-def _is_call(found: object) -> bool:
-    return (
-        isinstance(found, list)
-        and len(found) == 4
-        and _is_number(found[2])
-        and all(isinstance(found[place], str) for place in (0, 1, 3))
-    )
 
 
 _READERS: dict[str, Callable[..., bool | None]] = {

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from standfast.agent_loop import Settled
 from standfast.messages import Usage
@@ -20,9 +20,6 @@ from standfast.temporal.wire.inputs import Said
 from standfast.temporal.wire.outcomes import write_outcome
 from standfast.temporal.wire.states import Call, RunLoop, write_call, write_state
 from standfast.tools import Unknown
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 They and the loop's state have nothing of the user's: no callable, no schema, no text except names.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NotRequired, TypedDict, cast
 
@@ -147,32 +147,19 @@ def read_tool_facts(data: Mapping[str, Any]) -> ToolFacts:
 
 def is_tool_facts(found: object) -> bool:
     """Whether a value can be read as facts of a tool."""
-    return (
-        isinstance(found, dict)
-        and found.keys() <= _FACTS.keys()
-        and all(_FACTS[name](value) for name, value in found.items())
+    return isinstance(found, dict) and all(
+        name in _USUAL_FACTS and _is_like(value, _USUAL_FACTS[name]) for name, value in found.items()
     )
 
 
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
+def _is_like(value: Any, usual: Any) -> bool:
+    """Whether a value is of the kind of a fact's default: a flag, or an amount."""
+    if usual is None or isinstance(usual, bool):
+        return value is usual or isinstance(value, bool)
+    return isinstance(value, (type(usual), int)) and not isinstance(value, bool) and value >= 0
 
 
-def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-
-
-_FACTS: dict[str, Callable[[object], bool]] = {
-    "parallel": _is_flag,
-    "safe_to_retry": _is_flag,
-    "verify": lambda value: value is None or isinstance(value, bool),
-    "timeout": _is_amount,
-    "attempts": lambda value: isinstance(value, int) and _is_amount(value),
-    "initial": _is_amount,
-    "factor": _is_amount,
-    "longest": _is_amount,
-    "agent": _is_flag,
-}
+_USUAL_FACTS = asdict(ToolFacts())
 
 
 def tools_of(started: Mapping[str, ToolFacts], told: Mapping[str, Any]) -> Mapping[str, ToolFacts]:
@@ -210,6 +197,3 @@ def _changed(usual: Any, value: Any) -> dict[str, Any]:
         for name in usual.__dataclass_fields__
         if getattr(value, name) != getattr(usual, name)
     }
-
-
-# --- the loop's state ---------------------------------------------------------------------------------------------
