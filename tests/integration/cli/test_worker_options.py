@@ -14,7 +14,11 @@ from pathlib import Path
 
 from support.commands import refused
 from support.temporal_runs import Temporal, result, until
-from temporalio.api.workflowservice.v1 import SetWorkerDeploymentCurrentVersionRequest
+from temporalio.api.enums.v1 import RoutingConfigUpdateState
+from temporalio.api.workflowservice.v1 import (
+    DescribeWorkerDeploymentRequest,
+    SetWorkerDeploymentCurrentVersionRequest,
+)
 from temporalio.service import RPCError
 
 from standfast.temporal import start_agent
@@ -106,18 +110,25 @@ async def fetched(url: str) -> tuple[int, str]:
 
 
 async def make_current(temporal: Temporal, version: str) -> None:
-    """Make a version of the test's deployment the one that takes new runs, once the server has heard of it."""
+    """Make a version of the test's deployment the one that takes new runs, and wait until all of the server knows."""
+    service, about = temporal.client.workflow_service, (temporal.client.namespace, temporal.name)
 
     async def known() -> bool:
         request = SetWorkerDeploymentCurrentVersionRequest(
-            namespace=temporal.client.namespace, deployment_name=temporal.name, build_id=version
+            namespace=about[0], deployment_name=about[1], build_id=version
         )
         with contextlib.suppress(RPCError):
-            await temporal.client.workflow_service.set_worker_deployment_current_version(request)
+            await service.set_worker_deployment_current_version(request)
             return True
         return False
 
+    async def everywhere() -> bool:
+        request = DescribeWorkerDeploymentRequest(namespace=about[0], deployment_name=about[1])
+        found = (await service.describe_worker_deployment(request)).worker_deployment_info
+        return found.routing_config_update_state == RoutingConfigUpdateState.ROUTING_CONFIG_UPDATE_STATE_COMPLETED
+
     await until(known)
+    await until(everywhere)
 
 
 async def test_a_worker_tells_its_health_and_counts_what_it_does(temporal: Temporal, tmp_path: Path) -> None:
