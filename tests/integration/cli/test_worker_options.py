@@ -14,11 +14,7 @@ from pathlib import Path
 
 from support.commands import refused
 from support.temporal_runs import Temporal, result, until
-from temporalio.api.enums.v1 import RoutingConfigUpdateState
-from temporalio.api.workflowservice.v1 import (
-    DescribeWorkerDeploymentRequest,
-    SetWorkerDeploymentCurrentVersionRequest,
-)
+from temporalio.api.workflowservice.v1 import SetWorkerDeploymentCurrentVersionRequest
 from temporalio.service import RPCError
 
 from standfast.temporal import start_agent
@@ -110,25 +106,26 @@ async def fetched(url: str) -> tuple[int, str]:
 
 
 async def make_current(temporal: Temporal, version: str) -> None:
-    """Make a version of the test's deployment the one that takes new runs, and wait until all of the server knows."""
-    service, about = temporal.client.workflow_service, (temporal.client.namespace, temporal.name)
+    """Make a version of the test's deployment the current one, and wait until new runs begin on it."""
 
     async def known() -> bool:
         request = SetWorkerDeploymentCurrentVersionRequest(
-            namespace=about[0], deployment_name=about[1], build_id=version
+            namespace=temporal.client.namespace, deployment_name=temporal.name, build_id=version
         )
         with contextlib.suppress(RPCError):
-            await service.set_worker_deployment_current_version(request)
+            await temporal.client.workflow_service.set_worker_deployment_current_version(request)
             return True
         return False
 
-    async def everywhere() -> bool:
-        request = DescribeWorkerDeploymentRequest(namespace=about[0], deployment_name=about[1])
-        found = (await service.describe_worker_deployment(request)).worker_deployment_info
-        return found.routing_config_update_state == RoutingConfigUpdateState.ROUTING_CONFIG_UPDATE_STATE_COMPLETED
+    async def taken() -> bool:
+        run = await start_agent(temporal.client, "clerk", message="go", task_queue=temporal.name)
+        await until(lambda: temporal.people.pending(run.id))
+        described = (await run.describe()).raw_description.workflow_execution_info
+        await run.terminate("it was to find out where runs begin")
+        return bool(described.versioning_info.deployment_version.build_id == version)
 
     await until(known)
-    await until(everywhere)
+    await until(taken)
 
 
 async def test_a_worker_tells_its_health_and_counts_what_it_does(temporal: Temporal, tmp_path: Path) -> None:
@@ -186,7 +183,7 @@ async def _version_of_a_run_that_waits_through_a_deploy(temporal: Temporal, fold
         return ("--deployment", temporal.name, "--build-id", version, "--versioning", versioning)
 
     async with worker(temporal, folder, *options("v1")) as first:
-        assert first.says("set-current-version")
+        await until(lambda: first.says("set-current-version"))
         await make_current(temporal, "v1")
         run = await start_agent(temporal.client, "clerk", message="go", task_queue=temporal.name)
         [item] = await until(lambda: temporal.people.pending(run.id))
