@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from standfast import Agent, Message, run
+from standfast import Agent, Message, StoreError, run
 from standfast.stores import Session, SQLiteStore
 from standfast.testing import ScriptedModel, crash_after_tool_results
 from support.transcripts import shape
@@ -60,6 +60,38 @@ class Recorder:
             return await method(*args, **options)
 
         return write
+
+
+class Refusing:
+    """A store that refuses calls while it is told to, except holds; `errors` has what it raises by itself.
+
+    Args:
+        refuses: the methods that it refuses; None for all.
+        refused: the calls that it has refused.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self.refuses: set[str] | None = set()
+        self.refused: list[str] = []
+        self.errors: list[str] = []
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        if not callable(method) or name in ("hold", "let_go"):
+            return method
+
+        async def maybe(*arguments: Any, **options: Any) -> Any:
+            if self.refuses is None or name in self.refuses:
+                self.refused.append(name)
+                raise StoreError("the database is away")
+            try:
+                return await method(*arguments, **options)
+            except StoreError as error:
+                self.errors.append(str(error))
+                raise
+
+        return maybe
 
 
 class StoreElsewhere(SQLiteStore):

@@ -12,12 +12,11 @@ from support.looking import resume, run
 from support.temporal_runs import until
 from support.transcripts import asks_for, call, error_of, kind_of, tool_results
 
-from integration.local.test_tool_approvals import approve, posts, reject, world
+from integration.local.test_tool_approvals import Died, approve, posts, reject, waits, world
 from standfast import (
     Agent,
     Approval,
     InputError,
-    InterruptedResponse,
     Message,
     SessionConflictError,
     assert_complete,
@@ -27,17 +26,6 @@ from standfast import (
 )
 from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
-
-
-class Died(BaseException):
-    """The process is gone."""
-
-
-async def waits(agent: Agent, model: Any, **options: Any) -> InterruptedResponse:
-    """Run an agent to its gates."""
-    result = await run(agent, message="go", llm=model, **options)
-    assert is_interrupted(result)
-    return result
 
 
 @pytest.mark.parametrize("safe", [False, True], ids=["with effects", "safe"])

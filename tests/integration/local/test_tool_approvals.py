@@ -7,7 +7,7 @@ import pytest
 from support.drivers import Driver
 from support.transcripts import asks_for, call, error_of, shape, tool_results
 
-from standfast import Agent, Approval, Loop, Tool, ToolContext, tool
+from standfast import Agent, Approval, InterruptedResponse, Loop, Tool, ToolContext, is_interrupted, run, tool
 from standfast.testing import ScriptedModel
 
 Approvable = Any
@@ -37,6 +37,17 @@ def reject(gate: str = "c1", **more: Any) -> dict[str, Any]:
 def posts(*texts: str) -> ScriptedModel:
     """Return a model that asks for these posts at once, and then is done."""
     return ScriptedModel([asks_for(*(call("post", f"c{n}", text=text) for n, text in enumerate(texts, 1))), "done"])
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+async def waits(agent: Agent, model: Any, **options: Any) -> InterruptedResponse:
+    """Run an agent in process to its gates."""
+    result = await run(agent, message="go", llm=model, **options)
+    assert is_interrupted(result)
+    return result
 
 
 # --- what waits ---

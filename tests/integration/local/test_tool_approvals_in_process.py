@@ -9,12 +9,11 @@ from support.looking import resume, run, run_pipeline
 from support.temporal_runs import until
 from support.transcripts import asks_for, call, error_of, tool_results
 
-from integration.local.test_tool_approvals import approve, posts, reject, world
+from integration.local.test_tool_approvals import approve, posts, reject, waits, world
 from standfast import (
     Agent,
     Approval,
     InputError,
-    InterruptedResponse,
     Step,
     assert_complete,
     is_interrupted,
@@ -24,18 +23,6 @@ from standfast import (
 from standfast.local import RunEnded, ToolStarted
 from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
-
-
-class Died(BaseException):
-    """The process is gone."""
-
-
-async def waits(agent: Agent, model: Any, **options: Any) -> InterruptedResponse:
-    """Run an agent to its gates."""
-    result = await run(agent, message="go", llm=model, **options)
-    assert is_interrupted(result)
-    return result
-
 
 # --- between processes ---
 

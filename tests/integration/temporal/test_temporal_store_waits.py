@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.questions import ask
+from support.stores import Refusing
 from support.temporal_runs import (
     Run,
     Temporal,
@@ -25,7 +26,6 @@ from support.temporal_runs import (
 )
 from support.transcripts import asks_for, call, tool_contents
 
-from integration.temporal.test_temporal_stores import Unwilling
 from standfast import Agent, Approval, ModelError, RetryPolicy, StoreError, pipeline, sqlite_store, tool
 from standfast.agents import Loop
 from standfast.messages import Message
@@ -40,17 +40,17 @@ async def waits_for_the_store(run: Run) -> dict[str, Any] | None:
 
 
 async def test_a_run_that_cannot_be_opened_says_that_its_store_is_away_and_since_when(temporal: Temporal) -> None:
-    store = Unwilling(temporal.store)
+    store = Refusing(temporal.store)
     helper = Agent("helper")
     async with temporal.worker(helper, llm=ScriptedModel(["done"]), store=store, store_patience=SOON):
-        store.refuses.set()
+        store.refuses = None
         run = await temporal.start(helper)
         shown = await until(partial(waits_for_the_store, run))
         assert (shown["name"], shown["message"]) == ("store", "the database is away")
         assert (await status(run))["status"] == "waiting"
         query = f"WorkflowId = '{run.id}' AND StandfastWaiting = 'store' AND StandfastStatus = 'waiting'"
         await until(partial(_is_found, temporal, query))
-        store.refuses.clear()
+        store.refuses = set()
         assert (await result(run))["response"] == "done"
         assert await waiting(run) == []
         await check_healthy(run)
@@ -58,26 +58,6 @@ async def test_a_run_that_cannot_be_opened_says_that_its_store_is_away_and_since
 
 async def _is_found(temporal: Temporal, query: str) -> bool:
     return (await temporal.client.count_workflows(query)).count == 1
-
-
-class Refusing:
-    """A store that refuses some methods, or all, while it is told to."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-        self.refuses: set[str] | None = set()  # None: all
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._store, name)
-        if not callable(method) or name in ("hold", "let_go"):
-            return method
-
-        async def maybe(*arguments: Any, **options: Any) -> Any:
-            if self.refuses is None or name in self.refuses:
-                raise StoreError("the database is away")
-            return await method(*arguments, **options)
-
-        return maybe
 
 
 @pytest.mark.parametrize("door", ["signal", "execute_update"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.doubles import echo, poster
+from support.stores import Refusing
 from support.temporal_runs import (
     Temporal,
     ask_once,
@@ -41,33 +42,6 @@ class Lock:
         self._connection.close()
 
 
-class Unwilling:
-    """A store that refuses everything while it is told to, and notes what it raises by itself."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-        self.refuses = threading.Event()
-        self.refused: list[str] = []
-        self.errors: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._store, name)
-        if not callable(method) or name in ("hold", "let_go"):
-            return method
-
-        async def maybe(*arguments: Any, **options: Any) -> Any:
-            if self.refuses.is_set():
-                self.refused.append(name)
-                raise StoreError("the database is away")
-            try:
-                return await method(*arguments, **options)
-            except StoreError as error:
-                self.errors.append(str(error))
-                raise
-
-        return maybe
-
-
 def path_of(temporal: Temporal) -> Path:
     return Path(temporal.store._path)
 
@@ -99,20 +73,20 @@ async def test_a_run_waits_for_a_database_that_is_locked_for_seconds(temporal: T
 
 @pytest.mark.parametrize("when", ["before the start", "during a call", "while a question is open", "at the end"])
 async def test_a_run_waits_for_a_store_that_is_away(temporal: Temporal, when: str) -> None:
-    store, effects = Unwilling(temporal.store), list[str]()
+    store, effects = Refusing(temporal.store), list[str]()
 
     @tool
     async def post(text: str) -> str:
         """Post a text."""
         effects.append(text)
         if when == "during a call":
-            store.refuses.set()
+            store.refuses = None
         return text
 
     def answer(messages: Any, tools: Any) -> Any:
         if any(message.tool_call_id == "c1" for message in messages):
             if when == "at the end" and not store.refused:
-                store.refuses.set()
+                store.refuses = None
             return "done"
         return asks_for(call("post", "p1", text="x"), call("ask", "c1", question="?"))
 
@@ -120,13 +94,13 @@ async def test_a_run_waits_for_a_store_that_is_away(temporal: Temporal, when: st
     agent = Agent("poster", tools=[post, *clerk.tools])
     async with temporal.worker(agent, llm=model, store=store):
         if when == "before the start":
-            store.refuses.set()
+            store.refuses = None
         run = await temporal.start(agent)
         if when in ("before the start", "during a call"):
             await _comes_back(store)
         await pending(run)
         if when == "while a question is open":
-            store.refuses.set()
+            store.refuses = None
         answered = asyncio.create_task(run.execute_update("answer", {"text": "Ada", "tool_call_id": "c1"}))
         if when in ("while a question is open", "at the end"):
             await _comes_back(store)
@@ -137,10 +111,10 @@ async def test_a_run_waits_for_a_store_that_is_away(temporal: Temporal, when: st
     assert sorted(tool_contents(await temporal.messages())) == [("c1", "Ada"), ("p1", "x")]
 
 
-async def _comes_back(store: Unwilling) -> None:
+async def _comes_back(store: Refusing) -> None:
     """Let the store be away until it was needed."""
     await until(lambda: len(store.refused) >= 2)
-    store.refuses.clear()
+    store.refuses = set()
 
 
 async def test_a_run_whose_session_is_deleted_meanwhile_ends_and_repeats_nothing(temporal: Temporal) -> None:
@@ -170,7 +144,7 @@ async def _migrated_under_a_worker(store: Any, path: Path) -> sqlite3.Connection
 
 async def test_a_store_of_a_newer_schema_is_not_touched_and_the_run_waits(temporal: Temporal, tmp_path: Path) -> None:
     path = tmp_path / "newer.db"
-    helper, store = Agent("helper"), Unwilling(sqlite_store(path))
+    helper, store = Agent("helper"), Refusing(sqlite_store(path))
     async with asyncio.timeout(60), temporal.worker(helper, llm=ScriptedModel(["done"]), store=store):
         database = await _migrated_under_a_worker(store, path)
         (newest,) = database.execute("SELECT max(version) FROM standfast_schema WHERE oldest_reader > 0").fetchone()
@@ -217,7 +191,7 @@ async def test_a_run_goes_on_with_a_worker_that_remembers_nothing_of_it(temporal
 
 async def test_a_worker_stops_while_a_run_waits_for_its_store(temporal: Temporal, tmp_path: Path) -> None:
     path = tmp_path / "newer.db"
-    helper, store = Agent("helper"), Unwilling(sqlite_store(path))
+    helper, store = Agent("helper"), Refusing(sqlite_store(path))
     async with asyncio.timeout(40):
         async with temporal.worker(helper, llm=ScriptedModel(["done"]), store=store):
             (await _migrated_under_a_worker(store, path)).close()
