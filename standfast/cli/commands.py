@@ -115,36 +115,23 @@ _OUTPUT = [
         help="Show the traceback of an error.",
     ),
 ]
-_SERVER = [
-    click.option("--address", metavar="HOST:PORT", help="Temporal server.  [env: TEMPORAL_ADDRESS]"),
-    click.option("-n", "--namespace", help="Namespace.  [env: TEMPORAL_NAMESPACE]"),
-    click.option("--profile", help="Profile of Temporal's configuration file.  [env: TEMPORAL_PROFILE]"),
-    click.option("--api-key", help="API key; turns TLS on.  [env: TEMPORAL_API_KEY]"),
-    click.option("--tls/--no-tls", default=None, help="Use TLS, or do not.  [env: TEMPORAL_TLS]"),
-    click.option("--tls-cert-path", type=click.Path(exists=True, dir_okay=False), help="Client certificate."),
-    click.option(
-        "--tls-key-path", type=click.Path(exists=True, dir_okay=False), help="Private key of the client certificate."
-    ),
-    click.option("--tls-ca-path", type=click.Path(exists=True, dir_okay=False), help="CA of the server."),
-    click.option("--tls-server-name", help="Name in the server's certificate."),
-    click.option(
+_FILE = click.Path(exists=True, dir_okay=False)
+_SERVER = {
+    "address": click.option("--address", metavar="HOST:PORT", help="Temporal server.  [env: TEMPORAL_ADDRESS]"),
+    "namespace": click.option("-n", "--namespace", help="Namespace.  [env: TEMPORAL_NAMESPACE]"),
+    "profile": click.option("--profile", help="Profile of Temporal's configuration file.  [env: TEMPORAL_PROFILE]"),
+    "api_key": click.option("--api-key", help="API key; turns TLS on.  [env: TEMPORAL_API_KEY]"),
+    "tls": click.option("--tls/--no-tls", default=None, help="Use TLS, or do not.  [env: TEMPORAL_TLS]"),
+    "tls_cert_path": click.option("--tls-cert-path", type=_FILE, help="Client certificate."),
+    "tls_key_path": click.option("--tls-key-path", type=_FILE, help="Private key of the client certificate."),
+    "tls_ca_path": click.option("--tls-ca-path", type=_FILE, help="CA of the server."),
+    "tls_server_name": click.option("--tls-server-name", help="Name in the server's certificate."),
+    "codec": click.option(
         "--codec",
         metavar="MODULE:ATTRIBUTE",
         help="Payload codec of the workers, for instance for encryption.  [env: STANDFAST_CODEC]",
     ),
-]
-_SERVER_NAMES = (
-    "address",
-    "namespace",
-    "profile",
-    "api_key",
-    "tls",
-    "tls_cert_path",
-    "tls_key_path",
-    "tls_ca_path",
-    "tls_server_name",
-    "codec",
-)
+}
 
 
 def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -164,10 +151,10 @@ def server_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def run(*arguments: Any, **options: Any) -> Any:
-        server = {name: options.pop(name) for name in _SERVER_NAMES}
+        server = {name: options.pop(name) for name in _SERVER}
         return function(*arguments, server=server, **options)
 
-    for option in reversed(_SERVER):
+    for option in reversed(_SERVER.values()):
         run = option(run)
     return run
 

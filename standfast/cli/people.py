@@ -98,11 +98,13 @@ async def approve(
 
     GATE is the path of a step or the id of a tool call, as `pending` shows it. It may be omitted if only one waits.
     """
+    from standfast.temporal.client.asked import is_cut
+
     item = await _gate(client, run, gate)
     changed = None if edit is None else read_json_option("--edit", edit)
     asks = output.is_text and not yes and sys.stdin.isatty()
     if not asks and given["digest"] is None:
-        if _is_cut(item):
+        if is_cut(item):
             raise InputError(
                 f"Call {item['name']} has {item['size']:,} bytes of arguments, which nobody has seen here: look at "
                 "them with `standfast pending --full -o json`, and give the digest shown there as --digest"
@@ -143,16 +145,12 @@ async def reject(client: "Client", output: Output, run: str, gate: str | None, *
 
 async def _whole(item: dict[str, Any], path: str) -> dict[str, Any]:
     """Return an item with all its arguments; large ones are in the store."""
-    if not _is_cut(item):
-        return item
-    from standfast.temporal.client.asked import load_arguments
+    from standfast.temporal.client.asked import is_cut, load_arguments
 
+    if not is_cut(item):
+        return item
     async with existing_store(path) as store:
         return {**item, "arguments": await load_arguments(store, item)}
-
-
-def _is_cut(item: dict[str, Any]) -> bool:
-    return "reference" in item
 
 
 async def _gate(client: "Client", run: str, gate: str | None) -> dict[str, Any]:

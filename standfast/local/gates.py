@@ -12,7 +12,7 @@ from standfast.checkpoints import PendingApproval, Question
 from standfast.errors import InputError
 from standfast.messages import ToolCall, explain
 from standfast.runtime.pipeline_results import Kept, decision_of
-from standfast.runtime.users_functions import ask_at_gates, edit_refusal
+from standfast.runtime.users_functions import edit_refusal
 
 GivenDecision = Decision | Mapping[str, Any]
 _EXAMPLE = '[{"gate": "c1", "decision": "approve", "by": "ada"}]'
@@ -50,18 +50,6 @@ async def judge(
     if refused is not None:
         raise InputError(refused)
     return gate.decided(decision)
-
-
-async def at_new_gates(
-    state: LoopState,
-    calls: Iterable[ToolCall],
-    agent: Agent,
-    requesters: Iterable[str | None],
-    asked_at: Mapping[str, datetime],
-) -> LoopState:
-    """Return the state in which people are asked about calls; see `open_gates`."""
-    at = datetime.now(UTC)
-    return state.gated(*await ask_at_gates(agent, calls, at=at, requesters=requesters, asked_at=asked_at))
 
 
 async def at_gates(

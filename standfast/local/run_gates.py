@@ -1,15 +1,17 @@
 """Opens the gates of a run in this process before its calls run, and closes them by people's decisions."""
 
 from collections.abc import Sequence
-from typing import cast
+from datetime import UTC, datetime
+from typing import Any, cast
 
 from standfast.agent_loop import NOBODY_TO_ASK, Gate, LoopState
 from standfast.agents import Agent, AgentContext
-from standfast.local.gates import at_gates, at_new_gates, requesters_of
+from standfast.local.gates import at_gates, requesters_of
 from standfast.local.transcripts import RunTranscript
 from standfast.messages import ToolCall
 from standfast.runtime.inputs import RunInput
 from standfast.runtime.pipeline_results import Kept
+from standfast.runtime.users_functions import ask_at_gates
 from standfast.stores.protocol import AgentStore, DurableStore
 
 
@@ -61,7 +63,8 @@ class RunGates:
         requesters = [self._context.user_id, self._transcript.log.session.user_id, *spoke, *await self._kept.editors()]
         asked_at = {gate.name: gate.since for gate in claimed} if self._store is None else {}
         requesters += [*self._earlier, *(person for gate in claimed for person in gate.requesters)]
-        state = await at_new_gates(state, calls, self._agent, requesters, asked_at)
+        options: dict[str, Any] = {"at": datetime.now(UTC), "requesters": requesters, "asked_at": asked_at}
+        state = state.gated(*await ask_at_gates(self._agent, calls, **options))
         if self._is_invoked:
             state = state.unattended(NOBODY_TO_ASK)
         await self._transcript.write(state.kept_questions)

@@ -6,10 +6,10 @@ the previous one was abandoned: later runs find the last.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import cast
 from uuid import uuid4
 
 from standfast.errors import SessionConflictError
+from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import AgentStore, Ledger, LedgerEntry
 from standfast.tools.attempts import call_key
 
@@ -63,8 +63,7 @@ class Fence:
         self, write: Callable[[], Awaitable[None]], store: AgentStore | None, scope: str, positions: Mapping[str, int]
     ) -> None:
         self._write, self._scope, self._positions = write, scope, positions
-        has_ledger = store is not None and store.durable and hasattr(store, "claim")
-        self._ledger = cast(Ledger, store) if has_ledger else None
+        self._ledger = store if has_ledger(store) else None
         self._writing = asyncio.Lock()
         self._is_written = False
 

@@ -19,6 +19,7 @@ Control = Literal["group", "text", "input", "number", "checkbox", "select", "lin
 _INPUTS = {"date": "date", "time": "time", "email": "email", "uri": "url", "password": "password"}
 _SCALARS = {"string", "integer", "number"}
 _ABSENT = object()
+_NAME = "input"  # of the control, or the group, of the whole value
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +90,11 @@ class Field:
         return "" if self.control == "text" and self.value else _ABSENT
 
 
-def form_of(schema: Mapping[str, Any] | None, name: str = "input") -> Field:
+def form_of(schema: Mapping[str, Any] | None) -> Field:
     """Return the form for a value; a schema of None takes any."""
     if schema is None:
-        return Field(name, None, "Input", "json", help="As JSON; it may be left empty.", required=False)
-    return _field(schema, name, None, _Known(schema.get("$defs", {})), required=True)
+        return Field(_NAME, None, "Input", "json", help="As JSON; it may be left empty.", required=False)
+    return _field(schema, _NAME, None, _Known(schema.get("$defs", {})), required=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
 from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus
-from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import SessionConflictError
 from standfast.stores.protocol import DurableStore, Session
 from standfast.stores.workers import AtWork
+from standfast.temporal.client.run_ends import find_run
 from standfast.temporal.wire.activity_types import Located
 
 _MOST = 100  # marks that are looked at in one go
@@ -62,13 +62,8 @@ async def is_running(client: Client, work: AtWork) -> bool:
     """Whether a workflow runs; True where nobody can tell."""
     if work.namespace != client.namespace:
         return True
-    try:
-        described = await client.get_workflow_handle(work.workflow_id).describe()
-    except RPCError as error:
-        if error.status == RPCStatusCode.NOT_FOUND:
-            return False
-        raise
-    return described.status == WorkflowExecutionStatus.RUNNING
+    found = await find_run(client, work.workflow_id)
+    return found is not None and found.status == WorkflowExecutionStatus.RUNNING
 
 
 async def drop_ended(client: Client, store: DurableStore, after: str) -> str:

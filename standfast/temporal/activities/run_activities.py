@@ -6,7 +6,6 @@ from typing import Any
 from temporalio import activity
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.checkpoints import Question
 from standfast.messages import cut
@@ -17,7 +16,7 @@ from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.transcripts import Transcript
 from standfast.temporal.activities.written_answers import with_last_answer
-from standfast.temporal.client.run_ends import cancelled_end, end_of
+from standfast.temporal.client.run_ends import cancelled_end, end_of, find_run
 from standfast.temporal.wire import activity_types as types
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import AgentEnd, LostReference
@@ -159,15 +158,10 @@ async def _is_asked(parent: str | None, call_id: str, asked: str) -> bool:
     """Whether the child that the lost run started for the call still runs, also if its session is not open yet."""
     if parent is None:
         return False
-    child = activity.client().get_workflow_handle(names.child_id(parent, call_id))
-    try:
-        described = await child.describe()
-    except RPCError as error:
-        if error.status == RPCStatusCode.NOT_FOUND:
-            return False
-        raise
-    ours = await described.memo_value(names.ASKED_MEMO, default=None) == asked
-    return ours and described.status is WorkflowExecutionStatus.RUNNING
+    child = await find_run(activity.client(), names.child_id(parent, call_id))
+    if child is None or await child.memo_value(names.ASKED_MEMO, default=None) != asked:
+        return False
+    return child.status is WorkflowExecutionStatus.RUNNING
 
 
 async def _is_at_work(host: AgentHost, child: str) -> bool:

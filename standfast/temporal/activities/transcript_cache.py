@@ -40,8 +40,7 @@ class TranscriptCache:
         located: the journal key, and the session if the workflow id tells it, by the run id of the workflow.
     """
 
-    def __init__(self, limit: int = LIMIT) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._size = 0
         self._kept: OrderedDict[str, Transcript] = OrderedDict()
         self.records: Recent[tuple[str, int], TurnRecord] = Recent()
@@ -60,7 +59,7 @@ class TranscriptCache:
         self.take(transcript.session.id)
         self._kept[transcript.session.id] = transcript
         self._size += transcript.size
-        while self._size > self._limit:
+        while self._size > LIMIT:
             _, oldest = self._kept.popitem(last=False)
             self._size -= oldest.size
 

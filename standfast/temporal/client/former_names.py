@@ -1,13 +1,11 @@
 """Finds the run of a key that began under another name of its pipeline: a key has one run."""
 
-from datetime import datetime
-
 from temporalio.client import Client
-from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import SessionConflictError
 from standfast.pipelines import Pipeline
 from standfast.temporal.client.owners import check_owner
+from standfast.temporal.client.run_ends import find_run
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inputs import Owner
 
@@ -27,11 +25,11 @@ async def check_new(client: Client, pipeline: Pipeline, workflow_id: str, name: 
     others = [other for other in pipeline.names if other != name]
     if key is None or not others:
         return
-    began = await _beginning(client, workflow_id)
+    found = await find_run(client, workflow_id)
     for other in others:
         run = names.workflow_id(other, key)
-        before = await _beginning(client, run)
-        if before is not None and (began is None or before < began):
+        before = await find_run(client, run)
+        if before is not None and (found is None or before.start_time < found.start_time):
             await check_owner(client, run, None, key, who, what="Run")
             raise has_run(pipeline.name, key, run)
 
@@ -40,14 +38,3 @@ def has_run(pipeline: str, key: str, workflow_id: str) -> SessionConflictError:
     """Return the error for starting a run of a key that has one."""
     text = f"Pipeline {pipeline} has a run {key} already, in flight or ended: workflow {workflow_id}"
     return SessionConflictError(f"{text}. To run it again give another run_key, and restart_of= to use what it did")
-
-
-async def _beginning(client: Client, workflow_id: str) -> datetime | None:
-    """Return when the first run of a workflow began, as far as the server knows; None if there is none."""
-    try:
-        described = await client.get_workflow_handle(workflow_id).describe()
-    except RPCError as error:
-        if error.status != RPCStatusCode.NOT_FOUND:
-            raise
-        return None
-    return described.start_time

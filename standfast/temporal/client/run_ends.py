@@ -1,11 +1,27 @@
-"""Finds how a run ended: a reset ends it for Temporal, and another goes on from it."""
+"""Finds a run, and how it ended: a reset ends it for Temporal, and another goes on from it."""
 
 from contextlib import suppress
 from typing import Any
 
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHistoryEventFilterType
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHistoryEventFilterType,
+)
 from temporalio.exceptions import TerminatedError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
+
+
+async def find_run(client: Client, workflow_id: str) -> WorkflowExecutionDescription | None:
+    """Return what the server knows of the last run of a workflow id; None if there is none."""
+    try:
+        return await client.get_workflow_handle(workflow_id).describe()
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
+        return None
 
 
 async def next_run(client: Client, workflow_id: str, run_id: str) -> str | None:
