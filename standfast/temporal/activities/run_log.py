@@ -76,7 +76,8 @@ class Line:
         elif self._name == names.FINISH:
             outcome = str(reference.get("status"))
         elif self._name == names.DECIDE:
-            outcome = "refused" if result else str(reference.get("decision"))
+            refused = found["of"] if "receipt" in found else result
+            outcome = "refused" if refused else str(reference.get("decision"))
         elif self._name == names.SETTLE:
             outcome = next((one for one in OUTCOMES if one in found), "unknown" if "claimed" in found else "not run")
         elif self._name in (names.OPEN, names.OPEN_PIPELINE):

@@ -4,10 +4,11 @@ import logging
 from typing import Any
 
 import pytest
-from support.temporal_runs import Temporal, result, until
+from support.temporal_runs import Temporal, pending, result, until
 from support.transcripts import asks_for, call
 
-from standfast import Agent, tool
+from integration.local.test_tool_approvals import posts, world
+from standfast import Agent, Approval, InputError, tool
 from standfast.testing import ScriptedModel
 
 SECRET = "4111-1111"
@@ -51,6 +52,24 @@ async def test_a_run_leaves_a_line_for_each_model_call_and_each_tool_call(
     assert all(isinstance(one["ms"], int) for one in lines(caplog, "tool"))
     assert SECRET not in caplog.text
     assert all(line.count("\n") == 0 for line in caplog.messages)
+
+
+async def test_a_decision_that_counts_and_one_that_does_not_have_lines_that_say_so(
+    temporal: Temporal, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "standfast.runs")
+    _, post = world(Approval(approvers=["ada"]))
+    agent = Agent("clerk", tools=[post])
+    async with temporal.worker(agent, llm=posts("hi")):
+        run = await temporal.start(agent)
+        await pending(run)
+        with pytest.raises(InputError, match="eve may not decide"):
+            await temporal.people.decide(run.id, "c1", "approve", by="eve")
+        await temporal.people.decide(run.id, "c1", "approve", by="ada")
+        await result(run)
+        await until(lambda: len(lines(caplog, "decision")) == 2)
+    found = [(one["gate"], one["outcome"], one["level"]) for one in lines(caplog, "decision")]
+    assert found == [("c1", "refused", "WARNING"), ("c1", "approve", "INFO")]
 
 
 async def test_an_attempt_that_is_tried_again_says_which_one_it_is(
