@@ -14,6 +14,7 @@ from typing import Any
 
 from standfast.cli.outputs import shown
 from standfast.errors import InputError
+from standfast.time_limits import time_limit
 
 PATIENCE = 5.0  # seconds that a check, or a client, may take
 
@@ -31,7 +32,7 @@ class _Server(ThreadingHTTPServer):
         """Return what is wrong, asked in the event loop that does the work, as a check or its error says."""
 
         async def ask() -> str | None:
-            async with asyncio.timeout(PATIENCE):
+            async with time_limit(PATIENCE):
                 return await self._checks[path]()
 
         asking: Future[str | None] = asyncio.run_coroutine_threadsafe(ask(), self._loop)

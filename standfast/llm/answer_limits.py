@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from standfast.errors import DefinitionError, InputError
+from standfast.time_limits import time_limit
 
 _STEP = 64 * 1024  # bytes that are unpacked at once
 _PACKED = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # and zlib's name for each
@@ -85,7 +86,7 @@ async def read_bounded(
 async def _timely(raw: AsyncIterator[bytes], until: float, limits: AnswerLimits) -> AsyncGenerator[bytes, None]:
     while True:
         try:
-            async with asyncio.timeout_at(until):
+            async with time_limit(until - asyncio.get_running_loop().time()):
                 piece = await anext(raw)
         except StopAsyncIteration:
             return

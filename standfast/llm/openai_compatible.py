@@ -3,7 +3,6 @@
 One request per call. The driver decides, by the `ModelError`, whether a failed request is made again.
 """
 
-import asyncio
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
@@ -17,6 +16,7 @@ from standfast.llm.json_tool_calls import plain_messages, read_reply, response_f
 from standfast.llm.prices import Price, check_price, priced
 from standfast.llm.provider_errors import check_key, hidden, refusal
 from standfast.messages import LLMResponse, Message, error_text
+from standfast.time_limits import time_limit
 from standfast.tools import Duration, seconds
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class OpenAICompatible:
         headers = {"Accept-Encoding": ENCODINGS, **self._headers}
         sent = client.build_request("POST", self._url, json=request, headers=headers, timeout=self._timeout)
         try:
-            async with asyncio.timeout(self._limits.max_seconds):
+            async with time_limit(self._limits.max_seconds):
                 response = await client.send(sent, stream=True)
         except TimeoutError as error:
             raise too_long(self._limits) from error

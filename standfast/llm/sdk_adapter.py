@@ -5,7 +5,6 @@ made again. Requests are in our own formats, and answers are read as plain JSON:
 streams.
 """
 
-import asyncio
 import json
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from standfast.llm.json_tool_calls import plain_messages, read_reply
 from standfast.llm.prices import Price, check_price, priced
 from standfast.llm.provider_errors import check_key, check_url, hidden, refusal
 from standfast.messages import LLMResponse, Message, cut, error_text
+from standfast.time_limits import time_limit
 from standfast.tools import Duration, seconds
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class SDKAdapter:
     async def _opened(self, asked: Awaitable[T]) -> T:
         """Make a request and return its answer, whose head may take no longer than an answer."""
         try:
-            async with asyncio.timeout(self._limits.max_seconds):
+            async with time_limit(self._limits.max_seconds):
                 return await asked
         except TimeoutError as error:
             raise too_long(self._limits) from error

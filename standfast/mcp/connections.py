@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from standfast.errors import RetryableError, StandfastError, ToolDurabilityError
 from standfast.mcp.clients import bounded_client
 from standfast.messages import error_text
+from standfast.time_limits import time_limit
 from standfast.tools import ToolContext
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ class _Session:
         ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._serve(ready))
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT):
+            async with time_limit(CONNECT_TIMEOUT):
                 self.client = await ready
         except TimeoutError as error:
             await self.close()

@@ -18,6 +18,7 @@ from standfast.messages import ToolCall, error_text
 from standfast.pipeline_loop import Done
 from standfast.pipelines import Step
 from standfast.runtime.threads import begin_in_thread, in_thread
+from standfast.time_limits import time_limit
 from standfast.tools import Failed, Outcome, Tool, ToolContext
 
 T = TypeVar("T")
@@ -90,7 +91,7 @@ async def refused_in_time(
 
 
 async def _in_time(read: Callable[[], T], seconds: float | None = None) -> T:
-    async with asyncio.timeout(READ_SECONDS if seconds is None else seconds):
+    async with time_limit(READ_SECONDS if seconds is None else seconds):
         result: T = await begin_in_thread(read)
     return result
 
@@ -114,7 +115,7 @@ async def run_bounded(
     """
     loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(seconds) as until:
+        async with time_limit(seconds) as until:
 
             async def read(function: Callable[[], T]) -> T:
                 end = until.when()
@@ -148,7 +149,7 @@ async def _write_result(tool: Tool[..., Any], write: Callable[[], Outcome], left
     """
     longest = READ_SECONDS if left is None else min(READ_SECONDS, max(left, 1.0))
     try:
-        async with asyncio.timeout(longest) as limit:
+        async with time_limit(longest) as limit:
             outcome: Outcome = await in_thread(write, limit=limit)
             return outcome
     except (TimeoutError, asyncio.CancelledError):

@@ -22,7 +22,7 @@ ORDER = [
     ["pipelines"],
     ["agent_loop"],
     ["pipeline_loop"],
-    ["extras"],
+    ["extras", "time_limits"],
     ["llm", "stores", "mcp"],
     ["runtime"],
     ["local", "temporal"],
@@ -126,6 +126,11 @@ def test_a_module_imports_only_what_stands_to_its_left(path: Path) -> None:
 def test_what_decides_has_no_clock_no_chance_no_files_and_no_loop(path: Path) -> None:
     assert imports_of(path) & FORBIDDEN_WITHOUT_IO == set()
     assert not re.search(r"\.(now|utcnow|today)\(", path.read_text())  # a time is data, the time now is not
+
+
+def test_time_is_limited_in_one_way() -> None:
+    others = [path for path in MODULES if "asyncio.timeout" in path.read_text()]
+    assert [path.name for path in others] == ["time_limits.py"]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(LIBRARY)))

@@ -23,6 +23,7 @@ from standfast.messages import error_text
 from standfast.temporal.client.items import read_items, read_state
 from standfast.temporal.client.operator_pauses import paused_by_operators
 from standfast.temporal.wire import names
+from standfast.time_limits import time_limit
 
 _PATIENCE = timedelta(seconds=5)  # for an answer of a worker; there may be none
 _KNOWN = 2.0  # seconds, for an answer that says whether a run is ours
@@ -197,7 +198,7 @@ async def our_run(client: Client, workflow_id: str) -> WorkflowExecutionDescript
         return run
     handle = client.get_workflow_handle(workflow_id, run_id=run.run_id)
     try:
-        async with asyncio.timeout(_KNOWN):  # the SDK retries an RPC whose own timeout is over
+        async with time_limit(_KNOWN):  # the SDK retries an RPC whose own timeout is over
             await handle.query(names.OUTCOME, "")
     except (RPCError, WorkflowQueryFailedError, TimeoutError) as error:
         why = "no worker answers for it" if isinstance(error, TimeoutError) else str(error)
@@ -216,7 +217,7 @@ async def failed_at_once(client: Client, workflow_id: str) -> dict[str, Any] | N
         TimeoutError: no worker has begun the run within a second.
     """
     events = client.get_workflow_handle(workflow_id).fetch_history_events(wait_new_event=True)
-    async with asyncio.timeout(_BEGINS):
+    async with time_limit(_BEGINS):
         while True:
             await events.fetch_next_page()
             kinds = {event.event_type for event in events.current_page or ()}

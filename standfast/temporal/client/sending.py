@@ -28,6 +28,7 @@ from standfast.temporal.client.run_ends import next_run
 from standfast.temporal.client.runs import our_run, quoted
 from standfast.temporal.wire import names
 from standfast.temporal.wire.inbox import use_of
+from standfast.time_limits import time_limit
 
 _FIRST, _LONGEST = 0.02, 0.5  # seconds between two looks
 _ANSWER = 3.0  # seconds in which a worker answers, or is asked again; the SDK itself waits ever longer for busy runs
@@ -63,7 +64,7 @@ async def send(client: Client, workflow_id: str, signal: Signal) -> dict[str, An
     """
     sending = _Sending(client, workflow_id, signal)
     try:
-        async with asyncio.timeout(signal.seconds):
+        async with time_limit(signal.seconds):
             outcome = await sending.outcome()
     except TimeoutError as error:
         raise sending.not_confirmed() from error
@@ -135,7 +136,7 @@ class _Sending:
         """
         runs = self._client.list_workflows(f"WorkflowId = {quoted(self._workflow_id)}", limit=_EARLIER + 1)
         try:
-            async with asyncio.timeout(_ANSWER):
+            async with time_limit(_ANSWER):
                 async for earlier in runs:
                     if earlier.run_id == self._run_id:
                         continue
@@ -196,7 +197,7 @@ class _Sending:
         return None
 
     async def _ask(self, reject: QueryRejectCondition | None = None) -> dict[str, Any] | None:
-        async with asyncio.timeout(_ANSWER):
+        async with time_limit(_ANSWER):
             found: dict[str, Any] | None = await self._run.query(
                 names.OUTCOME, args=self._asks, reject_condition=reject
             )

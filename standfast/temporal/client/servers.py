@@ -25,6 +25,7 @@ from standfast.runtime.processes import dying_with_parent
 from standfast.stores.private_files import private
 from standfast.temporal.client.connections import exit_cleanly
 from standfast.temporal.wire.names import SEARCH_ATTRIBUTES
+from standfast.time_limits import time_limit
 
 HOST = "127.0.0.1"
 SERVER_FLAGS = (
@@ -192,7 +193,7 @@ async def _wait_until_ready(server: DevServer, ui_port: int) -> str | None:
     """Return None when the server is ready, or the reason why it never will be."""
     exit_cleanly()
     try:
-        async with asyncio.timeout(_START_SECONDS):
+        async with time_limit(_START_SECONDS):
             while True:
                 ready = await _is_ready(server, ui_port)
                 if (code := server._process.poll()) is not None:
