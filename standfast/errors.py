@@ -11,6 +11,7 @@ caller should branch on is a result; neither is an exception.
     ├── SessionConflictError         another run writes, or wrote, to the session
     ├── MemoryStoreNotDurableError   a memory store was asked for what only a durable store keeps
     ├── StoreError                   the database refused: locked, full, read-only, not ours, newer
+    │   └── SessionStoreError        a worker has another store than the sessions that it is asked for
     ├── NotConfirmedError            a run was sent something, and no worker has said in time whether it counts
     ├── ModelError                   the model could not be called (`transient`: calling again may help)
     ├── ToolDurabilityError          a call with effects whose outcome nobody knows
@@ -108,6 +109,12 @@ class StoreError(StandfastError):
     """The database behind a store refused. What was acknowledged before is still there; nothing was overwritten."""
 
     code = "STORE_ERROR"
+
+
+class SessionStoreError(StoreError):
+    """A worker has another store than the runs of its task queue. It has written nothing for them."""
+
+    code = "SESSION_STORE"
 
 
 class NotConfirmedError(StandfastError):

@@ -88,6 +88,7 @@ async def _surroundings(server: dict[str, Any], task_queue: str, store: str | No
     if checks[-1][1]:
         checks.append(await _tried("search attributes", lambda: _attributes(client)))
         checks.append(await _tried("workers", lambda: _workers(client, task_queue)))
+        checks.append(await _tried("their store", lambda: _store_of_workers(client, task_queue, store)))
         checks.append(await _tried("runs", lambda: _stuck(client, task_queue)))
         if store is not None and checks[0][1]:
             checks.append(await _tried("sessions", lambda: _sessions(client, task_queue, store)))
@@ -151,6 +152,25 @@ async def _workers(client: "Client", task_queue: str) -> tuple[bool, str]:
     if not names:
         return False, f"none {lately}: start one, with `standfast worker APP`"
     return True, f"{len(names)} {lately}, counting those that have died since: {', '.join(names)}"
+
+
+async def _store_of_workers(client: "Client", task_queue: str, path: str | None) -> tuple[bool, str]:
+    """Compare the store of a queue's workers, of which none starts with another one, with that of `--store`."""
+    from standfast.temporal.client.queue_stores import how_to_move, noted_store
+
+    noted = await noted_store(client, task_queue)
+    if noted is None:
+        return True, f"none is noted for queue {task_queue!r} yet: a worker notes its own when it starts"
+    if path is None or not Path(path).is_file():
+        return True, f"all workers of queue {task_queue!r} have the store {noted}"
+    async with sqlite_store(path) as store:
+        identity = await store.identity()
+    if identity == noted:
+        return True, f"all workers of queue {task_queue!r} have the store {noted}, which is {path}"
+    return False, (
+        f"the workers of queue {task_queue!r} have the store {noted}, and {path} is another one, {identity}. To move "
+        f"the queue to that, {how_to_move(client, task_queue)}"
+    )
 
 
 async def _stuck(client: "Client", task_queue: str) -> tuple[bool, str]:

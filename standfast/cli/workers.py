@@ -119,6 +119,7 @@ async def worker(
 
     async def serve() -> None:
         await plugin.check_store(client)  # before it is reported as ready
+        await plugin.check_queue(client, task_queue)
         async with serving:
             output.note(f"Worker of {', '.join([*app.agents, *app.pipelines])} on queue {task_queue} is ready")
             if options["deployment"] is not None:

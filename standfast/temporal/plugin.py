@@ -40,6 +40,7 @@ from standfast.temporal.activities.webhooks import NoticeActivities, Webhook, ch
 from standfast.temporal.client.converters import DATA_CONVERTER, client_of_worker, of_worker
 from standfast.temporal.client.former_names import check_new
 from standfast.temporal.client.machines import check_machine
+from standfast.temporal.client.queue_stores import check_queue, watching_queue
 from standfast.temporal.wire import names
 from standfast.temporal.wire.snapshots import GRACE
 from standfast.temporal.workflows.agent_workflows import AgentRun
@@ -174,23 +175,40 @@ class StandfastPlugin(SimplePlugin):
             await check_machine(self._host.store, client)
         await self._host.check_store()
 
+    async def check_queue(self, client: Client, task_queue: str) -> None:
+        """Look whether the workers of a task queue have this store, as each worker does before it takes runs.
+
+        The first worker of a queue notes its store in Temporal.
+
+        Raises:
+            SessionStoreError: they have another.
+        """
+        await check_queue(client, task_queue, self._host.store)
+
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:  # noqa: A002
         """Run the worker with a thread for handlers, and look after calls of workers that have died.
 
         Raises:
             StoreError: the store cannot be used; no run was taken.
             InputError: the store is a file that workers on other machines would not see.
+            SessionStoreError: the workers of the task queue have another store; no run was taken.
         """
+        client, task_queue = worker.client, worker.task_queue
         try:
-            await self.check_store(worker.client)
+            await self.check_store(client)
+            await self.check_queue(client, task_queue)
         except BaseException:
             # As the SDK does for a worker that never began: otherwise `async with worker` would wait for its end.
             worker._shutdown_complete_event.set()
             raise
-        client = worker.client
         self._host.search, self._host.build = await _register_search_attributes(client), _build_of(worker)
         keep_order_beside_queries(worker)
-        async with self._host.serving(), watch_for_lost_calls(client, self._host):
+        misplaced = self._host.misplaced
+        async with (
+            self._host.serving(),
+            watch_for_lost_calls(client, self._host),
+            watching_queue(client, task_queue, self._host.store, misplaced),
+        ):
             await next(worker)
 
 

@@ -85,6 +85,11 @@ class Temporal:
         """Return the same for a worker beside the first: a client has one worker of a task queue."""
         return replace(self, client=await connect(self.client.service_client.config.target_host))
 
+    async def move_queue(self) -> None:
+        """Let the next worker bring another store, as an operator does."""
+        with contextlib.suppress(RPCError):
+            await self.client.get_workflow_handle(f"standfast-store/{self.name}").terminate("another store")
+
     async def start(self, agent: Agent | str, message: str | None = "go", *, session: str = "s", **options: Any) -> Run:
         """Start an agent in a session of this test."""
         return await start_agent(
@@ -105,6 +110,7 @@ class Temporal:
 
     async def end_all(self) -> None:
         """End the runs of this test that nobody looks after any more."""
+        await self.move_queue()
         async for left in self.client.list_workflows(f"TaskQueue = '{self.name}' AND ExecutionStatus = 'Running'"):
             with contextlib.suppress(RPCError):  # it has ended meanwhile
                 await self.client.get_workflow_handle(left.id).terminate("its test is over")

@@ -33,6 +33,7 @@ CODES = {
     SessionConflictError: "SESSION_CONFLICT",
     MemoryStoreNotDurableError: "MEMORY_STORE_NOT_DURABLE",
     StoreError: "STORE_ERROR",
+    errors.SessionStoreError: "SESSION_STORE",
     errors.NotConfirmedError: "NOT_CONFIRMED",
     ModelError: "MODEL_ERROR",
     ToolDurabilityError: "TOOL_DURABILITY_ERROR",

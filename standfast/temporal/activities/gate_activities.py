@@ -53,6 +53,7 @@ class GateActivities:
         with Guard(self._host, beats=False):
             given: dict[str, Any] = {name: value for name, value in reference.items() if name != "receipt"}
             run, at = given.pop("run"), datetime.fromisoformat(given.pop("at"))
+            await self._check_store(run)
             refused: str | None = given.pop("refused")
             has_rule, call = given.pop("access", False), given.pop("call", None)
             decision = Decision(**given)
@@ -78,6 +79,7 @@ class GateActivities:
         """Return the decisions that counted at a gate before the workflow was reset, and whether its call has run."""
         with Guard(self._host, beats=False):
             run, gate, call = reference["run"], reference["gate"], reference.get("call")
+            await self._check_store(run)
             found: Recalled = {"decisions": []}
             for row in await Kept(run, self._host.store).decisions(gate):
                 decision = decision_of(row)
@@ -109,6 +111,11 @@ class GateActivities:
     async def searchable(self) -> Surroundings:
         """Return whether the namespace has the search attributes, and whether the worker has webhooks."""
         return self._host.surroundings
+
+    async def _check_store(self, run: str) -> None:
+        """Check that a run of ours was opened with this worker's store; workflows of users leave no record of that."""
+        if _declared(self._host, is_needed=False) is not None:
+            await self._host.check_run(run)
 
     def _approval(self, path: str) -> Approval | None:
         """Return the approval that a step declares today, if it still is a gate."""

@@ -16,12 +16,13 @@ from standfast.errors import (
     SessionAccessDeniedError,
     SessionConflictError,
     SessionNotFoundError,
+    SessionStoreError,
     StandfastError,
     StoreError,
 )
 from standfast.messages import error_text
 from standfast.runtime.users_functions import call_users
-from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.hosts import TRIES, AgentHost
 from standfast.temporal.wire import names
 
 T = TypeVar("T")
@@ -67,10 +68,14 @@ class Guard:
         """Return the failure of the activity. It is retried unseen for a while, then by the run in sight of people."""
         info = activity.info()
         waits = (datetime.now(UTC) - info.scheduled_time).total_seconds()
+        if is_other := isinstance(error, SessionStoreError):
+            is_known = info.attempt >= TRIES  # it does not pass with time, but other workers may have the run's store
+        else:
+            is_known = waits >= self.host.store_patience
         return ApplicationError(
             error_text(error),
-            self.host.surroundings,
-            type=names.STORE_AWAY if waits >= self.host.store_patience else names.STORE_ERROR,
+            {**self.host.surroundings, names.OTHER_STORE: True} if is_other else self.host.surroundings,
+            type=names.STORE_AWAY if is_known else names.STORE_ERROR,
             category=ApplicationErrorCategory.BENIGN,  # not worth a traceback at every attempt
             next_retry_delay=timedelta(seconds=min(0.25 * info.attempt, 10)),  # another worker may have its store
         )

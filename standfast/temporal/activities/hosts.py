@@ -16,7 +16,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from standfast.agents import Agent, Loop
-from standfast.errors import DefinitionError, MemoryStoreNotDurableError, StoreError
+from standfast.errors import DefinitionError, MemoryStoreNotDurableError, SessionStoreError, StoreError
 from standfast.llm import LLM, LLMAdapter, ToolDescription, named, tools_to_descriptions
 from standfast.pipelines import Pipeline
 from standfast.stores.capabilities import has_ledger, has_workers
@@ -97,6 +97,7 @@ class AgentHost:
         self.search, self.build = False, ""  # the build of the code tells a deploy from a restart
         self.stream = False  # models are asked to stream, for viewers
         self.notices = False  # the worker has webhooks
+        self.misplaced: dict[str, str] = {}  # by task queue: why its runs must not be opened with this store
 
     @property
     def worker(self) -> str:
@@ -269,20 +270,40 @@ class AgentHost:
         here = info.workflow_run_id or ""
         known = self.cache.located.get(here)
         if known is None:
+            run = told or await self.store.load_reply(f"{here}/run", 0) or here
+            if "input" not in reference:  # it is open, and says so in its store
+                await self.check_run(run)
             if told is not None and told != here:
                 await self.store.save_reply(f"{here}/run", 0, told)
-            known = Located(run=await self._journal_key(here) if told is None else told)
+            known = Located(run=run)
             session = names.session_of(info.workflow_type or "", info.workflow_id or "")
             if session is not None:
                 known["session"] = session
             self.cache.located[here] = known
         return cast(LocatedT, {**known, **reference})
 
-    async def _journal_key(self, here: str) -> str:
-        kept = await self.store.load_reply(f"{here}/run", 0)
-        if kept is None and await self.store.load_reply(f"{here}/open", 0) is None:
-            raise StoreError(f"Run {here} is not in the store {self.store!r}: is it the run's store?")
-        return kept or here
+    async def check_run(self, run: str) -> str:
+        """Return what was recorded when a run was opened.
+
+        Raises:
+            SessionStoreError: nothing was, so this worker has another store than the run.
+        """
+        opened = await self.store.load_reply(f"{run}/open", 0)
+        if opened is None:
+            raise SessionStoreError(
+                f"Run {run} is not in the store {await self.store.identity()} ({self.store!r}) of this worker: it was "
+                "opened with another one. It goes on with a worker that has that store"
+            )
+        return opened
+
+    def check_queue(self) -> None:
+        """Check that the runs of this activity's queue may begin with this worker's store.
+
+        Raises:
+            SessionStoreError: the queue has another store.
+        """
+        if (why := self.misplaced.get(activity.info().task_queue)) is not None:
+            raise SessionStoreError(why)
 
     async def load_kept(self, run: str, turn: int) -> str:
         """Return the record that is kept of a turn.
@@ -312,7 +333,7 @@ class AgentHost:
 
     async def load_opened(self, run: str) -> dict[str, Any]:
         """Return the facts that steer a run, as they were recorded when the run was opened."""
-        return read_kept_object("what steers this run", await self.load_kept(f"{run}/open", 0))
+        return read_kept_object("what steers this run", await self.check_run(run))
 
 
 def durable_store(store: Any) -> DurableStore:

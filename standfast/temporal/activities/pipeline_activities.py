@@ -65,8 +65,11 @@ class PipelineActivities:
             pipeline = self._host.pipeline()
             if "tool" in reference:
                 self._host.tool(reference["tool"])
-            if "path" in reference:
+            if "input" in reference:
+                self._host.check_queue()
+            else:
                 steered = await self._host.load_opened(reference["run"])
+            if "path" in reference:
                 self.stage(pipeline, PipelineState(read_plan(steered["plan"])), reference["path"])
             if "input" not in reference:  # the run is open, and looks for a worker
                 return {}

@@ -52,7 +52,10 @@ class SessionActivities:
     async def open(self, reference: types.OpenReference) -> types.Opened | types.Looked:
         """Record the facts that steer the run, and the state of its session. Only orphans' answers are written."""
         with Guard(self._host):
-            agent, reference = self._host.agent(), await self._host.located(reference)
+            agent = self._host.agent()
+            if "input" in reference:
+                self._host.check_queue()
+            reference = await self._host.located(reference)
             if "tool" in reference:
                 self._host.tool(reference["tool"])
             if "input" not in reference:  # the run is open, and looks for a worker

@@ -49,6 +49,8 @@ OUTCOME = "standfast.outcome"  # a query for that of a signal with an id; only o
 
 TERMINAL_ERROR = "TerminalError"  # the type of the failure of a run that a tool's terminal error has ended
 
+QUEUE_STORE = "standfast-store"  # the type of the workflow that notes the store of a queue, and its own queue
+
 # Patches: behaviour that a run has only if it had it from the start.
 ANSWERS_WRITTEN = "standfast.answers-written"  # before their senders are told
 SENDERS_HEAR = "standfast.senders-hear"  # senders of signals learn their outcome before the run ends
@@ -90,6 +92,7 @@ MODEL_CHANGED = "ModelChanged"
 NOT_HERE = "NotOnThisWorker"
 STORE_ERROR = "StoreError"
 STORE_AWAY = "StoreAway"  # the same, for so long that people should know of it
+OTHER_STORE = "other_store"  # in the details of both: the worker has another store than the run
 
 
 def holder(activity: str, reference: Mapping[str, Any]) -> str:
@@ -108,6 +111,11 @@ def child_id(parent: str, name: str) -> str:
 def workflow_id(agent: str, session: str) -> str:
     """Return the workflow id of a session's runs, by its key. There is one at a time, so a session has one writer."""
     return f"{agent}/{session}"
+
+
+def queue_store_id(task_queue: str) -> str:
+    """Return the workflow id of the note that says which store the workers of a task queue have."""
+    return child_id(QUEUE_STORE, task_queue)
 
 
 def session_of(agent: str, workflow: str) -> str | None:

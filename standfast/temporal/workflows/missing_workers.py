@@ -62,6 +62,11 @@ def is_store_away(error: FailureError) -> bool:
     return isinstance(cause, ApplicationError) and cause.type in (names.STORE_ERROR, names.STORE_AWAY)
 
 
+def has_other_store(error: FailureError) -> bool:
+    """Whether a worker could use its store, but that is not the store of the run."""
+    return bool(cast(dict[str, object], surroundings_of(error)).get(names.OTHER_STORE))
+
+
 def may_pass(error: FailureError) -> bool:
     """Whether an activity that failed once may succeed later: it took too long, or its error may pass."""
     cause = error.cause or error

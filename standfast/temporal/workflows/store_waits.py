@@ -10,7 +10,7 @@ from temporalio.exceptions import FailureError
 
 from standfast.temporal.workflows.activity_options import until_the_store_is_back
 from standfast.temporal.workflows.inbox import read_moment
-from standfast.temporal.workflows.missing_workers import is_store_away, may_be_tried_again
+from standfast.temporal.workflows.missing_workers import has_other_store, is_store_away, may_be_tried_again
 from standfast.temporal.workflows.run_failures import why
 from standfast.temporal.workflows.waiting import Waiting
 
@@ -55,7 +55,7 @@ class StoreWaits:
                 if not is_store_away(error):
                     raise
                 self._learn(error)
-                self._add(why(error), since)
+                self._add(why(error), since, has_other_store(error))
             # Not in a `finally`: a worker that drops the run closes it outside of the workflow's loop.
             try:
                 result = await attempt(until_the_store_is_back(options))
@@ -67,11 +67,12 @@ class StoreWaits:
                 self._remove()
                 return result
 
-    def _add(self, message: str, since: datetime) -> None:
-        """Show that one more activity waits."""
+    def _add(self, message: str, since: datetime, needs_worker: bool = False) -> None:
+        """Show that one more activity waits: for the store, or for a worker that has it."""
         self._count += 1
         if self._shown is None:
-            self._shown = Waiting("store", "store", message, since)
+            what = ("worker", "its store") if needs_worker else ("store", "store")
+            self._shown = Waiting(*what, message, since)
             self._begin(self._shown)
             workflow.logger.warning("Waits for its store: %s", message)
 

@@ -280,6 +280,7 @@ async def test_an_export_is_refused_where_its_session_has_messages_of_its_own(
                 await resume(agent, exported, "Ada", llm=model(), store=other)
             why = str(refused.value)
         else:
+            await temporal.move_queue()
             async with temporal.worker(agent, llm=model(), store=other):
                 error = await failure(await go_on(temporal, exported))
             assert error.type == "InputError"

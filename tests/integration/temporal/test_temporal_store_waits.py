@@ -1,4 +1,4 @@
-"""A store that is away for longer than a moment, or the wrong one: people see it, and it ends by itself."""
+"""A store that is away for longer than a moment: people see it, and it ends by itself."""
 
 import asyncio
 import contextlib
@@ -186,22 +186,6 @@ async def test_people_are_told_by_webhook_that_a_store_is_away(temporal: Tempora
             await result(run)
     (request,) = server.requests
     assert (request.body["data"]["kind"], request.body["data"]["message"]) == ("store", "the database is away")
-
-
-async def test_a_run_whose_worker_has_the_wrong_store_says_so(temporal: Temporal, tmp_path: Path) -> None:
-    async with temporal.worker(clerk, llm=ScriptedModel(ask_once)):
-        run = await temporal.start(clerk)
-        await pending(run)
-    async with (
-        sqlite_store(tmp_path / "wrong.db") as wrong,
-        temporal.worker(clerk, llm=ScriptedModel(ask_once), store=wrong, store_patience=SOON),
-    ):
-        await run.signal("answer", {"text": "Ada"})
-        shown = await until(partial(waits_for_the_store, run))
-        assert "is it the run's store?" in shown["message"]
-    async with temporal.worker(clerk, llm=ScriptedModel(ask_once)):
-        assert (await result(run))["response"] == "done"
-        await check_healthy(run)
 
 
 async def test_a_cancelled_run_that_waits_to_be_opened_ends_without_its_store(temporal: Temporal) -> None:

@@ -81,10 +81,12 @@ def test_the_persisted_names_are_pinned() -> None:
         "NOT_HERE": "NotOnThisWorker",
         "STORE_ERROR": "StoreError",
         "STORE_AWAY": "StoreAway",
+        "OTHER_STORE": "other_store",
         "AGENT_MEMO": "standfast.agent",
         "PIPELINE_MEMO": "standfast.pipeline",
         "ASKED_MEMO": "standfast.asked",
         "START_MEMO": "standfast.start",
+        "QUEUE_STORE": "standfast-store",
     }
     assert names.SEARCH_ATTRIBUTES == {
         "StandfastStatus": "Keyword",
@@ -99,6 +101,7 @@ def test_the_persisted_names_are_pinned() -> None:
 def test_the_ids_of_workflows_are_pinned() -> None:
     assert names.workflow_id("triage", "issue-42") == "triage/issue-42"
     assert names.child_id("triage/issue-42", "c1") == "triage/issue-42/c1"
+    assert names.queue_store_id("support") == "standfast-store/support"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,130 @@
+"""Notes in Temporal which store the workers of a task queue have, so that none with another store takes their runs.
+
+The note is a workflow that never begins. Its id is that of the queue, so of two workers that start at once one writes
+it. It lasts for as long as the sessions may, whether workers run or not, until somebody terminates it.
+"""
+
+import asyncio
+import json
+import logging
+import shlex
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from uuid import uuid4
+
+from temporalio.api.common.v1 import Memo, Payload, WorkflowExecution, WorkflowType
+from temporalio.api.enums.v1 import WorkflowExecutionStatus
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest, StartWorkflowExecutionRequest
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from standfast.errors import SessionStoreError, StoreError
+from standfast.stores.protocol import DurableStore
+from standfast.temporal.wire import names
+
+_LOG = logging.getLogger("standfast")
+LOOK_EVERY = 30.0  # seconds; one request, for a note that somebody removed or a server that has lost it
+_MEMO = "store"
+_NEVER = timedelta(days=36_500)  # without a delay its first task would be a backlog, and backlogs raise alarms
+
+
+async def check_queue(client: Client, task_queue: str, store: DurableStore) -> None:
+    """Check that a queue has this store, or note the store if the queue has none yet.
+
+    Raises:
+        SessionStoreError: the queue has another.
+    """
+    try:
+        await _note(client, task_queue, await store.identity())
+        await check_noted(client, task_queue, store)
+    except RPCError as error:  # such as a worker that may start no workflows
+        _LOG.warning("Workers with another store would not be noticed on queue %s: %s", task_queue, error.message)
+
+
+@asynccontextmanager
+async def watching_queue(
+    client: Client, task_queue: str, store: DurableStore, misplaced: dict[str, str]
+) -> AsyncIterator[None]:
+    """Look now and then whether the queue still has this store; if not, say why in `misplaced`."""
+    misplaced.pop(task_queue, None)
+    watching = asyncio.create_task(_watch(client, task_queue, store, misplaced))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.wait({watching})
+
+
+async def _watch(client: Client, task_queue: str, store: DurableStore, misplaced: dict[str, str]) -> None:
+    while True:
+        await asyncio.sleep(LOOK_EVERY)
+        try:
+            await check_noted(client, task_queue, store)
+        except SessionStoreError as error:
+            if task_queue not in misplaced:
+                _LOG.error("%s", error)
+            misplaced[task_queue] = str(error)
+        except (StoreError, RPCError) as error:  # the next look may tell
+            _LOG.debug("The store of queue %s could not be looked up: %s", task_queue, error)
+        else:
+            misplaced.pop(task_queue, None)
+
+
+async def _note(client: Client, task_queue: str, identity: str) -> None:
+    """Note the store of a queue that has none yet."""
+    request = StartWorkflowExecutionRequest(
+        namespace=client.namespace,
+        workflow_id=names.queue_store_id(task_queue),
+        workflow_type=WorkflowType(name=names.QUEUE_STORE),
+        task_queue=TaskQueue(name=names.QUEUE_STORE),  # which no worker polls
+        identity=client.identity,
+        request_id=uuid4().hex,
+        # In the clear, whatever codec the client has: each worker must be able to read it.
+        memo=Memo(fields={_MEMO: Payload(metadata={"encoding": b"json/plain"}, data=json.dumps(identity).encode())}),
+    )
+    request.workflow_start_delay.FromTimedelta(_NEVER)
+    try:
+        await client.workflow_service.start_workflow_execution(request, retry=True)
+    except RPCError as error:
+        if error.status != RPCStatusCode.ALREADY_EXISTS:
+            raise
+
+
+async def noted_store(client: Client, task_queue: str) -> str | None:
+    """Return the identity of the store that is noted for a queue; None if none is."""
+    execution = WorkflowExecution(workflow_id=names.queue_store_id(task_queue))
+    request = DescribeWorkflowExecutionRequest(namespace=client.namespace, execution=execution)
+    try:
+        found = await client.workflow_service.describe_workflow_execution(request, retry=True)
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
+        return None
+    info = found.workflow_execution_info
+    if info.status != WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING or _MEMO not in info.memo.fields:
+        return None
+    return str(json.loads(info.memo.fields[_MEMO].data))
+
+
+async def check_noted(client: Client, task_queue: str, store: DurableStore) -> None:
+    """Check that a store is the one that is noted for a queue, if one is.
+
+    Raises:
+        SessionStoreError: it is another.
+    """
+    noted, identity = await noted_store(client, task_queue), await store.identity()
+    if noted not in (None, identity):
+        raise SessionStoreError(
+            f"Task queue '{task_queue}' has the store {noted}, and this worker has another one, {identity} "
+            f"({store!r}), which would begin the queue's sessions anew. Give it the queue's store, or a queue of its "
+            f"own. To move the queue to the store {identity}, {how_to_move(client, task_queue)}"
+        )
+
+
+def how_to_move(client: Client, task_queue: str) -> str:
+    """Return how a queue is given to the workers of another store."""
+    where = "" if client.namespace == "default" else f"--namespace {shlex.quote(client.namespace)} "
+    note = shlex.quote(names.queue_store_id(task_queue))
+    return f"stop all its workers and run: temporal workflow terminate {where}--workflow-id {note}"
