@@ -163,18 +163,17 @@ async def record_decision(db: Database, record: DecisionRecord) -> None:
 async def begin_work(db: Database, work: AtWork, instead_of: AtWork | None) -> AtWork:
     before = work if instead_of is None else instead_of
     while True:
-        row = await db.row(
-            f"WITH made AS (INSERT INTO @sessions_at_work AS w ({columns(WORK)}) VALUES ($1, $2, $3, $4)"
+        is_ours = await db.row(
+            f"INSERT INTO @sessions_at_work AS w ({columns(WORK)}) VALUES ($1, $2, $3, $4)"
             " ON CONFLICT (session_id) DO UPDATE SET namespace = excluded.namespace,"
             " workflow_id = excluded.workflow_id, run_key = excluded.run_key"
-            f" WHERE (w.session_id, w.namespace, w.workflow_id, w.run_key) = ($5, $6, $7, $8) RETURNING {WORK})"
-            f" SELECT * FROM made UNION ALL SELECT {WORK} FROM @sessions_at_work"
-            " WHERE session_id = $1 AND NOT EXISTS (SELECT 1 FROM made)",
+            " WHERE (w.session_id, w.namespace, w.workflow_id, w.run_key) = ($5, $6, $7, $8) RETURNING 1",
             *_values(work),
             *_values(before),
         )
-        if row is not None:
-            return AtWork(**named(WORK, row))
+        # A mark that came after that statement began is only seen by the next one.
+        if found := [work] if is_ours else await find_work(db, work.session_id):
+            return found[0]
 
 
 async def end_work(db: Database, work: AtWork) -> None:
