@@ -97,7 +97,7 @@ class PostgresStore:
             return read_session(row) if row else None
 
     async def save_session(self, session: Session) -> None:
-        await self._do(lambda db: rows.save_session(db, session))
+        await self._do(lambda db: rows.save_session(db, session, self._fence(session.id)))
 
     async def load_messages(self, session_id: str, *, after: int = 0) -> list[Message]:
         found = await self._do(
@@ -115,7 +115,8 @@ class PostgresStore:
 
     async def append_messages(self, session_id: str, messages: Sequence[Message], session: Session) -> None:
         added = message_rows(messages)
-        last = await self._do(lambda db: rows.append_more(db, session_id, added, session), again=False)
+        fence = self._fence(session_id)
+        last = await self._do(lambda db: rows.append_more(db, session_id, added, session, fence), again=False)
         if last is None:
             raise InputError(f"Session {session_id} must be saved before messages are appended to it")
 
@@ -174,7 +175,16 @@ class PostgresStore:
         self, scope: str, call_key: str, *, owner: str, arguments_hash: str, running: RunningCall | None = None
     ) -> LedgerEntry:
         return await self._do(
-            lambda db: ledger.claim(db, scope, _key(call_key), owner, arguments_hash, running, self._name)
+            lambda db: ledger.claim(
+                db,
+                scope,
+                _key(call_key),
+                owner,
+                arguments_hash,
+                running,
+                None if running is None else self._fence(running.worker),
+                self._name,
+            )
         )
 
     async def take_over(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
@@ -189,7 +199,7 @@ class PostgresStore:
         return await self._do(lambda db: ledger.finish(db, scope, _key(call_key), owner, state, result, self._name))
 
     async def begin_call(self, running: RunningCall) -> None:
-        await self._do(lambda db: ledger.begin_call(db, running))
+        await self._do(lambda db: ledger.begin_call(db, running, self._fence(running.worker)))
 
     async def end_call(self, owner: str) -> None:
         await self._do(lambda db: db.rows("DELETE FROM @running_calls WHERE owner = $1", owner))

@@ -74,6 +74,7 @@ class Holds:
         self._workers: set[str] = set()
         self._turn = asyncio.Lock()  # a connection does one thing at a time
         self._returning: asyncio.Task[None] | None = None
+        self._retaking: asyncio.Task[None] | None = None
         self._is_closed = False
 
     def holder(self, name: str) -> str | None:
@@ -150,8 +151,10 @@ class Holds:
     async def close(self) -> None:
         """End all holds, and close the connection."""
         self._is_closed = True
-        if self._returning is not None:
-            self._returning.cancel()
+        for task in (self._returning, self._retaking):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait({task})
         for name in list(self._holders):
             await self.leave(name)
         if self._connection is not None:
@@ -226,8 +229,8 @@ class Holds:
             if is_done:
                 break
             await asyncio.sleep(RETRIES)
-        for name in self._lost & self._workers:
-            await self._take_worker_again(name)
+        if self._lost & self._workers and (self._retaking is None or self._retaking.done()):
+            self._retaking = asyncio.create_task(self._take_workers_again())
 
     async def _lock_again(self, db: Database) -> bool:
         """Lock what is in our names and not locked; False if somebody is looking at some of it just now."""
@@ -255,12 +258,22 @@ class Holds:
                 await db.rows(_UNLOCK, keys[name])
         return all(name in self._locked or name not in self._holders for name in ours)
 
+    async def _take_workers_again(self) -> None:
+        """Wait until nobody has the lost names of workers any more; who has one reports the worker's calls."""
+        while not self._is_closed and (names := self._lost & self._workers):
+            for name in names:
+                with contextlib.suppress(StoreError):
+                    await self._take_worker_again(name)
+            await asyncio.sleep(RETRIES)
+
     async def _take_worker_again(self, name: str) -> None:
-        holder = uuid4().hex
-        with contextlib.suppress(StoreError):
-            if await self._take(name, holder):
-                self._lost.discard(name)
-                await self._do(lambda db: db.rows("INSERT INTO @workers VALUES ($1) ON CONFLICT DO NOTHING", name))
+        if not await self._take(name, uuid4().hex):
+            return
+        self._lost.discard(name)
+        if name not in self._workers:
+            await self.leave(name)  # it has ended meanwhile
+            return
+        await self._do(lambda db: db.rows("INSERT INTO @workers VALUES ($1) ON CONFLICT DO NOTHING", name))
 
     def _key(self, name: str) -> int:
         return lock_key(self._scope, name)

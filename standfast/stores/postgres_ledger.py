@@ -7,11 +7,11 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from standfast.errors import InputError
+from standfast.errors import InputError, StoreError
 from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.postgres_database import Database, Row
-from standfast.stores.postgres_rows import aware
+from standfast.stores.postgres_rows import aware, has_hold
 from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall
 from standfast.stores.rows import DECISION, RUNNING, WORK, columns, fields, named
 from standfast.stores.workers import AtWork
@@ -20,21 +20,29 @@ from standfast.stores.workers import AtWork
 _AGE = "extract(epoch FROM clock_timestamp() - claimed_at)::float8"
 _ENTRY = f"state, owner, arguments_hash, result, {_AGE}"
 _FOUND = f"SELECT {_ENTRY} FROM @tool_ledger WHERE run_key = $1 AND call_key = $2"
+# A call is only begun in the name of a worker that nobody has taken for dead; nobody does until that is written.
+_OURS = "ours AS (SELECT 1 FROM @holds WHERE name = {worker} AND holder = {fence} FOR SHARE)"
+_IS_OURS = "({fence}::text IS NULL OR EXISTS (SELECT 1 FROM ours))"
 _RUN = (
     f"INSERT INTO @running_calls ({RUNNING}) {{values}} ON CONFLICT (owner) DO UPDATE SET worker = excluded.worker,"
     " task_token = excluded.task_token, workflow_id = excluded.workflow_id, run_id = excluded.run_id"
 )
 _CLAIM = (
-    "WITH made AS (INSERT INTO @tool_ledger (run_key, call_key, state, owner, arguments_hash, claimed_at)"
-    " VALUES ($1, $2, 'claimed', $3, $4, clock_timestamp()) ON CONFLICT DO NOTHING"
-    f" RETURNING {_ENTRY}), entry AS (SELECT * FROM made UNION ALL {_FOUND}),"
-    " running AS ("
+    f"WITH {_OURS}, made AS (INSERT INTO @tool_ledger (run_key, call_key, state, owner, arguments_hash, claimed_at)"
+    " SELECT $1::text, $2::text, 'claimed', $3::text, $4::text, clock_timestamp()"
+    f" WHERE {_IS_OURS} ON CONFLICT DO NOTHING RETURNING {_ENTRY}),"
+    f" entry AS (SELECT * FROM made UNION ALL {_FOUND} AND {_IS_OURS}), running AS ("
     + _RUN.format(
         values="SELECT $3::text, $5::text, $6::text, $7::text, $8::text FROM entry"
         " WHERE $5::text IS NOT NULL AND (state = 'abandoned' OR arguments_hash = $4)"
     )
     + ") SELECT * FROM entry"
-)
+).format(worker="$5", fence="$9")
+_BEGIN = (
+    f"WITH {_OURS} "
+    + _RUN.format(values=f"SELECT $1::text, $2::text, $3::text, $4::text, $5::text WHERE {_IS_OURS}")
+    + " RETURNING 1"
+).format(worker="$2", fence="$6")
 _SETTLE = (
     "WITH made AS (INSERT INTO @tool_ledger (run_key, call_key, state) SELECT $1::text, $2::text, 'abandoned'"
     f" WHERE NOT EXISTS ({_FOUND}) ON CONFLICT DO NOTHING RETURNING {_ENTRY})"
@@ -68,11 +76,19 @@ async def claim(
     owner: str,
     arguments_hash: str,
     running: RunningCall | None,
+    fence: str | None,
     store: str,
 ) -> LedgerEntry:
+    """Claim a call.
+
+    Args:
+        fence: the holder that has to have the worker's name, if there is one.
+    """
     call = (None,) * 4 if running is None else (running.worker, running.task_token, running.workflow_id, running.run_id)
-    while (row := await db.row(_CLAIM, scope, call_key, owner, arguments_hash, *call)) is None:
-        pass  # somebody has claimed it since the statement began; the next one sees that
+    while (row := await db.row(_CLAIM, scope, call_key, owner, arguments_hash, *call, fence)) is None:
+        # Else somebody has claimed it since the statement began; the next one sees that.
+        if running is not None and fence is not None:
+            await _check_worker(db, running.worker, fence)
     entry = _read(row, scope, call_key, store)
     if entry.state != "abandoned" and entry.arguments_hash != arguments_hash:
         raise InputError(f"Call {call_key} of run {scope} was claimed with other arguments; it is not run")
@@ -140,8 +156,23 @@ async def load_entries(db: Database, scope: str, call_keys: list[str], store: st
     return {key: _read(tuple(row), scope, key, store) for key, *row in rows}
 
 
-async def begin_call(db: Database, running: RunningCall) -> None:
-    await db.rows(_RUN.format(values="VALUES ($1, $2, $3, $4, $5)"), *(getattr(running, n) for n in fields(RUNNING)))
+async def begin_call(db: Database, running: RunningCall, fence: str | None) -> None:
+    done = await db.row(_BEGIN, *(getattr(running, name) for name in fields(RUNNING)), fence)
+    if done is None and fence is not None:
+        await _check_worker(db, running.worker, fence)
+
+
+async def _check_worker(db: Database, worker: str, fence: str) -> None:
+    """Refuse a worker that others have taken for dead.
+
+    Raises:
+        StoreError: it has lost its hold, and takes it again as soon as it can.
+    """
+    if not await has_hold(db, worker, fence):
+        raise StoreError(
+            f"The worker {worker} had lost its connection to the store, so another worker reports its calls as lost "
+            "just now. Nothing was begun; try again in a second"
+        )
 
 
 # --- decisions ---

@@ -172,33 +172,47 @@ async def check_fence(db: Database, name: str, fence: str | None) -> None:
     Raises:
         SessionConflictError: it has lost the hold.
     """
-    found = "SELECT 1 FROM @holds WHERE name = $1 AND holder = $2 FOR SHARE"
-    if fence is not None and await db.row(found, name, fence) is None:
+    if fence is not None and not await has_hold(db, name, fence):
         raise SessionConflictError(
             f"{name} was taken over by another run, since this process had lost its connection to the store. "
             "Nothing was written; run again to go on from there."
         )
 
 
-async def append_more(db: Database, session_id: str, rows: list[Row], session: Session) -> int | None:
+async def has_hold(db: Database, name: str, holder: str) -> bool:
+    return await db.row("SELECT 1 FROM @holds WHERE name = $1 AND holder = $2 FOR SHARE", name, holder) is not None
+
+
+async def append_more(
+    db: Database, session_id: str, rows: list[Row], session: Session, fence: str | None
+) -> int | None:
     """Append to a session without saving it; return its last number, or None if there is none."""
     columns_of = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in _KINDS]
     found = await db.row(
-        "WITH written AS (UPDATE @agent_sessions SET last_seq = last_seq + $12, version = version + 1 WHERE id = $1"
-        f" RETURNING last_seq), added AS ({_add(2, user='$13', tenant='$14')}) SELECT last_seq FROM written",
+        f"WITH {_OURS}, written AS (UPDATE @agent_sessions SET last_seq = last_seq + $12, version = version + 1"
+        f" WHERE id = $1 AND {_IS_OURS} RETURNING last_seq), added AS ({_add(2, user='$13', tenant='$15')})"
+        " SELECT last_seq FROM written",
         session_id,
         [None] * len(rows),
         *columns_of,
         len(rows),
         session.user_id,
+        fence,
         session.tenant_id,
     )
-    return None if found is None else int(found[0])
+    if found is None:
+        await check_fence(db, session_id, fence)
+        return None
+    return int(found[0])
 
 
-async def save_session(db: Database, session: Session) -> None:
-    values = write_of(session, [], None, None, None, None).values()[:13]
-    await db.row(f"{_NEW} ON CONFLICT (id) DO UPDATE SET {_ADVANCE} RETURNING last_seq", *values)
+async def save_session(db: Database, session: Session, fence: str | None) -> None:
+    values = write_of(session, [], None, None, None, fence).values()[:14]
+    done = await db.row(
+        f"WITH {_OURS} {_NEW} WHERE {_IS_OURS} ON CONFLICT (id) DO UPDATE SET {_ADVANCE} RETURNING 1", *values
+    )
+    if done is None:
+        await check_fence(db, session.id, fence)
 
 
 async def prune_rows(db: Database, session_id: str, keep: int) -> None:

@@ -6,14 +6,16 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
 import pytest
 from support.postgres import PostgresServer, new_schema, postgres_server
 from support.postgres_proxies import PostgresProxy
 from support.stores import SESSION, append, contents, say
 
-from standfast import SessionConflictError
+from standfast import SessionConflictError, StoreError
 from standfast.stores import Append, PostgresStore, postgres_holds
+from standfast.stores.protocol import RunningCall
 
 LONG = 600.0
 
@@ -232,7 +234,12 @@ async def test_a_run_that_has_lost_its_hold_writes_nothing(loser: tuple[Postgres
         await store.append_messages_atomic("s", say("b"), SESSION)
     with pytest.raises(SessionConflictError, match="s was taken over by another run"):
         await store.append_reply([Append(SESSION, say("b"), "k", 1)], journal_key="run", turn=1, reply="b")
+    with pytest.raises(SessionConflictError, match="s was taken over by another run"):
+        await store.append_messages("s", say("b"), SESSION)
+    with pytest.raises(SessionConflictError, match="s was taken over by another run"):
+        await store.save_session(SESSION.model_copy(update={"state": '"b"'}))
     assert await store.load_reply("run", 1) is None
+    assert await store.load_session("s") == session
     await other.append_messages_atomic("s", say("c"), SESSION, write_key="k", **known)
     assert await contents(store) == ["a", "c"]
 
@@ -252,6 +259,43 @@ async def test_a_lost_hold_is_not_taken_again_in_silence(loser: tuple[PostgresSt
     await store.let_go("s")
     assert await store.hold("s")
     await append(store, "b")
+
+
+async def test_a_worker_that_others_take_for_dead_begins_no_call_until_it_has_its_name_again(
+    postgres: PostgresServer, proxy: PostgresProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_holds, "GRACE", 0.2)
+    schema = new_schema()
+    worker = proxy.store(schema)
+    running = RunningCall(owner="me", worker="w", task_token="t", workflow_id="w", run_id="r")
+    claim = partial(worker.claim, "run", "1", owner="me", arguments_hash="h", running=running)
+    async with postgres.store(schema) as other:
+        assert await worker.hold("w")
+        await worker.add_worker("w")
+        await claim()
+        proxy.cut()
+        await until(lambda: other.hold("w"), "the worker looks dead")
+        await other.end_call("me")
+        proxy.mend()
+        for _ in range(3):  # however often it comes back meanwhile
+            with pytest.raises(StoreError, match="The worker w had lost its connection"):
+                await claim()  # once more, since its answer may have been lost
+            with pytest.raises(StoreError, match="The worker w had lost its connection"):
+                await worker.begin_call(running)
+            proxy.cut()
+            proxy.mend()
+        assert await other.running_calls() == []
+        await other.let_go("w")
+
+        async def begins_calls() -> bool:
+            with contextlib.suppress(StoreError):
+                await worker.begin_call(running)
+            return await other.running_calls() == [running]
+
+        await until(begins_calls, "the worker has its name again")
+        assert not await other.hold("w")
+        assert (await claim()).owner == "me"
+    await worker.close()
 
 
 async def test_a_worker_whose_hold_was_lost_has_it_again_when_it_is_back(
