@@ -37,8 +37,16 @@ def reopen_postgres(store: PostgresStore) -> Any:
     return partial(standfast.postgres_store, store._address.dsn, schema=store._address.schema)
 
 
+async def end_connections(store: PostgresStore) -> None:
+    administrator = await store._address.connect()
+    await administrator.fetch("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+    await administrator.close()
+
+
 @pytest.mark.parametrize(
-    "check", store_suite(partial_answers=True, reopen=reopen_postgres), ids=lambda check: check.__name__
+    "check",
+    store_suite(partial_answers=True, reopen=reopen_postgres, interrupt=end_connections),
+    ids=lambda check: check.__name__,
 )
 async def test_postgres(check: Any, postgres_store: PostgresStore) -> None:
     await check(postgres_store)
