@@ -110,7 +110,8 @@ async def test_the_log_says_which_model_could_not_be_called_and_which_is_next(
         "Agent a: two could not be called: my bug",
     ]
     assert [record.exc_info is None or record.exc_info[0] is None for record in logged] == [True, False]
-    assert not [record for record in caplog.records if record.levelname == "WARNING" and record not in logged]
+    others = [record for record in caplog.records if record.levelname == "WARNING" and record not in logged]
+    assert {record.name for record in others} <= {"standfast.runs"}  # a line for each attempt, on Temporal
 
 
 async def test_an_answer_of_the_agents_own_model_has_no_mark(driver: Driver) -> None:
