@@ -15,7 +15,7 @@ from standfast.agents import Agent
 from standfast.cli.applications import load_application
 from standfast.cli.commands import FAILED, client_of, log_as_python_does, server_options, with_output
 from standfast.cli.outputs import Output
-from standfast.cli.stores import existing_store, shown_address, store_option
+from standfast.cli.stores import existing_store, is_file, shown_address, store_option
 from standfast.errors import InputError, StandfastError
 from standfast.extras import distribution, install
 from standfast.pipelines import pipeline
@@ -161,14 +161,14 @@ async def _store_of_workers(client: "Client", task_queue: str, path: str | None)
     noted = await noted_store(client, task_queue)
     if noted is None:
         return True, f"none is noted for queue {task_queue!r} yet: a worker notes its own when it starts"
-    if path is None or not Path(path).is_file():
+    if path is None or (is_file(path) and not Path(path).is_file()):  # another check says that
         return True, f"all workers of queue {task_queue!r} have the store {noted}"
-    async with sqlite_store(path) as store:
+    async with existing_store(path) as store:
         identity = await store.identity()
     if identity == noted:
-        return True, f"all workers of queue {task_queue!r} have the store {noted}, which is {path}"
+        return True, f"all workers of queue {task_queue!r} have the store {noted}, which is {shown_address(path)}"
     return False, (
-        f"the workers of queue {task_queue!r} have the store {noted}, and {path} is another one, {identity}. To move "
+        f"the workers of queue {task_queue!r} have the store {noted}, and {shown_address(path)} is another one, {identity}. To move "
         f"the queue to that, {how_to_move(client, task_queue)}"
     )
 
