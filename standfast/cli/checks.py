@@ -168,8 +168,8 @@ async def _store_of_workers(client: "Client", task_queue: str, path: str | None)
     if identity == noted:
         return True, f"all workers of queue {task_queue!r} have the store {noted}, which is {shown_address(path)}"
     return False, (
-        f"the workers of queue {task_queue!r} have the store {noted}, and {shown_address(path)} is another one, {identity}. To move "
-        f"the queue to that, {how_to_move(client, task_queue)}"
+        f"the workers of queue {task_queue!r} have the store {noted}, and {shown_address(path)} is another one, "
+        f"{identity}. To move the queue to that, {how_to_move(client, task_queue)}"
     )
 
 
