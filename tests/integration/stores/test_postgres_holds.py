@@ -174,6 +174,22 @@ async def test_a_holder_whose_connection_ends_has_its_hold_again_before_others_t
         assert await other.hold("s")
 
 
+async def test_others_wait_for_a_holder_that_cannot_come_back_at_once(
+    postgres: PostgresServer, proxy: PostgresProxy
+) -> None:
+    schema = new_schema()
+    store = proxy.store(schema)
+    async with postgres.store(schema) as other:
+        assert await store.hold("s")
+        proxy.cut()
+        await until(lambda: asyncio.to_thread(lambda: locks_of(postgres) == 0), "the server has heard of it")
+        taking = asyncio.create_task(other.hold("s"))
+        await asyncio.sleep(0.5)  # of the 3 s that it waits
+        proxy.mend()
+        assert not await taking
+    await store.close()
+
+
 async def test_a_server_that_restarts_leaves_holds_with_their_holders() -> None:
     schema = new_schema()
     with postgres_server() as server:
@@ -255,6 +271,9 @@ async def test_a_lost_hold_is_not_taken_again_in_silence(loser: tuple[PostgresSt
     store, other = loser
     assert not await store.hold("s")
     await other.let_go("s")
+    await asyncio.sleep(3 * postgres_holds.RETRIES)
+    with pytest.raises(SessionConflictError, match="s was taken over by another run"):
+        await append(store, "late")
     assert not await store.hold("s")  # the run that has lost it has not ended
     await store.let_go("s")
     assert await store.hold("s")
@@ -285,6 +304,7 @@ async def test_a_worker_that_others_take_for_dead_begins_no_call_until_it_has_it
             proxy.cut()
             proxy.mend()
         assert await other.running_calls() == []
+        await asyncio.sleep(3 * postgres_holds.RETRIES)  # it is back for a while, and has asked for its name in vain
         await other.let_go("w")
 
         async def begins_calls() -> bool:
