@@ -174,7 +174,7 @@ async def pending(handle: Run, count: int = 1) -> list[dict[str, Any]]:
 
 async def waiting(handle: Run) -> list[dict[str, Any]]:
     """Return what waits for a person now."""
-    found: list[dict[str, Any]] = await answer(handle, "pending", timedelta(seconds=SECONDS))
+    found: list[dict[str, Any]] = await _answered(handle, "pending")
     return found
 
 
@@ -185,8 +185,17 @@ async def until_over(item: dict[str, Any], seconds: float = 0.3) -> None:
 
 
 async def status(handle: Run) -> dict[str, Any]:
-    described: dict[str, Any] = await answer(handle, "status", timedelta(seconds=SECONDS))
+    described: dict[str, Any] = await _answered(handle, "status")
     return described
+
+
+async def _answered(handle: Run, query: str) -> Any:
+    """Return the answer to a query, which is asked again every few seconds, since the server loses some answers."""
+    for _ in range(SECONDS // 10):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(10):
+                return await answer(handle, query, timedelta(seconds=SECONDS))
+    raise AssertionError(f"nobody has answered {query!r}: {await last_words(handle)}")
 
 
 async def has_ended(handle: Run) -> bool:
