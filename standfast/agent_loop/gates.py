@@ -249,12 +249,14 @@ class Gate:
         return None
 
     def decided(self, decision: Decision) -> "Gate":
-        """Return the gate after a decision that counts.
+        """Return the gate after a decision that counts. A second approval of one person changes nothing.
 
         If requesters cannot approve, whoever edits becomes a requester of the edit: as many others must approve it.
         """
         if decision.decision == "reject":
             return replace(self, status="rejected", last=decision)
+        if decision.by and person(decision.by) in map(person, self.approved_by):
+            return self  # it was judged again after a reset, and recorded again
         approvals = (*self.approvals, decision.model_copy(update={"edit": None}) if self.approvals else decision)
         is_own = self.rule.exclude_requester and approvals[0].edit is not None
         if len(approvals) < self.rule.quorum + is_own:
@@ -383,15 +385,12 @@ def gate_problem(data: Mapping[str, Any], call_id: str | None) -> str | None:
         return f"it is the gate of call {gate.name}, not of {call_id}"
     if gate.since.tzinfo is None:
         return "since has no time zone"
-    if any(seconds is not None and not 0 < seconds < _LONGEST for rule in rules for seconds in _seconds(rule)):
+    seconds = [one for rule in rules for one in (rule.timeout, rule.remind_every) if one is not None]
+    if not all(0 < one < _LONGEST for one in seconds):
         return "a time of its rule is not above 0"
     if any(rule.quorum < 1 for rule in rules) or len(rules) > _MOST_RULES:
         return "its rule cannot be kept"
     return None
-
-
-def _seconds(rule: GateRule) -> tuple[float | None, float | None]:
-    return rule.timeout, rule.remind_every
 
 
 _GATE = TypeAdapter(Gate)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,7 +10,7 @@ import recordings
 from recordings import Saved, World, asks, ended, inner, inquire, pay, payer, put, reset
 from temporalio.service import RPCError
 
-from standfast import Agent, Loop, Message, TerminalError, ToolCall, sqlite_store, tool
+from standfast import Agent, Approval, Loop, Message, TerminalError, ToolCall, sqlite_store, tool
 from standfast.stores import Session
 from standfast.temporal import start_agent
 from standfast.temporal.wire import names
@@ -142,4 +143,43 @@ async def failed(world: World) -> Saved:
         return await ended(await world.start(boss))
 
 
-RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in (late, recalled, skipped, settled, junk, failed)}
+@tool(approval=Approval(approvers=["ada", "bob"], quorum=2))
+async def buy(amount: int) -> str:
+    """Buy."""
+    return "bought"
+
+
+buyer = Agent("buyer", tools=[buy])
+
+
+async def woken(world: World) -> Saved:
+    """A run that is reset to the task of an update: it slept then until the next thing came."""
+    async with world.worker(buyer, model=ScriptedModel([asks("buy", amount=5), "done"])):
+        run = await world.start(buyer)
+        await world.waits_for(run, "approval")
+        (gate,) = await gates_of(run)
+        given = {"gate": gate["name"], "decision": "approve", "digest": gate["digest"]}
+        await run.execute_update("decide", {**given, "by": "ada"})
+        tasks = [
+            index
+            for index, (event, behind) in enumerate(
+                (event, behind)
+                for event, behind in itertools.pairwise((await run.fetch_history()).events)
+                if event.HasField("workflow_task_completed_event_attributes")
+            )
+            if behind.HasField("workflow_execution_update_accepted_event_attributes")
+        ]
+        again = await reset(world, run, tasks[0])
+        await world.waits_for(again, "approval")
+        await again.execute_update("decide", {**given, "by": "bob"})
+        await again.result()
+        return [(run.id, again.run_id)]
+
+
+async def wakes(world: World) -> Saved:
+    """The same, of a run that looks at once."""
+    return await woken(world)
+
+
+LATER = (late, recalled, skipped, settled, junk, failed, woken, wakes)
+RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in LATER}

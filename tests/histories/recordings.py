@@ -242,18 +242,21 @@ async def told(world: World) -> Saved:
 # --- agents of agents, after a reset ---
 
 
-async def reset(world: World, run: Any) -> Any:
-    """Reset a run to its first workflow task, and return the new one, which hears none of the signals again."""
-    history = await run.fetch_history()
-    opened = next(one.event_id for one in history.events if one.HasField("workflow_task_completed_event_attributes"))
+async def reset(world: World, run: Any, task: int = 0) -> Any:
+    """Reset a run to a workflow task, and return the new one, which is sent nothing again."""
+    events = (await run.fetch_history()).events
+    tasks = [event.event_id for event in events if event.HasField("workflow_task_completed_event_attributes")]
     again = await world.client.workflow_service.reset_workflow_execution(
         ResetWorkflowExecutionRequest(
             namespace=world.client.namespace,
             workflow_execution=WorkflowExecution(workflow_id=run.id, run_id=run.result_run_id),
-            workflow_task_finish_event_id=opened,
+            workflow_task_finish_event_id=tasks[task],
             request_id=uuid4().hex,
             reason="to be recorded",
-            reset_reapply_exclude_types=[ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL],
+            reset_reapply_exclude_types=[
+                ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL,
+                ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_UPDATE,
+            ],
         )
     )
     return world.client.get_workflow_handle(run.id, run_id=again.run_id)

@@ -1,9 +1,12 @@
 """Workflows that are reset: what happened behind the point is undone in the history, and not in the world."""
 
+from collections.abc import AsyncIterator
+from typing import Any
 from uuid import uuid4
 
 from temporalio.api.enums.v1 import EventType, ResetReapplyExcludeType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.service import RPCError
 
 from support.temporal_runs import Run, Temporal, events
 
@@ -38,3 +41,17 @@ async def reset(temporal: Temporal, handle: Run, task: int, *, with_messages: bo
         )
     )
     return temporal.client.get_workflow_handle(handle.id, run_id=again.run_id, result_type=dict)
+
+
+async def resets(temporal: Temporal, handle: Run, **options: Any) -> AsyncIterator[Run]:
+    """Reset a run to each of its workflow tasks, one after the other.
+
+    The server refuses those that it has written in one piece with their beginning, as the task of an update may be.
+    """
+    run: Run = temporal.client.get_workflow_handle(handle.id, run_id=handle.result_run_id)
+    for task in range(len(await tasks(run))):
+        try:
+            yield await reset(temporal, run, task, **options)
+        except RPCError as error:
+            if "must be at the boundary" not in error.message:
+                raise

@@ -107,7 +107,7 @@ class AgentHost:
     @property
     def surroundings(self) -> Surroundings:
         """The facts that a run has to know about its namespace and its worker."""
-        found: Surroundings = {"search": self.search, "receipts": True}
+        found: Surroundings = {"search": self.search, "receipts": True, "wakes": True}
         return {**found, "notices": True} if self.notices else found
 
     def _check_models(self, llm: LLM | None) -> None:

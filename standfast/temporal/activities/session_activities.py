@@ -97,7 +97,7 @@ class SessionActivities:
         given = AgentInput.read(reference["input"])
         opened: types.Opened = {
             "session": reference["session"],
-            "facts": write_facts(agent, agent.tool_map, **self._host.surroundings),
+            "facts": write_facts(agent, agent.tool_map, self._host.surroundings),
             "seq": 0,
         }
         await called(self._host, lambda: check_may_start(agent, given.user_id))

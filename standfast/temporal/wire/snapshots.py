@@ -44,11 +44,13 @@ class Surroundings(TypedDict):
     """The facts that a run has to know about its worker and namespace.
 
     search: the namespace has the search attributes. notices: the worker has webhooks. receipts: workers give receipts.
+    wakes: a reset wakes the run, also if nothing else comes with it.
     """
 
     search: bool
     notices: NotRequired[bool]
     receipts: NotRequired[bool]
+    wakes: NotRequired[bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +103,7 @@ class Facts:
         )
 
 
-def write_facts(
-    agent: Agent, tools: Mapping[str, Tool[..., Any]], *, search: bool, notices: bool = False, receipts: bool = False
-) -> dict[str, Any]:
+def write_facts(agent: Agent, tools: Mapping[str, Tool[..., Any]], surroundings: Surroundings) -> dict[str, Any]:
     """Return an agent's facts as JSON, without those that have their default."""
     agents = {item.name for item in agent.tools if isinstance(item, Agent)}
     loop = _changed(Loop(), agent.loop)
@@ -130,7 +130,7 @@ def write_facts(
     hooks = [name for name in HOOKS if getattr(agent, name) is not None]
     if hooks := [*hooks, *(["approve"] if "approve" in agent.access else [])]:
         facts["hooks"] = hooks
-    facts |= {name: True for name, is_so in (("search", search), ("notices", notices), ("receipts", receipts)) if is_so}
+    facts |= {name: True for name, is_so in surroundings.items() if is_so}
     if agent.fallback_models:
         facts["fallbacks"] = list(agent.fallback_models)
     return facts

@@ -59,4 +59,4 @@ class RunParts:
     def learn(self, found: Mapping[str, Any]) -> None:
         """Take in the run's surroundings; see `Surroundings`."""
         self.board.search, self.board.notices = found.get("search", False), found.get("notices", False)
-        self.workers.give_receipts = found.get("receipts", False)
+        self.workers.give_receipts, self.running.wakes = found.get("receipts", False), found.get("wakes", False)

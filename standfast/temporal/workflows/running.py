@@ -26,13 +26,17 @@ class Running:
     def __init__(self) -> None:
         self.cancelled = False
         self.resets = 0  # of the workflow; the store has what was acknowledged after the point of a reset
+        self.wakes = False  # at a reset; a run that was begun by an older worker sleeps until the next thing comes
         self._handles: dict[asyncio.Future[Any], None] = {}
         if workflow.in_workflow():
             # The only sign of a reset that a workflow gets, at the same place in every replay.
             workflow.register_random_seed_callback(self._was_reset)
+            self._loop = asyncio.get_running_loop()
 
     def _was_reset(self, seed: int) -> None:
         self.resets += 1
+        if self.wakes:
+            self._loop.call_soon(lambda: None)  # otherwise nobody looks at a condition if the seed comes alone
 
     def cancel(self) -> None:
         """Cancel what runs and what will run. Each is waited for, so that its outcome is known."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.deploys import waits_for
 from support.questions import ask
-from support.resets import reset
+from support.resets import reset, resets
 from support.temporal_runs import Run, Temporal, ask_once, check_healthy, events, pending, result, scheduled, until
 from support.transcripts import asks_for, call, error_of, shape, tool_results
 from temporalio.worker import Replayer
@@ -70,6 +70,47 @@ async def test_who_has_approved_of_several_has_not_to_approve_again(temporal: Te
         await decide(temporal, anew, by="bob")
         assert (await result(anew))["status"] == "complete"
     assert posted == ["hi"]
+
+
+async def _by_update(temporal: Temporal, handle: Run, by: str) -> None:
+    """Approve as other programs do: nothing of an update is in a history before the task that accepts it."""
+    (item,) = await pending(handle)
+    given = {"gate": "c1", "decision": "approve", "digest": item["digest"], "by": by}
+    await handle.execute_update("decide", given)
+
+
+async def _by_client(temporal: Temporal, handle: Run, by: str) -> None:
+    await decide(temporal, handle, by=by)
+
+
+@pytest.mark.parametrize("approve", [_by_update, _by_client])
+async def test_an_approval_is_found_and_counts_once_whichever_task_the_run_is_reset_to(
+    temporal: Temporal, approve: Any
+) -> None:
+    posted, post = world(BOTH)
+    async with temporal.worker(Agent("a", tools=[post]), llm=posts("hi")):
+        handle = await temporal.start("a")
+        await approve(temporal, handle, "ada")
+        async for anew in resets(temporal, handle):
+            await _until_approved_by(anew, ["ada"])
+            assert posted == []
+        await approve(temporal, anew, "bob")
+        assert (await result(anew))["status"] == "complete"
+        await check_healthy(anew)
+    assert posted == ["hi"]
+
+
+async def test_an_answer_by_update_is_found_whichever_task_the_run_is_reset_to(temporal: Temporal) -> None:
+    async with temporal.worker(Agent("a", tools=[ask]), llm=ScriptedModel(ask_once)):
+        handle = await temporal.start("a")
+        await pending(handle)
+        await handle.execute_update("answer", {"text": "Ada", "tool_call_id": "c1"})
+        assert (await result(handle))["status"] == "complete"
+        before = await temporal.messages()
+        async for anew in resets(temporal, handle):
+            assert (await result(anew))["status"] == "complete"
+            await check_healthy(anew)
+    assert await temporal.messages() == before
 
 
 async def _until_approved_by(handle: Run, people: list[str]) -> None:

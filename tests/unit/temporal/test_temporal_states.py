@@ -199,7 +199,7 @@ def full() -> Agent:
 
 
 def facts_of(agent: Agent, **limits: Any) -> Facts:
-    return Facts.read(through_json(write_facts(agent, agent.tool_map, search=True)), **limits)
+    return Facts.read(through_json(write_facts(agent, agent.tool_map, {"search": True})), **limits)
 
 
 def test_the_facts_of_an_agent_with_every_option_come_back() -> None:
@@ -223,12 +223,12 @@ def test_the_facts_of_an_agent_with_every_option_come_back() -> None:
 
 def test_an_agent_as_usual_has_hardly_any_facts() -> None:
     agent = Agent("a", tools=[pay])
-    assert write_facts(agent, agent.tool_map, search=False) == {"loop": {}, "tools": {"pay": {"verify": True}}}
+    assert write_facts(agent, agent.tool_map, {"search": False}) == {"loop": {}, "tools": {"pay": {"verify": True}}}
 
 
 def test_the_keys_of_facts_are_pinned() -> None:
     agent = full()
-    written = through_json(write_facts(agent, agent.tool_map, search=True))
+    written = through_json(write_facts(agent, agent.tool_map, {"search": True}))
     assert sorted(written) == ["hooks", "loop", "model", "on_terminal_tool_error", "search", "tools"]
     assert sorted(written["loop"]) == [
         "answer_timeout", "checkpoint_interval", "diminishing_returns", "max_iterations", "max_message_bytes",
