@@ -7,12 +7,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import recordings
-from recordings import Saved, World, asks, ended, inner, inquire, pay, payer, put, reset
+from recordings import Saved, World, asks, ended, inner, inquire, pay, payer, present, put, reset
+from temporalio import workflow
 from temporalio.service import RPCError
 
-from standfast import Agent, Approval, Loop, Message, TerminalError, ToolCall, sqlite_store, tool
+from standfast import Agent, Approval, InputError, Loop, Message, TerminalError, ToolCall, sqlite_store, tool
 from standfast.stores import Session
-from standfast.temporal import start_agent
+from standfast.temporal import approval, start_agent
 from standfast.temporal.wire import names
 from standfast.testing import ScriptedModel
 
@@ -143,6 +144,49 @@ async def failed(world: World) -> Saved:
         return await ended(await world.start(boss))
 
 
+@workflow.defn(name="Rounds", sandboxed=False)
+class Rounds:
+    """A workflow of a user's that asks at gates of one name."""
+
+    @workflow.run
+    async def run(self) -> list[dict[str, Any]]:
+        return [await approval("review", approvers=["ada", "bob"]) for _ in range(3)]
+
+
+async def decided(world: World, run: Any) -> None:
+    """Decide whatever a workflow asks until it ends, by another person each time."""
+    people, ended = itertools.cycle(["ada", "bob"]), asyncio.ensure_future(run.result())
+    while not ended.done():
+        for gate in await gates_of(run):
+            with contextlib.suppress(InputError):  # it was decided before
+                await world.people.decide(run.id, gate["name"], "approve", by=next(people), digest=gate["digest"])
+        await asyncio.sleep(0.05)
+
+
+async def reset_rounds(world: World, task: int) -> Saved:
+    async with world.worker(present, model=ScriptedModel([]), workflows=[Rounds]):
+        run = await world.client.start_workflow("Rounds", id=world.name, task_queue=world.name)
+        await decided(world, run)
+        again = await reset(world, run, task)
+        await decided(world, again)
+        return [(run.id, again.run_id)]
+
+
+async def asked_anew(world: World) -> Saved:
+    """Gates of one name in a workflow of the user's that is reset to before the first; all were asked again then."""
+    return await reset_rounds(world, 0)
+
+
+async def recalled_anew(world: World) -> Saved:
+    """The same, reset to behind the first gate; all of them looked alike then, so the first verdict was that of all."""
+    return await reset_rounds(world, -4)  # when the second is decided
+
+
+async def rounds(world: World) -> Saved:
+    """The same, reset to before the first gate; each finds its own verdict."""
+    return await reset_rounds(world, 0)
+
+
 @tool(approval=Approval(approvers=["ada", "bob"], quorum=2))
 async def buy(amount: int) -> str:
     """Buy."""
@@ -181,5 +225,5 @@ async def wakes(world: World) -> Saved:
     return await woken(world)
 
 
-LATER = (late, recalled, skipped, settled, junk, failed, woken, wakes)
+LATER = (late, recalled, skipped, settled, junk, failed, asked_anew, recalled_anew, rounds, woken, wakes)
 RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in LATER}

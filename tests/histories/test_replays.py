@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from later_recordings import RECORDINGS
+from later_recordings import RECORDINGS, Rounds
 from recordings import Release
 from temporalio.client import WorkflowHistory
 
@@ -15,6 +15,7 @@ from standfast.temporal.wire import names
 from standfast.testing import ScriptedModel
 
 FOLDER = Path(__file__).parent
+OF_USERS = {"Release": Release, "Rounds": Rounds}
 HISTORIES = sorted(FOLDER.glob("*.json"))
 
 
@@ -26,10 +27,10 @@ async def differing(path: Path) -> list[str]:
     # Bare definitions: a workflow reads what was recorded, never what its agent is today.
     name, bare = started.workflow_type.name, Agent("bare")
     is_pipeline = names.PIPELINE_MEMO in started.memo.fields
-    agents = [bare] if is_pipeline or name == "Release" else [Agent(name)]
+    agents = [bare] if is_pipeline or name in OF_USERS else [Agent(name)]
     pipelines = [pipeline(name).step("other", agent=bare).build()] if is_pipeline else []
     plugin = StandfastPlugin(agents=agents, pipelines=pipelines, store=sqlite_store(":memory:"), llm=ScriptedModel([]))
-    return await differences(history, plugin, workflows=[Release])
+    return await differences(history, plugin, workflows=list(OF_USERS.values()))
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)

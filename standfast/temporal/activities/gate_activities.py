@@ -30,10 +30,16 @@ from standfast.temporal.activities.hosts import TRIES, AgentHost
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.open_gates import arguments_of, keep_edit
 from standfast.temporal.wire import names
-from standfast.temporal.wire.activity_types import DecideReference, Recalled, RecallReference, SentReference
+from standfast.temporal.wire.activity_types import (
+    DecideReference,
+    OpenReference,
+    Recalled,
+    RecallReference,
+    SentReference,
+)
 from standfast.temporal.wire.limits import VALUES
 from standfast.temporal.wire.results import receipted
-from standfast.temporal.wire.snapshots import Surroundings
+from standfast.temporal.wire.snapshots import GateSurroundings
 from standfast.temporal.wire.turn_records import edit_digest, edit_reference, gate_of
 from standfast.tools import Approval
 
@@ -107,10 +113,11 @@ class GateActivities:
                         return event.event_time.ToDatetime(UTC).isoformat()
             return None
 
-    @activity.defn(name=names.SEARCHABLE)
-    async def searchable(self) -> Surroundings:
-        """Return whether the namespace has the search attributes, and whether the worker has webhooks."""
-        return self._host.surroundings
+    @json_activity(names.SEARCHABLE)
+    async def searchable(self, reference: OpenReference) -> GateSurroundings:
+        """Return what a user's workflow has to know at its first gate; its history keeps that for replays."""
+        here = activity.info().workflow_run_id
+        return {**self._host.surroundings, "was_reset": reference.get("run", here) != here}
 
     async def _check_store(self, run: str) -> None:
         """Check that a run of ours was opened with this worker's store; workflows of users leave no record of that."""

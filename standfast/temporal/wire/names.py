@@ -7,7 +7,7 @@ from typing import Any
 from standfast.temporal.wire import activity_types as types
 from standfast.temporal.wire.activity_types import ActivityName
 from standfast.temporal.wire.inputs import Said
-from standfast.temporal.wire.snapshots import Surroundings
+from standfast.temporal.wire.snapshots import GateSurroundings
 
 TASK_QUEUE = "standfast"
 _LONGEST_ID = 900  # characters; a server takes 1,000
@@ -30,7 +30,7 @@ DECIDE: ActivityName[types.DecideReference, str | None] = ActivityName("standfas
 RECALL: ActivityName[types.RecallReference, types.Recalled] = ActivityName("standfast.recall")
 ANSWERED: ActivityName[types.AnsweredReference, dict[str, types.WrittenOutcome]] = ActivityName("standfast.answered")
 SENT: ActivityName[types.SentReference, str | None] = ActivityName("standfast.sent")
-SEARCHABLE: ActivityName[types.OpenReference, Surroundings] = ActivityName("standfast.searchable")
+SEARCHABLE: ActivityName[types.OpenReference, GateSurroundings] = ActivityName("standfast.searchable")
 NOTIFY: ActivityName[types.NotifyReference, None] = ActivityName("standfast.notify")
 
 # Signals, updates and queries.

@@ -53,6 +53,15 @@ class Surroundings(TypedDict):
     wakes: NotRequired[bool]
 
 
+class GateSurroundings(Surroundings):
+    """Those of a user's workflow, found at its first gate.
+
+    was_reset: it was reset before it came there. Workers of earlier versions do not say.
+    """
+
+    was_reset: NotRequired[bool]
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """The facts that steer one run.

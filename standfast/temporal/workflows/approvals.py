@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -14,7 +15,7 @@ from standfast.agent_loop import Gate, GateRule, digest_of
 from standfast.errors import DefinitionError
 from standfast.messages import distinct_people
 from standfast.temporal.wire import names
-from standfast.temporal.wire.snapshots import Surroundings
+from standfast.temporal.wire.snapshots import GateSurroundings
 from standfast.temporal.workflows.activity_options import OPEN_OPTIONS
 from standfast.temporal.workflows.gates import GateKeeper
 from standfast.temporal.workflows.handlers import RunHandlers
@@ -30,18 +31,43 @@ class _WorkflowGates(RunHandlers):
     """The gates of one run of a user's workflow."""
 
     def __init__(self) -> None:
+        self._journal_key = workflow.info().original_execution_run_id
         self._parts = parts = RunParts(partial(pipeline_details, {}, ()), lambda: (names.SEARCHABLE, {}))
         self._board = parts.board
-        self._gates = GateKeeper(parts, workflow.info().original_execution_run_id)
-        self._looking: asyncio.Future[Surroundings] | None = None
+        self._gates = GateKeeper(parts, self._journal_key)
+        self._asked: Counter[str] = Counter()  # how often the run has asked the same, by digest
+        self._looking: asyncio.Future[GateSurroundings] | None = None
 
     async def wait_at(self, gate: Gate, message: str) -> Gate:
-        """Find out the run's surroundings once, then wait. A worker without our activities cannot tell them."""
+        return await self._gates.wait_at(gate, message)
+
+    async def digest(self, name: str, message: str) -> str:
+        """Return the digest of a gate that is to be opened; another one each time that the run asks the same.
+
+        Otherwise each would find the first one's verdict after a reset. The run's surroundings are found out before,
+        once. A worker without our activities cannot tell them.
+        """
+        shown = digest_of(name, message)
+        self._asked[shown] += 1
+        count = self._asked[shown]
         if self._looking is None:
-            self._looking = asyncio.ensure_future(_look())
+            self._looking = asyncio.ensure_future(self._look())
         found = await asyncio.shield(self._looking)
         self._parts.learn(found)
-        return await self._gates.wait_at(gate, message)
+        return digest_of(name, message, count) if count > 1 and "was_reset" in found else shown
+
+    async def _look(self) -> GateSurroundings:
+        with contextlib.suppress(ActivityError, ValueError):
+            found: GateSurroundings | bool = await workflow.execute_local_activity(
+                names.SEARCHABLE, {"run": self._journal_key}, **OPEN_OPTIONS
+            )
+            if isinstance(found, bool):  # all that older versions returned
+                return {"search": found}
+            # A seed that came before the first gate was not heard. The history has to tell of it: in a replay the run
+            # has the id that its last reset gave it from the beginning.
+            self._parts.running.resets += found.get("was_reset", False)
+            return found
+        return {"search": False}
 
     def status(self, *ignored: Any) -> dict[str, Any]:
         return {"status": self._board.status} | self._board.seen()
@@ -77,7 +103,7 @@ def approval(
     does; signals that come before are kept. Each decision is recorded by a worker with a `StandfastPlugin`.
 
     Args:
-        name: of the gate; each of a run has its own.
+        name: of the gate; each that is open at the same time has its own.
         requester: who asked for it, for `exclude_requester`.
         The others are those of `Approval`; the message is a text.
 
@@ -104,19 +130,11 @@ def approval(
 
 
 async def _decided(name: str, asked: Approval, message: str, requester: str | None) -> ApprovalResult:
-    digest = digest_of(name, message)
-    gate = Gate(
-        name=name, rule=GateRule.of(asked), digest=digest, since=workflow.now(), requesters=distinct_people([requester])
-    )
-    decided = await _gates().wait_at(gate, message)
+    gates, since = _gates(), workflow.now()
+    digest = await gates.digest(name, message)
+    gate = Gate(name=name, rule=GateRule.of(asked), digest=digest, since=since, requesters=distinct_people([requester]))
+    decided = await gates.wait_at(gate, message)
     return cast(ApprovalResult, {"status": decided.status, **decided.output})
-
-
-async def _look() -> Surroundings:
-    with contextlib.suppress(ActivityError, ValueError):
-        found: Surroundings | bool = await workflow.execute_local_activity(names.SEARCHABLE, **OPEN_OPTIONS)
-        return {"search": found} if isinstance(found, bool) else found  # older versions returned only this
-    return {"search": False}
 
 
 def _gates() -> _WorkflowGates:

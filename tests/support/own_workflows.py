@@ -1,0 +1,75 @@
+"""Workflows of users' own that ask at gates, in a module of their own: the sandbox imports it for each run."""
+
+import asyncio
+from typing import Any
+
+from temporalio import workflow
+
+from standfast.temporal import approval
+
+
+@workflow.defn
+class Release:
+    """A workflow of a user's that asks once, with a workflow task before the gate and one behind it."""
+
+    @workflow.run
+    async def run(self, message: str) -> Any:
+        await workflow.sleep(0.01)
+        gate = await approval("ship", message=message, approvers=["ada", "bob"], quorum=2)
+        await workflow.sleep(0.01)
+        return gate
+
+
+@workflow.defn(name="Release")
+class NewRelease:
+    """A later version of it, which asks something else."""
+
+    @workflow.run
+    async def run(self, message: str) -> Any:
+        await workflow.sleep(0.01)
+        return await approval("ship", message="Really?", approvers=["ada", "bob"], quorum=2)
+
+
+@workflow.defn
+class Rounds:
+    """A workflow that asks at gates of one name, one after the other, each as long as it is told."""
+
+    def __init__(self) -> None:
+        self._gates: list[Any] = []
+
+    @workflow.run
+    async def run(self, patience: list[float | None]) -> Any:
+        for seconds in patience:
+            self._gates.append(await approval("review", timeout=seconds))
+        return {"gates": self._gates}
+
+    @workflow.query
+    def rounds(self) -> int:
+        return len(self._gates)
+
+
+@workflow.defn
+class Beside:
+    """A workflow that asks at gates beside each other, and listens itself to whether it was reset."""
+
+    def __init__(self) -> None:
+        self._seeds: list[int] = []
+        workflow.register_random_seed_callback(self._seeds.append)
+
+    @workflow.run
+    async def run(self) -> Any:
+        await workflow.sleep(0.01)
+        gates = await asyncio.gather(*(approval(name) for name in ("left", "right")))
+        return {"gates": gates, "resets": len(self._seeds)}
+
+
+@workflow.defn
+class Weekly:
+    """A workflow that asks, and continues as new."""
+
+    @workflow.run
+    async def run(self, week: int = 0) -> Any:
+        gate = await approval("ship")
+        if week < 1:
+            workflow.continue_as_new(week + 1)
+        return gate
