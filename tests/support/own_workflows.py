@@ -49,6 +49,29 @@ class Rounds:
 
 
 @workflow.defn
+class Staged:
+    """A workflow that asks twice, the second time when it is told to go on."""
+
+    def __init__(self) -> None:
+        self._may_go_on = self._is_tested = False
+
+    @workflow.run
+    async def run(self) -> Any:
+        gates = [await approval("test")]
+        self._is_tested = True
+        await workflow.wait_condition(lambda: self._may_go_on)
+        return {"gates": [*gates, await approval("ship")]}
+
+    @workflow.query
+    def is_tested(self) -> bool:
+        return self._is_tested
+
+    @workflow.signal
+    def go_on(self) -> None:
+        self._may_go_on = True
+
+
+@workflow.defn
 class Beside:
     """A workflow that asks at gates beside each other, and listens itself to whether it was reset."""
 

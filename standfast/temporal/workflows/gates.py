@@ -155,7 +155,7 @@ class GateKeeper:
             raise InputError(f"{name}: {self._over(gate)}")
         is_open = gate in open_gates
         if not is_open and not (may_be_early and self._may_open(gate)):
-            raise InputError(f"{name}: no gate {gate} is open; open: {_listed(open_gates)}{self._elsewhere(gate)}")
+            raise InputError(f"{name}: no gate {gate} is open; open: {_listed(open_gates)}{self._hint(gate)}")
         waiting = len(self._arrived.get(gate, ())) if is_open else sum(map(len, self._arrived.values()))
         if waiting >= PARKED_MESSAGES:
             raise LaterError(f"{name}: {waiting:,} decisions wait to be judged already; try again later")
@@ -166,6 +166,11 @@ class GateKeeper:
         if not is_open and len(to_json([*self._early(), decision])) > EARLY_BYTES:
             raise InputError(f"{name}: too much waits already for gates that are not open; open: {_listed(open_gates)}")
         return decision
+
+    def _hint(self, gate: str) -> str:
+        """Return what else there is to say of a gate that is not open here."""
+        again = "; the run was reset: what was decided before counts as soon as its gate is open again"
+        return self._elsewhere(gate) + (again if self._running.resets else "")
 
     def _early(self) -> list[Decision]:
         """Return the decisions at gates that are not open yet."""

@@ -5,17 +5,17 @@ from functools import partial
 from typing import Any
 
 import pytest
-from support.own_workflows import Beside, NewRelease, Release, Rounds, Weekly
+from support.own_workflows import Beside, NewRelease, Release, Rounds, Staged, Weekly
 from support.resets import reset, resets
 from support.temporal_runs import Run, Temporal, chain, check_healthy, events, result, until, waiting
 from temporalio.client import WorkflowQueryFailedError
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
-from standfast import Agent
+from standfast import Agent, InputError
 from standfast.temporal import StandfastPlugin
 from standfast.testing import ScriptedModel
 
-WORKFLOWS = [Release, Rounds, Beside, Weekly]
+WORKFLOWS = [Release, Rounds, Staged, Beside, Weekly]
 
 
 def plugin(temporal: Temporal) -> StandfastPlugin:
@@ -195,6 +195,29 @@ async def test_a_gate_whose_time_ran_out_has_no_verdict_of_a_later_one(temporal:
         assert verdicts_of(await result(run)) == decided
         ends = await ends_after_resets(temporal, run)
         assert [verdicts_of(end) for end in ends] == [decided] * len(ends)
+
+
+async def is_tested(run: Run) -> Any:
+    return await run.query("is_tested")
+
+
+async def test_who_decides_before_a_gate_is_open_again_hears_that_the_run_was_reset(temporal: Temporal) -> None:
+    async with worker(temporal):
+        run = await start(temporal, "Staged")
+        await asked(run)
+        await temporal.people.decide(run.id, "test", "approve", by="ada")
+        await until(partial(is_tested, run))
+        await run.signal("go_on")
+        await asked(run)
+        await temporal.people.decide(run.id, "ship", "approve", by="bob")
+        first = await result(run)
+        again = await reset(temporal, run, 0)
+        await until(partial(is_tested, again))
+        with pytest.raises(InputError, match="no gate ship is open; open: none; the run was reset: what was decided"):
+            await temporal.people.decide(run.id, "ship", "approve", by="bob")
+        await again.signal("go_on")
+        assert await result(again) == first
+        await check_replays(temporal, again)
 
 
 async def test_gates_beside_each_other_are_not_asked_again_and_a_callback_of_the_users_is_called(
