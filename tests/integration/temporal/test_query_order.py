@@ -1,12 +1,29 @@
 """Queries that waited for a worker, and what came after them: the history replays, whatever a worker takes in first."""
 
 import asyncio
+from datetime import timedelta
+from typing import Any
 
 import pytest
-from support.temporal_runs import Temporal, ask_once, check_healthy, clerk, events, pending, question, result
-from temporalio import workflow
+from support.temporal_runs import (
+    SECONDS,
+    Run,
+    Temporal,
+    ask_once,
+    check_healthy,
+    clerk,
+    events,
+    pending,
+    question,
+    result,
+    until,
+)
+from temporalio import activity, workflow
 from temporalio.api.enums.v1 import EventType
+from temporalio.worker import Replayer, Worker
 
+from standfast import Agent
+from standfast.temporal import StandfastPlugin, approval
 from standfast.temporal.workflows.inbox import Inbox
 from standfast.testing import ScriptedModel
 
@@ -72,3 +89,68 @@ async def test_a_parked_run_is_not_read_again_each_time_it_is_asked(
         for _ in range(30):
             await temporal.people.status(run.id)
         assert len(taken) <= 5  # with its task, and once more after each task that was followed by a query
+
+
+# --- at a gate of a user's own workflow ---
+
+
+@activity.defn
+async def first() -> None: ...
+
+
+@activity.defn
+async def second() -> None: ...
+
+
+@workflow.defn(sandboxed=False)
+class Release:
+    """Waits at a gate, and meanwhile for two activities, of which the first has a queue of its own."""
+
+    @workflow.run
+    async def run(self, queue: str) -> list[str]:
+        gate = asyncio.ensure_future(approval("ship"))
+        soon = timedelta(seconds=SECONDS)
+        await workflow.execute_activity(first, task_queue=queue, start_to_close_timeout=soon)
+        await workflow.execute_activity(second, start_to_close_timeout=soon)
+        return (await gate)["by"]
+
+
+def releases(temporal: Temporal) -> Worker:
+    plugin = StandfastPlugin(agents=[Agent("other")], store=temporal.store, llm=ScriptedModel([]))
+    queue = temporal.name
+    return Worker(temporal.client, task_queue=queue, workflows=[Release], activities=[second], plugins=[plugin])
+
+
+async def has_done(run: Run, kind: "EventType.ValueType") -> bool:
+    return any(event.event_type == kind for event in await events(run))
+
+
+@pytest.mark.parametrize("order", [("query", "update"), ("update", "query")])
+async def test_an_update_at_a_gate_of_a_users_workflow_that_waits_beside_a_query_replays(
+    temporal: Temporal, order: tuple[str, str]
+) -> None:
+    """Of histories that a worker without the plugin writes, two of three do not replay if the query came first."""
+    queue, runs = f"{temporal.name}-first", list[Run]()
+    async with releases(temporal):
+        for number in range(RUNS):
+            run_id, of_it = temporal.session(str(number)), {"task_queue": temporal.name}
+            runs.append(await temporal.client.start_workflow("Release", queue, id=run_id, **of_it))
+        for run in runs:
+            await until(lambda run=run: has_done(run, EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED))
+    waiting: list[asyncio.Future[Any]] = []
+    for run in runs:
+        for kind in order:
+            given = {"gate": "ship", "decision": "approve", "by": "ada"}
+            sent = run.query("pending") if kind == "query" else run.execute_update("decide", given)
+            waiting.append(asyncio.ensure_future(sent))
+            await asyncio.sleep(0.01)  # the order in which they reach the server matters
+    async with Worker(temporal.client, task_queue=queue, activities=[first]):
+        for run in runs:
+            await until(lambda run=run: has_done(run, EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED))
+    async with releases(await temporal.elsewhere()):
+        await asyncio.gather(*waiting)
+        for run in runs:
+            ended: Any = await result(run)
+            assert ended == ["ada"]
+            await check_healthy(run)
+            await Replayer(workflows=[Release]).replay_workflow(await run.fetch_history())
