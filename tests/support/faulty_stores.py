@@ -12,7 +12,8 @@ from uuid import uuid4
 from standfast import Message, SessionConflictError, StoreError
 from standfast.stores import Session, SQLiteStore
 from standfast.stores.locks import SessionLocks
-from standfast.stores.sqlite_rows import append_rows, message_rows
+from standfast.stores.rows import message_rows
+from standfast.stores.sqlite_rows import append_rows
 
 # --- sessions ---
 
