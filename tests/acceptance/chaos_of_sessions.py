@@ -1,9 +1,9 @@
 """Sessions that live through many runs, one after the other, in both drivers, while everything goes wrong.
 
 Each session has several runs: on Temporal under one of two workflow ids, or in a process. While they run, workers are
-killed, runs are terminated, timed out, cancelled, reset and exported, people decide and answer, and users say more. The
-books (`Books`) keep what people were told; `chaos_faults` compares them with effects and transcripts, and replays every
-history.
+killed, runs are terminated, timed out, cancelled, reset and exported, people decide and answer, and users say more.
+Some calls are lost by two runs, one after the other, each at a point of its own. The books (`Books`) keep what people
+were told; `chaos_faults` compares them with effects and transcripts, and replays every history.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from support.temporal_runs import last_words
@@ -35,6 +36,8 @@ GATED = ("pay", "pay+charge")
 ASKING = ("charge_asking", "look_asking+charge_asking")
 ACTIONS = ("nothing", "terminate", "cancel", "cancel", "reset", "reset", "export")
 ENDS = ("nothing", "kill", "interrupt", "interrupt twice")
+LOSABLE = ("charge", "charge", "charge_plainly", "wire", "look")
+POINTS = ("before-claim", "before-effect", "after-effect", "after-record")  # of a call, in order
 
 
 @dataclass(slots=True)
@@ -73,6 +76,7 @@ class Chaos:
     def __init__(self, world: World, seed: int, **options: Any) -> None:
         self.world, self.seed, self.books, self.options = world, seed, Books(), options
         self.chance = random.Random(seed)
+        self._fates: dict[str, random.Random] = {}  # by case, of its runs: whatever else goes on beside them
         self.people = StandfastClient(world.client)
         self._names: Iterator[str] = (f"w{number}" for number in count())
         self._words: Iterator[str] = (f"#{number}" for number in count())
@@ -114,17 +118,23 @@ class Chaos:
 
     # --- a session ---
 
-    def plan(self, *, gated: bool) -> str:
-        kinds = TOOLS + GATED * 2 + ASKING * 2 if gated else TOOLS
-        return " ".join([*(self.chance.choice(kinds) for _ in range(self.chance.randint(1, 3))), next(self._words)])
+    def fate(self, case: str) -> random.Random:
+        """Return the chance that decides what happens to the runs of a session: for a seed it is always the same."""
+        return self._fates.setdefault(case, random.Random(f"{self.seed} {case}"))
+
+    def plan(self, case: str, *, gated: bool) -> str:
+        kinds, fate = TOOLS + GATED * 2 + ASKING * 2 if gated else TOOLS, self.fate(case)
+        return " ".join([*(fate.choice(kinds) for _ in range(fate.randint(1, 3))), next(self._words)])
 
     async def live(self, case: str, runs: int) -> None:
         """Let a session have so many runs of which none needs to end well, and one more that must."""
         for _ in range(runs):
-            which = self.chance.random()
+            which = self.fate(case).random()
             if which < 0.25:
+                await self.lose(case)
+            elif which < 0.45:
                 await self.run_in_process(case)
-            elif which < 0.5:
+            elif which < 0.65:
                 await asyncio.gather(self.run_on_temporal(case), self.run_in_process(case))
             else:
                 await self.run_on_temporal(case)
@@ -164,10 +174,10 @@ class Chaos:
     async def run_in_process(self, case: str) -> None:
         name = f"{case}-{next(self._words)[1:]}"
         self.note(f"{case}: in process")
-        process = await self.world.run_in_process(name, {case: self.plan(gated=False)})
-        end = self.chance.choice(ENDS)
+        process = await self.world.run_in_process(name, {case: self.plan(case, gated=False)})
+        end, moment = self.fate(case).choice(ENDS), self.fate(case).uniform(0.5, 1.5)
         if end != "nothing":
-            await asyncio.sleep(self.chance.uniform(0.5, 1.5))
+            await asyncio.sleep(moment)
         self.note(f"{case}: {end} to {name}")
         if end == "kill":
             process.kill()
@@ -188,13 +198,14 @@ class Chaos:
         )
 
     async def run_on_temporal(self, case: str) -> None:
-        options: dict[str, Any] = {"id": f"{self.chance.choice(('', 'desk-'))}{case}/{self.world.queue}"}
-        if self.chance.random() < 0.2:
-            options["execution_timeout"] = timedelta(seconds=self.chance.uniform(0.5, 2))
-        run = await self.start(case, self.plan(gated=True), **options)
+        fate = self.fate(case)
+        options: dict[str, Any] = {"id": f"{fate.choice(('', 'desk-'))}{case}/{self.world.queue}"}
+        if fate.random() < 0.2:
+            options["execution_timeout"] = timedelta(seconds=fate.uniform(0.5, 2))
+        run = await self.start(case, self.plan(case, gated=True), **options)
         people = [asyncio.create_task(self.decide(run)), asyncio.create_task(self.say(case, run))]
         try:
-            await asyncio.sleep(self.chance.uniform(0.1, 1.0))
+            await asyncio.sleep(fate.uniform(0.1, 1.0))
             with contextlib.suppress(RPCError):  # it has ended
                 await self.meddle(run)
             await self.end_of(run)
@@ -206,6 +217,44 @@ class Chaos:
             for task in people:
                 task.cancel()
             await asyncio.gather(*people, return_exceptions=True)
+
+    async def lose(self, case: str) -> None:
+        """Have two runs meet the same call, one after the other: each is terminated at a point of it, with its worker.
+
+        The first point comes before the second, so that an effect may come after a dispatch that had none.
+        """
+        fate, messages = self.fate(case), await self.world.store.load_messages(case)
+        call = f"{case}.{sum(len(message.tool_calls or ()) for message in messages) + 1}"
+        points = sorted(fate.sample(range(len(POINTS)), 2))
+        for plan, point in zip((fate.choice(LOSABLE), "look"), (POINTS[number] for number in points), strict=True):
+            stop = self.world.stop_at(point, call, worker="anybody")
+            try:
+                await self._lose_at(case, f"{plan} {next(self._words)}", stop)
+            finally:
+                stop.unlink()
+
+    async def _lose_at(self, case: str, plan: str, stop: Path) -> None:
+        """Terminate a run and kill its worker where that stands, unless the run ends before it comes there."""
+        reached = Path(f"{stop}.reached")
+        reached.unlink(missing_ok=True)
+        run = await self.start(case, plan, id=f"{case}/{self.world.queue}")
+        people = asyncio.create_task(self.decide(run))
+        try:
+            ended = asyncio.create_task(self.end_of(run))
+            while not (reached.exists() and reached.read_text()) and not ended.done():
+                await asyncio.sleep(0.01)
+            with contextlib.suppress(RPCError):  # it has ended
+                await run.terminate()
+            await asyncio.gather(ended, return_exceptions=True)
+        finally:
+            people.cancel()
+            await asyncio.gather(people, return_exceptions=True)
+        who = reached.read_text() if reached.exists() else None
+        self.note(f"{case}: lost at {stop.name} by {who}")
+        for worker in [worker for worker in self._alive if worker.name == who]:
+            self._alive.remove(worker)
+            worker.kill()
+            await self.hire()
 
     async def look_for_unanswered(self, case: str, run: Run) -> None:
         """Look what a cancelled run has left of its own turns; those of a run before it may have no results yet."""

@@ -64,7 +64,7 @@ class Outside:
     """What a process has to do with the test: where it stops, and what it leaves behind.
 
     Args:
-        name: of the process; only its own files stop it.
+        name: of the process; only its own files stop it, and those for anybody.
         pace: seconds that it stays at each point at most, for tests that kill at random.
     """
 
@@ -72,11 +72,14 @@ class Outside:
         self.folder, self.name, self.pace = folder, name, pace
 
     def stops(self, call: str, point: str) -> bool:
-        path = self.folder / f"{call}.{point}.{self.name}"
-        if not path.exists():
-            return False
-        path.with_name(f"{path.name}.reached").touch()
-        return True
+        for who in (self.name, "anybody"):
+            path = self.folder / f"{call}.{point}.{who}"
+            if path.exists():
+                reached = path.with_name(f"{path.name}.reached")
+                if not reached.exists():
+                    reached.write_text(self.name)
+                return True
+        return False
 
     async def at(self, call: str, point: str) -> None:
         while self.stops(call, point):
