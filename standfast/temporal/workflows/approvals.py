@@ -130,9 +130,11 @@ def approval(
 
 
 async def _decided(name: str, asked: Approval, message: str, requester: str | None) -> ApprovalResult:
-    gates, since = _gates(), workflow.now()
+    gates, rule = _gates(), GateRule.of(asked)
     digest = await gates.digest(name, message)
-    gate = Gate(name=name, rule=GateRule.of(asked), digest=digest, since=since, requesters=distinct_people([requester]))
+    # The time of a gate begins here. A replay has the time at which a local activity ended, but not the one at which
+    # it began if it took longer than a workflow task: the deadline would be another one.
+    gate = Gate(name=name, rule=rule, digest=digest, since=workflow.now(), requesters=distinct_people([requester]))
     decided = await gates.wait_at(gate, message)
     return cast(ApprovalResult, {"status": decided.status, **decided.output})
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from support.temporal_runs import Run, Temporal, check_healthy, pending, result, until, until_over
-from temporalio import workflow
+from temporalio import activity, workflow
 from temporalio.client import WorkflowUpdateFailedError
-from temporalio.worker import Replayer, Worker
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor, Replayer, Worker
 
 from integration.temporal.test_temporal_sdk_updates import SOON, failed_replays
 from standfast import Agent
@@ -39,9 +39,9 @@ class Shipment:
         return {**await asking}
 
 
-def worker(temporal: Temporal) -> Worker:
+def worker(temporal: Temporal, **options: Any) -> Worker:
     plugin = StandfastPlugin(agents=[Agent("other")], store=temporal.store, llm=ScriptedModel([]))
-    return Worker(temporal.client, task_queue=temporal.name, workflows=[Release], plugins=[plugin])
+    return Worker(temporal.client, task_queue=temporal.name, workflows=[Release], plugins=[plugin], **options)
 
 
 async def start(temporal: Temporal, **options: Any) -> Run:
@@ -100,9 +100,7 @@ async def test_a_signal_counts_by_the_time_when_it_was_given_in_a_workflow_of_th
     temporal: Temporal, late: bool
 ) -> None:
     async with worker(temporal):
-        # Longer than the first workflow task takes on a busy machine. A local activity that ends with a heartbeat of
-        # its task is replayed with the time of its beginning: a gate that was over at once would then be open.
-        run = await start(temporal, arg=10)
+        run = await start(temporal, arg=2 if late else 10)
         (item,) = await pending(run)
     if late:
         await until_over(item)
@@ -112,6 +110,26 @@ async def test_a_signal_counts_by_the_time_when_it_was_given_in_a_workflow_of_th
         ended: Any = await result(run)
         assert [gate["status"] for gate in ended] == ["timed-out" if late else "approved", "timed-out"]
         await check_healthy(run)
+
+
+async def test_a_gate_that_opens_after_a_long_look_around_has_its_whole_time_also_in_a_replay(
+    temporal: Temporal,
+) -> None:
+    class Slow(ActivityInboundInterceptor):
+        async def execute_activity(self, given: ExecuteActivityInput) -> Any:
+            if activity.info().is_local:
+                await asyncio.sleep(3)
+            return await super().execute_activity(given)
+
+    class Interceptors(Interceptor):
+        def intercept_activity(self, inner: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+            return Slow(inner)
+
+    async with worker(temporal, interceptors=[Interceptors()]):
+        run = await start(temporal, arg=2, task_timeout=timedelta(seconds=2))
+        ended: Any = await result(run)
+    assert [gate["status"] for gate in ended] == ["timed-out", "timed-out"]
+    await Replayer(workflows=[Release]).replay_workflow(await run.fetch_history())
 
 
 async def test_a_decision_by_update_beside_a_query_wedges_no_workflow_of_the_users(temporal: Temporal) -> None:
