@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import recordings
-from recordings import Saved, World, asks, ended, inner, inquire, pay, payer, present, put, reset
+from recordings import Refusing, Saved, World, asks, ended, inner, inquire, pay, payer, present, put, putter, reset
 from temporalio import workflow
 from temporalio.service import RPCError
 
@@ -102,15 +102,8 @@ async def junk(world: World) -> Saved:
         while not await gates_of(child):
             await asyncio.sleep(0.05)
         run = await reset(world, first)
-        while not (
-            looks := [
-                one
-                for one in (await run.describe()).raw_description.pending_activities
-                if one.activity_type.name == names.ATTACH
-            ]
-        ):
-            await asyncio.sleep(0.05)
-        by_hand = {"workflow_id": run.id, "run_id": run.run_id, "activity_id": looks[0].activity_id}
+        look = await activity(run, names.ATTACH)
+        by_hand = {"workflow_id": run.id, "run_id": run.run_id, "activity_id": look.activity_id}
         await world.client.get_async_activity_handle(**by_hand).complete(None)
         await world.waits_for(run, "pause")
         await world.people.resume(run.id, by="ada")
@@ -225,5 +218,31 @@ async def wakes(world: World) -> Saved:
     return await woken(world)
 
 
-LATER = (late, recalled, skipped, settled, junk, failed, asked_anew, recalled_anew, rounds, woken, wakes)
+async def reported(world: World) -> Saved:
+    """A model's answer that the store does not take for a while, as the activity that has it reports."""
+    made: list[Refusing] = []
+
+    def around(store: Any) -> Refusing:
+        made.append(Refusing(store))
+        return made[0]
+
+    model = ScriptedModel([asks("put", what="x"), "done"])
+    async with world.worker(putter, model=model, around=around, store_patience=0.2):
+        made[0].refuses = {"append_reply"}
+        run = await world.start(putter)
+        await world.waits_for(run, "store")
+        made[0].refuses = set()
+        return await ended(run)
+
+
+async def activity(run: Any, name: str) -> Any:
+    """Return the activity of a run with this name as soon as there is one."""
+    while True:
+        for one in (await run.describe()).raw_description.pending_activities:
+            if one.activity_type.name == name:
+                return one
+        await asyncio.sleep(0.02)
+
+
+LATER = (late, recalled, skipped, settled, junk, failed, asked_anew, recalled_anew, rounds, woken, wakes, reported)
 RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in LATER}

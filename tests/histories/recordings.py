@@ -140,10 +140,12 @@ class Refusing:
         if name not in self.refuses:
             return method
 
-        async def refuse(*arguments: Any, **options: Any) -> Any:
-            raise StoreError("the database is away")
+        async def while_refused(*arguments: Any, **options: Any) -> Any:
+            if name in self.refuses:
+                raise StoreError("the database is away")
+            return await method(*arguments, **options)
 
-        return refuse
+        return while_refused
 
 
 @tool

@@ -21,6 +21,7 @@ from standfast.temporal.workflows.pauses import Pauses
 from standfast.temporal.workflows.pipeline_workflows import PipelineRun
 from standfast.temporal.workflows.run_parts import RunParts
 from standfast.temporal.workflows.shared_state import RunState
+from standfast.temporal.workflows.store_waits import StoreWaits
 
 Patch = pytest.MonkeyPatch
 MUTANTS: list[Any] = []
@@ -202,6 +203,11 @@ def nothing_put_in_for_an_agents_end_is_another_agents(patch: Patch) -> None:
 @mutant("failed")
 def an_agents_terminal_error_is_only_a_text(patch: Patch) -> None:
     patch.setattr(names, "TERMINAL_KEPT", "standfast.terminal-told")
+
+
+@mutant("reported")
+def a_report_that_the_store_is_away_changes_nothing(patch: Patch) -> None:
+    patch.setattr(StoreWaits, "take_signal", lambda waits, data: None)
 
 
 @pytest.mark.parametrize(("apply", "history"), MUTANTS)
