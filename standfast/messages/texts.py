@@ -145,6 +145,8 @@ def json_problem(value: object, most: int | None = None) -> str | None:
                 deeper.extend(item)
             elif problem := _scalar_problem(item):
                 return problem
+        if not deeper:
+            break
         level = deeper
     return None
 

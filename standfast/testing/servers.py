@@ -45,6 +45,6 @@ async def time_skipping_server(
         dev_server_existing_path=temporal_binary(),
         dev_server_extra_args=flags,
         data_converter=data_converter or pydantic_data_converter,
-        **{"dev_server_log_level": "error", **options},  # it writes to our standard output
+        **{"dev_server_log_level": "never", **options},  # it writes to our output, also errors of its beginning
     ) as environment:
         yield environment
