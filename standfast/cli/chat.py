@@ -23,6 +23,7 @@ from standfast.cli.stores import Store
 from standfast.cli.workers import STORE
 from standfast.errors import InputError, StandfastError
 from standfast.local import ModelRetried, TextDelta, ToolEnded, ToolStarted, run_streaming
+from standfast.runtime.viewers import news_of, until_more
 from standfast.stores import PartialAnswer, open_store
 
 if TYPE_CHECKING:
@@ -249,14 +250,15 @@ class _Words:
     async def _write(self, journal_key: str) -> None:
         assert self._store is not None
         heard: PartialAnswer | None = None
-        while True:
-            part = await self._store.load_partial(journal_key, after=heard)
-            if part is not None and part.text:
-                if part.offset == 0:  # another turn, or another attempt
-                    self.end()
-                click.echo(shown(part.text), nl=False)
-                self._said, heard = self._said + part.text, part
-            await asyncio.sleep(0.1)
+        async with news_of(self._store, journal_key) as news:
+            while True:
+                part = await self._store.load_partial(journal_key, after=heard)
+                if part is not None and part.text:
+                    if part.offset == 0:  # another turn, or another attempt
+                        self.end()
+                    click.echo(shown(part.text), nl=False)
+                    self._said, heard = self._said + part.text, part
+                await until_more(news, 0.1)
 
     def end(self) -> None:
         """Continue on a new line."""

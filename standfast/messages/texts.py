@@ -125,8 +125,8 @@ def json_problem(value: object, most: int | None = None) -> str | None:
         most: values in it, beyond which it is not walked through.
     """
     level: list[object] = [value]
-    seen = 0
-    for depth in range(MAX_DEPTH + 2):
+    seen = depth = 0
+    while level:
         deeper: list[object] = []
         seen += len(level)
         if most is not None and seen > most:
@@ -145,9 +145,7 @@ def json_problem(value: object, most: int | None = None) -> str | None:
                 deeper.extend(item)
             elif problem := _scalar_problem(item):
                 return problem
-        if not deeper:
-            break
-        level = deeper
+        level, depth = deeper, depth + 1
     return None
 
 

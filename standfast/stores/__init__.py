@@ -2,7 +2,7 @@
 
 from standfast.stores.addresses import open_store
 from standfast.stores.memory import MemoryStore, memory_store
-from standfast.stores.partial_answers import PartialAnswer, PartialAnswers
+from standfast.stores.partial_answers import PartialAnswer, PartialAnswers, PartialNews
 from standfast.stores.postgres import PostgresStore, postgres_store
 from standfast.stores.protocol import (
     AgentStore,
@@ -29,6 +29,7 @@ __all__ = [
     "MemoryStore",
     "PartialAnswer",
     "PartialAnswers",
+    "PartialNews",
     "PostgresStore",
     "RunningCall",
     "SQLiteStore",

@@ -8,7 +8,7 @@ from typing import Any
 
 from typing_extensions import TypeIs, get_protocol_members
 
-from standfast.stores.partial_answers import PartialAnswers
+from standfast.stores.partial_answers import PartialAnswers, PartialNews
 from standfast.stores.protocol import Ledger
 from standfast.stores.workers import Workers
 
@@ -23,6 +23,10 @@ def has_workers(store: object) -> TypeIs[Workers]:
 
 def has_partial_answers(store: object) -> TypeIs[PartialAnswers]:
     return _has_methods(store, PartialAnswers)
+
+
+def has_partial_news(store: object) -> TypeIs[PartialNews]:
+    return _has_methods(store, PartialNews)
 
 
 def _has_methods(store: object, protocol: Any) -> bool:

@@ -1,5 +1,7 @@
-"""The Protocol of stores that also keep models' answers while they are being given; not every store does."""
+"""The Protocols of stores that also keep models' answers while they are being given; not every store does."""
 
+import asyncio
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
 from standfast.messages import Record
@@ -42,4 +44,16 @@ class PartialAnswers(Protocol):
 
     async def drop_partial(self, journal_key: str, *, turn: int, attempt: str) -> None:
         """Forget the parts up to this attempt at a turn: the whole answer is known, or there will be none."""
+        ...
+
+
+@runtime_checkable
+class PartialNews(Protocol):
+    """A store that tells viewers of answers when there is more, so that they need not ask again and again."""
+
+    def partial_news(self, journal_key: str) -> AbstractAsyncContextManager[asyncio.Event]:
+        """Yield an event that is set whenever a run may have said more; whoever looks clears it before.
+
+        A loss is possible, so viewers also look from time to time.
+        """
         ...

@@ -1,8 +1,10 @@
 """Sessions, ledger and replies in one schema of a PostgreSQL database, for workers on any number of machines."""
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Literal, Self
 from urllib.parse import parse_qs, urlsplit
 
@@ -15,6 +17,7 @@ from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.postgres_connections import Connections
 from standfast.stores.postgres_database import Address
+from standfast.stores.postgres_news import channel, topic
 from standfast.stores.protocol import Append, DecisionRecord, LedgerEntry, RunningCall, Session
 from standfast.stores.rows import (
     DECISION,
@@ -285,10 +288,14 @@ class PostgresStore:
     # --- partial answers ---
 
     async def add_partial(self, journal_key: str, part: PartialAnswer) -> None:
-        await self._do(lambda db: ledger.add_partial(db, journal_key, part))
+        news = channel(self._address.schema), topic(journal_key)
+        await self._do(lambda db: ledger.add_partial(db, journal_key, part, news))
 
     async def load_partial(self, journal_key: str, *, after: PartialAnswer | None = None) -> PartialAnswer | None:
         return await self._do(lambda db: ledger.load_partial(db, journal_key, after))
+
+    def partial_news(self, journal_key: str) -> AbstractAsyncContextManager[asyncio.Event]:
+        return self._connections.here().news.of(journal_key)
 
     async def drop_partial(self, journal_key: str, *, turn: int, attempt: str) -> None:
         await self._do(lambda db: ledger.drop_partial(db, journal_key, turn, attempt))

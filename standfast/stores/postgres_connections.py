@@ -15,6 +15,7 @@ from standfast.stores.postgres_database import CONNECT, NAME, Address, Database,
 from standfast.stores.postgres_errors import is_away, translated
 from standfast.stores.postgres_holds import Holds
 from standfast.stores.postgres_migrations import MIGRATIONS
+from standfast.stores.postgres_news import News
 from standfast.stores.postgres_poolers import check_session_mode
 from standfast.stores.postgres_schema import lock_key, prepare
 
@@ -92,10 +93,13 @@ class Connections:
 
 
 class LoopConnections:
-    """The connections of one event loop: a pool, opened by the first operation, and one for its holds."""
+    """The connections of one event loop: a pool, opened by the first operation, and one for its holds.
+
+    A third kind, `news`, is opened while somebody views an answer.
+    """
 
     def __init__(self, address: Address) -> None:
-        self._address = address
+        self._address, self.news = address, News(address)
         self._opening: asyncio.Task[Opened] | None = None
         self._ending: AsyncGenerator[None, None] | None = None
         self._doing = 0
@@ -197,6 +201,7 @@ class LoopConnections:
     async def close(self) -> None:
         """Finish what is being done, and close the connections."""
         await self._is_idle.wait()
+        await self.news.close()
         ending, self._ending, self._opening = self._ending, None, None
         if ending is not None:
             await ending.aclose()

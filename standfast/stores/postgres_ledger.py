@@ -233,17 +233,22 @@ _CODE = "utf-32-le"
 _WIDTH = 4
 
 
-async def add_partial(db: Database, journal_key: str, part: PartialAnswer) -> None:
-    """Add a part of an answer; the first part of a later attempt replaces the earlier attempt."""
+async def add_partial(db: Database, journal_key: str, part: PartialAnswer, news: tuple[str, str]) -> None:
+    """Add a part of an answer; the first part of a later attempt replaces the earlier attempt.
+
+    Args:
+        news: the channel and the topic on which viewers hear of it, in the same statement.
+    """
     text = part.text.encode(_CODE, "surrogatepass")
     added = await db.row(
         "UPDATE @partial_answers SET text = substr(text, 1, $4) || $5"
-        " WHERE run_key = $1 AND turn = $2 AND attempt = $3 RETURNING 1",
+        " WHERE run_key = $1 AND turn = $2 AND attempt = $3 RETURNING pg_notify($6, $7)",
         journal_key,
         part.turn,
         part.attempt,
         part.offset * _WIDTH,
         text,
+        *news,
     )
     if added is None and part.offset == 0:
         # Those whose workers died and whose runs ended before another worker came.
@@ -252,11 +257,12 @@ async def add_partial(db: Database, journal_key: str, part: PartialAnswer) -> No
             "INSERT INTO @partial_answers AS known (run_key, turn, attempt, text) VALUES ($1, $2, $3, $4)"
             " ON CONFLICT (run_key) DO UPDATE SET turn = excluded.turn, attempt = excluded.attempt,"
             " text = excluded.text, begun_at = excluded.begun_at"
-            " WHERE (excluded.turn, excluded.attempt) > (known.turn, known.attempt)",
+            " WHERE (excluded.turn, excluded.attempt) > (known.turn, known.attempt) RETURNING pg_notify($5, $6)",
             journal_key,
             part.turn,
             part.attempt,
             text,
+            *news,
         )
 
 

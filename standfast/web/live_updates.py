@@ -11,6 +11,7 @@ from temporalio.service import RPCError
 
 from standfast.errors import StandfastError, StoreError
 from standfast.messages import visible
+from standfast.runtime.viewers import news_of, until_more
 from standfast.stores.capabilities import has_partial_answers
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import AgentStore
@@ -45,25 +46,30 @@ class Looks:
         """
         clock = asyncio.get_running_loop().time
         looked, again = clock(), clock() + _EVERY
-        while not self._closing.is_set():
-            if clock() >= again:
-                before, looked = looked, clock()
-                with suppress(StandfastError, RPCError):
-                    if (now := digest(await self._shared(of, before))) != shown:
-                        shown = now
-                        yield "event: changed\ndata: \n\n"
-                again = looked + min(max(_EVERY, (clock() - looked) / _SHARE), _AT_LEAST_EVERY)
-                yield ": still here\n\n"
-            if words is not None and has_partial_answers(self._store):
-                part = None
-                with suppress(StoreError):  # its words are sent as soon as the store can be read
-                    part = await self._store.load_partial(words[0], after=words[1])
-                if part is not None and part.text:
+        async with news_of(self._store, None if words is None else words[0]) as news:
+            while not self._closing.is_set():
+                if clock() >= again:
+                    before, looked = looked, clock()
+                    with suppress(StandfastError, RPCError):
+                        if (now := digest(await self._shared(of, before))) != shown:
+                            shown = now
+                            yield "event: changed\ndata: \n\n"
+                    again = looked + min(max(_EVERY, (clock() - looked) / _SHARE), _AT_LEAST_EVERY)
+                    yield ": still here\n\n"
+                if words is not None and (part := await self._more(*words)) is not None:
                     words = (words[0], part)
                     data = {"offset": part.offset, "text": visible(part.text)}
                     yield f"event: words\nid: {position(part)}\ndata: {json.dumps(data)}\n\n"
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), _EVERY if words is None else _WORDS_EVERY)
+                await until_more(news, _EVERY if words is None else _WORDS_EVERY, self._closing)
+
+    async def _more(self, journal_key: str, heard: PartialAnswer | None) -> PartialAnswer | None:
+        """Return what a model has said since; None if that is nothing, or the store cannot be read just now."""
+        if not has_partial_answers(self._store):
+            return None
+        with suppress(StoreError):  # its words are sent as soon as it can be
+            part = await self._store.load_partial(journal_key, after=heard)
+            return part if part is not None and part.text else None
+        return None
 
     async def _shared(self, of: str, since: float) -> Any:
         """Return the look of another page since then, or look."""

@@ -79,8 +79,8 @@ PUBLIC = {
     "standfast.mcp": ["mcp_tools"],
     "standfast.stores": [
         "AgentStore", "Append", "AtWork", "DecisionRecord", "DurableStore", "Ledger", "LedgerEntry", "MemoryStore",
-        "PartialAnswer", "PartialAnswers", "PostgresStore", "RunningCall", "SQLiteStore", "Session", "Workers",
-        "memory_store", "open_store", "postgres_store", "session_key_of", "sqlite_store",
+        "PartialAnswer", "PartialAnswers", "PartialNews", "PostgresStore", "RunningCall", "SQLiteStore", "Session",
+        "Workers", "memory_store", "open_store", "postgres_store", "session_key_of", "sqlite_store",
     ],
     "standfast.temporal": [
         "ApprovalLinks", "ApprovalResult", "DevServer", "OnRecord", "Run", "StandfastClient", "StandfastPlugin",

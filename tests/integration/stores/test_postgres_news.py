@@ -1,0 +1,105 @@
+"""PostgreSQL tells viewers when a model has said more, so that they need not ask."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from support.postgres import PostgresServer, new_schema
+from support.postgres_proxies import PostgresProxy
+
+from standfast.runtime import viewers
+from standfast.runtime.viewers import news_of, until_more
+from standfast.stores import PartialAnswer, PostgresStore, postgres_news
+
+NEVER = 600.0
+
+
+def part(text: str, offset: int = 0) -> PartialAnswer:
+    return PartialAnswer(turn=1, attempt="a", offset=offset, text=text)
+
+
+@pytest.fixture
+async def proxy(postgres: PostgresServer) -> AsyncIterator[PostgresProxy]:
+    async with PostgresProxy(postgres).running() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def viewers_only_look_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(viewers, "AT_LEAST_EVERY", NEVER)
+    monkeypatch.setattr(postgres_news, "RETRIES", 0.05)
+
+
+async def view(store: PostgresStore, key: str, whole: str) -> int:
+    """View an answer to its end, and return how often the store was looked at."""
+    heard, said, looks = None, "", 0
+    async with news_of(store, key) as news:
+        while said != whole:
+            looks += 1
+            found = await store.load_partial(key, after=heard)
+            if found is not None:
+                heard, said = found, said + found.text
+            if said != whole:
+                await until_more(news, NEVER)
+    return looks
+
+
+async def listening(server: PostgresServer, schema: str, count: int = 1) -> None:
+    query = f"SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%{postgres_news.channel(schema)}%'"
+    async with asyncio.timeout(30):
+        while int(server.sql(query)) != count:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_viewer_looks_only_when_there_is_more(postgres: PostgresServer) -> None:
+    schema = new_schema()
+    async with postgres.store(schema) as worker, postgres.store(schema) as page:
+        viewing = asyncio.create_task(view(page, "run", "one two "))
+        other = asyncio.create_task(view(page, "other", "x"))
+        await listening(postgres, schema)
+        await worker.add_partial("run", part("one "))
+        await worker.add_partial("run", part("two ", 4))
+        assert await asyncio.wait_for(viewing, 30) <= 4  # at first, when it listens, and when it is told
+        await worker.add_partial("other", part("x"))
+        assert await asyncio.wait_for(other, 30) <= 3
+        await listening(postgres, schema, 0)  # nobody views anything any more
+
+
+async def test_what_was_said_before_a_viewer_listens_is_seen(postgres: PostgresServer) -> None:
+    schema = new_schema()
+    async with postgres.store(schema) as worker, postgres.store(schema) as page:
+        await worker.add_partial("run", part("all"))
+        assert await asyncio.wait_for(view(page, "run", "all"), 30) <= 2
+
+
+async def test_a_viewer_whose_connection_was_lost_hears_again(postgres: PostgresServer, proxy: PostgresProxy) -> None:
+    schema = new_schema()
+    async with postgres.store(schema) as worker, proxy.store(schema) as page:
+        viewing = asyncio.create_task(view(page, "run", "one two three "))
+        await listening(postgres, schema)
+        await worker.add_partial("run", part("one "))
+        proxy.cut()
+        await worker.add_partial("run", part("two ", 4))  # nobody hears it
+        proxy.mend()
+        await listening(postgres, schema)
+        await worker.add_partial("run", part("three ", 8))
+        await asyncio.wait_for(viewing, 30)
+
+
+async def test_word_of_an_answer_costs_no_round_trip(proxy: PostgresProxy) -> None:
+    async with proxy.store() as store:
+        await store.add_partial("run", part("one "))
+        before = len(proxy.statements)
+        await store.add_partial("run", part("two ", 4))
+        assert len(proxy.statements) - before == 1
+
+
+async def test_runs_of_any_name_are_told_of(postgres: PostgresServer) -> None:
+    schema = new_schema()
+    async with postgres.store(schema) as worker, postgres.store(schema) as page:
+        for key in ("x" * 9_000, "a'; NOTIFY b; --", "nul\0", "é\u202e"):
+            viewing = asyncio.create_task(view(page, key, "said"))
+            await listening(postgres, schema)
+            await worker.add_partial(key, part("said"))
+            await asyncio.wait_for(viewing, 30)
+            await listening(postgres, schema, 0)
