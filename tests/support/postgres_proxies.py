@@ -19,6 +19,15 @@ class PostgresProxy:
         self._is_cut = False
         self.statements: list[str] = []  # that were executed; each is a round trip
         self.port = 0
+        self._held_back = ""
+        self.holds_back, self._goes_on = asyncio.Event(), asyncio.Event()
+
+    def hold_back(self, part: str) -> None:
+        """Hold back the next statement with this part in it, and set `holds_back`, until `go_on`."""
+        self._held_back = part
+
+    def go_on(self) -> None:
+        self._goes_on.set()
 
     def store(self, schema: str | None = None) -> PostgresStore:
         dsn = f"postgresql://standfast@127.0.0.1:{self.port}/postgres?sslmode=disable"
@@ -85,6 +94,10 @@ class PostgresProxy:
                     prepared[name] = statement.decode()
                 case b"B":
                     self.statements.append(prepared[body.split(b"\0")[1]])
+                    if self._held_back and self._held_back in self.statements[-1]:
+                        self._held_back = ""
+                        self.holds_back.set()
+                        await self._goes_on.wait()
                 case b"Q":
                     self.statements.append(body[:-1].decode())
             to_server.write(head + body)

@@ -190,6 +190,36 @@ async def test_others_wait_for_a_holder_that_cannot_come_back_at_once(
     await store.close()
 
 
+async def test_a_hold_that_somebody_took_and_died_with_meanwhile_is_not_locked_again(
+    postgres: PostgresServer, proxy: PostgresProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_holds, "GRACE", 0.0)
+    schema = new_schema()
+    async with (
+        PostgresProxy(postgres).running() as others,
+        proxy.store(schema) as store,
+        others.store(schema) as other,
+        postgres.store(schema) as third,
+    ):
+        assert await store.hold("s")
+        proxy.hold_back("pg_try_advisory_lock(key)")
+        proxy.cut()
+        proxy.mend()
+        await asyncio.wait_for(proxy.holds_back.wait(), 30)  # it has read that the hold is still in its name
+        assert await other.hold("s")
+        others.cut()
+        await until(lambda: asyncio.to_thread(lambda: locks_of(postgres) == 0), "the server has heard of it")
+        asked = len(proxy.statements)
+        proxy.go_on()
+
+        async def reads_again() -> bool:
+            return len(proxy.statements) > asked
+
+        await until(reads_again, "it looks again whose the hold is")
+        await until(lambda: third.hold("s"), "the hold is free")
+        others.mend()
+
+
 async def test_a_server_that_restarts_leaves_holds_with_their_holders() -> None:
     schema = new_schema()
     with postgres_server() as server:
