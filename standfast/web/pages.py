@@ -170,6 +170,7 @@ class Pages:
         progress = await self._runs.progress(journal_key, seen)
         speaks = "session_id" in seen and "closed" not in seen
         said = await self._runs.partial(journal_key) if speaks else None
+        messages = await self._runs.messages(seen)
         return self.page(
             request,
             "run",
@@ -179,7 +180,8 @@ class Pages:
             ended=outcome(seen) if "closed" in seen else None,
             waiting=waiting,
             whole=await load_all(self._store, waiting),
-            messages=await self._runs.messages(seen),
+            messages=messages,
+            unheard=await self._runs.unheard(seen, messages),
             acts=await load_acts(self._store, [journal_key, seen["first_run_id"]], run),
             progress=progress,
             graph=None if progress is None else draw(progress, ended="closed" in seen, link=partial(step_link, run)),

@@ -1,6 +1,7 @@
 """Collects everything known about one run from the server, from its worker, and from the store."""
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, cast
@@ -10,6 +11,7 @@ from temporalio.service import RPCError
 
 from standfast.errors import StandfastError
 from standfast.messages import Message
+from standfast.runtime.unheard import Unheard
 from standfast.stores.capabilities import has_ledger, has_partial_answers
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import (
@@ -58,6 +60,14 @@ class Runs:
         session = await self._store.load_session(key)
         after = 0 if session is None else max(0, session.last_seq - _MESSAGES)
         return await self._store.load_messages(key, after=after)
+
+    async def unheard(self, seen: dict[str, Any], messages: Iterable[Message]) -> list[str]:
+        """Return what was said and not heard: a run says it of itself, and after its end its session has it."""
+        if "closed" not in seen or "session_id" not in seen or not has_ledger(self._store):
+            return list(seen.get("state", {}).get("unheard", ()))
+        session = await self._store.load_session(session_key_of(seen.get("tenant_id"), seen["session_id"]))
+        kept = [] if session is None else await Unheard(session, self._store).load(messages)
+        return [one.message.content for one in kept]
 
     async def partial(self, journal_key: str) -> PartialAnswer | None:
         return await self._store.load_partial(journal_key) if has_partial_answers(self._store) else None

@@ -23,6 +23,7 @@ from support.questions import ask_user
 from support.temporal_runs import Temporal, ask_models_once, pending, result, until
 from support.transcripts import asks_for, call
 from temporalio import workflow
+from temporalio.client import WorkflowFailureError
 from temporalio.worker import Worker
 
 from standfast import Agent, Approval, ModelError, pipeline, tool
@@ -134,6 +135,31 @@ async def test_what_is_said_is_seen_until_it_is_heard(temporal: Temporal) -> Non
         await result(run)
         page = await client.get(f"/runs/{run.id}")
         assert "not heard yet" not in page.text
+
+
+@pytest.mark.parametrize("how", ["cancel", "terminate"])
+async def test_what_a_run_has_not_heard_when_it_ended_is_seen_until_the_next_one_hears_it(
+    temporal: Temporal, how: str
+) -> None:
+    agent = Agent("clerk", tools=[charge])
+    async with temporal.worker(agent, llm=ScriptedModel([CHARGES, "done", "done"])), browser(temporal) as client:
+        run = await temporal.start(agent)
+        await pending(run)
+        await temporal.people.message(run.id, "Wait, <b>not</b> that one")
+        await (run.cancel() if how == "cancel" else run.terminate())
+        with pytest.raises(WorkflowFailureError):
+            await result(run)
+        page = await client.get(f"/runs/{run.id}")
+        assert "not heard yet" in page.text
+        assert "Wait, &lt;b&gt;not&lt;/b&gt; that one" in page.text
+        again = await temporal.start(agent, None)
+        if how == "terminate":  # it still waits for the decision
+            await pending(again)
+            await temporal.people.decide(again.id, "c1", "reject", by="ada")
+        await result(again)
+        page = await client.get(f"/runs/{again.id}")
+        assert "not heard yet" not in page.text
+        assert "Wait, &lt;b&gt;not&lt;/b&gt; that one" in page.text
 
 
 async def test_what_is_refused_is_not_lost(temporal: Temporal) -> None:
