@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, SecretStr
 from support.looking import resume, run
+from support.questions import ask
 from support.temporal_runs import until
 from support.transcripts import asks_for, call, error_of, kind_of, tool_results
 
@@ -340,3 +342,26 @@ async def test_a_decision_with_a_new_run_is_refused_since_nobody_has_seen_its_ca
             decisions=[approve(by="ada")],
         )
     assert (posted, model.calls, await store.load_session("s")) == ([], [], None)
+
+
+async def test_a_decision_before_its_call_is_asked_for_is_refused_and_does_not_wait(
+    where: Callable[[], dict[str, Any]],
+) -> None:
+    """Nobody has seen the arguments of the call."""
+    posted, post = world(Approval())
+    agent = Agent("a", tools=[ask, post])
+    script = ScriptedModel(
+        [asks_for(call("ask", "q1", question="ok?")), asks_for(call("post", "c1", text="hi")), "done"]
+    )
+    asked = await run(agent, message="go", llm=script, **where())
+    assert is_interrupted(asked)
+    with pytest.raises(InputError, match="gate c1 is not open; open: none"):
+        await resume(agent, asked.checkpoint, "yes", llm=script, decisions=[approve(by="ada")], **where())
+    with pytest.raises(InputError, match="gate c1 is not open; open: none"):
+        await resume(agent, asked.checkpoint, llm=script, decisions=[approve(by="ada")], **where())
+    waiting = await resume(agent, asked.checkpoint, "yes", llm=script, **where())
+    assert is_interrupted(waiting)
+    assert ([item.gate for item in waiting.approvals], waiting.approvals[0].approved_by, posted) == (["c1"], (), [])
+    given: dict[str, Any] = {"decisions": [approve(by="ada", digest=waiting.approvals[0].digest)]}
+    assert_complete(await resume(agent, waiting.checkpoint, llm=script, **given, **where()))
+    assert posted == ["hi"]

@@ -1,5 +1,6 @@
 """Who has asked for something does not let it through, whoever that was and however their name is spelled."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -81,6 +82,44 @@ async def test_who_spoke_before_a_checkpoint_was_made_does_not_approve() -> None
     with pytest.raises(InputError, match="ada has asked for it"):
         await resume(agent, waiting.checkpoint, llm=posts(), decisions=[approve(by="ada")], user_id="bob")
     assert posted == []
+
+
+@pytest.mark.parametrize("then", ["temporal", "process"])
+async def test_who_spoke_to_a_run_that_did_not_hear_it_does_not_approve_what_the_next_asks_for(
+    temporal: Temporal, then: str
+) -> None:
+    posted, post = world(OTHERS)
+    agent, model = Agent("a", tools=[post]), posts("hi")
+    never = asyncio.Event()
+
+    async def thinks(messages: Any, tools: Any) -> Any:
+        await never.wait()
+
+    async with temporal.worker(agent, llm=ScriptedModel(thinks)):
+        handle = await temporal.start(agent, user_id="ada")
+        await temporal.people.message(handle.id, "and post it", by="bob")
+        await handle.terminate()
+    if then == "process":
+        given: dict[str, Any] = {"llm": model, "store": temporal.store, "session_id": temporal.session()}
+        waiting = await run(agent, message="well?", user_id="ada", **given)
+        assert is_interrupted(waiting)
+        seen = waiting.approvals[0].digest
+        for by in ("ada", "bob"):
+            with pytest.raises(InputError, match=f"{by} has asked for it"):
+                await run(agent, decisions=[approve(by=by, digest=seen)], user_id="ada", **given)
+        await run(agent, decisions=[approve(by="zoe", digest=seen)], user_id="ada", **given)
+    else:
+        there = await temporal.elsewhere()
+        async with there.worker(agent, llm=model):
+            handle = await there.start(agent, "well?", user_id="ada")
+            await at_gate(handle, "c1")
+            for by in ("ada", "bob"):
+                with pytest.raises(InputError, match=f"{by} has asked for it"):
+                    await there.people.decide(handle.id, "c1", "approve", by=by)
+            await there.people.decide(handle.id, "c1", "approve", by="zoe")
+            assert (await result(handle))["status"] == "complete"
+            await check_healthy(handle)
+    assert posted == ["hi"]
 
 
 async def test_who_edits_a_call_does_not_approve_the_edit(driver: Driver) -> None:

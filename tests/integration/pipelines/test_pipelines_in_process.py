@@ -251,6 +251,63 @@ def test_a_process_that_dies_in_an_effect_is_followed_by_one_that_knows(
     assert (tmp_path / "posts").read_text() == posts
 
 
+DIES_IN_A_ROUND = """
+import asyncio, os, sys
+from standfast import Agent, Step, pipeline, run_pipeline, sqlite_store, tool
+from standfast.testing import ScriptedModel
+
+file, path, dies = sys.argv[1:]
+
+def note(line):
+    with open(file, "a") as notes:
+        notes.write(line + "\\n")
+
+@tool
+def post(text: str) -> str:
+    "Post it."
+    note(text)
+    return "posted"
+
+def say(messages, _):
+    if messages[-1].content == dies:
+        os._exit(9)
+    note(messages[-1].content)
+    return "said"
+
+def two(ctx):
+    return [1, 2]
+
+writer = Agent("writer")
+flow = (
+    pipeline("w")
+    .map("items", Step("line", agent=writer, input=lambda ctx: f"line {ctx.index}"), over=two, concurrency=1)
+    .map("posts", Step("post", run=post, input=lambda ctx: {"text": f"post {ctx.index}"}), over=two, concurrency=1)
+    .loop("rounds", Step("draft", agent=writer, input=lambda ctx: f"draft {ctx.iteration}"),
+          until=lambda ctx: ctx.iteration == 2)
+    .loop("sent", Step("send", run=post, input=lambda ctx: {"text": f"send {ctx.iteration}"}),
+          until=lambda ctx: ctx.iteration == 1)
+    .step("end", agent=writer, input=lambda ctx: "end")
+    .build()
+)
+went = asyncio.run(run_pipeline(flow, llm=ScriptedModel(say), store=sqlite_store(path), run_key="k"))
+print(went.status)
+"""
+
+
+def test_what_items_and_rounds_gave_before_their_process_died_is_found_by_the_next(tmp_path: Path) -> None:
+    def program(dies: str) -> "subprocess.CompletedProcess[str]":
+        arguments = [str(tmp_path / "notes"), str(tmp_path / "kept.db"), dies]
+        return subprocess.run([sys.executable, "-c", DIES_IN_A_ROUND, *arguments], capture_output=True, text=True)
+
+    for dies in ("line 1", "draft 1", "draft 2", "end"):
+        assert program(dies).returncode == 9, dies
+    assert program("nowhere").stdout.strip() == "complete"
+    happened = (tmp_path / "notes").read_text().splitlines()
+    assert sorted(happened) == sorted(
+        ["line 0", "line 1", "post 0", "post 1", "draft 0", "draft 1", "draft 2", "send 0", "send 1", "end"]
+    )
+
+
 # --- what is refused, and who looks on ---
 
 

@@ -10,8 +10,9 @@ from support.temporal_runs import Run, Temporal, events, result, wedges
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 
-from standfast import Step, Tool, ToolContext, pipeline, tool
+from standfast import Agent, Step, Tool, ToolContext, pipeline, tool
 from standfast.temporal import start_pipeline
+from standfast.testing import ScriptedModel
 
 
 def payer(name: str, effects: list[str]) -> Tool[..., Any]:
@@ -81,8 +82,11 @@ async def test_a_reset_within_a_map_or_a_loop_pays_nobody_twice_not_even_who_was
             await asyncio.Event().wait()
         return f"paid {to}"
 
+    writer, model = Agent("writer"), ScriptedModel(lambda messages, _: f"<{messages[-1].content}>")
     flow = (
         pipeline("payments")
+        .map("written", Step("line", agent=writer, input=lambda ctx: f"line {ctx.index}"), over=lambda ctx: [1, 2])
+        .loop("drafted", Step("draft", agent=writer), until=lambda ctx: ctx.iteration == 1)
         .map("each", Step("one", run=pay, input=lambda ctx: {"to": f"item {ctx.index}"}), over=lambda ctx: [1, 2, 3])
         .loop(
             "rounds",
@@ -92,7 +96,7 @@ async def test_a_reset_within_a_map_or_a_loop_pays_nobody_twice_not_even_who_was
         )
         .build()
     )
-    async with temporal.worker(pipelines=[flow]):
+    async with temporal.worker(writer, pipelines=[flow], llm=model):
         run = await start_pipeline(temporal.client, flow, run_key=temporal.name, task_queue=temporal.name)
         before, paid = await result(run), sorted(effects)
         assert before["status"] == ("complete" if lost == "nobody" else "error")
@@ -102,3 +106,4 @@ async def test_a_reset_within_a_map_or_a_loop_pays_nobody_twice_not_even_who_was
             assert (again["outputs"], again["status"]) == (before["outputs"], before["status"])
     assert len(set(paid)) == len(paid) > 2
     assert sorted(effects) == paid
+    assert len(model.calls) == 4

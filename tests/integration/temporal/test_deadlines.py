@@ -22,7 +22,7 @@ from support.transcripts import asks_for, call, error_of, tool_results
 from temporalio.client import WorkflowUpdateFailedError
 
 from integration.local.test_tool_approvals import posts, world
-from standfast import Agent, Approval, Loop, pipeline
+from standfast import Agent, Approval, InputError, Loop, pipeline
 from standfast.temporal import start_pipeline
 from standfast.temporal.workflows import running
 from standfast.testing import ScriptedModel
@@ -98,21 +98,35 @@ async def test_the_gate_of_a_pipeline_as_well(temporal: Temporal, late: bool) ->
     assert ended.get("error_reason") == ("approval-timeout" if late else None)
 
 
-async def test_a_late_update_at_the_gate_of_a_pipeline_is_refused_to_its_sender(temporal: Temporal) -> None:
+@pytest.mark.parametrize("way", ["update", "client"])
+async def test_who_decides_late_at_the_gate_of_a_pipeline_without_a_worker_is_told(
+    temporal: Temporal, way: str
+) -> None:
     built = pipeline("p").step("approve", approval=Approval(timeout=0.5)).build()
     async with temporal.worker(pipelines=[built]):
         handle = await start_pipeline(temporal.client, built, run_key=temporal.name, task_queue=temporal.name)
         (item,) = await pending(handle)
     await until_over(item)
     given = {"gate": "approve", "decision": "approve", "by": "ada"}
-    update = asyncio.ensure_future(handle.execute_update("decide", given))
+    if way == "update":
+        deciding = asyncio.ensure_future(handle.execute_update("decide", given))
+    else:
+        deciding = asyncio.ensure_future(temporal.people.decide(handle.id, **given, digest=item["digest"]))
+        await until(lambda: _is_sent(handle))
     await asyncio.sleep(0.1)
     async with (await temporal.elsewhere()).worker(pipelines=[built]):
-        with pytest.raises(WorkflowUpdateFailedError) as refused:
-            await update
-        assert (await result(handle))["error_reason"] == "approval-timeout"
+        with pytest.raises(WorkflowUpdateFailedError if way == "update" else InputError) as refused:
+            await deciding
+        ended = await result(handle)
         await check_healthy(handle)
-    assert "gate approve was timed out already" in str(refused.value.cause)
+    assert ended["error_reason"] == "approval-timeout"
+    assert "gate approve was timed out already" in str(refused.value.__cause__ or refused.value)
+    rows = await temporal.store.load_decisions(ended["journal_key"])
+    assert [row.refused for row in rows] == ["gate approve was timed out already"]
+
+
+async def _is_sent(handle: Run) -> bool:
+    return any(event.HasField("workflow_execution_signaled_event_attributes") for event in await events(handle))
 
 
 @pytest.mark.parametrize("late", [False, True])

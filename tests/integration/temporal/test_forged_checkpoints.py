@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from temporalio.client import WorkflowFailureError
 
 from integration.local.test_tool_approvals import approve, posts, reject, world
 from integration.local.test_tool_approvals_in_process import waits
-from standfast import Agent, Approval, InputError, assert_complete, is_interrupted, resume, run
+from standfast import Agent, Approval, InputError, assert_complete, is_interrupted, resume, run, sqlite_store
 from standfast.stores import SQLiteStore
+from standfast.temporal import start_agent
 from standfast.testing import ScriptedModel
 
 KEY: dict[str, Any] = {"checkpoint_key": "a key of the tests"}
@@ -216,6 +218,56 @@ async def test_what_was_decided_on_temporal_goes_on_there_from_a_signed_export(t
         assert (await result(again))["status"] == "complete"
         await check_healthy(again)
     assert posted == ["TWO"]
+
+
+@pytest.mark.parametrize("then", ["temporal", "process"])
+@pytest.mark.parametrize("where", ["its session", "another session", "another store", "no store"])
+async def test_what_an_unsigned_export_says_of_decisions_counts_only_where_the_store_has_them(
+    temporal: Temporal, tmp_path: Path, where: str, then: str
+) -> None:
+    if (where, then) == ("no store", "temporal"):
+        return  # a worker has one
+    posted, post = world(Approval(approvers=["ada", "bob"]))
+    agent = Agent("a", tools=[post])
+    async with temporal.worker(agent, llm=posts("one", "two")):
+        handle = await temporal.start(agent)
+        await pending(handle, 2)
+        await temporal.people.decide(handle.id, "c2", "approve", by="ada")
+        exported = await temporal.people.export(handle.id)
+        await handle.terminate()
+    assert exported.signature is None
+    asked = ["c1"] if where == "its session" else ["c1", "c2"]
+    async with sqlite_store(tmp_path / "other.db") as other:
+        given: dict[str, Any] = {"store": other if where == "another store" else temporal.store}
+        if where == "another session":
+            given["session_id"] = f"{temporal.name}.again"
+        if then == "process":
+            given = {} if where == "no store" else given
+            if where == "its session":
+                with pytest.raises(InputError, match="waits for approval of call c1 in the workflow"):
+                    await run(agent, checkpoint=exported, llm=posts(), **given)
+                return  # a run on Temporal goes on there
+            waiting = await run(agent, checkpoint=exported, llm=posts(), **given)
+            assert is_interrupted(waiting)
+            assert ([item.gate for item in waiting.approvals], posted) == (asked, [])
+            decisions = [approve(gate, by="bob") for gate in asked]
+            ended = await resume(agent, waiting.checkpoint, llm=ScriptedModel(["done"]), decisions=decisions, **given)
+            assert assert_complete(ended).status == "complete"
+        else:
+            there = await temporal.elsewhere()
+            if where == "another store":
+                await there.move_queue()
+            async with there.worker(agent, llm=ScriptedModel(["done"]), store=given["store"]):
+                again = await start_agent(
+                    there.client, agent, checkpoint=exported, session_id=given.get("session_id"), task_queue=there.name
+                )
+                items = await pending(again, len(asked))
+                assert ([item["name"] for item in items], posted) == (asked, [])
+                for gate in asked:
+                    await there.people.decide(again.id, gate, "approve", by="bob")
+                assert (await result(again))["status"] == "complete"
+                await check_healthy(again)
+    assert posted == ["one", "two"]
 
 
 async def test_rejections_count_for_an_unsigned_checkpoint_as_well() -> None:

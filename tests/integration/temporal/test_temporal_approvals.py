@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.temporal_runs import Run, Temporal, check_healthy, pending, result, until, until_over
+from support.temporal_runs import Run, Temporal, check_healthy, pending, refusals, result, until, until_over
 from temporalio import activity, workflow
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor, Replayer, Worker
@@ -109,7 +109,10 @@ async def test_a_signal_counts_by_the_time_when_it_was_given_in_a_workflow_of_th
     async with worker(await temporal.elsewhere()):
         ended: Any = await result(run)
         assert [gate["status"] for gate in ended] == ["timed-out" if late else "approved", "timed-out"]
+        assert await refusals(run) == (["gate test was timed out already"] if late else [])
         await check_healthy(run)
+    rows = await temporal.store.load_decisions((await run.describe()).run_id)
+    assert [(row.by, row.refused) for row in rows] == [("bob", "gate test was timed out already" if late else None)]
 
 
 async def test_a_gate_that_opens_after_a_long_look_around_has_its_whole_time_also_in_a_replay(
