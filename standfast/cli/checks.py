@@ -122,14 +122,10 @@ async def _namespace(client: "Client") -> tuple[bool, str]:
 
 
 async def _attributes(client: "Client") -> tuple[bool, str]:
-    from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
-
+    from standfast.temporal.client.search_attributes import missing_attributes
     from standfast.temporal.wire import names
 
-    there = await client.operator_service.list_search_attributes(
-        ListSearchAttributesRequest(namespace=client.namespace)
-    )
-    missing = [name for name in names.SEARCH_ATTRIBUTES if name not in there.custom_attributes]
+    missing = await missing_attributes(client)
     if not missing:
         return True, f"all {len(names.SEARCH_ATTRIBUTES)}"
     return False, f"missing: {', '.join(missing)}; a worker registers them when it starts, if it may"

@@ -1,6 +1,5 @@
 """Turns any Temporal worker into one that runs agents: adds workflow types, activities and the converter."""
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -8,13 +7,10 @@ from functools import partial
 from typing import Any
 
 from temporalio import workflow
-from temporalio.api.enums.v1 import IndexedValueType
-from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
 from temporalio.plugin import SimplePlugin
-from temporalio.service import RPCError
 from temporalio.worker import ReplayerConfig, Worker, WorkerConfig, WorkflowRunner
 from temporalio.worker._worker import load_default_build_id
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
@@ -41,7 +37,7 @@ from standfast.temporal.client.converters import DATA_CONVERTER, client_of_worke
 from standfast.temporal.client.former_names import check_new
 from standfast.temporal.client.machines import check_machine
 from standfast.temporal.client.queue_stores import check_queue, watching_queue
-from standfast.temporal.wire import names
+from standfast.temporal.client.search_attributes import register_attributes
 from standfast.temporal.wire.snapshots import GRACE
 from standfast.temporal.workflows.agent_workflows import AgentRun
 from standfast.temporal.workflows.pipeline_workflows import PipelineRun
@@ -50,13 +46,7 @@ from standfast.temporal.workflows.tolerant_runner import AgentWorkflowRunner
 from standfast.temporal.workflows.workflow_types import Unknown, workflow_type
 from standfast.tools import Duration
 
-_LOG = logging.getLogger("standfast")
 DRAIN = 30.0  # seconds that a worker that is asked to stop gives to what runs
-_INDEXED = {
-    "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
-    "KeywordList": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD_LIST,
-    "Datetime": IndexedValueType.INDEXED_VALUE_TYPE_DATETIME,
-}
 
 
 class StandfastPlugin(SimplePlugin):
@@ -201,7 +191,7 @@ class StandfastPlugin(SimplePlugin):
             # As the SDK does for a worker that never began: otherwise `async with worker` would wait for its end.
             worker._shutdown_complete_event.set()
             raise
-        self._host.search, self._host.build = await _register_search_attributes(client), _build_of(worker)
+        self._host.search, self._host.build = await register_attributes(client), _build_of(worker)
         keep_order_beside_queries(worker)
         misplaced = self._host.misplaced
         async with (
@@ -245,23 +235,3 @@ def _runner(given: WorkflowRunner | None) -> WorkflowRunner:
     if not isinstance(given, SandboxedWorkflowRunner):
         return given or SandboxedWorkflowRunner()
     return replace(given, restrictions=given.restrictions.with_passthrough_modules("standfast", "pydantic"))
-
-
-async def _register_search_attributes(client: Client) -> bool:
-    """Make sure that runs can be found; False, and a word to the operator, where that is not allowed."""
-    try:
-        there = await client.operator_service.list_search_attributes(
-            ListSearchAttributesRequest(namespace=client.namespace)
-        )
-        missing = {name: kind for name, kind in names.SEARCH_ATTRIBUTES.items() if name not in there.custom_attributes}
-        if missing:
-            await client.operator_service.add_search_attributes(
-                AddSearchAttributesRequest(
-                    namespace=client.namespace,
-                    search_attributes={name: _INDEXED[kind] for name, kind in missing.items()},
-                )
-            )
-    except RPCError as error:
-        _LOG.warning("Runs are not searchable in namespace %s: %s", client.namespace, error.message)
-        return False
-    return True

@@ -8,7 +8,6 @@ import atexit
 import functools
 import gc
 import os
-import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,12 +17,16 @@ from typing import Any
 from temporalio.client import Client, Plugin
 from temporalio.converter import DataConverter, PayloadCodec
 from temporalio.envconfig import ClientConfig, ClientConnectConfig
+from temporalio.service import TLSConfig
 
 from standfast.errors import InputError, StandfastError
+from standfast.temporal.client.connection_faults import Attempt, words_for
 from standfast.temporal.client.converters import DATA_CONVERTER, with_codec
+from standfast.time_limits import time_limit
 
 DEFAULT_TARGET = "localhost:7233"  # that of the `temporal` command; envconfig has none
 _TCP_SECONDS = 10  # the default is as long as the operating system tries, which is minutes
+_SECONDS = 15  # for all of it: the SDK waits for a TLS handshake for ever, and for an answer for half a minute
 
 
 async def connect(
@@ -44,28 +47,61 @@ async def connect(
         data_converter: one that reads and writes pydantic models if None.
         codec: encodes (for example, encrypts) the contents of histories, failure messages included: a codec, or its
             `module:attribute`; if None, that of STANDFAST_CODEC. Workers, the page and commands need the same one.
-        options: further arguments of `Client.connect`.
+        options: further arguments of `Client.connect`. What a `tls=TLSConfig(…)` leaves open, and all that `tls=True`
+            does, is taken from the environment and the profile.
 
     Raises:
-        InputError: the profile, its file, the address or the codec cannot be used.
-        StandfastError: no server answers.
+        InputError: the profile, its file, a certificate, the address or the codec cannot be used.
+        StandfastError: no server answers, or it refuses this client, or is not to be trusted; the error says what
+            to do.
     """
     configured = _configured(profile)
     found: dict[str, Any] = {"target_host": DEFAULT_TARGET, "connect_timeout": timedelta(seconds=_TCP_SECONDS)}
     found |= configured
     found |= {key: value for key, value in (("target_host", target), ("namespace", namespace)) if value is not None}
     found |= {"plugins": plugins, "data_converter": with_codec(data_converter or DATA_CONVERTER, codec)} | options
+    found["tls"] = tls = _tls(options.get("tls"), configured.get("tls"))
+    if found.get("api_key"):
+        found["api_key"] = found["api_key"].strip()  # with a line break, as files have, the SDK sends none at all
     where = f"{found['target_host']} ({_origin(target, configured)})"
+    attempt = Attempt(
+        where=where,
+        namespace=found.get("namespace", "default"),
+        tls=bool(tls) or (tls is None and bool(found.get("api_key"))),
+        has_certificate=isinstance(tls, TLSConfig) and tls.client_cert is not None,
+        has_key=bool(found.get("api_key")),
+    )
     exit_cleanly()
     try:
-        return await Client.connect(**found)
+        async with time_limit(None if "connect_timeout" in options else _SECONDS):
+            return await Client.connect(**found)
     except ValueError as error:
         raise InputError(f"Cannot connect to {where}: {error}") from error
+    except TimeoutError as error:
+        raise StandfastError(words_for(f"it did not answer within {_SECONDS} s", attempt)) from error
     except RuntimeError as error:
-        raise StandfastError(
-            f"No Temporal server could be reached at {where}: {reason_of(str(error))}. "
-            "Start one with `standfast dev`, or set TEMPORAL_ADDRESS to the address of yours."
-        ) from error
+        if "PrivateKeyParseError" in str(error) or "KeyMismatch" in str(error):
+            raise InputError(
+                f"Cannot connect to {where}: the client certificate and its key are not PEM, or do not belong together"
+            ) from error
+        raise StandfastError(words_for(str(error), attempt)) from error
+
+
+def _tls(given: bool | TLSConfig | None, configured: bool | TLSConfig | None) -> bool | TLSConfig | None:
+    """Return settings of TLS: those given, completed by those of the environment and the profile."""
+    if given is None or (given is True and isinstance(configured, TLSConfig)):
+        given = configured
+    elif isinstance(given, TLSConfig) and isinstance(configured, TLSConfig):
+        given = TLSConfig(
+            server_root_ca_cert=given.server_root_ca_cert or configured.server_root_ca_cert,
+            domain=given.domain or configured.domain,
+            client_cert=given.client_cert or configured.client_cert,
+            client_private_key=given.client_private_key or configured.client_private_key,
+        )
+    ca = given.server_root_ca_cert if isinstance(given, TLSConfig) else None
+    if ca is not None and b"-----BEGIN CERTIFICATE-----" not in ca:  # the SDK would trust nobody, and not say why
+        raise InputError("The certificate of the server's CA is not PEM: there is no BEGIN CERTIFICATE in it")
+    return given
 
 
 @functools.cache  # once a process
@@ -102,9 +138,3 @@ def _origin(target: str | None, configured: ClientConnectConfig) -> str:
     if os.environ.get("TEMPORAL_ADDRESS"):
         return "from TEMPORAL_ADDRESS"
     return "from the profile" if "target_host" in configured else "the default"
-
-
-def reason_of(error: str) -> str:
-    """Return the innermost message of an error that Rust wrote as nested structures, or all of it."""
-    found: list[str] = re.findall(r'(?:message|error): "([^"]+)"', error)
-    return found[-1] if found else error

@@ -29,7 +29,7 @@ from temporalio.worker import (
     WorkflowOutboundInterceptor,
 )
 
-from standfast.temporal.client.connections import reason_of
+from standfast.temporal.client.connection_faults import reason_of
 from standfast.temporal.client.converters import DATA_CONVERTER
 
 _SHOWN = 200  # characters of a value

@@ -1,10 +1,8 @@
 """How a client finds its server, what it says when it finds none, and how its process ends."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from support.temporal_servers import start_program
@@ -20,21 +18,7 @@ from standfast.temporal.client.servers import DevServer, dev_server
 Configure = Callable[[str], str]
 
 NOBODY = "127.0.0.1:1"  # a port that nothing uses
-
-
-@pytest.fixture(autouse=True)
-def configure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Configure:
-    """Return what writes a configuration file and returns its path; nothing else of this machine is read."""
-    for name in [name for name in os.environ if name.startswith("TEMPORAL_")]:
-        monkeypatch.delenv(name)
-    path = tmp_path / "temporal.toml"
-    monkeypatch.setenv("TEMPORAL_CONFIG_FILE", str(path))
-
-    def write(text: str) -> str:
-        path.write_text(text)
-        return str(path)
-
-    return write
+pytestmark = pytest.mark.usefixtures("configure")
 
 
 @pytest.fixture

@@ -1,0 +1,137 @@
+"""Says why a connection to a Temporal server failed, and which setting mends it.
+
+The SDK reports what its Rust core printed. The words of TLS libraries mean nothing to most people, and starting a
+server, as for an address where nobody listens, would not help against a certificate.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+_CA = "--tls-ca-path, TEMPORAL_TLS_SERVER_CA_CERT_PATH, or `server_ca_cert_path` in the profile's `tls`"
+_CLIENT = "--tls-cert-path and --tls-key-path, TEMPORAL_TLS_CLIENT_CERT_PATH and TEMPORAL_TLS_CLIENT_KEY_PATH"
+_ON = "--tls, TEMPORAL_TLS=true, or the profile's `tls`; an API key turns it on, too"
+_START = "Start one with `standfast dev`, or set TEMPORAL_ADDRESS to the address of yours"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A connection that failed: to whom, and how."""
+
+    where: str
+    namespace: str
+    tls: bool
+    has_certificate: bool
+    has_key: bool
+
+
+def words_for(error: str, attempt: Attempt) -> str:
+    """Return one sentence or two about an error as the SDK's core prints it: what happened, and what to do."""
+    for pattern, explain in _FAULTS:
+        if found := re.search(pattern, error):
+            return explain(found, attempt)
+    return f"No Temporal server could be reached at {attempt.where}: {reason_of(error)}. {_START}."
+
+
+def reason_of(error: str) -> str:
+    """Return the innermost message of an error that Rust wrote as nested structures, or all of it."""
+    found: list[str] = re.findall(r'(?:message|error): "([^"]+)"', error)
+    return found[-1] if found else error
+
+
+def _strange_ca(_: re.Match[str], attempt: Attempt) -> str:
+    return (
+        f"The Temporal server at {attempt.where} has a certificate of a CA that is not trusted here. "
+        f"If it is yours, name the CA's certificate: {_CA}."
+    )
+
+
+def _other_name(found: re.Match[str], attempt: Attempt) -> str:
+    names = re.findall(r'\((?:\\?")?([^"\\()]+)', found["presented"] or "")
+    return (
+        f"The Temporal server at {attempt.where} has a certificate for {', '.join(names) or 'others'}, and not for "
+        "the name that was asked for. Connect by a name of the certificate, or say which it has: --tls-server-name, "
+        "TEMPORAL_TLS_SERVER_NAME."
+    )
+
+
+def _out_of_date(found: re.Match[str], attempt: Attempt) -> str:
+    time = found["time"]
+    when = f" on {datetime.fromtimestamp(int(time), UTC):%Y-%m-%d %H:%M} UTC" if time else ""
+    verb = "ended" if found["kind"] == "Expired" else "begins"
+    return (
+        f"The certificate of the Temporal server at {attempt.where} {verb}{when}. It has to be renewed there, unless "
+        "this machine's clock is wrong."
+    )
+
+
+def _bad_certificate(found: re.Match[str], attempt: Attempt) -> str:
+    return (
+        f"The Temporal server at {attempt.where} has a certificate that cannot be used: {found[1]}. It has to be "
+        "replaced there."
+    )
+
+
+def _speaks_plainly(_: re.Match[str], attempt: Attempt) -> str:
+    why = ", which an API key turns on" if attempt.has_key else ""
+    return (
+        f"The server at {attempt.where} does not speak TLS, and this client does{why}. Turn it off if the network is "
+        "trusted: --no-tls, TEMPORAL_TLS=false."
+    )
+
+
+def _refused_certificate(found: re.Match[str], attempt: Attempt) -> str:
+    if not attempt.has_certificate:
+        return _wants_certificate(attempt)
+    return (
+        f"The Temporal server at {attempt.where} does not accept this client's certificate ({found[1]}): it has ended, "
+        f"or is not of a CA that the server trusts. Give another: {_CLIENT}."
+    )
+
+
+def _wants_certificate(attempt: Attempt) -> str:
+    return f"The Temporal server at {attempt.where} wants a client certificate. Give one: {_CLIENT}."
+
+
+def _closed(found: re.Match[str], attempt: Attempt) -> str:
+    if not attempt.tls:
+        return (
+            f"The server at {attempt.where} closed the connection at once. If it speaks TLS, turn that on: {_ON}. "
+            "Otherwise it is not a Temporal server."
+        )
+    if not attempt.has_certificate:
+        return (
+            f"The server at {attempt.where} closed the connection without a reason. If it wants a client certificate, "
+            f"give one: {_CLIENT}."
+        )
+    return (
+        f"The server at {attempt.where} closed the connection without a reason. Most likely it does not accept this "
+        f"client's certificate, which has ended, or is not of a CA that the server trusts: {_CLIENT}."
+    )
+
+
+def _unauthorized(found: re.Match[str], attempt: Attempt) -> str:
+    key = "Its API key may be wrong or have ended" if attempt.has_key else "It has no API key (TEMPORAL_API_KEY)"
+    return (
+        f"The Temporal server at {attempt.where} refuses this client: {reason_of(found[0]).rstrip('.')}. {key}, or may "
+        f"not use the namespace {attempt.namespace!r}."
+    )
+
+
+_FAULTS: list[tuple[str, Callable[[re.Match[str], Attempt], str]]] = [
+    (r"InvalidCertificate\(UnknownIssuer", _strange_ca),
+    (r"InvalidCertificate\(NotValidForName(?:Context \{.*presented: \[(?P<presented>.*)\])?", _other_name),
+    (
+        r"InvalidCertificate\((?P<kind>Expired|NotValidYet)(?:.*not_(?:after|before): UnixTime\((?P<time>\d+))?",
+        _out_of_date,
+    ),
+    (r"InvalidCertificate\((\w+)", _bad_certificate),
+    (r"InvalidMessage\(", _speaks_plainly),
+    (
+        r"(?:fatal alert: |AlertReceived\()(\w*Certificate\w*|UnknownCA|HandshakeFailure|AccessDenied)",
+        _refused_certificate,
+    ),
+    (r'code: (?:PermissionDenied|Unauthenticated), message: "[^"]*"', _unauthorized),
+    (r"BrokenPipe|ConnectionReset|UnexpectedEof|ConnectionAborted|connection closed", _closed),
+]

@@ -1,0 +1,67 @@
+"""Makes sure that runs can be found by what they wait for: by search attributes, which a namespace has to know.
+
+Temporal Cloud lets nobody list or add them over this connection, and yet has those that somebody made there: whether a
+query may use them tells so with any server.
+"""
+
+import logging
+
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from standfast.temporal.wire import names
+
+_LOG = logging.getLogger("standfast")
+_INDEXED = {
+    "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    "KeywordList": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD_LIST,
+    "Datetime": IndexedValueType.INDEXED_VALUE_TYPE_DATETIME,
+}
+
+
+async def missing_attributes(client: Client) -> list[str]:
+    """Return those of our search attributes that a client's namespace does not have."""
+    try:
+        there = await client.operator_service.list_search_attributes(
+            ListSearchAttributesRequest(namespace=client.namespace)
+        )
+    except RPCError as error:
+        if error.status not in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED):
+            raise
+        return [name for name in names.SEARCH_ATTRIBUTES if not await _is_known(client, name)]
+    return [name for name in names.SEARCH_ATTRIBUTES if name not in there.custom_attributes]
+
+
+async def register_attributes(client: Client) -> bool:
+    """Make the search attributes that are missing; False, and a word to the operator, if that is not allowed."""
+    missing = list(names.SEARCH_ATTRIBUTES)
+    try:
+        if missing := await missing_attributes(client):
+            await client.operator_service.add_search_attributes(
+                AddSearchAttributesRequest(
+                    namespace=client.namespace,
+                    search_attributes={name: _INDEXED[names.SEARCH_ATTRIBUTES[name]] for name in missing},
+                )
+            )
+    except RPCError as error:
+        _LOG.warning(
+            "Runs are not searchable in namespace %s: it lacks %s, which this worker cannot make (%s). Make them as "
+            "its operator, and start the workers again",
+            client.namespace,
+            ", ".join(missing),
+            error.message,
+        )
+        return False
+    return True
+
+
+async def _is_known(client: Client, name: str) -> bool:
+    try:
+        await client.count_workflows(f"{name} IS NOT NULL AND WorkflowId = '{names.QUEUE_STORE}'")
+    except RPCError as error:
+        if error.status != RPCStatusCode.INVALID_ARGUMENT:
+            raise
+        return False
+    return True
