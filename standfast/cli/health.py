@@ -1,7 +1,7 @@
 """Serves `/live` and `/ready` for what starts, restarts and stops workers, such as Kubernetes.
 
-Live is a process whose event loop answers. Ready is a worker that polls, has its store and reaches its server, and was
-not told to stop. Both answer 200, or 503 with the reason, as one line of text.
+Live is a process whose event loop answers. Ready is a worker that polls, has its store, which is that of its queue,
+reaches its server, and was not told to stop. Both answer 200, or 503 with the reason, as one line of text.
 """
 
 import asyncio

@@ -114,6 +114,7 @@ async def worker(
         if is_stopping or not serving.is_running:
             return "stopping" if is_stopping else "starting"
         await plugin.check_store(client)
+        await plugin.check_queue(client, task_queue, note=False)
         await client.service_client.check_health()
         return None
 

@@ -165,15 +165,18 @@ class StandfastPlugin(SimplePlugin):
             await check_machine(self._host.store, client)
         await self._host.check_store()
 
-    async def check_queue(self, client: Client, task_queue: str) -> None:
+    async def check_queue(self, client: Client, task_queue: str, *, note: bool = True) -> None:
         """Look whether the workers of a task queue have this store, as each worker does before it takes runs.
 
         The first worker of a queue notes its store in Temporal.
 
+        Args:
+            note: False only looks. A check that is made again and again must not take a queue that is being moved.
+
         Raises:
             SessionStoreError: they have another.
         """
-        await check_queue(client, task_queue, self._host.store)
+        await check_queue(client, task_queue, self._host.store, note=note)
 
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:  # noqa: A002
         """Run the worker with a thread for handlers, and look after calls of workers that have died.

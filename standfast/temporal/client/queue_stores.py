@@ -30,17 +30,22 @@ _MEMO = "store"
 _NEVER = timedelta(days=36_500)  # without a delay its first task would be a backlog, and backlogs raise alarms
 
 
-async def check_queue(client: Client, task_queue: str, store: DurableStore) -> None:
-    """Check that a queue has this store, or note the store if the queue has none yet.
+async def check_queue(client: Client, task_queue: str, store: DurableStore, *, note: bool = True) -> None:
+    """Check that a queue has this store.
+
+    Args:
+        note: the store is noted if the queue has none yet.
 
     Raises:
         SessionStoreError: the queue has another.
     """
     try:
-        await _note(client, task_queue, await store.identity())
+        if note:
+            await _note(client, task_queue, await store.identity())
         await check_noted(client, task_queue, store)
     except RPCError as error:  # such as a worker that may start no workflows
-        _LOG.warning("Workers with another store would not be noticed on queue %s: %s", task_queue, error.message)
+        level = logging.WARNING if note else logging.DEBUG  # once, and not at every look
+        _LOG.log(level, "Workers with another store would not be noticed on queue %s: %s", task_queue, error.message)
 
 
 @asynccontextmanager

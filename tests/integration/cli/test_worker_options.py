@@ -18,6 +18,7 @@ from temporalio.api.workflowservice.v1 import SetWorkerDeploymentCurrentVersionR
 from temporalio.service import RPCError
 
 from standfast.temporal import start_agent
+from standfast.temporal.client.queue_stores import check_queue
 
 APPLICATION = """
 import os
@@ -161,6 +162,20 @@ async def test_a_worker_whose_store_is_away_is_alive_and_not_ready(temporal: Tem
         assert (await fetched(f"http://127.0.0.1:{health}/live"))[0] == 200
         (tmp_path / "moved.db").rename(tmp_path / "store.db")
         assert (await fetched(f"http://127.0.0.1:{health}/ready"))[0] == 200
+
+
+async def test_a_worker_whose_queue_was_given_to_another_store_is_alive_and_not_ready(
+    temporal: Temporal, tmp_path: Path
+) -> None:
+    at = f"http://127.0.0.1:{(health := free_port())}"
+    async with worker(temporal, tmp_path, "--health", f"127.0.0.1:{health}"):
+        await until(lambda: _has(f"{at}/ready", "ok"))
+        await temporal.move_queue()
+        assert (await fetched(f"{at}/ready"))[0] == 200  # nobody has the queue now, and a look does not take it
+        await check_queue(temporal.client, temporal.name, temporal.store)
+        status, text = await fetched(f"{at}/ready")
+        assert (status, f"has the store {await temporal.store.identity()}" in text) == (503, True), text
+        assert (await fetched(f"{at}/live"))[0] == 200
 
 
 async def test_sigterm_ends_a_worker_in_order(temporal: Temporal, tmp_path: Path) -> None:
