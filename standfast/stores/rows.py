@@ -105,6 +105,11 @@ def read_message(row: Sequence[Any]) -> Message:
     )
 
 
+def decision_values(record: DecisionRecord) -> dict[str, Any]:
+    """Return the columns of a decision."""
+    return {**dict(record), "at": record.at.isoformat(), "edit": json.dumps(record.edit)}
+
+
 def read_decision(row: Sequence[Any]) -> DecisionRecord:
     values = named(DECISION, row)
     return DecisionRecord.model_validate({**values, "edit": json.loads(values["edit"])})

@@ -7,6 +7,7 @@ from typing import Literal, Self
 
 from standfast.errors import InputError
 from standfast.messages import Message
+from standfast.stores import sqlite_statements as sql
 from standfast.stores.kept_values import reading
 from standfast.stores.locks import SessionLocks
 from standfast.stores.partial_answers import PartialAnswer
@@ -17,17 +18,7 @@ from standfast.stores.protocol import (
     RunningCall,
     Session,
 )
-from standfast.stores.rows import (
-    DECISION,
-    MESSAGE,
-    RUNNING,
-    SESSION,
-    message_rows,
-    named,
-    read_decision,
-    read_message,
-    read_session,
-)
+from standfast.stores.rows import RUNNING, message_rows, named, read_decision, read_message, read_session
 from standfast.stores.sqlite_identity import identity
 from standfast.stores.sqlite_migrations import MIGRATIONS
 from standfast.stores.sqlite_rows import (
@@ -103,7 +94,7 @@ class SQLiteStore:
 
     async def load_session(self, session_id: str) -> Session | None:
         rows = await self._do(
-            lambda db: db.execute(f"SELECT {SESSION} FROM agent_sessions WHERE id = ?", (session_id,)).fetchall(),
+            lambda db: db.execute(sql.SESSION_BY_ID, {"id": session_id}).fetchall(),
             writes=False,
         )
         with reading(f"session {session_id} in {self._path}"):
@@ -114,10 +105,7 @@ class SQLiteStore:
 
     async def load_messages(self, session_id: str, *, after: int = 0) -> list[Message]:
         rows = await self._do(
-            lambda db: db.execute(
-                f"SELECT {MESSAGE} FROM agent_messages WHERE session_id = ? AND seq > ? ORDER BY seq",
-                (session_id, after),
-            ).fetchall(),
+            lambda db: db.execute(sql.MESSAGES, {"id": session_id, "after": after}).fetchall(),
             writes=False,
         )
         messages = []
@@ -130,11 +118,7 @@ class SQLiteStore:
         rows = message_rows(messages)
 
         def work(db: sqlite3.Connection) -> None:
-            found = db.execute(
-                "UPDATE agent_sessions SET last_seq = last_seq + ?, version = version + 1 WHERE id = ?"
-                " RETURNING last_seq",
-                (len(rows), session_id),
-            ).fetchall()
+            found = db.execute(sql.COUNT_MESSAGES, {"id": session_id, "count": len(rows)}).fetchall()
             if not found:
                 raise InputError(f"Session {session_id} must be saved before messages are appended to it")
             insert_messages(db, session_id, found[0][0] - len(rows), rows, session, None)
@@ -161,9 +145,8 @@ class SQLiteStore:
 
     async def delete_session(self, session_id: str) -> None:
         def work(db: sqlite3.Connection) -> None:
-            of = "SELECT run_key FROM agent_sessions WHERE id = ?"
-            db.execute(f"DELETE FROM partial_answers WHERE run_key = ({of})", (session_id,))
-            db.execute("DELETE FROM agent_sessions WHERE id = ?", (session_id,))
+            for statement in (sql.DELETE_WORDS, sql.DELETE_SESSION):
+                db.execute(statement, {"id": session_id})
 
         await self._do(work)
 
@@ -172,8 +155,7 @@ class SQLiteStore:
     ) -> list[Session]:
         rows = await self._do(
             lambda db: db.execute(
-                f"SELECT {SESSION} FROM agent_sessions WHERE (:agent IS NULL OR agent_name = :agent)"
-                " AND (:user IS NULL OR user_id = :user) ORDER BY updated_at DESC, rowid DESC LIMIT :most",
+                sql.SESSIONS,
                 {"agent": agent_name, "user": user_id, "most": -1 if limit is None else limit},
             ).fetchall(),
             writes=False,
@@ -193,23 +175,15 @@ class SQLiteStore:
 
     async def take_over(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
         def work(db: sqlite3.Connection) -> LedgerEntry:
-            db.execute(
-                "UPDATE tool_ledger SET owner = ?, claimed_at = ?"
-                " WHERE run_key = ? AND call_key = ? AND state = 'claimed'",
-                (owner, now(), scope, call_key),
-            )
+            db.execute(sql.TAKE_OVER, {"scope": scope, "call": call_key, "owner": owner, "now": now()})
             return ledger_entry(db, scope, call_key)
 
         return await self._do(work)
 
     async def abandon(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
         def work(db: sqlite3.Connection) -> LedgerEntry:
-            db.execute(
-                "UPDATE tool_ledger SET state = 'abandoned'"
-                " WHERE run_key = ? AND call_key = ? AND owner = ? AND state = 'claimed'",
-                (scope, call_key, owner),
-            )
-            db.execute("DELETE FROM running_calls WHERE owner = ?", (owner,))
+            db.execute(sql.ABANDON, {"scope": scope, "call": call_key, "owner": owner})
+            db.execute(sql.END_CALL, {"owner": owner})
             return ledger_entry(db, scope, call_key)
 
         return await self._do(work)
@@ -218,12 +192,9 @@ class SQLiteStore:
         self, scope: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
     ) -> bool:
         def work(db: sqlite3.Connection) -> bool:
-            is_done = db.execute(
-                "UPDATE tool_ledger SET state = ?, result = ?"
-                " WHERE run_key = ? AND call_key = ? AND owner = ? AND state = 'claimed'",
-                (state, result, scope, call_key, owner),
-            ).rowcount
-            db.execute("DELETE FROM running_calls WHERE owner = ?", (owner,))
+            values = {"scope": scope, "call": call_key, "owner": owner, "state": state, "result": result}
+            is_done = db.execute(sql.FINISH, values).rowcount
+            db.execute(sql.END_CALL, {"owner": owner})
             if is_done:
                 return True
             entry = ledger_entry(db, scope, call_key)
@@ -235,10 +206,10 @@ class SQLiteStore:
         await self._do(lambda db: begin_call(db, running))
 
     async def end_call(self, owner: str) -> None:
-        await self._do(lambda db: db.execute("DELETE FROM running_calls WHERE owner = ?", (owner,)).rowcount)
+        await self._do(lambda db: db.execute(sql.END_CALL, {"owner": owner}).rowcount)
 
     async def running_calls(self) -> list[RunningCall]:
-        rows = await self._do(lambda db: db.execute(f"SELECT {RUNNING} FROM running_calls").fetchall(), writes=False)
+        rows = await self._do(lambda db: db.execute(sql.RUNNING_CALLS).fetchall(), writes=False)
         calls = []
         for row in rows:
             with reading(f"running call {row[0]} in {self._path}"):
@@ -247,10 +218,7 @@ class SQLiteStore:
 
     async def settle(self, scope: str, call_key: str) -> LedgerEntry:
         def work(db: sqlite3.Connection) -> LedgerEntry:
-            db.execute(
-                "INSERT INTO tool_ledger (run_key, call_key, state) VALUES (?, ?, 'abandoned') ON CONFLICT DO NOTHING",
-                (scope, call_key),
-            )
+            db.execute(sql.SETTLE, {"scope": scope, "call": call_key})
             return ledger_entry(db, scope, call_key)
 
         return await self._do(work)
@@ -287,9 +255,7 @@ class SQLiteStore:
 
     async def load_decisions(self, journal_key: str) -> list[DecisionRecord]:
         rows = await self._do(
-            lambda db: db.execute(
-                f"SELECT {DECISION} FROM gate_decisions WHERE run_key = ? ORDER BY number", (journal_key,)
-            ).fetchall(),
+            lambda db: db.execute(sql.DECISIONS, {"run": journal_key}).fetchall(),
             writes=False,
         )
         decisions = []
@@ -314,13 +280,13 @@ class SQLiteStore:
         return await self._do(lambda db: find_work(db, session_id), writes=False)
 
     async def add_worker(self, name: str) -> None:
-        await self._do(lambda db: db.execute("INSERT INTO workers VALUES (?) ON CONFLICT DO NOTHING", (name,)).rowcount)
+        await self._do(lambda db: db.execute(sql.ADD_WORKER, {"name": name}).rowcount)
 
     async def drop_worker(self, name: str) -> None:
-        await self._do(lambda db: db.execute("DELETE FROM workers WHERE name = ?", (name,)).rowcount)
+        await self._do(lambda db: db.execute(sql.DROP_WORKER, {"name": name}).rowcount)
 
     async def list_workers(self) -> list[str]:
-        rows = await self._do(lambda db: db.execute("SELECT name FROM workers").fetchall(), writes=False)
+        rows = await self._do(lambda db: db.execute(sql.WORKERS).fetchall(), writes=False)
         return [name for (name,) in rows]
 
     # --- partial answers ---
@@ -332,14 +298,8 @@ class SQLiteStore:
         return await self._do(lambda db: load_partial(db, journal_key, after), writes=False)
 
     async def drop_partial(self, journal_key: str, *, turn: int, attempt: str) -> None:
-        await self._do(
-            lambda db: (
-                db.execute(
-                    "DELETE FROM partial_answers WHERE run_key = ? AND (turn, attempt) <= (?, ?)",
-                    (journal_key, turn, attempt),
-                ).rowcount
-            )
-        )
+        values = {"run": journal_key, "turn": turn, "attempt": attempt}
+        await self._do(lambda db: db.execute(sql.DROP_WORDS, values).rowcount)
 
 
 def sqlite_store(path: str | os.PathLike[str]) -> SQLiteStore:

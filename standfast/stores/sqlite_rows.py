@@ -1,30 +1,16 @@
 """Rows of the SQLite store: writes sessions, messages and ledger entries, each within one transaction."""
 
-import json
 import sqlite3
 from datetime import UTC, datetime
 from typing import Any
 
 from standfast.errors import InputError
+from standfast.stores import sqlite_statements as sql
 from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall, Session, first_kept_index
-from standfast.stores.rows import (
-    DECISION,
-    MESSAGE,
-    RUNNING,
-    SESSION,
-    WORK,
-    WRITTEN,
-    columns,
-    conflict,
-    fields,
-    named,
-    session_values,
-)
+from standfast.stores.rows import MESSAGE, WORK, conflict, decision_values, named, session_values
 from standfast.stores.workers import AtWork
-
-_ADVANCE = f"{', '.join(f'{name} = :{name}' for name in (*WRITTEN, 'last_write'))}, version = version + 1"
 
 
 def append_rows(
@@ -55,7 +41,7 @@ def _advance_session(
     session_id = session.id
     if expected_seq:  # the common case in one statement: the session is there and nobody else wrote
         done = db.execute(
-            f"UPDATE agent_sessions SET {_ADVANCE}, last_seq = last_seq + :count"
+            f"UPDATE agent_sessions SET {sql.ADVANCE}, last_seq = last_seq + :count"
             " WHERE id = :id AND last_seq = :seq AND created_at = coalesce(:created, created_at)"
             " AND version = coalesce(:version, version) AND NOT EXISTS"
             " (SELECT 1 FROM agent_messages WHERE session_id = :id AND write_key = :last_write)",
@@ -81,17 +67,12 @@ def _has_key(db: sqlite3.Connection, session_id: str, write_key: str) -> bool:
 
 
 def save_session(db: sqlite3.Connection, session: Session, count: int, write_key: str | None = None) -> int:
-    row = db.execute(
-        f"INSERT INTO agent_sessions ({columns(SESSION)}, last_write) VALUES (:id, :agent_name,"
-        f" {', '.join(f':{name}' for name in WRITTEN)}, :count, 1, coalesce(:created, :updated_at), :last_write)"
-        f" ON CONFLICT (id) DO UPDATE SET {_ADVANCE}, last_seq = last_seq + :count RETURNING last_seq",
-        _values(session, count, write_key),
-    ).fetchall()
+    row = db.execute(sql.SAVE_SESSION, _values(session, count, write_key)).fetchall()
     return int(row[0][0])
 
 
 def _values(session: Session, count: int, write_key: str | None) -> dict[str, Any]:
-    set_here = {"updated_at": now(), "count": count, "created": _created(session), "last_write": write_key}
+    set_here = {"now": now(), "count": count, "created": _created(session), "last_write": write_key}
     return {**session_values(session), **set_here}
 
 
@@ -118,9 +99,7 @@ def insert_messages(
 
 
 def prune_rows(db: sqlite3.Connection, session_id: str, keep: int) -> None:
-    rows = db.execute(
-        "SELECT seq, role FROM agent_messages WHERE session_id = ? ORDER BY seq", (session_id,)
-    ).fetchall()
+    rows = db.execute(sql.ROLES, {"id": session_id}).fetchall()
     first = first_kept_index([role for _, role in rows], keep)
     if first:
         before = rows[first][0] if first < len(rows) else rows[-1][0] + 1
@@ -135,10 +114,7 @@ def ledger_entry(db: sqlite3.Connection, scope: str, call_key: str) -> LedgerEnt
 
 
 def find_entry(db: sqlite3.Connection, scope: str, call_key: str) -> LedgerEntry | None:
-    row = db.execute(
-        "SELECT state, owner, arguments_hash, result, claimed_at FROM tool_ledger WHERE run_key = ? AND call_key = ?",
-        (scope, call_key),
-    ).fetchone()
+    row = db.execute(sql.ENTRY, {"scope": scope, "call": call_key}).fetchone()
     if row is None:
         return None
     state, owner, arguments_hash, result, at = row
@@ -156,11 +132,8 @@ def find_entry(db: sqlite3.Connection, scope: str, call_key: str) -> LedgerEntry
 def claim(
     db: sqlite3.Connection, scope: str, call_key: str, owner: str, arguments_hash: str, running: RunningCall | None
 ) -> LedgerEntry:
-    is_new = db.execute(
-        "INSERT INTO tool_ledger (run_key, call_key, state, owner, arguments_hash, claimed_at)"
-        " VALUES (?, ?, 'claimed', ?, ?, ?) ON CONFLICT DO NOTHING",
-        (scope, call_key, owner, arguments_hash, now()),
-    ).rowcount
+    values = {"scope": scope, "call": call_key, "owner": owner, "arguments_hash": arguments_hash, "now": now()}
+    is_new = db.execute(sql.CLAIM, values).rowcount
     entry = LedgerEntry(state="claimed", owner=owner, arguments_hash=arguments_hash)
     if not is_new:
         entry = ledger_entry(db, scope, call_key)
@@ -174,58 +147,34 @@ def claim(
 def begin_work(db: sqlite3.Connection, work: AtWork, instead_of: AtWork | None) -> AtWork:
     if instead_of is not None:
         end_work(db, instead_of)
-    db.execute(
-        f"INSERT INTO sessions_at_work ({columns(WORK)}) VALUES (:session_id, :namespace, :workflow_id, :journal_key)"
-        " ON CONFLICT DO NOTHING",
-        dict(work),
-    )
+    db.execute(sql.BEGIN_WORK, dict(work))
     return find_work(db, work.session_id)[0]
 
 
 def end_work(db: sqlite3.Connection, work: AtWork) -> None:
-    db.execute(
-        "DELETE FROM sessions_at_work WHERE session_id = :session_id AND namespace = :namespace"
-        " AND workflow_id = :workflow_id AND run_key = :journal_key",
-        dict(work),
-    )
+    db.execute(sql.END_WORK, dict(work))
 
 
 def find_work(db: sqlite3.Connection, session_id: str | None) -> list[AtWork]:
-    rows = db.execute(
-        f"SELECT {WORK} FROM sessions_at_work WHERE session_id = coalesce(?, session_id) ORDER BY session_id",
-        (session_id,),
-    )
+    rows = db.execute(sql.WORK_ON, {"id": session_id})
     return [AtWork(**named(WORK, row)) for row in rows]
 
 
 def begin_call(db: sqlite3.Connection, running: RunningCall) -> None:
-    db.execute(
-        f"INSERT OR REPLACE INTO running_calls ({RUNNING})"
-        " VALUES (:owner, :worker, :task_token, :workflow_id, :run_id)",
-        dict(running),
-    )
+    db.execute(sql.BEGIN_CALL, dict(running))
 
 
 def record_decision(db: sqlite3.Connection, record: DecisionRecord) -> None:
-    values = {**dict(record), "at": record.at.isoformat(), "edit": json.dumps(record.edit)}
-    db.execute(
-        f"INSERT INTO gate_decisions ({columns(DECISION)})"
-        f" VALUES ({', '.join(f':{name}' for name in fields(DECISION))})"
-        " ON CONFLICT DO NOTHING",
-        values,
-    )
+    db.execute(sql.RECORD_DECISION, decision_values(record))
 
 
 def save_reply(db: sqlite3.Connection, journal_key: str, turn: int, reply: str) -> str:
-    is_new = db.execute(
-        "INSERT INTO model_replies (run_key, turn, reply) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-        (journal_key, turn, reply),
-    ).rowcount
+    is_new = db.execute(sql.SAVE_REPLY, {"run": journal_key, "turn": turn, "reply": reply}).rowcount
     return reply if is_new else kept_reply(db, journal_key, turn) or reply
 
 
 def kept_reply(db: sqlite3.Connection, journal_key: str, turn: int) -> str | None:
-    row = db.execute("SELECT reply FROM model_replies WHERE run_key = ? AND turn = ?", (journal_key, turn)).fetchone()
+    row = db.execute(sql.REPLY, {"run": journal_key, "turn": turn}).fetchone()
     return None if row is None else str(row[0])
 
 
@@ -235,27 +184,13 @@ def now() -> str:
 
 def add_partial(db: sqlite3.Connection, journal_key: str, part: PartialAnswer) -> None:
     """Add a part of an answer; the first part of a later attempt replaces the earlier attempt."""
-    added = db.execute(
-        "UPDATE partial_answers SET text = substr(text, 1, ?) || ? WHERE run_key = ? AND turn = ? AND attempt = ?",
-        (part.offset, part.text, journal_key, part.turn, part.attempt),
-    ).rowcount
-    if not added and part.offset == 0:
-        # Those whose workers died and whose runs ended before another worker came.
-        db.execute("DELETE FROM partial_answers WHERE begun_at < datetime('now', '-1 day')")
-        db.execute(
-            "INSERT INTO partial_answers (run_key, turn, attempt, text) VALUES (?, ?, ?, ?)"
-            " ON CONFLICT (run_key) DO UPDATE SET turn = excluded.turn, attempt = excluded.attempt,"
-            " text = excluded.text, begun_at = excluded.begun_at"
-            " WHERE (excluded.turn, excluded.attempt) > (turn, attempt)",
-            (journal_key, part.turn, part.attempt, part.text),
-        )
+    values = {**dict(part), "run": journal_key}
+    if not db.execute(sql.EXTEND_WORDS, values).rowcount and part.offset == 0:
+        db.execute(sql.DROP_OLD_WORDS)
+        db.execute(sql.BEGIN_WORDS, values)
 
 
 def load_partial(db: sqlite3.Connection, journal_key: str, after: PartialAnswer | None) -> PartialAnswer | None:
     turn, attempt, end = (0, "", 0) if after is None else (after.turn, after.attempt, after.end)
-    row = db.execute(
-        "SELECT turn, attempt, at, substr(text, at + 1) FROM"
-        " (SELECT *, iif(turn = ? AND attempt = ?, ?, 0) AS at FROM partial_answers WHERE run_key = ?)",
-        (turn, attempt, end, journal_key),
-    ).fetchone()
+    row = db.execute(sql.WORDS, {"run": journal_key, "turn": turn, "attempt": attempt, "end": end}).fetchone()
     return None if row is None else PartialAnswer(turn=row[0], attempt=row[1], offset=row[2], text=row[3])
