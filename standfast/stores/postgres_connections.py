@@ -5,12 +5,12 @@ refers to their store any more.
 """
 
 import asyncio
-import os
-import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from standfast.stores.event_loops import EventLoops
 from standfast.stores.postgres_database import CONNECT, NAME, Address, Database, set_up
 from standfast.stores.postgres_errors import is_away, translated
 from standfast.stores.postgres_holds import Holds
@@ -49,21 +49,8 @@ class Connections:
     """The connections of a store, by event loop."""
 
     def __init__(self, address: Address) -> None:
-        self._address = address
-        self._loops: dict[asyncio.AbstractEventLoop, LoopConnections] = {}
-        self._process = os.getpid()
-        self._parents: list[LoopConnections] = []  # before a fork: theirs, so not even the garbage collector's
-        self._guard = threading.Lock()
-
-    def here(self) -> "LoopConnections":
-        """Return those of the running loop."""
-        loop = asyncio.get_running_loop()
-        with self._guard:
-            self._leave_to_parent()
-            if loop not in self._loops:
-                self._loops = {known: its for known, its in self._loops.items() if not known.is_closed()}
-                self._loops[loop] = LoopConnections(self._address)
-            return self._loops[loop]
+        self._loops = EventLoops(partial(LoopConnections, address))
+        self.here = self._loops.here
 
     async def do(self, work: Callable[[Database], Awaitable[T]], *, again: bool = True) -> T:
         """Do work on a connection of the running loop; see `LoopConnections.do`."""
@@ -75,21 +62,7 @@ class Connections:
 
     async def close(self) -> None:
         """Finish what is being done, and close all connections. The next operation opens new ones."""
-        with self._guard:
-            self._leave_to_parent()
-            loops, self._loops = self._loops, {}
-        here = asyncio.get_running_loop()
-        for loop, connections in loops.items():
-            if loop is here:
-                await connections.close()
-            elif loop.is_running():
-                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(connections.close(), loop))
-
-    def _leave_to_parent(self) -> None:
-        if self._process != os.getpid():
-            self._process = os.getpid()
-            self._parents += self._loops.values()
-            self._loops = {}
+        await self._loops.close()
 
 
 class LoopConnections:

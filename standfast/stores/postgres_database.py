@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from standfast.errors import StoreError
+from standfast.stores import nul_texts
 from standfast.stores.postgres_schema import in_schema
 
 if TYPE_CHECKING:
@@ -93,8 +94,8 @@ class Database:
 
     async def rows(self, statement: str, *values: Any) -> list[Row]:
         """Return what a statement returns; one round trip."""
-        found = await self._connection.fetch(in_schema(self._schema, statement), *map(_written, values))
-        return [tuple(map(_read, row)) for row in found]
+        found = await self._connection.fetch(in_schema(self._schema, statement), *map(nul_texts.written, values))
+        return [tuple(map(nul_texts.read, row)) for row in found]
 
     async def row(self, statement: str, *values: Any) -> Row | None:
         """Return the first row, or None."""
@@ -103,18 +104,3 @@ class Database:
 
     def rest(self) -> "Connection":
         return self._connection
-
-
-# PostgreSQL refuses NUL in a text. It is written as an escape (DLE) and a zero, and the escape itself twice.
-def _written(value: Any) -> Any:
-    if isinstance(value, str):
-        if "\x10" in value:
-            value = value.replace("\x10", "\x10\x10")
-        return value.replace("\0", "\x100") if "\0" in value else value
-    return [_written(one) for one in value] if isinstance(value, list) else value
-
-
-def _read(value: Any) -> Any:
-    if isinstance(value, str) and "\x10" in value:
-        return "\x10".join(part.replace("\x100", "\0") for part in value.split("\x10\x10"))
-    return value
