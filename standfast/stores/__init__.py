@@ -1,6 +1,7 @@
 """Stores of sessions: a Protocol, and one module per database."""
 
 from standfast.stores.addresses import open_store
+from standfast.stores.d1 import D1Store, d1_store
 from standfast.stores.memory import MemoryStore, memory_store
 from standfast.stores.partial_answers import PartialAnswer, PartialAnswers, PartialNews
 from standfast.stores.postgres import PostgresStore, postgres_store
@@ -22,6 +23,7 @@ __all__ = [
     "AgentStore",
     "Append",
     "AtWork",
+    "D1Store",
     "DecisionRecord",
     "DurableStore",
     "Ledger",
@@ -35,6 +37,7 @@ __all__ = [
     "SQLiteStore",
     "Session",
     "Workers",
+    "d1_store",
     "memory_store",
     "open_store",
     "postgres_store",

@@ -10,12 +10,13 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 from support import pipeline_drivers
+from support.d1 import D1Server, d1_server, missing
 from support.drivers import Driver, InProcess, OnTemporal
 from support.postgres import PostgresServer, postgres_server, versions
 from support.temporal_runs import Temporal
 
 from standfast import sqlite_store
-from standfast.stores import PostgresStore, SQLiteStore
+from standfast.stores import D1Store, PostgresStore, SQLiteStore
 from standfast.temporal import connect
 from standfast.testing import DevServer, dev_server
 
@@ -32,6 +33,21 @@ def postgres() -> Iterator[PostgresServer]:
 @pytest.fixture
 async def postgres_store(postgres: PostgresServer) -> AsyncIterator[PostgresStore]:
     async with postgres.store() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def d1() -> Iterator[D1Server]:
+    """One server for all tests that have databases of their own."""
+    if (why := missing()) is not None:
+        pytest.skip(why)
+    with d1_server() as server:
+        yield server
+
+
+@pytest.fixture
+async def d1_store(d1: D1Server) -> AsyncIterator[D1Store]:
+    async with d1.store() as opened:
         yield opened
 
 

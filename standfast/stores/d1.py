@@ -1,0 +1,291 @@
+"""Sessions, ledger and replies in a D1 database of Cloudflare, for workers on any number of machines."""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal, Self
+
+from standfast.errors import InputError
+from standfast.extras import install
+from standfast.messages import Message
+from standfast.stores import d1_ledger as ledger
+from standfast.stores import d1_rows as rows
+from standfast.stores import sqlite_statements as sql
+from standfast.stores.d1_connections import Connections
+from standfast.stores.d1_database import API, D1Binding, HttpBinding
+from standfast.stores.d1_holds import LEASE
+from standfast.stores.kept_values import reading
+from standfast.stores.partial_answers import PartialAnswer
+from standfast.stores.protocol import Append, DecisionRecord, LedgerEntry, RunningCall, Session
+from standfast.stores.rows import RUNNING, message_rows, named, read_decision, read_message, read_session
+from standfast.stores.schema_versions import lost_identity
+from standfast.stores.workers import AtWork
+
+if TYPE_CHECKING:
+    import httpx
+    import httpx2
+
+
+class D1Store:
+    """A durable store in a D1 database of Cloudflare, which workers on any number of machines share.
+
+    A hold lasts for as long as it is renewed, which the store does in the background: the holds of a process that has
+    died end after `lease` seconds. `await store.close()`, or leaving `async with store`, ends all holds and all
+    connections; those of an event loop also end with it, and with a store that nothing refers to any more.
+
+    Args:
+        connect: returns the database for the running event loop, each of which asks once: an object as the binding of a
+            Cloudflare Worker, with `prepare(sql).bind(*values)` and `await batch(statements)`; see `D1Binding`.
+        name: the store's name in messages; stores of other databases have other names.
+        lease: in seconds.
+    """
+
+    durable = True
+    shares_holds = True
+
+    def __init__(self, connect: Callable[[], D1Binding], *, name: str = "d1", lease: float = LEASE) -> None:
+        if not lease > 0:
+            raise InputError(f"lease must be seconds, more than 0, got {lease!r:.80}")
+        self._name = name
+        self._connections = Connections(connect, name, lease)
+        self._do = self._connections.do
+        self._ask = self._connections.ask
+        self._holder = self._connections.holder
+
+    def __repr__(self) -> str:
+        return f"d1_store({self._name!r})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Finish all operations, end all holds and close all connections. The next operation opens new ones."""
+        await self._connections.close()
+
+    async def identity(self) -> str:
+        found = await self._ask("SELECT id FROM store_identity WHERE id > ''")
+        if not found:
+            raise lost_identity(self._name)
+        return str(found[0][0])
+
+    async def hold(self, session_id: str) -> bool:
+        return await self._connections.hold(session_id)
+
+    async def let_go(self, session_id: str) -> None:
+        await self._connections.let_go(session_id)
+
+    # --- sessions and messages ---
+
+    async def load_session(self, session_id: str) -> Session | None:
+        found = await self._ask(sql.SESSION_BY_ID, id=session_id)
+        with reading(f"session {session_id} in {self._name}"):
+            return read_session(found[0]) if found else None
+
+    async def save_session(self, session: Session) -> None:
+        await self._do(rows.save_session, session, self._holder(session.id))
+
+    async def load_messages(self, session_id: str, *, after: int = 0) -> list[Message]:
+        found = await self._ask(sql.MESSAGES, id=session_id, after=after)
+        messages = []
+        for place, row in enumerate(found, 1):
+            with reading(f"session {session_id}, message {place} of {len(found)} in {self._name}"):
+                messages.append(read_message(row))
+        return messages
+
+    async def append_messages(self, session_id: str, messages: Sequence[Message], session: Session) -> None:
+        session = session.model_copy(update={"id": session_id})
+        last = await self._do(rows.append_more, session, message_rows(messages), self._holder(session_id))
+        if last is None:
+            raise InputError(f"Session {session_id} must be saved before messages are appended to it")
+
+    async def append_messages_atomic(
+        self,
+        session_id: str,
+        messages: Sequence[Message],
+        session: Session,
+        *,
+        write_key: str | None = None,
+        expected_seq: int | None = None,
+        expected_version: int | None = None,
+    ) -> int:
+        session = session.model_copy(update={"id": session_id})
+        holder = self._holder(session_id)
+        write = rows.write_of(session, message_rows(messages), write_key, expected_seq, expected_version, holder)
+        return await self._do(rows.append_rows, write)
+
+    async def prune_messages(self, session_id: str, keep: int) -> None:
+        await self._do(rows.prune_rows, session_id, keep)
+
+    async def delete_session(self, session_id: str) -> None:
+        await self._do(rows.delete_session, session_id)
+
+    async def list_sessions(
+        self, *, agent_name: str | None = None, user_id: str | None = None, limit: int | None = None
+    ) -> list[Session]:
+        found = await self._ask(sql.SESSIONS, agent=agent_name, user=user_id, most=-1 if limit is None else limit)
+        sessions = []
+        for row in found:
+            with reading(f"session {row[0]} in {self._name}"):
+                sessions.append(read_session(row))
+        return sessions
+
+    # --- ledger and replies ---
+
+    async def claim(
+        self, scope: str, call_key: str, *, owner: str, arguments_hash: str, running: RunningCall | None = None
+    ) -> LedgerEntry:
+        holder = None if running is None else self._holder(running.worker)
+        return await self._do(ledger.claim, scope, call_key, owner, arguments_hash, running, holder)
+
+    async def take_over(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
+        return await self._do(ledger.take_over, scope, call_key, owner)
+
+    async def abandon(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
+        return await self._do(ledger.abandon, scope, call_key, owner)
+
+    async def finish(
+        self, scope: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
+    ) -> bool:
+        return await self._do(ledger.finish, scope, call_key, owner, state, result)
+
+    async def begin_call(self, running: RunningCall) -> None:
+        await self._do(ledger.begin_call, running, self._holder(running.worker))
+
+    async def end_call(self, owner: str) -> None:
+        await self._ask(sql.END_CALL, owner=owner)
+
+    async def running_calls(self) -> list[RunningCall]:
+        calls = []
+        for row in await self._ask(sql.RUNNING_CALLS):
+            with reading(f"running call {row[0]} in {self._name}"):
+                calls.append(RunningCall(**named(RUNNING, row)))
+        return calls
+
+    async def settle(self, scope: str, call_key: str) -> LedgerEntry:
+        return await self._do(ledger.settle, scope, call_key)
+
+    async def load_entries(self, scope: str, call_keys: Sequence[str]) -> dict[str, LedgerEntry]:
+        return await self._do(ledger.load_entries, scope, call_keys)
+
+    async def append_reply(self, appends: Sequence[Append], *, journal_key: str, turn: int, reply: str) -> str:
+        writes = [
+            rows.write_of(
+                one.session,
+                message_rows(one.messages),
+                one.write_key,
+                one.expected_seq,
+                None,
+                self._holder(one.session.id),
+            )
+            for one in appends
+        ]
+        return await self._do(rows.append_reply, writes, journal_key, turn, reply)
+
+    async def save_reply(self, journal_key: str, turn: int, reply: str) -> str:
+        return await self._do(rows.save_reply, journal_key, turn, reply, self._connections.holder_above(journal_key))
+
+    async def load_reply(self, journal_key: str, turn: int) -> str | None:
+        found = await self._ask(sql.REPLY, run=journal_key, turn=turn)
+        return str(found[0][0]) if found else None
+
+    # --- decisions ---
+
+    async def record_decision(self, record: DecisionRecord) -> None:
+        await self._do(ledger.record_decision, record)
+
+    async def load_decisions(self, journal_key: str) -> list[DecisionRecord]:
+        found = await self._ask(sql.DECISIONS, run=journal_key)
+        decisions = []
+        for place, row in enumerate(found, 1):
+            with reading(f"decision {place} of {len(found)} of run {journal_key} in {self._name}"):
+                decisions.append(read_decision(row))
+        return decisions
+
+    # --- workers and their sessions ---
+
+    async def hold_scope(self) -> str:
+        # A copy of the database has its identity, and not its holds.
+        return hashlib.blake2b(f"{await self.identity()} {self._name}".encode(), digest_size=8).hexdigest()
+
+    async def begin_work(self, work: AtWork, *, instead_of: AtWork | None = None) -> AtWork:
+        return await self._do(ledger.begin_work, work, instead_of)
+
+    async def end_work(self, work: AtWork) -> None:
+        await self._ask(sql.END_WORK, **dict(work))
+
+    async def find_work(self, session_id: str | None = None) -> list[AtWork]:
+        return ledger.read_work(await self._ask(sql.WORK_ON, id=session_id))
+
+    async def add_worker(self, name: str) -> None:
+        self._connections.holds.keep_worker(name)
+        await self._ask(sql.ADD_WORKER, name=name)
+
+    async def drop_worker(self, name: str) -> None:
+        self._connections.holds.drop_worker(name)
+        await self._ask(sql.DROP_WORKER, name=name)
+
+    async def list_workers(self) -> list[str]:
+        return [name for (name,) in await self._ask(sql.WORKERS)]
+
+    # --- partial answers ---
+
+    async def add_partial(self, journal_key: str, part: PartialAnswer) -> None:
+        await self._do(ledger.add_partial, journal_key, part)
+
+    async def load_partial(self, journal_key: str, *, after: PartialAnswer | None = None) -> PartialAnswer | None:
+        return await self._do(ledger.load_partial, journal_key, after)
+
+    async def drop_partial(self, journal_key: str, *, turn: int, attempt: str) -> None:
+        await self._ask(sql.DROP_WORDS, run=journal_key, turn=turn, attempt=attempt)
+
+
+def d1_store(
+    account_id: str,
+    database_id: str,
+    api_token: str,
+    *,
+    lease: float = LEASE,
+    client: "httpx.AsyncClient | httpx2.AsyncClient | None" = None,
+    base_url: str | None = None,
+) -> D1Store:
+    """Return a durable store in a D1 database, over Cloudflare's HTTP API.
+
+    Its tables are made by the first operation. Every operation raises `StoreError`, with what to do, when Cloudflare
+    does not answer or refuses; its text never has the token. A request whose answer was lost is sent again where that
+    does no harm, and one that was one too many (429) after the time that the answer asks for, at most 30 s.
+
+    Args:
+        account_id, database_id: as `wrangler d1 list` and Cloudflare's dashboard show them.
+        api_token: with the permission "D1: Edit" for the account.
+        lease: seconds after which the holds of a process end that has died; others begin its sessions anew only then.
+        client: a client of httpx or httpx2 that makes the requests, for a proxy say. Its maker closes it, and uses the
+            store on one event loop only.
+        base_url: of the API; by default CLOUDFLARE_API_BASE_URL, else https://api.cloudflare.com/client/v4.
+
+    Raises:
+        ImportError: httpx is not installed, and no client is given.
+        InputError: an id, the token or the address cannot be used.
+    """
+    if client is None:
+        try:
+            import httpx  # noqa: F401
+        except ImportError as error:
+            raise ImportError(f"d1_store needs httpx: {install('httpx')}") from error
+    for name, value in (("account_id", account_id), ("database_id", database_id)):
+        if not isinstance(value, str) or not _ID.fullmatch(value):
+            raise InputError(f"{name} must be letters, digits and -, as `wrangler d1 list` shows it, got {value!r:.80}")
+    if not isinstance(api_token, str) or not _TOKEN.fullmatch(api_token):  # not shown: it may be nearly right
+        raise InputError("api_token must be an API token of Cloudflare: printable characters without spaces")
+    base = base_url or os.environ.get("CLOUDFLARE_API_BASE_URL") or API
+    if not base.startswith(("https://", "http://")):
+        raise InputError(f"base_url must begin with https://, got {base!r:.80}")
+    url = f"{base.rstrip('/')}/accounts/{account_id}/d1/database/{database_id}/query"
+    return D1Store(lambda: HttpBinding(url, api_token, client), name=f"d1://{account_id}/{database_id}", lease=lease)
+
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TOKEN = re.compile(r"[!-~]{1,1000}")

@@ -1,0 +1,130 @@
+"""What each event loop that uses a D1 store has: a binding, which has connections of its own, and its holds.
+
+They end with `close`, at the end of the loop (`asyncio.run` ends it in order), or when nothing refers to their store
+any more.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from standfast.stores.d1_database import D1Binding, Database
+from standfast.stores.d1_holds import Holds
+from standfast.stores.d1_schema import MIGRATIONS, prepare
+from standfast.stores.d1_statements import Row, statement
+from standfast.stores.event_loops import EventLoops
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Connections:
+    """The bindings of a store, by event loop.
+
+    Args:
+        connect: returns the binding for a loop.
+        name: the store's, for messages.
+        lease: seconds that a hold lasts without renewal.
+    """
+
+    def __init__(self, connect: Callable[[], D1Binding], name: str, lease: float) -> None:
+        self.lease = lease
+        self._loops = EventLoops(partial(LoopConnection, connect, name, lease))
+
+    def holder(self, name: str) -> str | None:
+        """Return under which name this process holds a session or a run; its writes are refused once that is lost."""
+        return self._loops.here().holds.holder(name)
+
+    def holder_above(self, journal_key: str) -> tuple[str, str] | None:
+        """Return the name and the holder of the run that a journal key belongs to, if it is held here."""
+        name = journal_key
+        while name:
+            if (holder := self.holder(name)) is not None:
+                return name, holder
+            name = name.rpartition("/")[0]
+        return None
+
+    @property
+    def holds(self) -> Holds:
+        """The holds of the running loop, whether or not the database is there."""
+        return self._loops.here().holds
+
+    async def do(self, work: Callable[Concatenate[Database, P], Awaitable[T]], /, *args: P.args, **kw: P.kwargs) -> T:
+        """Do work with the database, which has been found to be a store."""
+        async with self._loops.here().used() as connection:
+            return await work(connection.database, *args, **kw)
+
+    async def ask(self, sql: str, /, **values: Any) -> list[Row]:
+        """Return the rows of a statement that does no harm when it is done twice."""
+        async with self._loops.here().used() as connection:
+            return await connection.database.one(statement(sql, **values))
+
+    async def hold(self, name: str) -> bool:
+        async with self._loops.here().used() as connection:
+            return await connection.holds.take(name)
+
+    async def let_go(self, name: str) -> None:
+        await self.holds.leave(name)
+
+    async def close(self) -> None:
+        """Finish what is being done, end all holds and close the bindings. The next operation opens new ones."""
+        await self._loops.close()
+
+
+class LoopConnection:
+    """The binding and the holds of one event loop."""
+
+    def __init__(self, connect: Callable[[], D1Binding], name: str, lease: float) -> None:
+        self._binding = connect()
+        self.database = Database(self._binding, name)
+        self.holds = Holds(self.database, lease)
+        self._preparing: asyncio.Task[None] | None = None
+        self._ending: AsyncGenerator[None, None] | None = None
+        self._doing = 0
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    @contextlib.asynccontextmanager
+    async def used(self) -> AsyncIterator["LoopConnection"]:
+        self._doing += 1
+        self._is_idle.clear()
+        try:
+            if self._ending is None:
+                self._ending = _close_at_the_end(self._binding, self.holds)
+                await anext(self._ending)
+            await self._prepare_once()
+            yield self
+        finally:
+            self._doing -= 1
+            if not self._doing:
+                self._is_idle.set()
+
+    async def _prepare_once(self) -> None:
+        if self._preparing is None or (self._preparing.done() and _failed(self._preparing)):
+            self._preparing = asyncio.create_task(prepare(self.database, MIGRATIONS))
+            self._preparing.add_done_callback(_failed)
+        await asyncio.shield(self._preparing)
+
+    async def close(self) -> None:
+        """Finish what is being done, and close."""
+        await self._is_idle.wait()
+        ending, self._ending = self._ending, None
+        if ending is not None:
+            await ending.aclose()
+
+
+def _failed(task: "asyncio.Task[Any]") -> bool:
+    return task.cancelled() or task.exception() is not None
+
+
+async def _close_at_the_end(binding: D1Binding, holds: Holds) -> AsyncGenerator[None, None]:
+    """Wait at a `yield`; a loop that ends closes what waits so, and so does the garbage collector."""
+    try:
+        yield
+    finally:
+        await holds.close()
+        close = getattr(binding, "close", None)
+        if close is not None:
+            await close()

@@ -1,0 +1,180 @@
+"""Holds of a D1 store: leases, since a database behind HTTP does not notice that a process has died.
+
+A hold is a row with its holder and a time until which it is held, by the database's clock. Its holder moves that time
+on in the background. When it has passed, the holder has died, or could not reach the database, and anybody may put his
+own name into the row. Until somebody does, the former holder can move the time on again.
+
+The name in the row is the fence: what is written under a hold is refused, by the statements that write, if the row has
+another name. So a holder that was stopped for a minute and goes on has lost its hold, and does no harm.
+"""
+
+import asyncio
+import logging
+import time
+from uuid import uuid4
+
+from standfast.errors import StoreError
+from standfast.stores import sqlite_statements as sql
+from standfast.stores.d1_database import Database
+from standfast.stores.d1_statements import Statement, guard, statement
+
+LEASE = 20.0  # seconds
+RENEWALS = 4  # in the time of a lease
+RETRY = 1.0  # seconds between two looks at a hold that may end, and between two tries to renew
+
+_LOG = logging.getLogger("standfast")
+_CLOCK = "unixepoch('now', 'subsec')"
+_TAKE = (
+    f"INSERT INTO holds (name, holder, until) VALUES (:name, :holder, {_CLOCK} + :lease) ON CONFLICT (name) DO UPDATE"
+    f" SET holder = excluded.holder, until = excluded.until WHERE holder = excluded.holder OR until < {_CLOCK}"
+)
+_LOOK = f"SELECT holder, until - {_CLOCK} AS ends FROM holds WHERE name = :name"
+_RENEW = (
+    f"UPDATE holds SET until = {_CLOCK} + :lease WHERE name IN (SELECT value FROM json_each(:names))"
+    " AND holder IN (SELECT value FROM json_each(:holders)) RETURNING name"
+)
+_LEAVE = "DELETE FROM holds WHERE name = :name AND holder = :holder"
+OURS = "EXISTS (SELECT 1 FROM holds WHERE name = :held AND holder = :holder)"
+
+
+def fence(name: str, holder: str | None) -> list[Statement]:
+    """Return a guard that fails if a hold has another holder; none if nothing is held."""
+    return [] if holder is None else [guard(OURS, held=name, holder=holder)]
+
+
+class Holds:
+    """The holds that were taken on one event loop.
+
+    Args:
+        lease: seconds after which a hold ends that is not renewed.
+    """
+
+    def __init__(self, db: Database, lease: float) -> None:
+        self._db, self._lease = db, lease
+        self._holders: dict[str, str] = {}  # by name, also of holds that were lost: they fence their holder's writes
+        self._taking: set[str] = set()
+        self._lost: set[str] = set()
+        self._workers: set[str] = set()
+        self._renewing: asyncio.Task[None] | None = None
+
+    def holder(self, name: str) -> str | None:
+        """Return under which name a hold was taken here; None if it was not."""
+        return self._holders.get(name)
+
+    async def take(self, name: str) -> bool:
+        """Take a hold; False if somebody has it. If its holder has missed renewals, wait for its end.
+
+        Raises:
+            StoreError: the database cannot be reached.
+        """
+        if name in self._holders or name in self._taking:
+            return False
+        self._taking.add(name)
+        holder = uuid4().hex
+        taking = asyncio.create_task(self._take(name, holder))
+        try:
+            # A cancel does not break a request off, or nobody would know whether the hold was taken.
+            return await asyncio.shield(taking)
+        except BaseException:
+            self._taking.discard(name)
+            await asyncio.wait({taking})
+            await self._forget(name, holder)
+            raise
+        finally:
+            self._taking.discard(name)
+
+    async def _take(self, name: str, holder: str) -> bool:
+        give_up, before = time.monotonic() + self._lease, float("inf")
+        while True:
+            take = statement(_TAKE, name=name, holder=holder, lease=self._lease)
+            _, found = await self._db.batch([take, statement(_LOOK, name=name)])
+            has_it, ends = found[0]
+            if has_it == holder:
+                self._holders[name] = holder
+                self._renew_from_now_on()
+                return True
+            is_late = ends < self._lease * (1 - 2 / RENEWALS) and ends <= before  # else it was renewed: somebody lives
+            if not is_late or time.monotonic() > give_up or name not in self._taking:
+                return False
+            before = ends
+            await asyncio.sleep(min(RETRY, max(ends, 0.01)))
+
+    async def leave(self, name: str) -> None:
+        """End a hold. If the database is away, others wait until the lease ends."""
+        if name in self._holders:
+            await self._forget(name, self._holders[name])
+
+    async def _forget(self, name: str, holder: str) -> None:
+        self._holders.pop(name, None)
+        self._lost.discard(name)
+        leaving = asyncio.create_task(self._leave(name, holder))
+        try:
+            await asyncio.shield(leaving)
+        except asyncio.CancelledError:
+            await asyncio.wait({leaving})
+            raise
+
+    async def _leave(self, name: str, holder: str) -> None:
+        try:
+            await self._db.one(statement(_LEAVE, name=name, holder=holder))
+        except StoreError as error:
+            _LOG.info("The hold of %s could not be ended, so others will wait for its end: %s", name, error)
+
+    def keep_worker(self, name: str) -> None:
+        """Take a worker's hold again if it is lost: others only look at it, and what it runs has fences of its own."""
+        self._workers.add(name)
+
+    def drop_worker(self, name: str) -> None:
+        self._workers.discard(name)
+
+    async def close(self) -> None:
+        """End all holds."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.wait({self._renewing})
+        for name in list(self._holders):
+            await self.leave(name)
+
+    # --- renewal ---
+
+    def _renew_from_now_on(self) -> None:
+        if self._renewing is None or self._renewing.done():
+            self._renewing = asyncio.get_running_loop().create_task(self._renew_again_and_again())
+
+    async def _renew_again_and_again(self) -> None:
+        wait = self._lease / RENEWALS
+        while self._holders:
+            await asyncio.sleep(wait)
+            try:
+                await self._renew()
+                wait = self._lease / RENEWALS
+            except StoreError as error:
+                _LOG.debug("The holds of %s could not be renewed: %s", self._db.name, error)
+                wait = min(RETRY, self._lease / RENEWALS)
+
+    async def _renew(self) -> None:
+        """Move the ends of all holds on, and note which were lost."""
+        wanted = {name: holder for name, holder in self._holders.items() if name not in self._lost}
+        if wanted:
+            asked = statement(_RENEW, lease=self._lease, names=list(wanted), holders=list(wanted.values()))
+            renewed = {name for (name,) in await self._db.one(asked, again=False)}
+            for name in wanted.keys() - renewed:
+                if self._holders.get(name) == wanted[name]:
+                    _LOG.warning("The hold of %s in %s has run out, and somebody has it", name, self._db.name)
+                    self._lost.add(name)
+        for name in self._lost & self._workers:
+            await self._take_worker_again(name)
+
+    async def _take_worker_again(self, name: str) -> None:
+        """Take a worker's name again once nobody has it; who has it reports the worker's calls."""
+        holder = uuid4().hex
+        take = statement(_TAKE, name=name, holder=holder, lease=self._lease)
+        _, found = await self._db.batch([take, statement(_LOOK, name=name)])
+        if found[0][0] != holder:
+            return
+        if name not in self._holders or name not in self._workers:  # it has ended meanwhile
+            await self._leave(name, holder)
+            return
+        self._holders[name] = holder
+        self._lost.discard(name)
+        await self._db.one(statement(sql.ADD_WORKER, name=name))

@@ -1,0 +1,176 @@
+"""The ledger of the D1 store, its audit trail and its partial answers. Each write is one batch."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+from uuid import uuid4
+
+from standfast.errors import InputError, StoreError
+from standfast.stores import sqlite_statements as sql
+from standfast.stores.d1_database import Database, RefusedByGuardError
+from standfast.stores.d1_holds import OURS, fence
+from standfast.stores.d1_statements import Row, guard, statement
+from standfast.stores.kept_values import reading
+from standfast.stores.partial_answers import PartialAnswer
+from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall
+from standfast.stores.rows import decision_values
+from standfast.stores.workers import AtWork
+
+# The age of a claim, and not its time: the clocks of the database and of its clients may differ.
+_AGE = "(julianday('now') - julianday(claimed_at)) * 86400 AS age"
+_ENTRY = sql.ENTRY.replace("claimed_at", _AGE)
+_ENTRIES = (
+    f"SELECT call_key, state, owner, arguments_hash, result, {_AGE} FROM tool_ledger"
+    " WHERE run_key = :scope AND call_key IN (SELECT value FROM json_each(:calls))"
+)
+_HAS_ARGUMENTS = (
+    "EXISTS (SELECT 1 FROM tool_ledger WHERE run_key = :scope AND call_key = :call"
+    " AND (state = 'abandoned' OR arguments_hash = :arguments_hash))"
+)
+_RECORD_DECISION = sql.RECORD_DECISION.replace(" (run_key", " (write_key, run_key").replace(
+    "VALUES (", "VALUES (:write_key, "
+)
+
+
+def _read(row: Row, scope: str, call_key: str, store: str) -> LedgerEntry:
+    state, owner, arguments_hash, result, age = row
+    with reading(f"call {call_key} of run {scope} in the ledger of {store}"):
+        return LedgerEntry(
+            state=state,
+            owner=owner,
+            arguments_hash=arguments_hash,
+            result=result,
+            claimed_at=None if age is None else datetime.now(UTC) - timedelta(seconds=age),
+        )
+
+
+def _entry(db: Database, rows: list[Row], scope: str, call_key: str) -> LedgerEntry:
+    if not rows:
+        raise InputError(f"Call {call_key} of run {scope} is not in the ledger")
+    return _read(rows[0], scope, call_key, db.name)
+
+
+async def claim(
+    db: Database,
+    scope: str,
+    call_key: str,
+    owner: str,
+    arguments_hash: str,
+    running: RunningCall | None,
+    holder: str | None,
+) -> LedgerEntry:
+    """Claim a call.
+
+    Args:
+        holder: who has to have the worker's name, if anybody.
+    """
+    values = {"scope": scope, "call": call_key, "owner": owner, "arguments_hash": arguments_hash}
+    found_at = statement(_ENTRY, **values)
+    begin = [] if running is None else [statement(sql.BEGIN_CALL, **dict(running))]
+    before = [] if running is None else fence(running.worker, holder)
+    try:
+        # The entry comes last, which says whose it is.
+        *_, rows = await db.batch(
+            [*before, statement(sql.CLAIM, **values), guard(_HAS_ARGUMENTS, **values), *begin, found_at]
+        )
+    except RefusedByGuardError:
+        if running is not None:
+            await _check_worker(db, running.worker, holder)
+        raise InputError(f"Call {call_key} of run {scope} was claimed with other arguments; it is not run") from None
+    return _entry(db, rows, scope, call_key)
+
+
+async def _check_worker(db: Database, worker: str, holder: str | None) -> None:
+    """Refuse a worker that others have taken for dead.
+
+    Raises:
+        StoreError: it has lost its hold, and takes it again as soon as it can.
+    """
+    if holder is None:
+        return
+    found = await db.one(statement(f"SELECT {OURS} AS is_held", held=worker, holder=holder))
+    if not found[0][0]:
+        raise StoreError(
+            f"The worker {worker} had not renewed its hold in the store in time, so another worker reports its calls "
+            "as lost just now. Nothing was begun; try again in a second"
+        )
+
+
+async def take_over(db: Database, scope: str, call_key: str, owner: str) -> LedgerEntry:
+    values = {"scope": scope, "call": call_key, "owner": owner}
+    _, rows = await db.batch([statement(sql.TAKE_OVER, **values), statement(_ENTRY, **values)])
+    return _entry(db, rows, scope, call_key)
+
+
+async def abandon(db: Database, scope: str, call_key: str, owner: str) -> LedgerEntry:
+    values = {"scope": scope, "call": call_key, "owner": owner}
+    *_, rows = await db.batch(
+        [statement(sql.ABANDON, **values), statement(sql.END_CALL, owner=owner), statement(_ENTRY, **values)]
+    )
+    return _entry(db, rows, scope, call_key)
+
+
+async def finish(
+    db: Database, scope: str, call_key: str, owner: str, state: Literal["done", "failed"], result: str
+) -> bool:
+    values = {"scope": scope, "call": call_key, "owner": owner, "state": state, "result": result}
+    done, _ = await db.batch(
+        [statement(f"{sql.FINISH} RETURNING 1 AS done", **values), statement(sql.END_CALL, owner=owner)]
+    )
+    if done:
+        return True
+    entry = _entry(db, await db.one(statement(_ENTRY, **values)), scope, call_key)
+    return (entry.owner, entry.state, entry.result) == (owner, state, result)
+
+
+async def settle(db: Database, scope: str, call_key: str) -> LedgerEntry:
+    values = {"scope": scope, "call": call_key}
+    _, rows = await db.batch([statement(sql.SETTLE, **values), statement(_ENTRY, **values)])
+    return _entry(db, rows, scope, call_key)
+
+
+async def load_entries(db: Database, scope: str, call_keys: Sequence[str]) -> dict[str, LedgerEntry]:
+    rows = await db.one(statement(_ENTRIES, scope=scope, calls=list(call_keys)))
+    return {key: _read(tuple(row), scope, key, db.name) for key, *row in rows}
+
+
+async def begin_call(db: Database, running: RunningCall, holder: str | None) -> None:
+    try:
+        await db.batch([*fence(running.worker, holder), statement(sql.BEGIN_CALL, **dict(running))])
+    except RefusedByGuardError:
+        await _check_worker(db, running.worker, holder)
+        await begin_call(db, running, holder)  # it has the name again
+
+
+async def record_decision(db: Database, record: DecisionRecord) -> None:
+    await db.one(statement(_RECORD_DECISION, **decision_values(record), write_key=uuid4().hex))
+
+
+async def begin_work(db: Database, work: AtWork, instead_of: AtWork | None) -> AtWork:
+    end = [] if instead_of is None else [statement(sql.END_WORK, **dict(instead_of))]
+    *_, found = await db.batch(
+        [*end, statement(sql.BEGIN_WORK, **dict(work)), statement(sql.WORK_ON, id=work.session_id)]
+    )
+    return read_work(found)[0]
+
+
+def read_work(rows: list[Row]) -> list[AtWork]:
+    return [AtWork(session_id=row[0], namespace=row[1], workflow_id=row[2], journal_key=row[3]) for row in rows]
+
+
+# --- partial answers ---
+
+
+async def add_partial(db: Database, journal_key: str, part: PartialAnswer) -> None:
+    """Add a part of an answer; the first part of a later attempt replaces the earlier attempt."""
+    # SQLite would cut a text at NUL, and UTF-8 has no lone surrogates. Nothing depends on these words.
+    text = part.text.replace("\0", "\ufffd").replace("\x10", "\ufffd").encode("utf-16", "surrogatepass")
+    values = {**dict(part), "text": text.decode("utf-16", "replace"), "run": journal_key}
+    begin = [statement(sql.DROP_OLD_WORDS), statement(sql.BEGIN_WORDS, **values)] if part.offset == 0 else []
+    await db.batch([statement(sql.EXTEND_WORDS, **values), *begin])
+
+
+async def load_partial(db: Database, journal_key: str, after: PartialAnswer | None) -> PartialAnswer | None:
+    turn, attempt, end = (0, "", 0) if after is None else (after.turn, after.attempt, after.end)
+    rows = await db.one(statement(sql.WORDS, run=journal_key, turn=turn, attempt=attempt, end=end))
+    return None if not rows else PartialAnswer(turn=rows[0][0], attempt=rows[0][1], offset=rows[0][2], text=rows[0][3])

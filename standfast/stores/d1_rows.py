@@ -1,0 +1,278 @@
+"""Sessions, messages and replies of the D1 store. The usual case of every write is one batch, and so one round trip.
+
+A batch begins with a guard for what its writer expects, such as the number of the last message. If that does not hold,
+nothing was done; then the writer looks closer, and raises an error or tries again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+from standfast.errors import SessionConflictError, StoreError
+from standfast.stores import sqlite_statements as sql
+from standfast.stores.d1_database import Database, RefusedByGuardError
+from standfast.stores.d1_holds import OURS, fence
+from standfast.stores.d1_statements import Row, Statement, chunks, guard, statement
+from standfast.stores.protocol import Session, first_kept_index
+from standfast.stores.rows import MESSAGE, conflict, session_values
+
+TRIES = 50  # of a write that others are always quicker with
+_FIELDS = MESSAGE.split(", ")
+_SAVE_SESSION = sql.SAVE_SESSION.replace("updated_at = :now", "updated_at = max(updated_at, :now)")
+_HAS_KEY = "EXISTS (SELECT 1 FROM agent_messages WHERE session_id = :id AND write_key = :last_write)"
+_MAY_APPEND = (
+    "NOT EXISTS (SELECT 1 FROM agent_sessions WHERE id = :id AND (last_seq <> coalesce(:seq, last_seq) OR version <>"
+    " coalesce(:version, version) OR (:seq IS NOT NULL AND created_at <> coalesce(:created, created_at))"
+    f" OR last_write = :last_write)) AND NOT {_HAS_KEY} AND (coalesce(:seq, 0) + coalesce(:version, 0) = 0"
+    " OR EXISTS (SELECT 1 FROM agent_sessions WHERE id = :id))"
+)
+_IS_HELD = f"(:holder IS NULL OR {OURS})"
+_STATE = (
+    f"SELECT last_seq, version, created_at, last_write IS :last_write OR {_HAS_KEY} AS has_key"
+    " FROM agent_sessions WHERE id = :id"
+)
+_INTO = f"INSERT INTO agent_messages (session_id, seq, user_id, tenant_id, write_key, {MESSAGE})"
+# `:left` messages follow the first one of a statement.
+_ADD_MANY = (
+    f"{_INTO} SELECT :id, s.last_seq - :left + m.key, :user, :tenant, "
+    + ", ".join(f"json_extract(m.value, '$[{place}]')" for place in range(len(_FIELDS) + 1))
+    + " FROM agent_sessions AS s, json_each(:rows) AS m WHERE s.id = :id"
+)
+_ADD_ONE = (
+    f"{_INTO} SELECT :id, last_seq - :left, :user, :tenant, "
+    + ", ".join(f":m{place}" for place in range(len(_FIELDS) + 1))
+    + " FROM agent_sessions WHERE id = :id"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A session and its next messages.
+
+    Args:
+        write_key: that of the writer, or one for this write alone: sent again, it changes nothing.
+        expected_seq, expected_version: as for `append_messages_atomic`.
+        holder: the hold under which it is written; None if there is none.
+    """
+
+    session: Session
+    rows: list[Row]
+    write_key: str
+    expected_seq: int | None
+    expected_version: int | None
+    holder: str | None
+
+    @property
+    def id(self) -> str:
+        return self.session.id
+
+
+def write_of(
+    session: Session,
+    rows: list[Row],
+    write_key: str | None,
+    expected_seq: int | None,
+    expected_version: int | None,
+    holder: str | None,
+) -> Write:
+    return Write(session, rows, write_key or _new_key(), expected_seq, expected_version, holder)
+
+
+def _new_key() -> str:
+    return f"once:{uuid4().hex}"
+
+
+def _statements(write: Write) -> list[Statement]:
+    """Return the statements of a write; the second returns the number of its last message."""
+    values = _values(write.session, write.rows, write.write_key)
+    expected = {"seq": write.expected_seq, "version": write.expected_version}
+    return [
+        guard(f"{_MAY_APPEND} AND {_IS_HELD}", **values, **expected, held=write.id, holder=write.holder),
+        statement(_SAVE_SESSION, **values),
+        *_adds(write.session, write.rows, write.write_key),
+    ]
+
+
+def _values(session: Session, rows: list[Row], write_key: str | None) -> dict[str, Any]:
+    more = {"count": len(rows), "created": _created(session.created_at), "last_write": write_key}
+    return {**session_values(session), **more}
+
+
+def _created(at: datetime | None) -> str | None:
+    """Return a time as the database writes it; one that does not say of which zone it is, is UTC."""
+    if at is None:
+        return None
+    aware = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return aware.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def _adds(session: Session, rows: list[Row], write_key: str | None) -> list[Statement]:
+    """Return the statements that add messages to a session whose last number counts them already."""
+    keyed = [[write_key if place == 0 else None, *row] for place, row in enumerate(rows)]
+    made = []
+    for first, part in chunks(keyed):
+        values = {"id": session.id, "left": len(rows) - 1 - first, "user": session.user_id, "tenant": session.tenant_id}
+        if len(part) == 1:  # as it is: as JSON it may be too large
+            alone = {f"m{place}": value for place, value in enumerate(part[0])}
+            made.append(statement(_ADD_ONE, **values, **alone))
+        else:
+            made.append(statement(_ADD_MANY, **values, rows=part))
+    return made
+
+
+async def append_rows(db: Database, write: Write) -> int:
+    """Save the session and its next messages, once by their key, and return the number of its last message."""
+    for _ in range(TRIES):
+        try:
+            found = await db.batch(_statements(write))
+            return int(found[1][0][0])
+        except RefusedByGuardError:
+            if (last := (await _look(db, [write]))[0]) is not None:
+                return last
+    raise _crowded(db, write.id)
+
+
+async def _look(db: Database, writes: Sequence[Write]) -> list[int | None]:
+    """Return for each write the number of its session's last message if the write is there, else None.
+
+    Raises:
+        SessionConflictError: one of them can never be made.
+    """
+    asked = [statement(_STATE, id=write.id, last_write=write.write_key) for write in writes]
+    asked += [statement(f"SELECT {_IS_HELD} AS is_held", held=write.id, holder=write.holder) for write in writes]
+    found = await db.batch(asked)
+    after: dict[str, tuple[int, int]] = {}  # what a session's state is to be after the writes before
+    seen: list[int | None] = []
+    for write, state, (held,) in zip(writes, found[: len(writes)], found[len(writes) :], strict=True):
+        last, version, created, has_key = state[0] if state else (0, 0, None, False)
+        seen.append(int(last) if has_key else None)
+        if has_key:
+            continue
+        check_held(write.id, bool(held[0]))
+        last, version = after.get(write.id, (last, version))
+        ours = _created(write.session.created_at)
+        made_anew = write.expected_seq is not None and None not in (created, ours) and created != ours
+        if write.expected_seq not in (None, last) or write.expected_version not in (None, version) or made_anew:
+            raise conflict(write.id, last, write.expected_seq)
+        after[write.id] = (last + len(write.rows), version + 1)
+    return seen
+
+
+def check_held(name: str, is_held: bool) -> None:
+    """Refuse a writer whose hold somebody else has taken.
+
+    Raises:
+        SessionConflictError: it has lost the hold.
+    """
+    if not is_held:
+        raise SessionConflictError(
+            f"{name} was taken over by another run, since this process had not renewed its hold in time. "
+            "Nothing was written; run again to go on from there."
+        )
+
+
+def _crowded(db: Database, name: str) -> StoreError:
+    return StoreError(
+        f"The store {db.name} could not write {name} beside what others wrote at the same time; try again"
+    )
+
+
+async def append_more(db: Database, session: Session, rows: list[Row], holder: str | None) -> int | None:
+    """Append to a session without saving it; return its last number, or None if there is none."""
+    key = _new_key()
+    values = {"id": session.id, "last_write": key}
+    may = guard(f"NOT {_HAS_KEY} AND {_IS_HELD}", **values, held=session.id, holder=holder)
+    count = statement(sql.COUNT_MESSAGES, id=session.id, count=len(rows))
+    try:
+        found = (await db.batch([may, count, *_adds(session, rows, key)]))[1]
+        return int(found[0][0]) if found else None
+    except RefusedByGuardError:  # its hold is lost, or it was sent twice
+        write = Write(session, rows, key, None, None, holder)
+        return (await _look(db, [write]))[0]
+
+
+async def save_session(db: Database, session: Session, holder: str | None) -> None:
+    save = statement(_SAVE_SESSION, **_values(session, [], None))
+    try:
+        await db.batch([*fence(session.id, holder), save])
+    except RefusedByGuardError:
+        check_held(session.id, False)
+
+
+async def prune_rows(db: Database, session_id: str, keep: int) -> None:
+    made, rows = await db.batch(
+        [
+            statement("SELECT created_at, last_seq FROM agent_sessions WHERE id = :id", id=session_id),
+            statement(sql.ROLES, id=session_id),
+        ]
+    )
+    first = first_kept_index([role for _, role in rows], keep)
+    if first and made:
+        created, last = made[0]
+        before = rows[first][0] if first < len(rows) else rows[-1][0] + 1
+        # Not of a session of the same id that was made anew meanwhile.
+        await db.one(
+            statement(
+                "DELETE FROM agent_messages WHERE session_id = :id AND seq < :before AND EXISTS (SELECT 1 FROM"
+                " agent_sessions WHERE id = :id AND created_at = :created AND last_seq >= :last)",
+                id=session_id,
+                before=before,
+                created=created,
+                last=last,
+            )
+        )
+
+
+async def delete_session(db: Database, session_id: str) -> None:
+    statements = [statement(one, id=session_id) for one in (sql.DELETE_WORDS, sql.DELETE_SESSION)]
+    await db.batch(statements, again=False)  # it might have been made anew meanwhile
+
+
+# --- replies ---
+
+
+async def save_reply(db: Database, journal_key: str, turn: int, reply: str, held: tuple[str, str] | None) -> str:
+    """Keep a reply unless there is one, and return the one that is kept.
+
+    Args:
+        held: the name of a hold, and the holder that has to have it.
+    """
+    try:
+        *_, found = await db.batch(
+            [
+                *(fence(*held) if held else ()),
+                statement(sql.SAVE_REPLY, run=journal_key, turn=turn, reply=reply),
+                statement(sql.REPLY, run=journal_key, turn=turn),
+            ]
+        )
+        return str(found[0][0])
+    except RefusedByGuardError:
+        assert held is not None
+        check_held(held[0], False)
+        raise AssertionError from None
+
+
+async def append_reply(db: Database, writes: Sequence[Write], journal_key: str, turn: int, reply: str) -> str:
+    """Keep a reply and make the writes in their order, all or nothing; return the reply that is kept."""
+    at = {"run": journal_key, "turn": turn}
+    keep = [
+        guard("NOT EXISTS (SELECT 1 FROM model_replies WHERE run_key = :run AND turn = :turn)", **at),
+        statement(sql.SAVE_REPLY, **at, reply=reply),
+    ]
+    left: list[Write] = list(writes)
+    for _ in range(TRIES):
+        try:
+            await db.batch([*keep, *(one for write in left for one in _statements(write))])
+            return reply
+        except RefusedByGuardError:
+            found = await db.one(statement(sql.REPLY, **at))
+        if found and found[0][0] != reply:
+            return str(found[0][0])
+        keep = [] if found else keep
+        seen = await _look(db, left) if left else []
+        left = [write for write, last in zip(left, seen, strict=True) if last is None]
+        if found and not left:
+            return reply
+    raise _crowded(db, f"the reply to turn {turn} of {journal_key}")

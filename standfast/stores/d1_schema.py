@@ -1,0 +1,85 @@
+"""The schema of the D1 store: its scripts, and how a database is checked and brought to the newest version.
+
+A batch is one transaction, so that a version is there whole or not at all. It begins with the number of the version: of
+two who make one at once, the second is refused by it, and finds that nothing is left to do.
+"""
+
+from standfast.errors import StoreError
+from standfast.stores.d1_database import Database
+from standfast.stores.d1_statements import Statement, statement
+from standfast.stores.schema_versions import check_version, foreign, oldest_reader
+from standfast.stores.sqlite_migrations import MIGRATIONS as SQLITE
+
+MIGRATIONS = (
+    "".join(SQLITE[:9])
+    + """
+    CREATE TABLE holds (name TEXT PRIMARY KEY, holder TEXT NOT NULL, until REAL NOT NULL) STRICT, WITHOUT ROWID;
+    ALTER TABLE gate_decisions ADD COLUMN write_key TEXT;
+    CREATE UNIQUE INDEX gate_decisions_write ON gate_decisions (write_key) WHERE write_key IS NOT NULL;
+    """,
+)
+"""One script per schema version; see `schema_versions`. A test has their digests. The first has the tables of the
+SQLite store's first nine. Times in `holds` are the database's, in seconds since 1970."""
+
+_VERSIONS = "standfast_schema"
+_TABLES = (
+    "agent_sessions", "agent_messages", "tool_ledger", "running_calls", "model_replies", "gate_decisions",
+    "partial_answers", "sessions_at_work", "workers", "store_identity", "holds",
+)  # fmt: skip
+# D1 has tables of its own, and wrangler makes one.
+_LOOK = (
+    "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, 4) <> '_cf_'"
+    " AND substr(name, 1, 7) <> 'sqlite_' AND name <> 'd1_migrations' ORDER BY name"
+)
+_NEWEST = f"SELECT version, oldest_reader FROM {_VERSIONS} ORDER BY version DESC LIMIT 1"
+
+
+async def prepare(db: Database, migrations: tuple[str, ...]) -> None:
+    """Check that a database is a store, or make it one, and bring it to the newest version.
+
+    Raises:
+        StoreError: it is another program's, or a newer version's, or lacks tables that it should have.
+    """
+    done = await _version(db, len(migrations))
+    if done >= len(migrations):
+        return
+    try:
+        await db.batch(_scripts(migrations, done))
+    except StoreError:
+        if await _version(db, len(migrations)) < len(migrations):  # else another has made it meanwhile
+            raise
+
+
+async def _version(db: Database, newest: int) -> int:
+    tables = [name for (name,) in await db.one(statement(_LOOK))]
+    if not tables:
+        return 0
+    if _VERSIONS not in tables:
+        raise foreign(db.name, tables[0], "database")
+    found = await db.one(statement(_NEWEST))
+    version, oldest = found[0] if found else (0, None)
+    check_version(db.name, version, oldest, newest)
+    missing = next((name for name in _TABLES if name not in tables), None)
+    if version == 0 or missing is not None:
+        raise StoreError(
+            f"The store {db.name} is only half there, such as a part of an export: it says that it has schema version "
+            f"{version}, and lacks {'its version' if version == 0 else f'the table {missing}'}. Restore it to an "
+            "earlier time (wrangler d1 time-travel), or give another database. Nothing was changed."
+        )
+    return int(version)
+
+
+def _scripts(migrations: tuple[str, ...], done: int) -> list[Statement]:
+    made = [
+        statement(f"CREATE TABLE IF NOT EXISTS {_VERSIONS} (version INTEGER PRIMARY KEY, oldest_reader INTEGER) STRICT")
+    ]
+    for version, script in enumerate(migrations[done:], done + 1):
+        made.append(
+            statement(
+                f"INSERT INTO {_VERSIONS} (version, oldest_reader) VALUES (:version, :oldest)",
+                version=version,
+                oldest=oldest_reader(migrations, version),
+            )
+        )
+        made += [statement(part) for part in script.split(";") if part.strip()]
+    return made

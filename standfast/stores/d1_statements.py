@@ -1,0 +1,89 @@
+"""Statements as D1 takes them, and batches of them, each of which is one transaction.
+
+A batch is sent whole: between its statements nobody can look at what one of them found. A *guard* stands for that: a
+statement that fails if a condition does not hold, and with it the whole batch. D1 has no statement that raises an
+error, but a function that does: `json` of what is not JSON.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from standfast.errors import StoreError
+from standfast.stores import nul_texts
+
+Row = tuple[Any, ...]
+
+# The database's clock is the same for all who write. Six digits, as Python writes them: times are compared as text.
+NOW = "strftime('%Y-%m-%dT%H:%M:%f000+00:00', 'now')"
+LARGEST = 2_000_000  # bytes of a row, or of a value: D1's limit
+CHUNK = 500_000  # bytes of rows in one statement
+_NAME = re.compile(r":([a-z_]+[0-9]*)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement with its values in order; a list becomes JSON, for `json_each`."""
+
+    sql: str
+    values: tuple[Any, ...]
+
+
+@lru_cache(maxsize=1_000)
+def _numbered(sql: str) -> tuple[str, tuple[str, ...]]:
+    """Return a statement with `?1` for the first name in it, and so on, and the names. `:now` is D1's clock."""
+    names: dict[str, int] = {}
+    sql = re.sub(r":now\b", lambda _: NOW, sql)
+    numbered = _NAME.sub(lambda found: f"?{names.setdefault(found[1], len(names) + 1)}", sql)
+    return numbered, tuple(names)
+
+
+def statement(sql: str, **values: Any) -> Statement:
+    """Return a statement whose values have names, such as `:id`."""
+    numbered, names = _numbered(sql)
+    return Statement(numbered, tuple(values[name] for name in names))
+
+
+def plain_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def guard(condition: str, **values: Any) -> Statement:
+    """Return a statement that fails, and its whole batch with it, unless a condition holds."""
+    return statement(f"SELECT json(iif({condition}, 'null', 'refused')) AS ok", **values)
+
+
+def values_to_send(asked: Statement, store: str) -> list[Any]:
+    """Return a statement's values as D1 takes them.
+
+    Raises:
+        StoreError: D1 would refuse so large a row.
+    """
+    values = [plain_json(value) if isinstance(value, list) else value for value in map(nul_texts.written, asked.values)]
+    size = sum(len(value.encode()) for value in values if isinstance(value, str))
+    if size > LARGEST:
+        raise StoreError(
+            f"The store {store} cannot keep {size:,} bytes in one row, since D1 keeps at most {LARGEST:,}. Nothing was "
+            "written. Make the value shorter, or keep it elsewhere and refer to it"
+        )
+    return values
+
+
+def chunks(rows: Sequence[list[Any]]) -> list[tuple[int, list[list[Any]]]]:
+    """Return rows in parts that a statement can have as JSON, each with the place of its first row.
+
+    A row that is large is alone in its part.
+    """
+    parts: list[tuple[int, list[list[Any]]]] = []
+    room = 0
+    for place, row in enumerate(rows):
+        size = sum(len(value.encode()) for value in row if isinstance(value, str)) + 8 * len(row)
+        if not parts or size > room:
+            parts.append((place, []))
+            room = CHUNK
+        parts[-1][1].append(row)
+        room -= size
+    return parts
