@@ -9,10 +9,9 @@ were told; `chaos_faults` compares them with effects and transcripts, and replay
 import asyncio
 import contextlib
 import random
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,11 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import CancelledError
 from temporalio.service import RPCError
 
+from acceptance.chaos_people import Books, People
 from acceptance.temporal_worker import Outside
 from acceptance.temporal_world import World
-from standfast import InputError, SessionConflictError, StandfastError, resume
+from standfast import SessionConflictError, StandfastError, resume
 from standfast.agent_loop import unanswered
-from standfast.errors import NotConfirmedError
 from standfast.runtime.child_agents import child_session
 from standfast.temporal import StandfastClient, start_agent, start_pipeline
 from standfast.temporal.client.owners import Run
@@ -40,32 +39,6 @@ LOSABLE = ("charge", "charge", "charge_plainly", "wire", "look")
 POINTS = ("before-claim", "before-effect", "after-effect", "after-record")  # of a call, in order
 
 
-@dataclass(slots=True)
-class Books:
-    """What people were told while it went on.
-
-    Args:
-        approved, rejected: calls, by those whose decision was said to count.
-        refused: calls at which a decision was said not to count, and why.
-        unsure: calls about which somebody was told that it is not confirmed.
-        said: messages that were said to be accepted.
-        answered: the calls of answers that were said to count, by text; no two have the same.
-        not_answers: the calls of answers that were said not to count, by text.
-        unanswered: calls that a cancelled run left without a result.
-        notes: what happened, in order, for whoever has to find out why.
-    """
-
-    approved: Counter[str] = field(default_factory=Counter)
-    rejected: Counter[str] = field(default_factory=Counter)
-    refused: list[tuple[str, str]] = field(default_factory=list)
-    unsure: set[str] = field(default_factory=set)
-    said: list[str] = field(default_factory=list)
-    answered: dict[str, str] = field(default_factory=dict)
-    not_answers: dict[str, str] = field(default_factory=dict)
-    unanswered: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
 class Chaos:
     """Sessions of a world, and all that happens to them.
 
@@ -77,9 +50,9 @@ class Chaos:
         self.world, self.seed, self.books, self.options = world, seed, Books(), options
         self.chance = random.Random(seed)
         self._fates: dict[str, random.Random] = {}  # by case, of its runs: whatever else goes on beside them
-        self.people = StandfastClient(world.client)
         self._names: Iterator[str] = (f"w{number}" for number in count())
         self._words: Iterator[str] = (f"#{number}" for number in count())
+        self.people = People(StandfastClient(world.client), self.books, self.chance, partial(next, self._words))
         self.desks: dict[str, str] = {}  # the sessions of agents that are steps, by case
         self._alive: list[Any] = []
 
@@ -313,7 +286,7 @@ class Chaos:
         here = Outside(self.world.folder, "here")
         try:
             async with asyncio.timeout(30):
-                checkpoint = await self.people.export(run.id)
+                checkpoint = await self.people.client.export(run.id)
                 await asyncio.sleep(self.chance.choice((0, 0, 1, 5)))  # in which the run may end
                 await resume(here.agents()[0], checkpoint, llm=here.model(), store=self.world.store)
                 self.note(f"{run.id}: taken over")
@@ -327,58 +300,20 @@ class Chaos:
         while True:
             await asyncio.sleep(self.chance.uniform(0.05, 0.3))
             try:
-                pending = await self.people.pending(workflow_id or run.id)
+                pending = await self.people.client.pending(workflow_id or run.id)
             except (StandfastError, RPCError):
                 continue
             for item in pending:
                 if item["kind"] == "approval":
-                    await self._decide(workflow_id or run.id, item["name"], item["digest"])
+                    await self.people.decide(workflow_id or run.id, item["name"], item["digest"])
                 elif item["kind"] == "question":
                     people = self.chance.choice((1, 1, 2))  # at once
-                    answers = (self._answer(workflow_id or run.id, item["name"]) for _ in range(people))
+                    answers = (self.people.answer(workflow_id or run.id, item["name"]) for _ in range(people))
                     await asyncio.gather(*answers)
-
-    async def _decide(self, workflow_id: str, call: str, digest: str) -> None:
-        approve = self.chance.random() < 0.8
-        try:
-            await self.people.decide(workflow_id, call, "approve" if approve else "reject", by="ada", digest=digest)
-        except NotConfirmedError:
-            self.books.unsure.add(call)
-        except asyncio.CancelledError:  # it may have been sent
-            self.books.unsure.add(call)
-            raise
-        except InputError as error:
-            self.books.refused.append((call, str(error)))
-        else:
-            (self.books.approved if approve else self.books.rejected)[call] += 1
-            self.note(f"{call}: {'approved' if approve else 'rejected'}")
-
-    async def _answer(self, workflow_id: str, call: str) -> None:
-        """Answer a call's question, one in five times without asking what became of the answer."""
-        text = f"answer {next(self._words)}."
-        if self.chance.random() < 0.2:
-            with contextlib.suppress(RPCError):  # it has ended
-                handle = self.world.client.get_workflow_handle(workflow_id)
-                await handle.signal("answer", {"text": text, "tool_call_id": call})
-            return
-        try:
-            await self.people.answer(workflow_id, text, tool_call_id=call, by="ada")
-        except NotConfirmedError:
-            self.note(f"{call}: {text} is not confirmed")
-        except InputError as error:
-            self.books.not_answers[text] = call
-            self.note(f"{call}: {text} is refused, {error}")
-        else:
-            self.books.answered[text] = call
-            self.note(f"{call}: {text} counts")
 
     async def say(self, case: str, run: Run) -> None:
         """Say something more, once."""
         await asyncio.sleep(self.chance.uniform(0.1, 1.5))
         if self.chance.random() < 0.5:
             return
-        text = f"{case}: look {next(self._words)}"
-        with contextlib.suppress(InputError, NotConfirmedError, RPCError):
-            await self.people.message(run.id, text)
-            self.books.said.append(text)
-            self.note(f"{case}: said {text}")
+        await self.people.say(case, run.id)

@@ -19,6 +19,7 @@ from temporalio.client import Client
 
 from acceptance.temporal_worker import main
 from standfast import Message, sqlite_store
+from standfast.stores import PostgresStore, SQLiteStore
 from standfast.temporal import StandfastClient, connect, start_agent
 from standfast.temporal.client.owners import Run
 from standfast.temporal.client.servers import temporal_binary
@@ -111,10 +112,10 @@ class WorkerProcess:
 class World:
     """A task queue, its workers, a store, and what tools and models do outside of it."""
 
-    def __init__(self, folder: Path, client: Client) -> None:
+    def __init__(self, folder: Path, client: Client, store: SQLiteStore | PostgresStore | None = None) -> None:
         self.folder, self.client = folder, client
         self.queue = f"q-{uuid4().hex[:12]}"
-        self.store = sqlite_store(folder / "standfast.db")
+        self.store = sqlite_store(folder / "standfast.db") if store is None else store
         self.processes: list[WorkerProcess] = []
 
     @property

@@ -1,15 +1,16 @@
-"""Workers that share no file, as on several machines: one PostgreSQL store, one Temporal server, and SIGKILL."""
+"""Workers on several machines: one PostgreSQL store, one Temporal server, and SIGKILL."""
 
 import asyncio
-import os
-import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from itertools import count
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from support.postgres import PostgresServer, new_schema, postgres_server, versions
 
+from acceptance.machines import Machine, WorkerProcess
 from standfast import Agent, SessionConflictError, run
 from standfast.stores import PostgresStore
 from standfast.temporal import StandfastClient, connect, start_agent
@@ -49,31 +50,6 @@ llm = ScriptedModel(answer)
 """
 
 
-class WorkerProcess:
-    """The command `standfast worker` in a folder of its own; its handlers print a line when they begin."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self.lines: list[str] = []
-
-    async def until(self, text: str) -> None:
-        """Wait until it has printed a line."""
-        assert self._process.stdout is not None
-        async with asyncio.timeout(60):
-            while not any(text in line for line in self.lines):
-                line = (await self._process.stdout.readline()).decode()
-                assert line, "".join(self.lines)
-                self.lines.append(line)
-
-    async def kill(self) -> None:
-        if self._process.returncode is None:
-            self._process.kill()
-        self.lines += (await self._process.communicate())[0].decode().splitlines()
-
-    def begun(self, what: str) -> int:
-        return sum(line.startswith(f"begins {what}") for line in self.lines)
-
-
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[PostgresServer]:
     if not versions():
@@ -83,37 +59,28 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 class Machines:
-    """Workers with a queue of their own, and what they share."""
+    """Machines with a worker each, on a queue of their own, and what they share."""
 
     def __init__(self, folder: Path, address: str, server: PostgresServer) -> None:
         self._folder, self._address, self._server = folder, address, server
         self.queue, self._schema = f"q-{uuid4().hex[:12]}", new_schema()
-        self._workers: list[WorkerProcess] = []
+        self._stack = AsyncExitStack()
+        self._hosts = count(2)
 
     def store(self) -> PostgresStore:
         return self._server.store(self._schema)
 
     async def worker(self, name: str, *, stuck: str = "") -> WorkerProcess:
-        """Start a worker, whose handlers of some tools never end."""
-        folder = self._folder / name
-        folder.mkdir()
-        (folder / "app.py").write_text(APPLICATION)
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "standfast", "worker", "app.py", "--address", self._address),
-            *("--task-queue", self.queue),
-            cwd=folder,
-            env={**os.environ, "STORE": self._server.dsn(), "SCHEMA": self._schema, "STUCK": stuck},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        worker = WorkerProcess(process)
-        self._workers.append(worker)
-        await worker.until(self.queue)
+        """Start a machine's worker, whose handlers of some tools never end."""
+        ports = {"temporal": int(self._address.rpartition(":")[2]), "postgres": self._server.port}
+        machine = Machine(self._folder / name, f"127.0.0.{next(self._hosts)}", **ports)
+        await self._stack.enter_async_context(machine.running())
+        worker = await machine.worker(name, APPLICATION, self.queue, SCHEMA=self._schema, STUCK=stuck)
+        self._stack.push_async_callback(worker.kill)
         return worker
 
     async def close(self) -> None:
-        for worker in self._workers:
-            await worker.kill()
+        await self._stack.aclose()
 
 
 @pytest.fixture
