@@ -5,7 +5,7 @@ PIP = .venv/bin/python -m pip --quiet --disable-pip-version-check install --cons
 UV = .cache/uv/bin/uv --quiet --system-certs
 CHROMIUM = /usr/bin/chromium
 # A test that stands still is ended, so that the others are not waited for in vain.
-THREE_FILES = .venv/bin/python -m pytest -n 3 --dist loadfile --timeout=300
+FILES = .venv/bin/python -m pytest -n 4 --dist loadfile --timeout=300
 # What has failed beside other tests is run once more by itself: many tests here are of processes and of time, which
 # others take away. Both runs are shown, and what fails twice fails.
 ONCE_MORE = || { [ $$? = 1 ] && .venv/bin/python -m pytest --timeout=300 --last-failed --last-failed-no-failures=none
@@ -19,11 +19,11 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: .venv/demo                ## a worker is killed in the middle of a post, and an agent asks you
 	.venv/bin/python -m examples.demo
 
-test: check                     ## all checks and tests; three files at a time, since they wait a lot, the longest first
-	$(THREE_FILES) --no-loadscope-reorder $(LONGEST_FIRST) $(ONCE_MORE) $(LONGEST_FIRST); }
+test: check                     ## all checks and tests; four files at a time, since they wait a lot, the longest first
+	$(FILES) --no-loadscope-reorder $(LONGEST_FIRST) $(ONCE_MORE) $(LONGEST_FIRST); }
 
 coverage: .venv/test            ## the same tests with branch coverage, which doubles their time
-	$(THREE_FILES) --no-loadscope-reorder --cov --cov-report=term-missing:skip-covered $(LONGEST_FIRST)
+	$(FILES) --no-loadscope-reorder --cov --cov-report=term-missing:skip-covered $(LONGEST_FIRST)
 
 check: .venv/test
 	.venv/bin/ruff format --check .
@@ -60,7 +60,7 @@ test-llm: .venv/test            ## the adapter against a small model that runs h
 
 test-browser: $(CHROMIUM) .venv/test  ## the page, and Temporal Web, in Debian's Chromium
 	$(PIP) playwright axe-playwright-python
-	$(THREE_FILES) tests/browser $(ONCE_MORE) tests/browser; }
+	$(FILES) tests/browser $(ONCE_MORE) tests/browser; }
 
 pictures: $(CHROMIUM) .venv/test  ## the screenshots in the README; needs the same
 	$(PIP) playwright
