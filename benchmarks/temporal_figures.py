@@ -1,9 +1,12 @@
 """How fast: one run, many at once, parallel tools, and what the ledger takes of it."""
 
+import asyncio
 import statistics
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from temporal_postgres import database
 from temporal_rounds import Round, World
 
 median = statistics.median
@@ -39,32 +42,65 @@ def cpu(ours: Sequence[Round], floor: Sequence[Round]) -> dict[str, float]:
 
 
 async def one_run(world: World) -> list[Figure]:
-    async with world.worker("floor") as other, world.worker() as worker:
+    return [Figure("one run alone", "≤ 1.15 × the floor", await _alone(world, ""))]
+
+
+async def load(world: World) -> list[Figure]:
+    return [
+        Figure(f"{runs} runs at once", "≥ 0.85 × the floor, CPU ≤ 1.25 ×", await _at_once(world, "", runs, steps))
+        for runs, steps in ((50, 10), (200, 5))
+    ]
+
+
+async def postgres(world: World) -> list[Figure]:
+    """Measure the same with a PostgreSQL store, whose server flushes to disk what it commits."""
+    figures = []
+    with database(world.folder) as (address, transactions):
+        measured = await _alone(world, address)
+        measured["transactions_a_step"] = await _transactions(world, address, transactions)
+        figures.append(Figure("PostgreSQL, one run alone", "≤ 1.35 × the floor, 3 a step", measured))
+        for runs, steps in ((50, 10), (200, 5)):
+            measured = await _at_once(world, address, runs, steps)
+            figures.append(Figure(f"PostgreSQL, {runs} runs at once", "≥ 0.8 × the floor", measured))
+    return figures
+
+
+async def _transactions(world: World, address: str, transactions: Callable[[], int]) -> float:
+    """Return how many a step has: each statement is one, and one round trip."""
+    async with world.worker(store=address):
+        counts = []
+        for steps in (100, 300):  # what a run has beside its steps is the same for both
+            await asyncio.sleep(2)  # in which connections tell the server's statistics
+            before, began = transactions(), time.perf_counter()
+            await world.run("standfast", steps=steps)
+            await asyncio.sleep(2)
+            looks = 4 / 3 * (time.perf_counter() - began)  # of the worker, for calls that are lost and for old marks
+            counts.append(transactions() - before - looks)
+    return (counts[1] - counts[0]) / 200
+
+
+async def _alone(world: World, store: str) -> dict[str, float]:
+    async with world.worker("floor") as other, world.worker(store=store) as worker:
         turns = await world.in_turns((other, worker), world.rounds(15), 1, steps=90)
     floor, ours = zip(*turns, strict=True)
-    measured = {
+    return {
         "ratio": ratio((one.step_ms for one in ours), (one.step_ms for one in floor)),
         "step_ms": median(one.step_ms for one in ours),
         "floor_ms": median(one.step_ms for one in floor),
         **cpu(ours, floor),
     }
-    return [Figure("one run alone", "≤ 1.15 × the floor", measured)]
 
 
-async def load(world: World) -> list[Figure]:
-    figures = []
-    for runs, steps in ((50, 10), (200, 5)):
-        async with world.worker("floor") as other, world.worker() as worker:
-            turns = await world.in_turns((other, worker), world.rounds(9), runs, steps=steps)
-        floor, ours = zip(*turns, strict=True)
-        measured = {
-            "ratio": ratio((one.steps_per_second for one in ours), (one.steps_per_second for one in floor)),
-            "steps_per_second": median(one.steps_per_second for one in ours),
-            "floor_steps_per_second": median(one.steps_per_second for one in floor),
-            **cpu(ours, floor),
-        }
-        figures.append(Figure(f"{runs} runs at once", "≥ 0.85 × the floor, CPU ≤ 1.25 ×", measured))
-    return figures
+async def _at_once(world: World, store: str, runs: int, steps: int) -> dict[str, float]:
+    async with world.worker("floor") as other, world.worker(store=store) as worker:
+        turns = await world.in_turns((other, worker), world.rounds(9), runs, steps=steps)
+    floor, ours = zip(*turns, strict=True)
+    return {
+        "ratio": ratio((one.steps_per_second for one in ours), (one.steps_per_second for one in floor)),
+        "steps_per_second": median(one.steps_per_second for one in ours),
+        "floor_steps_per_second": median(one.steps_per_second for one in floor),
+        **cpu(ours, floor),
+    }
 
 
 async def parallel(world: World) -> list[Figure]:

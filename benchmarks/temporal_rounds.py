@@ -111,7 +111,7 @@ class World:
 
     @contextlib.asynccontextmanager
     async def worker(self, kind: str = "standfast", *options: str, store: str = "") -> AsyncIterator[WorkerProcess]:
-        """Run a worker with a store of its own, unless the name of one is given."""
+        """Run a worker with a store of its own, unless the name or address of one is given."""
         worker = await self.start_worker(kind, *options, store=store)
         try:
             yield worker
@@ -120,7 +120,8 @@ class World:
 
     async def start_worker(self, kind: str = "standfast", *options: str, store: str = "") -> WorkerProcess:
         name = store or f"{uuid4().hex[:8]}.db"
-        arguments = [str(SCRIPT), self.address, kind, "--store", str(self.folder / name), *options]
+        at = name if "://" in name else str(self.folder / name)
+        arguments = [str(SCRIPT), self.address, kind, "--store", at, *options]
         process = await asyncio.create_subprocess_exec(
             sys.executable, *arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, limit=2**26
         )

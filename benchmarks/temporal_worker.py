@@ -1,6 +1,6 @@
 """A worker in a process of its own, so that its CPU time and memory can be read from outside.
 
-    python benchmarks/temporal_worker.py ADDRESS (floor | standfast) [--store FILE] [--stores KIND] …
+    python benchmarks/temporal_worker.py ADDRESS (floor | standfast) [--store STORE] [--stores KIND] …
 
 It says "ready" on stdout, works until its stdin is closed, and then writes one line of JSON: what its store was asked.
 """
@@ -31,6 +31,7 @@ from standfast import (
     tool,
 )
 from standfast.messages import Usage
+from standfast.stores import open_store
 from standfast.stores.protocol import AgentStore, Append, Ledger, LedgerEntry, RunningCall
 from standfast.stores.sqlite import SQLiteStore
 from standfast.temporal import StandfastPlugin, connect
@@ -217,7 +218,9 @@ async def make_worker(options: argparse.Namespace, store: Any) -> Worker:
 
 
 async def main(options: argparse.Namespace) -> None:
-    store = STORES[options.stores](options.store) if options.kind == "standfast" else None
+    store = None
+    if options.kind == "standfast":
+        store = open_store(options.store) if "://" in options.store else STORES[options.stores](options.store)
     async with await make_worker(options, store):
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.read)
@@ -228,7 +231,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("address")
     parser.add_argument("kind", choices=("floor", "standfast"))
-    parser.add_argument("--store", help="the SQLite file")
+    parser.add_argument("--store", help="the SQLite file, or the address of a PostgreSQL database")
     parser.add_argument("--stores", choices=STORES, default="sqlite", help="how it is wrapped")
     parser.add_argument("--queue", default="standfast", help="the task queue")
     parser.add_argument("--steps", type=int, default=agent_workflows.STEPS, help="after which a run continues as new")

@@ -70,6 +70,7 @@ class InHand:
     """An activity that a worker had in hand when it died."""
 
     workflow_id: str
+    activity_type: str
     activity_id: str
     attempt: int
 
@@ -81,8 +82,8 @@ class ChaosOfMachines:
     Args:
         seed: of all that is left to chance here.
         environment: of the workers' application.
-        recoveries: seconds until a run went on without a dead worker; `calm` are those during which nothing else was
-            wrong.
+        recoveries: seconds until a run went on without a dead worker, with the type of the activity that it had in
+            hand; `calm` are those during which nothing else was wrong.
         faults: what did not end as it should.
     """
 
@@ -95,8 +96,8 @@ class ChaosOfMachines:
     books: Books = field(default_factory=Books)
     desks: dict[str, str] = field(default_factory=dict)
     deaths: Counter[str] = field(default_factory=Counter)
-    recoveries: list[float] = field(default_factory=list)
-    calm: list[float] = field(default_factory=list)
+    recoveries: list[tuple[str, float]] = field(default_factory=list)
+    calm: list[tuple[str, float]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -229,7 +230,7 @@ class ChaosOfMachines:
         async def of(workflow_id: str) -> list[InHand]:
             with contextlib.suppress(RPCError):
                 return [
-                    InHand(workflow_id, one.activity_id, one.attempt)
+                    InHand(workflow_id, one.activity_type.name, one.activity_id, one.attempt)
                     for one in (await self._pending(workflow_id))[0]
                     if one.last_worker_identity == identity
                     and one.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
@@ -248,7 +249,7 @@ class ChaosOfMachines:
             ours = [one for one in pending if (one.activity_id, one.attempt) == (had.activity_id, had.attempt)]
             lost = [one for one in ours if one.last_worker_identity == identity]
             if not lost and not has_task:
-                self.recoveries.append(time.monotonic() - since)
+                self.recoveries.append((had.activity_type, time.monotonic() - since))
                 if self._wrong == wrong:
                     self.calm.append(self.recoveries[-1])
                 return

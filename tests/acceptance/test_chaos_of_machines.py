@@ -52,12 +52,25 @@ async def _figures(chaos: ChaosOfMachines, cases: list[str], seconds: float) -> 
     effects = (chaos.world.folder / "effects.txt").read_text().splitlines()
     results = [result for case in cases for result in await chaos.world.results(case)]
 
-    def times(of: list[float]) -> str:
-        return f"{statistics.median(of):.1f} s median, {max(of):.1f} s at most, of {len(of)}" if of else "none"
-
     return (
         f"{len(cases)} sessions in {seconds:.0f} s, {len(results)} calls, {len(effects)} effects, of which "
         f"{sum(LOST in result for result in results)} are unknown to the model; {dict(chaos.deaths)}; "
         f"{len(chaos.books.approved)} approved, {len(chaos.books.answered)} answered, {len(chaos.books.said)} said; "
-        f"recovered after {times(chaos.recoveries)}; where nothing else was wrong, after {times(chaos.calm)}"
+        f"went on without a dead worker after {_times(chaos.recoveries)}; "
+        f"where nothing else was wrong, after {_times(chaos.calm)}"
     )
+
+
+def _times(found: list[tuple[str, float]]) -> str:
+    """Return figures of handlers, and of our own activities, of which the store knows only those that take long."""
+    of = {"handlers": [seconds for name, seconds in found if not _is_ours(name)],
+          "others": [seconds for name, seconds in found if _is_ours(name)]}  # fmt: skip
+    return ", ".join(
+        f"{statistics.median(took):.1f} s median, {max(took):.1f} s at most ({len(took)} {what})"
+        for what, took in of.items()
+        if took
+    )
+
+
+def _is_ours(activity_type: str) -> bool:
+    return activity_type == "call_model" or activity_type.startswith("standfast.")

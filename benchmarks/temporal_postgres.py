@@ -1,0 +1,25 @@
+"""A PostgreSQL server on disk: the one that the tests use, with its settings for flushing as they are shipped."""
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
+from support.postgres import PostgresServer, versions
+
+
+@contextlib.contextmanager
+def database(folder: Path) -> Iterator[tuple[str, Callable[[], int]]]:
+    """Run a server; yield the address of its database, and what counts its transactions."""
+    with tempfile.TemporaryDirectory(prefix="postgres-", dir=folder) as name:
+        for path in (Path(name), folder):
+            path.chmod(0o755)  # its user is another
+        server = PostgresServer(versions()[0], Path(name), "-c", "fsync=on")
+        server.start()
+        try:
+            yield server.dsn(), lambda: int(server.sql("SELECT sum(xact_commit) FROM pg_stat_database"))
+        finally:
+            server.stop()
