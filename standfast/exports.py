@@ -59,7 +59,7 @@ from standfast.local import (
 )
 from standfast.messages import Image, LLMResponse, Message, Reasoning, ToolCall, Usage
 from standfast.pipelines import Pipeline, Step, StepContext, pipeline
-from standfast.stores import AgentStore, memory_store, postgres_store, sqlite_store
+from standfast.stores import AgentStore, d1_store, memory_store, postgres_store, sqlite_store
 from standfast.tools import Approval, Duration, Happened, NotHappened, RetryPolicy, Tool, ToolContext, tool
 
 __all__ = [
@@ -124,6 +124,7 @@ __all__ = [
     "ToolStarted",
     "Usage",
     "assert_complete",
+    "d1_store",
     "is_interrupted",
     "memory_store",
     "pipeline",

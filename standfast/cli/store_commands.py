@@ -21,7 +21,7 @@ def store() -> None:
 def check(output: Output, store: str) -> None:
     """Open a store, bring its tables up to date, and say what it is.
 
-    The tables of a PostgreSQL schema that has none are made. A SQLite file has to be there.
+    The tables of a PostgreSQL schema or a D1 database that has none are made. A SQLite file has to be there.
     """
     found = asyncio.run(_checked(store))
     output.item(found, lambda: output.fields({name.capitalize(): value for name, value in found.items()}))

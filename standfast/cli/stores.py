@@ -8,15 +8,15 @@ from urllib.parse import urlsplit
 import click
 
 from standfast.errors import InputError
-from standfast.stores import PostgresStore, SQLiteStore, open_store
+from standfast.stores import D1Store, PostgresStore, SQLiteStore, open_store
 
-Store = SQLiteStore | PostgresStore
+Store = SQLiteStore | PostgresStore | D1Store
 USUAL = "standfast.db"
 _ANOTHER = "--store or STANDFAST_STORE names another"
 
 
 def store_option(what: str, otherwise: str = "", *, default: str | None = None) -> Callable[[Any], Any]:
-    """Return the option `--store`: the path of a SQLite file, or postgresql://….
+    """Return the option `--store`: the path of a SQLite file, postgresql://…, or d1://ACCOUNT/DATABASE.
 
     Args:
         otherwise: says what is used without it.

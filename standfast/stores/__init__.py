@@ -2,6 +2,7 @@
 
 from standfast.stores.addresses import open_store
 from standfast.stores.d1 import D1Store, d1_store
+from standfast.stores.d1_database import D1Binding
 from standfast.stores.memory import MemoryStore, memory_store
 from standfast.stores.partial_answers import PartialAnswer, PartialAnswers, PartialNews
 from standfast.stores.postgres import PostgresStore, postgres_store
@@ -23,6 +24,7 @@ __all__ = [
     "AgentStore",
     "Append",
     "AtWork",
+    "D1Binding",
     "D1Store",
     "DecisionRecord",
     "DurableStore",

@@ -1,4 +1,4 @@
-"""What each event loop that uses a D1 store has: a binding, which has connections of its own, and its holds.
+"""Keeps a binding, which has connections of its own, and holds for each event loop that uses a D1 store.
 
 They end with `close`, at the end of the loop (`asyncio.run` ends it in order), or when nothing refers to their store
 any more.
@@ -6,12 +6,13 @@ any more.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from standfast.stores.d1_database import D1Binding, Database
-from standfast.stores.d1_holds import Holds
+from standfast.stores.d1_holds import KEEPER, Holds
 from standfast.stores.d1_schema import MIGRATIONS, prepare
 from standfast.stores.d1_statements import Row, statement
 from standfast.stores.event_loops import EventLoops
@@ -81,7 +82,8 @@ class LoopConnection:
         self.database = Database(self._binding, name)
         self.holds = Holds(self.database, lease)
         self._preparing: asyncio.Task[None] | None = None
-        self._ending: AsyncGenerator[None, None] | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._ended = asyncio.Event()
         self._doing = 0
         self._is_idle = asyncio.Event()
         self._is_idle.set()
@@ -91,9 +93,8 @@ class LoopConnection:
         self._doing += 1
         self._is_idle.clear()
         try:
-            if self._ending is None:
-                self._ending = _close_at_the_end(self._binding, self.holds)
-                await anext(self._ending)
+            if self._keeping is None:
+                self._keep()
             await self._prepare_once()
             yield self
         finally:
@@ -110,21 +111,30 @@ class LoopConnection:
     async def close(self) -> None:
         """Finish what is being done, and close."""
         await self._is_idle.wait()
-        ending, self._ending = self._ending, None
-        if ending is not None:
-            await ending.aclose()
+        self._ended.set()
+        if self._keeping is not None:
+            await asyncio.wait({self._keeping})
+
+    def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        # The task does not have this object: when it is forgotten, the task ends.
+        self._keeping = loop.create_task(_keep(self._binding, self.holds, self._ended), name=KEEPER)
+        weakref.finalize(self, _end, loop, self._ended).atexit = False
 
 
 def _failed(task: "asyncio.Task[Any]") -> bool:
     return task.cancelled() or task.exception() is not None
 
 
-async def _close_at_the_end(binding: D1Binding, holds: Holds) -> AsyncGenerator[None, None]:
-    """Wait at a `yield`; a loop that ends closes what waits so, and so does the garbage collector."""
+async def _keep(binding: D1Binding, holds: Holds, ended: asyncio.Event) -> None:
     try:
-        yield
+        await holds.keep(ended)
     finally:
-        await holds.close()
         close = getattr(binding, "close", None)
         if close is not None:
             await close()
+
+
+def _end(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(ended.set)

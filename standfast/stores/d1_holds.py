@@ -9,6 +9,7 @@ another name. So a holder that was stopped for a minute and goes on has lost its
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from uuid import uuid4
@@ -20,6 +21,8 @@ from standfast.stores.d1_statements import Statement, guard, statement
 
 LEASE = 20.0  # seconds
 RENEWALS = 4  # in the time of a lease
+KEEPER = "standfast d1 holds"  # the name of the tasks that renew
+PATIENCE = 5.0  # seconds for what an event loop that ends still has to do
 RETRY = 1.0  # seconds between two looks at a hold that may end, and between two tries to renew
 
 _LOG = logging.getLogger("standfast")
@@ -55,7 +58,6 @@ class Holds:
         self._taking: set[str] = set()
         self._lost: set[str] = set()
         self._workers: set[str] = set()
-        self._renewing: asyncio.Task[None] | None = None
 
     def holder(self, name: str) -> str | None:
         """Return under which name a hold was taken here; None if it was not."""
@@ -91,7 +93,6 @@ class Holds:
             has_it, ends = found[0]
             if has_it == holder:
                 self._holders[name] = holder
-                self._renew_from_now_on()
                 return True
             is_late = ends < self._lease * (1 - 2 / RENEWALS) and ends <= before  # else it was renewed: somebody lives
             if not is_late or time.monotonic() > give_up or name not in self._taking:
@@ -127,30 +128,25 @@ class Holds:
     def drop_worker(self, name: str) -> None:
         self._workers.discard(name)
 
-    async def close(self) -> None:
-        """End all holds."""
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.wait({self._renewing})
-        for name in list(self._holders):
-            await self.leave(name)
-
     # --- renewal ---
 
-    def _renew_from_now_on(self) -> None:
-        if self._renewing is None or self._renewing.done():
-            self._renewing = asyncio.get_running_loop().create_task(self._renew_again_and_again())
-
-    async def _renew_again_and_again(self) -> None:
-        wait = self._lease / RENEWALS
-        while self._holders:
-            await asyncio.sleep(wait)
-            try:
-                await self._renew()
-                wait = self._lease / RENEWALS
-            except StoreError as error:
-                _LOG.debug("The holds of %s could not be renewed: %s", self._db.name, error)
-                wait = min(RETRY, self._lease / RENEWALS)
+    async def keep(self, ended: asyncio.Event) -> None:
+        """Renew all holds until they are to end, or the event loop ends, and then end them."""
+        try:
+            wait = self._lease / RENEWALS
+            while not await _is_set(ended, wait):
+                try:
+                    await self._renew()
+                    wait = self._lease / RENEWALS
+                except StoreError as error:
+                    _LOG.debug("The holds of %s could not be renewed: %s", self._db.name, error)
+                    wait = min(RETRY, self._lease / RENEWALS)
+        except asyncio.CancelledError:
+            await _others_end()  # they may still write what they hold
+            raise
+        finally:
+            for name in list(self._holders):
+                await self.leave(name)
 
     async def _renew(self) -> None:
         """Move the ends of all holds on, and note which were lost."""
@@ -178,3 +174,17 @@ class Holds:
         self._holders[name] = holder
         self._lost.discard(name)
         await self._db.one(statement(sql.ADD_WORKER, name=name))
+
+
+async def _is_set(ended: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event, but not longer."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(ended.wait(), seconds)
+    return ended.is_set()
+
+
+async def _others_end() -> None:
+    """Wait until the tasks have ended that are cancelled with this one, since their event loop ends."""
+    others = {task for task in asyncio.all_tasks() if task.get_name() != KEEPER}
+    if others:
+        await asyncio.wait(others, timeout=PATIENCE)

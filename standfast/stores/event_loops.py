@@ -1,4 +1,4 @@
-"""What a store has for each event loop that uses it, such as connections, which belong to one loop."""
+"""Keeps apart what a store has for each event loop that uses it, such as connections, which belong to one."""
 
 import asyncio
 import os

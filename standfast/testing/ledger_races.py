@@ -84,7 +84,7 @@ async def calls_that_end_beside_others_leave_only_those_that_run(store: Any, riv
         expect(await store.running_calls(), [running("stays")], "running_calls")
 
     await store.begin_call(running("stays"))
-    await rivals.race(_run_a_call, check, rounds=20)
+    await rivals.race(_run_a_call, check, most=20)
 
 
 async def _keep_a_reply(store: Any, who: int, number: int) -> str:
@@ -165,7 +165,7 @@ async def workers_that_come_and_go_at_once_are_each_known_once(store: Any, rival
         expected = ["all"] if number % 2 else ["all", *(f"w{who}" for who in range(len(came)))]
         expect(sorted(await store.list_workers()), expected, "list_workers")
 
-    await rivals.race(_come_and_go, check, rounds=10)
+    await rivals.race(_come_and_go, check, most=10)
 
 
 LEDGER_RACES = [

@@ -25,7 +25,7 @@ async def a_store_has_one_identity_for_all_also_if_many_make_it_at_once(store: A
         await close(store)
         expect(await store.identity(), heard[0], "the identity, when it is opened again")
 
-    await rivals.race(_identity, check, rounds=2)
+    await rivals.race(_identity, check, most=2)
 
 
 async def a_store_that_was_closed_opens_again(store: Any, rivals: Rivals) -> None:

@@ -22,9 +22,11 @@ class Rivals:
         store: the object that is checked. Two tasks use it, and the event loop of another thread.
         other: a second object over the same data; None if there can be none.
         processes: each has an object of its own.
+        rounds: of a race.
     """
 
-    def __init__(self, store: Any, other: Any, processes: list[StoreProcess]) -> None:
+    def __init__(self, store: Any, other: Any, processes: list[StoreProcess], rounds: int) -> None:
+        self.rounds = rounds
         self.other = other
         self.here: User = _Here(store)
         self.processes = processes
@@ -35,7 +37,7 @@ class Rivals:
         contend: Contend,
         check: Callable[[int, list[Any]], Awaitable[None]],
         *,
-        rounds: int = ROUNDS,
+        most: int | None = None,
         before: Callable[[int], Awaitable[Any]] | None = None,
         only_object: bool = False,
     ) -> None:
@@ -43,13 +45,14 @@ class Rivals:
 
         Args:
             check: called after each round with its number and what each of them got.
+            most: the most rounds, if one takes long.
             before: called with the number of each round before it begins.
             only_object: leave out other objects and processes.
         """
         users: list[User] = [self.here, self.here, self._thread]
         if self.other is not None and not only_object:
             users += [_Here(self.other), *self.processes]
-        for number in range(rounds):
+        for number in range(self.rounds if most is None else min(self.rounds, most)):
             if before is not None:
                 await before(number)
             await check(
@@ -105,14 +108,14 @@ class _Thread:
 
 
 @asynccontextmanager
-async def rivals_of(store: Any, reopen: Reopen | None, started: StoreProcesses) -> AsyncIterator[Rivals]:
+async def rivals_of(store: Any, reopen: Reopen | None, started: StoreProcesses, rounds: int) -> AsyncIterator[Rivals]:
     """Give the store to all who use it at once; a new one is made by all of them at once.
 
     Args:
         reopen: None if nobody else can use its data.
     """
     if reopen is None:
-        alone = Rivals(store, None, [])
+        alone = Rivals(store, None, [], rounds)
         try:
             yield alone
         finally:
@@ -120,7 +123,7 @@ async def rivals_of(store: Any, reopen: Reopen | None, started: StoreProcesses) 
         return
     processes, factory = started.take(2), reopen(store)
     await asyncio.gather(*(process.open(factory) for process in processes))
-    rivals = Rivals(store, factory(), processes)
+    rivals = Rivals(store, factory(), processes, rounds)
     try:
         yield rivals
     finally:

@@ -4,7 +4,7 @@ from typing import Any
 
 from standfast.errors import SessionConflictError
 from standfast.testing.expectations import contents, expect, expect_same, say, session
-from standfast.testing.rivals import ROUNDS, Rivals
+from standfast.testing.rivals import Rivals
 
 _ALL = 6  # contenders of a race
 
@@ -65,7 +65,7 @@ async def a_write_that_is_repeated_while_it_is_made_is_made_once(store: Any, riv
         expect((await store.load_session("s1")).version, number + 1, "version")
 
     await rivals.race(_append_once, check)
-    expect(await contents(store), [f"{number}" for number in range(ROUNDS) for _ in range(2)], "load_messages")
+    expect(await contents(store), [f"{number}" for number in range(rivals.rounds) for _ in range(2)], "load_messages")
 
 
 async def _append_or_read(store: Any, who: int, number: int) -> Any:

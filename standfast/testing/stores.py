@@ -34,7 +34,7 @@ from standfast.testing.lost_answers import (
 )
 from standfast.testing.opened_stores import LARGE_RESULTS, OBJECTS
 from standfast.testing.partial_answers import PARTIAL_ANSWERS
-from standfast.testing.rivals import Reopen, rivals_of
+from standfast.testing.rivals import ROUNDS, Reopen, rivals_of
 from standfast.testing.session_races import SESSION_RACES
 from standfast.testing.store_clocks import WRONG_CLOCKS, WRONG_CLOCKS_AND_CALLS, WRONG_CLOCKS_AND_HOLDS
 from standfast.testing.store_processes import StoreProcesses
@@ -50,6 +50,7 @@ def store_suite(
     partial_answers: bool = False,
     reopen: Reopen | None = None,
     interrupt: Interrupt | None = None,
+    rounds: int = ROUNDS,
 ) -> list[Check]:
     """Return the checks for a durable store, or for one that only lives in memory.
 
@@ -64,13 +65,14 @@ def store_suite(
             `functools.partial` of one.
         interrupt: of a durable store, if it can be done: breaks, in the middle of what a store does, what it needs,
             and returns when that is there again. It ends the store's connections, say, or restarts the database.
+        rounds: how often each race is run; fewer for a slow database, where two that win are found less surely.
 
     Raises:
         InputError: `reopen` is missing.
     """
     processes = StoreProcesses()
     if not durable:
-        alone = [_with_rivals(check, None, processes) for check in HELD_BY_ONE]
+        alone = [_with_rivals(check, None, processes, rounds) for check in HELD_BY_ONE]
         return [*_ANY_STORE, *alone, a_memory_store_refuses_an_atomic_write]
     if reopen is None:
         raise InputError("The suite of a durable store needs reopen=, by which others use the data of a store")
@@ -85,15 +87,15 @@ def store_suite(
         *ATOMIC_WRITES,
         *([*LEDGER, *WORKERS] if ledger else ()),
         *(PARTIAL_ANSWERS if partial_answers else ()),
-        *(_with_rivals(check, reopen, processes) for check in shared),
-        *(_with_rivals(check, reopen, processes, interrupt) for check in interrupted if interrupt is not None),
+        *(_with_rivals(check, reopen, processes, rounds) for check in shared),
+        *(_with_rivals(check, reopen, processes, rounds, interrupt) for check in interrupted if interrupt is not None),
     ]
 
 
-def _with_rivals(check: Any, reopen: Reopen | None, processes: StoreProcesses, *hooks: Any) -> Check:
+def _with_rivals(check: Any, reopen: Reopen | None, processes: StoreProcesses, rounds: int, *hooks: Any) -> Check:
     @functools.wraps(check)
     async def with_rivals(store: Any) -> None:
-        async with rivals_of(store, reopen, processes) as rivals:
+        async with rivals_of(store, reopen, processes, rounds) as rivals:
             await check(store, rivals, *hooks)
 
     return with_rivals

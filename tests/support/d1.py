@@ -92,10 +92,10 @@ class D1Server:
         rows: list[dict[str, Any]] = answer["result"][-1]["results"]
         return rows
 
-    def store(self, database: str | None = None, **options: float) -> D1Store:
+    def store(self, database: str | None = None, **options: Any) -> D1Store:
         """Return a store; in a new database unless one is given."""
-        options = {"lease": LEASE, **options}
-        return d1_store(ACCOUNT, database or self.new_database(), TOKEN, base_url=self.url, **options)
+        options = {"lease": LEASE, "base_url": self.url, **options}
+        return d1_store(ACCOUNT, database or self.new_database(), TOKEN, **options)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from standfast import Agent, Message, StoreError, run
-from standfast.stores import Session, SQLiteStore
+from standfast.stores import DurableStore, Session, SQLiteStore
 from standfast.testing import ScriptedModel, crash_after_tool_results
 from support.transcripts import shape
 
@@ -20,7 +20,7 @@ def say(text: str) -> list[Message]:
     return [Message(role="user", content=text)]
 
 
-async def append(store: SQLiteStore, text: str, session_id: str = "s") -> int:
+async def append(store: DurableStore, text: str, session_id: str = "s") -> int:
     return await store.append_messages_atomic(session_id, say(text), SESSION.model_copy(update={"id": session_id}))
 
 

@@ -78,7 +78,8 @@ def test_what_comes_always_is_short() -> None:
 
 @pytest.mark.parametrize(
     ("folder", "extras"),
-    [("llm", ["openai", "anthropic", "httpx", "prices"]), ("mcp", ["mcp"]), ("web", ["web"]), ("stores", ["postgres"]),
+    [("llm", ["openai", "anthropic", "httpx", "prices"]), ("mcp", ["mcp"]), ("web", ["web"]),
+     ("stores", ["postgres", "httpx", "openai"]),
      ("local", ["prices"]), ("cli", ["server"]), ("testing", []), ("temporal/client", [])],
 )  # fmt: skip
 def test_a_part_imports_what_its_own_extras_bring(folder: str, extras: list[str]) -> None:

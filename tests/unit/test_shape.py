@@ -69,8 +69,8 @@ PUBLIC = {
         "SessionConflictError", "SessionNotFoundError", "SessionStoreError", "StandfastError", "Step", "StepCompleted",
         "StepContext", "StepFailed", "StepResult", "StepStarted", "StoreError", "TerminalError", "TextDelta",
         "TokenBudget", "Tool", "ToolCall", "ToolContext", "ToolDurabilityError", "ToolEnded", "ToolStarted", "Usage",
-        "assert_complete", "is_interrupted", "memory_store", "pipeline", "postgres_store", "resume", "run",
-        "run_pipeline", "run_streaming", "sqlite_store", "tool",
+        "assert_complete", "d1_store", "is_interrupted", "memory_store", "pipeline", "postgres_store", "resume",
+        "run", "run_pipeline", "run_streaming", "sqlite_store", "tool",
     ],
     "standfast.llm": [
         "LLM", "AnswerLimits", "AnthropicMessages", "LLMAdapter", "OpenAICompatible", "OpenAIResponses", "Price",
@@ -78,9 +78,10 @@ PUBLIC = {
     ],
     "standfast.mcp": ["mcp_tools"],
     "standfast.stores": [
-        "AgentStore", "Append", "AtWork", "DecisionRecord", "DurableStore", "Ledger", "LedgerEntry", "MemoryStore",
-        "PartialAnswer", "PartialAnswers", "PartialNews", "PostgresStore", "RunningCall", "SQLiteStore", "Session",
-        "Workers", "memory_store", "open_store", "postgres_store", "session_key_of", "sqlite_store",
+        "AgentStore", "Append", "AtWork", "D1Binding", "D1Store", "DecisionRecord", "DurableStore", "Ledger",
+        "LedgerEntry", "MemoryStore", "PartialAnswer", "PartialAnswers", "PartialNews", "PostgresStore", "RunningCall",
+        "SQLiteStore", "Session", "Workers", "d1_store", "memory_store", "open_store", "postgres_store",
+        "session_key_of", "sqlite_store",
     ],
     "standfast.temporal": [
         "ApprovalLinks", "ApprovalResult", "DevServer", "OnRecord", "Run", "StandfastClient", "StandfastPlugin",
