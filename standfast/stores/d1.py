@@ -43,6 +43,7 @@ class D1Store:
 
     durable = True
     shares_holds = True
+    look_every = 5.0  # seconds; see `Workers`
 
     def __init__(self, connect: Callable[[], D1Binding], *, name: str = "d1", lease: float = LEASE) -> None:
         if not lease > 0:
@@ -86,7 +87,8 @@ class D1Store:
             return read_session(found[0]) if found else None
 
     async def save_session(self, session: Session) -> None:
-        await self._do(rows.save_session, session, self._holder(session.id))
+        write = rows.write_of(session, [], None, None, None, self._holder(session.id))
+        await self._do(rows.append_rows, write)
 
     async def load_messages(self, session_id: str, *, after: int = 0) -> list[Message]:
         found = await self._ask(sql.MESSAGES, id=session_id, after=after)

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from standfast.stores import nul_texts
@@ -10,6 +11,8 @@ from standfast.stores.d1_errors import D1Error, is_refused_by_guard, outcome_of,
 from standfast.stores.d1_statements import Row, Statement, plain_json, values_to_send
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
     import httpx2
 
@@ -149,8 +152,16 @@ class HttpBinding:
             await self._own.aclose()
 
 
+@lru_cache(maxsize=1)
+def _tls() -> "ssl.SSLContext":
+    """Return what all clients share: to read the certificates of authorities takes 0.1 s."""
+    import httpx
+
+    return httpx.create_ssl_context()
+
+
 def _client() -> "httpx.AsyncClient":
     import httpx
 
     limits = httpx.Limits(max_connections=10, max_keepalive_connections=10)
-    return httpx.AsyncClient(timeout=httpx.Timeout(ANSWER, connect=CONNECT, pool=None), limits=limits)
+    return httpx.AsyncClient(verify=_tls(), timeout=httpx.Timeout(ANSWER, connect=CONNECT, pool=None), limits=limits)

@@ -45,6 +45,10 @@ def fence(name: str, holder: str | None) -> list[Statement]:
     return [] if holder is None else [guard(OURS, held=name, holder=holder)]
 
 
+async def has_hold(db: Database, name: str, holder: str) -> bool:
+    return bool((await db.one(statement(f"SELECT {OURS} AS is_held", held=name, holder=holder)))[0][0])
+
+
 class Holds:
     """The holds that were taken on one event loop.
 
@@ -136,9 +140,10 @@ class Holds:
             wait = self._lease / RENEWALS
             while not await _is_set(ended, wait):
                 try:
-                    await self._renew()
+                    async with asyncio.timeout(self._lease / 2):  # a request may wait for its turn for longer
+                        await self._renew()
                     wait = self._lease / RENEWALS
-                except StoreError as error:
+                except (StoreError, TimeoutError) as error:
                     _LOG.debug("The holds of %s could not be renewed: %s", self._db.name, error)
                     wait = min(RETRY, self._lease / RENEWALS)
         except asyncio.CancelledError:

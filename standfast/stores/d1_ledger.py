@@ -8,7 +8,8 @@ from uuid import uuid4
 from standfast.errors import InputError, StoreError
 from standfast.stores import sqlite_statements as sql
 from standfast.stores.d1_database import Database, RefusedByGuardError
-from standfast.stores.d1_holds import OURS, fence
+from standfast.stores.d1_holds import fence, has_hold
+from standfast.stores.d1_rows import TRIES, crowded
 from standfast.stores.d1_statements import Row, guard, statement
 from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
@@ -68,16 +69,21 @@ async def claim(
     found_at = statement(_ENTRY, **values)
     begin = [] if running is None else [statement(sql.BEGIN_CALL, **dict(running))]
     before = [] if running is None else fence(running.worker, holder)
-    try:
-        # The entry comes last, which says whose it is.
-        *_, rows = await db.batch(
-            [*before, statement(sql.CLAIM, **values), guard(_HAS_ARGUMENTS, **values), *begin, found_at]
-        )
-    except RefusedByGuardError:
-        if running is not None:
-            await _check_worker(db, running.worker, holder)
-        raise InputError(f"Call {call_key} of run {scope} was claimed with other arguments; it is not run") from None
-    return _entry(db, rows, scope, call_key)
+    for _ in range(TRIES):
+        try:
+            # The entry comes last, which says whose it is.
+            *_, rows = await db.batch(
+                [*before, statement(sql.CLAIM, **values), guard(_HAS_ARGUMENTS, **values), *begin, found_at]
+            )
+            return _entry(db, rows, scope, call_key)
+        except RefusedByGuardError:
+            if running is not None:
+                await _check_worker(db, running.worker, holder)
+            if (rows := await db.one(found_at)) and rows[0][0] != "abandoned" and rows[0][2] != arguments_hash:
+                raise InputError(
+                    f"Call {call_key} of run {scope} was claimed with other arguments; it is not run"
+                ) from None
+    raise crowded(db, f"call {call_key} of run {scope}")
 
 
 async def _check_worker(db: Database, worker: str, holder: str | None) -> None:
@@ -86,10 +92,7 @@ async def _check_worker(db: Database, worker: str, holder: str | None) -> None:
     Raises:
         StoreError: it has lost its hold, and takes it again as soon as it can.
     """
-    if holder is None:
-        return
-    found = await db.one(statement(f"SELECT {OURS} AS is_held", held=worker, holder=holder))
-    if not found[0][0]:
+    if holder is not None and not await has_hold(db, worker, holder):
         raise StoreError(
             f"The worker {worker} had not renewed its hold in the store in time, so another worker reports its calls "
             "as lost just now. Nothing was begun; try again in a second"
@@ -135,11 +138,13 @@ async def load_entries(db: Database, scope: str, call_keys: Sequence[str]) -> di
 
 
 async def begin_call(db: Database, running: RunningCall, holder: str | None) -> None:
-    try:
-        await db.batch([*fence(running.worker, holder), statement(sql.BEGIN_CALL, **dict(running))])
-    except RefusedByGuardError:
-        await _check_worker(db, running.worker, holder)
-        await begin_call(db, running, holder)  # it has the name again
+    for _ in range(TRIES):
+        try:
+            await db.batch([*fence(running.worker, holder), statement(sql.BEGIN_CALL, **dict(running))])
+            return
+        except RefusedByGuardError:
+            await _check_worker(db, running.worker, holder)
+    raise crowded(db, f"the running call {running.owner}")
 
 
 async def record_decision(db: Database, record: DecisionRecord) -> None:

@@ -13,7 +13,7 @@ from uuid import uuid4
 from standfast.errors import SessionConflictError, StoreError
 from standfast.stores import sqlite_statements as sql
 from standfast.stores.d1_database import Database, RefusedByGuardError
-from standfast.stores.d1_holds import OURS, fence
+from standfast.stores.d1_holds import OURS, fence, has_hold
 from standfast.stores.d1_statements import Row, Statement, chunks, guard, statement
 from standfast.stores.protocol import Session, first_kept_index
 from standfast.stores.rows import MESSAGE, conflict, session_values
@@ -131,7 +131,7 @@ async def append_rows(db: Database, write: Write) -> int:
         except RefusedByGuardError:
             if (last := (await _look(db, [write]))[0]) is not None:
                 return last
-    raise _crowded(db, write.id)
+    raise crowded(db, write.id)
 
 
 async def _look(db: Database, writes: Sequence[Write]) -> list[int | None]:
@@ -173,7 +173,7 @@ def check_held(name: str, is_held: bool) -> None:
         )
 
 
-def _crowded(db: Database, name: str) -> StoreError:
+def crowded(db: Database, name: str) -> StoreError:
     return StoreError(
         f"The store {db.name} could not write {name} beside what others wrote at the same time; try again"
     )
@@ -191,14 +191,6 @@ async def append_more(db: Database, session: Session, rows: list[Row], holder: s
     except RefusedByGuardError:  # its hold is lost, or it was sent twice
         write = Write(session, rows, key, None, None, holder)
         return (await _look(db, [write]))[0]
-
-
-async def save_session(db: Database, session: Session, holder: str | None) -> None:
-    save = statement(_SAVE_SESSION, **_values(session, [], None))
-    try:
-        await db.batch([*fence(session.id, holder), save])
-    except RefusedByGuardError:
-        check_held(session.id, False)
 
 
 async def prune_rows(db: Database, session_id: str, keep: int) -> None:
@@ -239,19 +231,20 @@ async def save_reply(db: Database, journal_key: str, turn: int, reply: str, held
     Args:
         held: the name of a hold, and the holder that has to have it.
     """
-    try:
-        *_, found = await db.batch(
-            [
-                *(fence(*held) if held else ()),
-                statement(sql.SAVE_REPLY, run=journal_key, turn=turn, reply=reply),
-                statement(sql.REPLY, run=journal_key, turn=turn),
-            ]
-        )
-        return str(found[0][0])
-    except RefusedByGuardError:
-        assert held is not None
-        check_held(held[0], False)
-        raise AssertionError from None
+    for _ in range(TRIES):
+        try:
+            *_, found = await db.batch(
+                [
+                    *(fence(*held) if held else ()),
+                    statement(sql.SAVE_REPLY, run=journal_key, turn=turn, reply=reply),
+                    statement(sql.REPLY, run=journal_key, turn=turn),
+                ]
+            )
+            return str(found[0][0])
+        except RefusedByGuardError:
+            if held is not None:
+                check_held(held[0], await has_hold(db, *held))
+    raise crowded(db, f"the reply to turn {turn} of {journal_key}")
 
 
 async def append_reply(db: Database, writes: Sequence[Write], journal_key: str, turn: int, reply: str) -> str:
@@ -275,4 +268,4 @@ async def append_reply(db: Database, writes: Sequence[Write], journal_key: str, 
         left = [write for write, last in zip(left, seen, strict=True) if last is None]
         if found and not left:
             return reply
-    raise _crowded(db, f"the reply to turn {turn} of {journal_key}")
+    raise crowded(db, f"the reply to turn {turn} of {journal_key}")

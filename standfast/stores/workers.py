@@ -26,6 +26,9 @@ class Workers(Protocol):
     A worker adds its name and holds it (see `AgentStore.hold`) as long as it lives. If holds are not shared, or the
     worker sees other ones (see `hold_scope`), nobody can tell that it is dead. Its name then counts until it drops it,
     and its calls may still be running until their time has passed.
+
+    A store may have a number `look_every`: the seconds between two looks of a worker for the calls of dead ones. They
+    are one second otherwise; a store whose holds outlast their process, or that counts requests, is asked less often.
     """
 
     async def hold_scope(self) -> str:

@@ -49,6 +49,7 @@ class D1Server:
         self.port = PostgresServer.free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._made = 0
+        self._client = httpx.Client(headers={"Authorization": f"Bearer {TOKEN}"}, verify=False)
 
     @property
     def url(self) -> str:
@@ -70,6 +71,7 @@ class D1Server:
             self._process.kill()
             self._process.communicate()
             self._process = None
+        self._client.close()
 
     def new_database(self) -> str:
         """Return the id of an empty database: after `DATABASES` others, the first is emptied."""
@@ -87,7 +89,7 @@ class D1Server:
         """Run statements in one transaction, and return the rows of the last one."""
         url = f"{self.url}/accounts/{ACCOUNT}/d1/database/{database}/query"
         asked = {"batch": [{"sql": one} for one in statements]}
-        answer = httpx.post(url, json=asked, headers={"Authorization": f"Bearer {TOKEN}"}).json()
+        answer = self._client.post(url, json=asked).json()
         assert answer["success"], answer
         rows: list[dict[str, Any]] = answer["result"][-1]["results"]
         return rows

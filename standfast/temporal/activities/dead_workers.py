@@ -26,7 +26,7 @@ from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.wire import names
 
 _LOG = logging.getLogger("standfast")
-LOOK_EVERY = 1.0  # seconds; one read of a table that is nearly always small
+LOOK_EVERY = 1.0  # seconds, if the store says nothing else; one read of a table that is nearly always small
 MARKS_EVERY = 3  # looks; each asks the server about every session that somebody is at work on
 
 
@@ -73,7 +73,7 @@ async def _watch(client: Client, host: AgentHost) -> None:
             if str(error) != told:  # once, and not every second
                 _LOG.warning("Lost calls could not be looked for: %s", error)
             told = str(error)
-        await asyncio.sleep(LOOK_EVERY)
+        await asyncio.sleep(getattr(host.store, "look_every", LOOK_EVERY))
 
 
 async def report_lost_calls(client: Client, store: DurableStore, worker: str) -> int:
