@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import data, done, refused
+from support.d1 import ACCOUNT, TOKEN, D1Server
 from support.postgres import PostgresServer, new_schema
 from support.stores import append
 
@@ -49,6 +50,26 @@ async def test_an_address_is_read_from_a_file(address: str, tmp_path: Path) -> N
     (tmp_path / "empty").touch()
     empty = str(tmp_path / "empty")
     assert "is empty" in await refused(None, "store", "check", STANDFAST_STORE_FILE=empty)
+
+
+async def test_a_d1_database_is_named_by_its_address_and_its_token_may_be_in_a_file(
+    d1: D1Server, tmp_path: Path
+) -> None:
+    address, api = (
+        f"d1://{ACCOUNT}/{d1.new_database()}",
+        {"CLOUDFLARE_API_BASE_URL": d1.url, "CLOUDFLARE_API_TOKEN": ""},
+    )
+    assert "set CLOUDFLARE_API_TOKEN" in await refused(None, "store", "check", "--store", address, **api)
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    api["CLOUDFLARE_API_TOKEN_FILE"] = str(tmp_path / "token")
+    found = await data(None, "store", "check", "--store", address, **api)
+    assert (found["store"], found["sessions"], found["machines"]) == (address, 0, "any number")
+    async with d1.store(address.rpartition("/")[2]) as store:
+        await append(store, "Pay invoice 7")
+    [session] = await data(None, "sessions", "--store", address, **api)
+    assert "Pay invoice 7" in await done(None, "sessions", session["id"], "--store", address, **api)
+    (tmp_path / "token").write_text("another")
+    assert "refuses the API token" in await refused(None, "store", "check", "--store", address, **api)
 
 
 @pytest.mark.parametrize("words", [("store", "check"), ("sessions",)], ids=" ".join)

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from temporalio.worker import Worker
 from standfast import Agent, Loop, RunResult, run, tool
 from standfast.stores import D1Store, d1_database
 from standfast.temporal import StandfastPlugin, connect, start_agent
+from standfast.temporal.activities import dead_workers
 from standfast.testing import DevServer, ScriptedModel, crash_after_tool_results
 
 STEPS = 6
@@ -80,6 +82,25 @@ async def lose_now_and_then(proxy: D1Proxy) -> None:
         proxy.faults = ["", "", "", "lose", "", "", "", "drop"]
         while proxy.faults:
             await asyncio.sleep(0.01)
+
+
+async def test_a_worker_looks_for_lost_calls_as_rarely_as_the_store_says(
+    proxy: D1Proxy, temporal_server: DevServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, usual = list[float](), asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        await usual(min(seconds, 0.01))
+
+    monkeypatch.setattr(dead_workers, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    client, (agent, model) = await connect(temporal_server.address), clerk(1)
+    async with proxy.store() as store:
+        plugin = StandfastPlugin(agents=[agent], store=store, llm=model)
+        async with Worker(client, task_queue="d1-looks", plugins=[plugin]):
+            while len(waits) < 3:
+                await usual(0.01)
+    assert set(waits) == {D1Store.look_every}
 
 
 # --- round trips ---

@@ -10,7 +10,7 @@ from support.d1 import ACCOUNT, LEASE, TOKEN, D1Server
 from support.d1_proxies import D1Proxy
 
 from standfast import StoreError
-from standfast.stores import D1Store, d1_store
+from standfast.stores import D1Store, d1_database, d1_store
 from standfast.testing import store_suite
 
 
@@ -32,7 +32,7 @@ def reopen(store: D1Store) -> Any:
 async def interrupt(store: D1Store) -> None:
     """Lose what is asked just now, the answers to it, and the first that is asked later."""
     proxy = PROXIES[store]
-    proxy.faults = ["lose", "drop"] * 4
+    proxy.faults = ["lose", "drop"] * 3
     proxy.cut()
     while proxy.faults:
         with contextlib.suppress(StoreError):
@@ -44,5 +44,6 @@ async def interrupt(store: D1Store) -> None:
     store_suite(partial_answers=True, reopen=reopen, interrupt=interrupt, rounds=10),
     ids=lambda check: check.__name__,
 )
-async def test_d1(check: Any, proxied: D1Store) -> None:
+async def test_d1(check: Any, proxied: D1Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(d1_database, "REPEATS", (0.01, 0.05))
     await check(proxied)
