@@ -183,7 +183,20 @@ async def many_calls_at_once_are_all_recorded(store: Any) -> None:
     expect(await store.running_calls(), [], "running_calls")
 
 
+async def a_reply_that_was_kept_before_lets_only_its_own_messages_be_appended(store: Any) -> None:
+    def appends(text: str) -> list[Append]:
+        return [Append(session(), say(text), f"k {text}", 0)]
+
+    await store.save_reply("run", 1, "first")
+    kept = await store.append_reply(appends("second"), journal_key="run", turn=1, reply="second")
+    expect((kept, await contents(store)), ("first", []), "append_reply of another reply, and its messages")
+    for _ in range(2):
+        kept = await store.append_reply(appends("first"), journal_key="run", turn=1, reply="first")
+        expect((kept, await contents(store)), ("first", ["first"]), "append_reply of the kept reply, and its messages")
+
+
 LEDGER = [
+    a_reply_that_was_kept_before_lets_only_its_own_messages_be_appended,
     a_call_is_claimed_once,
     a_claim_with_other_arguments_is_refused,
     only_the_owner_of_a_claim_records_its_result,

@@ -17,14 +17,16 @@ class D1Proxy:
 
     Attributes:
         requests: the statements of each request that came, with their values.
-        faults: what is done with the next requests, in order: "drop" loses one, "lose" loses its answer, and a status,
-            headers and a body are answered without asking the server. Those after them are forwarded.
+        faults: what is done with the next requests, in order: "drop" loses one, "lose" loses its answer, "stop" keeps
+            one until `go`, and a status, headers and a body are answered without asking the server. Those after them
+            are forwarded, and so is "".
     """
 
     def __init__(self, server: D1Server) -> None:
         self.server = server
         self.requests: list[list[tuple[str, list[Any]]]] = []
         self.faults: list[str | tuple[int, Mapping[str, str], bytes]] = []
+        self.go = asyncio.Event()
         self._open: set[asyncio.StreamWriter] = set()
         self._client = httpx.AsyncClient(timeout=60, verify=False)
         self.port = 0
@@ -73,6 +75,8 @@ class D1Proxy:
         fault = self.faults.pop(0) if self.faults else None
         if fault == "drop":
             return False
+        if fault == "stop":
+            await self.go.wait()
         if isinstance(fault, tuple):
             status, more, content = fault
         else:

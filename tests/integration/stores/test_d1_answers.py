@@ -196,6 +196,7 @@ WRITES: dict[str, Callable[[D1Store], Any]] = {
     "append without messages": lambda store: store.append_messages_atomic(
         "s", [], SESSION, expected_seq=1, expected_version=1
     ),
+    "save": lambda store: store.save_session(SESSION.model_copy(update={"state": "{}"})),
     "append more": lambda store: store.append_messages("s", say("a"), SESSION),
     "new session": lambda store: store.append_messages_atomic(
         "new", say("a"), SESSION.model_copy(update={"id": "new"}), expected_seq=0, expected_version=0
@@ -239,6 +240,23 @@ async def test_a_write_whose_request_or_answer_is_lost_is_made_once(
         assert await WRITES[write](store) == expected
         assert proxy.faults == []
         assert rows(d1, store) == rows(d1, undisturbed)
+
+
+async def test_a_session_that_is_made_anew_while_the_old_one_is_pruned_keeps_its_messages(
+    d1: D1Server, proxy: D1Proxy, store: D1Store
+) -> None:
+    await store.append_messages("s", say("b", "c", "d", "e", "f"), SESSION)
+    proxy.faults = ["", "stop"]
+    before = len(proxy.requests)
+    pruning = asyncio.create_task(store.prune_messages("s", 1))
+    while len(proxy.requests) < before + 2:
+        await asyncio.sleep(0.001)
+    async with d1.store(store._name.rpartition("/")[2]) as other:
+        await other.delete_session("s")
+        await other.append_messages_atomic("s", say("new", "session"), SESSION)
+        proxy.go.set()
+        await pruning
+        assert await contents(other) == ["new", "session"]
 
 
 async def test_a_deletion_whose_answer_is_lost_is_not_made_again(proxy: D1Proxy, store: D1Store) -> None:
