@@ -24,6 +24,7 @@ from temporal_figures import Figure, ledger, load, one_run, parallel, postgres
 from temporal_gates import gates
 from temporal_limits import history, killed, long, parked, replay
 from temporal_rounds import World, world
+from temporal_sizes import sizes
 
 FIGURES: dict[str, Callable[[World], Awaitable[list[Figure]]]] = {
     "one-run": one_run,
@@ -37,6 +38,7 @@ FIGURES: dict[str, Callable[[World], Awaitable[list[Figure]]]] = {
     "replay": replay,
     "killed": killed,
     "ledger": ledger,
+    "sizes": sizes,
 }
 
 

@@ -21,10 +21,10 @@ async def gates(world: World) -> list[Figure]:
     runs = 200 if world.quick else 1_000
     people = StandfastClient(world.client)
     async with world.worker(store="gates.db") as worker:
-        await _all(range(30), lambda number: _park(world, people))
+        await _all(range(30), lambda number: park_at_gate(world, people))
         before = resident_bytes(worker.pid)
         started = time.perf_counter()
-        parked = await _all(range(runs), lambda number: _park(world, people))
+        parked = await _all(range(runs), lambda number: park_at_gate(world, people))
         parking, after = time.perf_counter() - started, resident_bytes(worker.pid)
         started = time.perf_counter()
         await _all(parked, lambda run: people.decide(run.id, "ok", "approve", by="ada"))
@@ -48,7 +48,7 @@ async def gates(world: World) -> list[Figure]:
     return [Figure(f"{runs:,} pipelines parked at a gate, then approved", "every one completes, none twice", measured)]
 
 
-async def _park(world: World, people: StandfastClient) -> Any:
+async def park_at_gate(world: World, people: StandfastClient) -> Any:
     run = await start_pipeline(world.client, "gated", run_key=uuid4().hex)
     while not await people.pending(run.id):
         await asyncio.sleep(0.05)

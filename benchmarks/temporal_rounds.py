@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
+from temporalio.service import RPCError
 
 from standfast.temporal import connect, dev_server, start_agent
 
@@ -121,6 +122,9 @@ class World:
     async def start_worker(self, kind: str = "standfast", *options: str, store: str = "") -> WorkerProcess:
         name = store or f"{uuid4().hex[:8]}.db"
         at = name if "://" in name else str(self.folder / name)
+        queue = options[options.index("--queue") + 1] if "--queue" in options else kind
+        with contextlib.suppress(RPCError):  # each worker may bring another store
+            await self.client.get_workflow_handle(f"standfast-store/{queue}").terminate()
         arguments = [str(SCRIPT), self.address, kind, "--store", at, *options]
         process = await asyncio.create_subprocess_exec(
             sys.executable, *arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, limit=2**26
@@ -128,7 +132,6 @@ class World:
         assert process.stdout is not None
         if await process.stdout.readline() != b"ready\n":
             raise RuntimeError(f"the worker did not start: {' '.join(arguments)}")
-        queue = options[options.index("--queue") + 1] if "--queue" in options else kind
         return WorkerProcess(kind, queue, process)
 
     async def start(self, queue: str, *, agent: str = "bench", **plan: Any) -> WorkflowHandle[Any, dict[str, Any]]:

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -43,7 +44,7 @@ from standfast.temporal.workflows import agent_workflows
 @tool(parallel=True)
 async def note(n: int, size: int) -> str:
     """Take a note."""
-    return f"{n} " + "x" * size
+    return f"{n} " + random.Random(n).randbytes(size // 2).hex()  # which no database makes smaller
 
 
 @tool
