@@ -15,6 +15,7 @@ HEARTBEAT = timedelta(seconds=10)
 MODEL_HEARTBEAT = timedelta(seconds=15)
 MODEL_TIMEOUT = timedelta(seconds=900)  # a long answer is paid for, heard or not; heartbeats tell of deaths
 HOOK_TIMEOUT = timedelta(seconds=120)
+WRITING = timedelta(days=30)  # for what a handler did, which is lost if it cannot be written; the handler has its own
 
 # For what only reads and writes the store: it waits for as long as that takes, after a while in sight of people.
 _STORE_RETRIES = RetryPolicy(
@@ -90,7 +91,7 @@ def tool_options(tool: ToolFacts, asks: str) -> dict[str, Any]:
     """Return the options of one dispatch of a call: one attempt, or a few if it is safe to retry, never endless."""
     return {
         "summary": summary(asks),
-        "start_to_close_timeout": timedelta(seconds=tool.timeout),
+        "start_to_close_timeout": timedelta(seconds=tool.timeout) + WRITING,
         "heartbeat_timeout": HEARTBEAT,
         "retry_policy": RetryPolicy(
             initial_interval=timedelta(seconds=tool.initial),

@@ -14,6 +14,7 @@ from temporalio.api.enums.v1 import EventType
 from standfast import Agent, Approval, Tool, tool
 from standfast.stores import Append
 from standfast.temporal.workflows import agent_workflows
+from standfast.temporal.workflows.activity_options import WRITING
 from standfast.testing import ScriptedModel
 
 
@@ -85,7 +86,7 @@ async def test_a_timeout_that_a_deploy_changed_holds_for_the_next_turn(temporal:
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
         and event.activity_task_scheduled_event_attributes.activity_type.name == "post"
     ]
-    assert posted.start_to_close_timeout.ToTimedelta() == timedelta(seconds=seconds + 5)
+    assert posted.start_to_close_timeout.ToTimedelta() == timedelta(seconds=seconds + 5) + WRITING
 
 
 async def test_the_turns_tools_say_nothing_in_a_history_where_no_deploy_has_changed_them(temporal: Temporal) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import sqlite3
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,8 @@ from standfast import Agent, Approval, ModelError, RetryPolicy, StoreError, pipe
 from standfast.agents import Loop
 from standfast.messages import Message
 from standfast.temporal import Webhook, start_pipeline
+from standfast.temporal.activities import tool_activities
+from standfast.temporal.wire import snapshots
 from standfast.testing import ModelServer, Reply, ScriptedModel
 
 SOON = 0.3  # seconds instead of 30
@@ -239,6 +242,32 @@ async def test_what_a_store_does_not_take_is_held_in_sight_and_is_not_lost(tempo
         await check_healthy(run)
     assert (effects, len(model.calls)) == (["x"], 3)
     assert tool_contents(await temporal.messages()) == [("p1", "x"), ("q1", "yes")]
+
+
+async def test_a_result_is_held_for_longer_than_the_handler_may_take(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, effects = Refusing(temporal.store), list[str]()
+    for module in (snapshots, tool_activities):
+        monkeypatch.setattr(module, "GRACE", 0.5)
+
+    @tool(timeout=0.5)
+    async def post(text: str) -> str:
+        """Post a text."""
+        effects.append(text)
+        store.refuses = {"finish"}
+        return text
+
+    model = ScriptedModel([asks_for(call("post", "p1", text="x")), "done"])
+    async with temporal.worker(Agent("poster", tools=[post]), llm=model, store=store, store_patience=SOON):
+        run = await temporal.start("poster")
+        await until(partial(waits_for_the_store, run))
+        passed = time.monotonic() + 3  # a second of the call, and a moment in which the server notices that
+        await until(lambda: time.monotonic() > passed)
+        store.refuses = set()
+        assert (await result(run))["response"] == "done"
+        await check_healthy(run)
+    assert (effects, tool_contents(await temporal.messages())) == (["x"], [("p1", "x")])
 
 
 async def _waits_alone(run: Run, kind: str) -> bool:
