@@ -59,7 +59,7 @@ def _check(*, deployment: str | None, build_id: str | None, metrics: str | None,
     type=click.IntRange(0),
     default=1000,
     show_default=True,
-    help="Parked runs kept in memory, some 40 KB each.",
+    help="Parked runs kept in memory, some 110 KB each.",
 )
 @partial(on_temporal, check=_check)
 async def worker(

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -20,6 +21,7 @@ from temporalio.service import RPCError
 from standfast.temporal import start_agent
 from standfast.temporal.client.queue_stores import check_queue
 
+RUNBOOKS = Path(__file__).parents[3] / "docs" / "runbooks.md"
 APPLICATION = """
 import os
 from standfast import Agent, Approval, tool
@@ -129,7 +131,7 @@ async def make_current(temporal: Temporal, version: str) -> None:
     await until(taken)
 
 
-async def test_a_worker_tells_its_health_and_counts_what_it_does(temporal: Temporal, tmp_path: Path) -> None:
+async def test_a_worker_tells_its_health_and_has_the_counts_of_all_alarms(temporal: Temporal, tmp_path: Path) -> None:
     health, metrics = free_port(), free_port()
     options = ("--health", f"127.0.0.1:{health}", "--metrics", f"127.0.0.1:{metrics}", "--log-format", "json")
     async with worker(temporal, tmp_path, *options) as process:
@@ -146,6 +148,15 @@ async def test_a_worker_tells_its_health_and_counts_what_it_does(temporal: Tempo
         [line] = [line for line in process.lines if '"event": "tool"' in line]
         assert json.loads(line).items() >= {"level": "info", "run": run.id, "tool": "version"}.items()
         assert not process.says("4111")
+        alarms = RUNBOOKS.read_text().partition("## Alarms")[2]
+        asked = set(re.findall(r"\b(?:standfast|temporal)_\w+", alarms))
+        assert len(asked) > 5
+        await until(lambda: _serves(f"http://127.0.0.1:{metrics}/metrics", asked))
+
+
+async def _serves(url: str, names: set[str]) -> bool:
+    served = (await fetched(url))[1]
+    return all(name in served for name in names)
 
 
 async def _has(url: str, text: str) -> bool:
