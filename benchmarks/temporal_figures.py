@@ -55,7 +55,7 @@ async def load(world: World) -> list[Figure]:
 async def postgres(world: World) -> list[Figure]:
     """Measure the same with a PostgreSQL store, whose server flushes to disk what it commits."""
     figures = []
-    with database(world.folder) as (address, transactions):
+    with database(world.folder) as (address, transactions, world.database_pid):
         measured = await _alone(world, address)
         measured["transactions_a_step"] = await _transactions(world, address, transactions)
         figures.append(Figure("PostgreSQL, one run alone", "≤ 1.35 × the floor, 3 a step", measured))

@@ -12,14 +12,14 @@ from support.postgres import PostgresServer, versions
 
 
 @contextlib.contextmanager
-def database(folder: Path) -> Iterator[tuple[str, Callable[[], int]]]:
-    """Run a server; yield the address of its database, and what counts its transactions."""
+def database(folder: Path) -> Iterator[tuple[str, Callable[[], int], int]]:
+    """Run a server; yield the address of its database, what counts its transactions, and its process id."""
     with tempfile.TemporaryDirectory(prefix="postgres-", dir=folder) as name:
         for path in (Path(name), folder):
             path.chmod(0o755)  # its user is another
         server = PostgresServer(versions()[0], Path(name), "-c", "fsync=on")
         server.start()
         try:
-            yield server.dsn(), lambda: int(server.sql("SELECT sum(xact_commit) FROM pg_stat_database"))
+            yield server.dsn(), lambda: int(server.sql("SELECT sum(xact_commit) FROM pg_stat_database")), server.pid
         finally:
             server.stop()

@@ -32,6 +32,18 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICK
 
 
+def family_cpu_seconds(pid: int | None) -> float:
+    """Return what a process and its children have used; a child that has ended counts no more."""
+    if pid is None:
+        return 0.0
+    children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    used = cpu_seconds(pid)
+    for child in children:
+        with contextlib.suppress(OSError):
+            used += cpu_seconds(child)
+    return used
+
+
 def busy_seconds() -> float:
     """Return what all processes of the machine have used, and what its host has kept from it."""
     fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
@@ -99,13 +111,18 @@ class Round:
 
 @dataclass(slots=True)
 class World:
-    """A server with an empty folder for stores."""
+    """A server with an empty folder for stores.
+
+    Args:
+        database_pid: of a PostgreSQL server that the rounds use.
+    """
 
     client: Client
     address: str
     server_pid: int
     folder: Path
     quick: bool
+    database_pid: int | None = None
 
     def rounds(self, usual: int) -> int:
         return max(2, usual // 3) if self.quick else usual
@@ -152,11 +169,13 @@ class World:
 
     async def round(self, worker: WorkerProcess, runs: int = 1, **plan: Any) -> Round:
         pids = (worker.pid, self.server_pid, os.getpid())
+        stored = family_cpu_seconds(self.database_pid)
         busy, before, started = busy_seconds(), [cpu_seconds(pid) for pid in pids], time.perf_counter()
         await asyncio.gather(*(self.run(worker.queue, **plan) for _ in range(runs)))
         seconds = time.perf_counter() - started
         used = [cpu_seconds(pid) - earlier for pid, earlier in zip(pids, before, strict=True)]
-        others = (busy_seconds() - busy - sum(used)) / seconds
+        stored = max(0.0, family_cpu_seconds(self.database_pid) - stored)
+        others = (busy_seconds() - busy - sum(used) - stored) / seconds
         return Round(seconds, runs * plan["steps"], used[0], used[1], others)
 
     async def in_turns(

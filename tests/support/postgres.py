@@ -48,6 +48,11 @@ class PostgresServer:
     def _data(self) -> str:
         return str(self._folder / "data")
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def dsn(self, database: str = "postgres", user: str = "standfast") -> str:
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
 
