@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-from support.postgres import PostgresServer, versions
+from support.postgres import PostgresServer, versions  # type: ignore[import-not-found]  # not a path of mypy
 
 
 @contextlib.contextmanager
