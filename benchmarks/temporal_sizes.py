@@ -23,7 +23,7 @@ SHORT, LONG, RUNS = 10, 60, 10  # steps of runs that are compared, and how many 
 
 async def sizes(world: World) -> list[Figure]:
     figures = [await _actions(world), await _actions_of_gate(world)]
-    with database(world.folder) as (address, _):
+    with database(world.folder) as (address, *_):
         for folder, measure in ((str(world.folder), _in_sqlite), (address, _in_postgres)):
             figures += [await _store(world, folder, measure, size) for size in (100, 10_000)]
     return figures

@@ -18,6 +18,7 @@ from standfast.errors import StoreError
 from standfast.stores import sqlite_statements as sql
 from standfast.stores.d1_database import Database
 from standfast.stores.d1_statements import Statement, guard, statement
+from standfast.time_limits import time_limit
 
 LEASE = 20.0  # seconds
 RENEWALS = 4  # in the time of a lease
@@ -140,7 +141,7 @@ class Holds:
             wait = self._lease / RENEWALS
             while not await _is_set(ended, wait):
                 try:
-                    async with asyncio.timeout(self._lease / 2):  # a request may wait for its turn for longer
+                    async with time_limit(self._lease / 2):  # a request may wait for its turn for longer
                         await self._renew()
                     wait = self._lease / RENEWALS
                 except (StoreError, TimeoutError) as error:
