@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -60,7 +61,12 @@ class D1Server:
         command = ["node", script, _MINIFLARE, str(self.port), databases, ACCOUNT, TOKEN, *DATABASES]
         with open(self._folder / "log", "ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=self._folder
+                command,
+                stdin=subprocess.PIPE,  # with which it ends, if this process is killed
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=self._folder,
+                start_new_session=True,  # Node starts workerd, which would outlive it
             )
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"ready\n", (self._folder / "log").read_text()
@@ -68,7 +74,7 @@ class D1Server:
     def stop(self) -> None:
         """End it at once."""
         if self._process is not None:
-            self._process.kill()
+            os.killpg(self._process.pid, signal.SIGKILL)
             self._process.communicate()
             self._process = None
         self._client.close()
