@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from temporal_figures import Figure, ledger, load, one_run, parallel, postgres
+from temporal_figures import Figure, ledger, load, one_run, parallel, postgres, postgres_load
 from temporal_gates import gates
 from temporal_limits import history, killed, long, parked, replay
 from temporal_rounds import World, world
@@ -30,6 +30,7 @@ FIGURES: dict[str, Callable[[World], Awaitable[list[Figure]]]] = {
     "one-run": one_run,
     "load": load,
     "postgres": postgres,
+    "postgres-load": postgres_load,
     "history": history,
     "long": long,
     "parallel": parallel,

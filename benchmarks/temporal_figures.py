@@ -53,12 +53,16 @@ async def load(world: World) -> list[Figure]:
 
 
 async def postgres(world: World) -> list[Figure]:
-    """Measure the same with a PostgreSQL store, whose server flushes to disk what it commits."""
-    figures = []
+    """Measure a lone run with a PostgreSQL store, whose server flushes to disk what it commits."""
     with database(world.folder) as (address, transactions, world.database_pid):
         measured = await _alone(world, address)
         measured["transactions_a_step"] = await _transactions(world, address, transactions)
-        figures.append(Figure("PostgreSQL, one run alone", "≤ 1.35 × the floor, 3 a step", measured))
+    return [Figure("PostgreSQL, one run alone", "≤ 1.35 × the floor, 3 a step", measured)]
+
+
+async def postgres_load(world: World) -> list[Figure]:
+    figures = []
+    with database(world.folder) as (address, _, world.database_pid):
         for runs, steps in ((50, 10), (200, 5)):
             measured = await _at_once(world, address, runs, steps)
             figures.append(Figure(f"PostgreSQL, {runs} runs at once", "≥ 0.8 × the floor", measured))
