@@ -8,6 +8,7 @@ from standfast.cli.checks import doctor, replay
 from standfast.cli.commands import Commands
 from standfast.cli.dev import dev
 from standfast.cli.people import answer, approve, export_run, import_run, message, pending, reject, resolve, resume
+from standfast.cli.pruning import prune
 from standfast.cli.runs import cancel, list_runs, show, start, watch
 from standfast.cli.sessions import sessions
 from standfast.cli.store_commands import store
@@ -63,3 +64,4 @@ for command in (
     completion,
 ):
     main.add_command(command)
+store.add_command(prune)

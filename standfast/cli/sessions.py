@@ -6,11 +6,14 @@ from typing import Any
 
 import click
 
+from standfast.cli.audits import BY
 from standfast.cli.commands import with_output
+from standfast.cli.inputs import who
 from standfast.cli.outputs import Output, ago
 from standfast.cli.stores import STORED, existing_store, shown_address
 from standfast.errors import InputError
 from standfast.messages import Message, Usage
+from standfast.runtime.deletion import delete_session
 from standfast.runtime.unheard import Unheard
 from standfast.stores import Session, session_key_of
 from standfast.stores.protocol import session_id_of
@@ -23,10 +26,43 @@ from standfast.stores.protocol import session_id_of
 @click.option("--user", help="Sessions of a user.")
 @click.option("--tenant", help="Sessions of a tenant; each tenant has its own.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Show at most this many.")
+@click.option("--delete", is_flag=True, help="Delete the session, with all that its runs have kept.")
+@click.option("--keep-decisions", is_flag=True, help="With --delete: keep who decided what and when, without texts.")
+@BY
 @with_output
-def sessions(output: Output, session: str | None, store: str, tenant: str | None, **wanted: Any) -> None:
-    """List sessions in a store, or show the messages of one."""
+def sessions(
+    output: Output,
+    session: str | None,
+    store: str,
+    tenant: str | None,
+    delete: bool,
+    keep_decisions: bool,
+    by: str | None,
+    **wanted: Any,
+) -> None:
+    """List sessions in a store, show the messages of one, or delete one.
+
+    A session is not deleted while a run is at work on it. A run that waits, or is reset later, ends then.
+    """
+    if session is None and delete:
+        raise click.UsageError("--delete needs a SESSION.")
+    if keep_decisions and not delete:
+        raise click.UsageError("--keep-decisions goes with --delete.")
+    if session is not None and delete:
+        asyncio.run(_delete(output, store, session, tenant, keep_decisions, by))
+        return
     asyncio.run(_list(output, store, tenant, **wanted) if session is None else _show(output, store, session, tenant))
+
+
+async def _delete(
+    output: Output, path: str, session_id: str, tenant: str | None, keep_decisions: bool, by: str | None
+) -> None:
+    await transcript(path, session_id, tenant)  # which says it if there is none
+    async with existing_store(path) as store:
+        key = session_key_of(tenant, session_id)
+        session = await delete_session(store, key, keep_decisions=keep_decisions, by=who(by))
+    found = {"session_id": session_id, "messages": session.last_seq, "deleted": True}
+    output.item(found, lambda: output.line(f"Deleted session {session_id}."))
 
 
 async def _list(output: Output, path: str, tenant: str | None, agent: str | None, user: str | None, limit: int) -> None:

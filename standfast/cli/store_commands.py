@@ -12,7 +12,7 @@ from standfast.cli.stores import STORED, existing_store, is_file, shown_address
 
 @click.group()
 def store() -> None:
-    """Look after a store: what it is."""
+    """Look after a store: what it is, and how much it keeps."""
 
 
 @store.command()

@@ -32,6 +32,9 @@ def _check(*, deployment: str | None, build_id: str | None, metrics: str | None,
 @click.option("--task-queue", default="standfast", show_default=True, help="Queue that the worker serves.")
 @click.option("--stream", is_flag=True, help="Ask models to stream, so that the page shows their words as they come.")
 @click.option(
+    "--retention", metavar="AGE", help="Delete what the store keeps of runs that the server has forgotten, after 90d."
+)
+@click.option(
     "--single-machine", is_flag=True, help="All workers run here, though the server does not: a SQLite file will do."
 )
 @click.option(
@@ -69,6 +72,7 @@ async def worker(
     store: str | None,
     task_queue: str,
     stream: bool,
+    retention: str | None,
     single_machine: bool,
     log_format: LogFormat,
     log_level: str,
@@ -97,6 +101,7 @@ async def worker(
         tools=app.tools,
         webhooks=app.webhooks,
         stream=stream,
+        retention=retention,
         single_machine=single_machine,
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from typing_extensions import TypeIs, get_protocol_members
 
+from standfast.stores.deletion import Deletion
 from standfast.stores.partial_answers import PartialAnswers, PartialNews
 from standfast.stores.protocol import Ledger
 from standfast.stores.workers import Workers
@@ -27,6 +28,10 @@ def has_partial_answers(store: object) -> TypeIs[PartialAnswers]:
 
 def has_partial_news(store: object) -> TypeIs[PartialNews]:
     return _has_methods(store, PartialNews)
+
+
+def has_deletion(store: object) -> TypeIs[Deletion]:
+    return _has_methods(store, Deletion)
 
 
 def _has_methods(store: object, protocol: Any) -> bool:

@@ -83,7 +83,7 @@ class MemoryStore:
         messages = self._messages.get(session_id, [])
         del messages[: first_kept_index([message.role for message in messages], keep)]
 
-    async def delete_session(self, session_id: str) -> None:
+    async def delete_session(self, session_id: str, *, keep_decisions: bool = False) -> None:
         self._sessions.pop(session_id, None)
         self._messages.pop(session_id, None)
 

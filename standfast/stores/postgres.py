@@ -5,14 +5,17 @@ import hashlib
 import re
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from typing import Literal, Self
 from urllib.parse import parse_qs, urlsplit
 
 from standfast.errors import InputError
 from standfast.extras import install
 from standfast.messages import Message
+from standfast.stores import postgres_deletion as deletion
 from standfast.stores import postgres_ledger as ledger
 from standfast.stores import postgres_rows as rows
+from standfast.stores.deletion import Dropped, Noted, NotedRun
 from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.postgres_connections import Connections
@@ -144,13 +147,9 @@ class PostgresStore:
     async def prune_messages(self, session_id: str, keep: int) -> None:
         await self._do(lambda db: rows.prune_rows(db, session_id, keep))
 
-    async def delete_session(self, session_id: str) -> None:
+    async def delete_session(self, session_id: str, *, keep_decisions: bool = False) -> None:
         await self._do(
-            lambda db: db.rows(
-                "WITH gone AS (DELETE FROM @agent_sessions WHERE id = $1 RETURNING run_key)"
-                " DELETE FROM @partial_answers WHERE run_key IN (SELECT run_key FROM gone)",
-                session_id,
-            ),
+            lambda db: deletion.delete_session(db, session_id, keep_decisions),
             again=False,  # it might have been made anew meanwhile
         )
 
@@ -242,6 +241,25 @@ class PostgresStore:
             lambda db: db.row("SELECT reply FROM @model_replies WHERE run_key = $1 AND turn = $2", journal_key, turn)
         )
         return None if row is None else str(row[0])
+
+    # --- deletion ---
+
+    async def note_run(self, run: NotedRun) -> None:
+        await self._do(lambda db: deletion.note_run(db, run))
+
+    async def find_runs(self, journal_keys: Sequence[str] = (), *, session_id: str | None = None) -> list[NotedRun]:
+        return await self._do(lambda db: deletion.find_runs(db, journal_keys, session_id))
+
+    async def noted(self) -> Noted:
+        return await self._do(deletion.noted)
+
+    async def list_records(self, after: str = "", *, limit: int = 500) -> list[str]:
+        return await self._do(lambda db: deletion.list_records(db, after, limit))
+
+    async def drop_records(
+        self, name: str, *, before: datetime, below: int | None = None, decisions: bool = False, dry_run: bool = False
+    ) -> Dropped:
+        return await self._do(lambda db: deletion.drop_records(db, name, before, below, decisions, dry_run))
 
     # --- decisions ---
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from standfast.errors import InputError, StoreError
+from standfast.stores.deletion import CLOSED, closed
 from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.postgres_database import Database, Row
@@ -30,7 +31,8 @@ _RUN = (
 _CLAIM = (
     f"WITH {_OURS}, made AS (INSERT INTO @tool_ledger (run_key, call_key, state, owner, arguments_hash, claimed_at)"
     " SELECT $1::text, $2::text, 'claimed', $3::text, $4::text, clock_timestamp()"
-    f" WHERE {_IS_OURS} ON CONFLICT DO NOTHING RETURNING {_ENTRY}),"
+    f" WHERE {_IS_OURS} AND NOT EXISTS (SELECT 1 FROM @tool_ledger WHERE run_key = $10 AND call_key = '{CLOSED}')"
+    f" ON CONFLICT DO NOTHING RETURNING {_ENTRY}),"
     f" entry AS (SELECT * FROM made UNION ALL {_FOUND} AND {_IS_OURS}), running AS ("
     + _RUN.format(
         values="SELECT $3::text, $5::text, $6::text, $7::text, $8::text FROM entry"
@@ -45,7 +47,9 @@ _BEGIN = (
 ).format(worker="$2", fence="$6")
 _SETTLE = (
     "WITH made AS (INSERT INTO @tool_ledger (run_key, call_key, state) SELECT $1::text, $2::text, 'abandoned'"
-    f" WHERE NOT EXISTS ({_FOUND}) ON CONFLICT DO NOTHING RETURNING {_ENTRY})"
+    f" WHERE NOT EXISTS ({_FOUND}) AND NOT EXISTS"
+    f" (SELECT 1 FROM @tool_ledger WHERE run_key = $3 AND call_key = '{CLOSED}')"
+    f" ON CONFLICT DO NOTHING RETURNING {_ENTRY})"
     f" SELECT * FROM made UNION ALL {_FOUND}"
 )
 
@@ -85,14 +89,31 @@ async def claim(
         fence: the holder that has to have the worker's name, if there is one.
     """
     call = (None,) * 4 if running is None else (running.worker, running.task_token, running.workflow_id, running.run_id)
-    while (row := await db.row(_CLAIM, scope, call_key, owner, arguments_hash, *call, fence)) is None:
+    while (row := await db.row(_CLAIM, scope, call_key, owner, arguments_hash, *call, fence, _name(scope))) is None:
         # Else somebody has claimed it since the statement began; the next one sees that.
         if running is not None and fence is not None:
             await _check_worker(db, running.worker, fence)
+        await _check_open(db, scope, call_key)
     entry = _read(row, scope, call_key, store)
     if entry.state != "abandoned" and entry.arguments_hash != arguments_hash:
         raise InputError(f"Call {call_key} of run {scope} was claimed with other arguments; it is not run")
     return entry
+
+
+def _name(scope: str) -> str:
+    """Return the name of the session in a scope."""
+    return scope.rpartition("/")[0]
+
+
+async def _check_open(db: Database, scope: str, call_key: str) -> None:
+    """Refuse a call that has no entry and belongs to a deleted session.
+
+    Raises:
+        SessionConflictError: it does.
+    """
+    is_closed = "SELECT 1 FROM @tool_ledger WHERE run_key = $1 AND call_key = $2"
+    if await db.row(is_closed, _name(scope), CLOSED) and not await db.row(_FOUND, scope, call_key):
+        raise closed(scope)
 
 
 async def take_over(db: Database, scope: str, call_key: str, owner: str, store: str) -> LedgerEntry:
@@ -142,8 +163,8 @@ async def finish(
 
 
 async def settle(db: Database, scope: str, call_key: str, store: str) -> LedgerEntry:
-    while (row := await db.row(_SETTLE, scope, call_key)) is None:
-        pass  # somebody has claimed it since the statement began
+    while (row := await db.row(_SETTLE, scope, call_key, _name(scope))) is None:
+        await _check_open(db, scope, call_key)  # else somebody has claimed it since the statement began
     return _read(row, scope, call_key, store)
 
 

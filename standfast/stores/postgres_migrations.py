@@ -48,5 +48,25 @@ MIGRATIONS = (
     CREATE TABLE @store_identity (id text PRIMARY KEY);
     INSERT INTO @store_identity (id) VALUES (replace(gen_random_uuid()::text, '-', ''));
     """,
+    # What is older than this script has its time. No table is written anew; the indexes of the keys are.
+    """
+    ALTER TABLE @model_replies ALTER COLUMN run_key TYPE text COLLATE "C",
+      ADD COLUMN kept_at timestamptz NOT NULL DEFAULT now();
+    ALTER TABLE @tool_ledger ALTER COLUMN run_key TYPE text COLLATE "C";
+    ALTER TABLE @gate_decisions ALTER COLUMN run_key TYPE text COLLATE "C";
+    ALTER TABLE @store_identity ADD COLUMN timed_since timestamptz NOT NULL DEFAULT now();
+    CREATE TABLE @noted_runs (
+      run_key text PRIMARY KEY, session_id text, namespace text NOT NULL, workflow_id text COLLATE "C" NOT NULL,
+      noted_at timestamptz
+    );
+    CREATE INDEX noted_runs_session ON @noted_runs (session_id) WHERE session_id IS NOT NULL;
+    CREATE INDEX noted_runs_workflow ON @noted_runs (workflow_id);
+    CREATE INDEX noted_runs_namespace ON @noted_runs (namespace);
+    INSERT INTO @noted_runs (run_key, session_id, namespace, workflow_id)
+      SELECT run_key, session_id, namespace, workflow_id FROM @sessions_at_work ON CONFLICT DO NOTHING;
+    INSERT INTO @noted_runs (run_key, session_id, namespace, workflow_id)
+      SELECT split_part(run_key, '/', 1), id, '', workflow_id FROM @agent_sessions
+      WHERE strpos(run_key, '/') > 1 AND workflow_id IS NOT NULL ON CONFLICT DO NOTHING;
+    """,
 )
 """One script per schema version; see `schema_versions`. A test has their digests."""

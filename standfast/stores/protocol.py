@@ -160,7 +160,7 @@ class RunningCall(Record):
     run_id: str
 
 
-Act = Literal["answer", "message", "resume", "abort", "resolve", "cancel", "start"]
+Act = Literal["answer", "message", "resume", "abort", "resolve", "cancel", "start", "delete"]
 ActOutcome = Literal["intended", "done", "refused", "unknown"]
 
 
@@ -276,7 +276,7 @@ class AgentStore(Protocol):
         ...
 
     async def delete_session(self, session_id: str) -> None:
-        """Delete a session and its messages, if it is there."""
+        """Delete a session and its messages, if it is there; see `Deletion` for what else belongs to it."""
         ...
 
     async def list_sessions(

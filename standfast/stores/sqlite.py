@@ -3,11 +3,14 @@
 import os
 import sqlite3
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Literal, Self
 
 from standfast.errors import InputError
 from standfast.messages import Message
+from standfast.stores import sqlite_deletion as deletion
 from standfast.stores import sqlite_statements as sql
+from standfast.stores.deletion import Dropped, Noted, NotedRun
 from standfast.stores.kept_values import reading
 from standfast.stores.locks import SessionLocks
 from standfast.stores.partial_answers import PartialAnswer
@@ -39,6 +42,7 @@ from standfast.stores.sqlite_rows import (
     record_decision,
     save_reply,
     save_session,
+    settle,
 )
 from standfast.stores.sqlite_thread import SQLiteThread
 from standfast.stores.workers import AtWork
@@ -143,12 +147,8 @@ class SQLiteStore:
     async def prune_messages(self, session_id: str, keep: int) -> None:
         await self._do(lambda db: prune_rows(db, session_id, keep))
 
-    async def delete_session(self, session_id: str) -> None:
-        def work(db: sqlite3.Connection) -> None:
-            for statement in (sql.DELETE_WORDS, sql.DELETE_SESSION):
-                db.execute(statement, {"id": session_id})
-
-        await self._do(work)
+    async def delete_session(self, session_id: str, *, keep_decisions: bool = False) -> None:
+        await self._do(lambda db: deletion.delete_session(db, session_id, keep_decisions))
 
     async def list_sessions(
         self, *, agent_name: str | None = None, user_id: str | None = None, limit: int | None = None
@@ -217,11 +217,7 @@ class SQLiteStore:
         return calls
 
     async def settle(self, scope: str, call_key: str) -> LedgerEntry:
-        def work(db: sqlite3.Connection) -> LedgerEntry:
-            db.execute(sql.SETTLE, {"scope": scope, "call": call_key})
-            return ledger_entry(db, scope, call_key)
-
-        return await self._do(work)
+        return await self._do(lambda db: settle(db, scope, call_key))
 
     async def load_entries(self, scope: str, call_keys: Sequence[str]) -> dict[str, LedgerEntry]:
         def work(db: sqlite3.Connection) -> dict[str, LedgerEntry]:
@@ -247,6 +243,27 @@ class SQLiteStore:
 
     async def load_reply(self, journal_key: str, turn: int) -> str | None:
         return await self._do(lambda db: kept_reply(db, journal_key, turn), writes=False)
+
+    # --- deletion ---
+
+    async def note_run(self, run: NotedRun) -> None:
+        await self._do(lambda db: deletion.note_run(db, run))
+
+    async def find_runs(self, journal_keys: Sequence[str] = (), *, session_id: str | None = None) -> list[NotedRun]:
+        return await self._do(lambda db: deletion.find_runs(db, journal_keys, session_id), writes=False)
+
+    async def noted(self) -> Noted:
+        return await self._do(deletion.noted, writes=False)
+
+    async def list_records(self, after: str = "", *, limit: int = 500) -> list[str]:
+        return await self._do(lambda db: deletion.list_records(db, after, limit), writes=False)
+
+    async def drop_records(
+        self, name: str, *, before: datetime, below: int | None = None, decisions: bool = False, dry_run: bool = False
+    ) -> Dropped:
+        return await self._do(
+            lambda db: deletion.drop_records(db, name, before, below, decisions, dry_run), writes=not dry_run
+        )
 
     # --- decisions ---
 

@@ -63,5 +63,22 @@ MIGRATIONS = (
     CREATE TABLE store_identity (id TEXT NOT NULL, path TEXT, inode TEXT) STRICT;
     INSERT INTO store_identity (id) VALUES (lower(hex(randomblob(16))));
     """,
+    # What is older than this script has its time.
+    """
+    ALTER TABLE model_replies ADD COLUMN kept_at TEXT;
+    ALTER TABLE store_identity ADD COLUMN timed_since TEXT;
+    UPDATE store_identity SET timed_since = strftime('%Y-%m-%dT%H:%M:%f+00:00', 'now');
+    CREATE TABLE noted_runs (
+      run_key TEXT PRIMARY KEY, session_id TEXT, namespace TEXT NOT NULL, workflow_id TEXT NOT NULL, noted_at TEXT
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX noted_runs_session ON noted_runs (session_id) WHERE session_id IS NOT NULL;
+    CREATE INDEX noted_runs_workflow ON noted_runs (workflow_id);
+    CREATE INDEX noted_runs_namespace ON noted_runs (namespace);
+    INSERT OR IGNORE INTO noted_runs (run_key, session_id, namespace, workflow_id)
+      SELECT run_key, session_id, namespace, workflow_id FROM sessions_at_work;
+    INSERT OR IGNORE INTO noted_runs (run_key, session_id, namespace, workflow_id)
+      SELECT substr(run_key, 1, instr(run_key, '/') - 1), id, '', workflow_id FROM agent_sessions
+      WHERE instr(run_key, '/') > 1 AND workflow_id IS NOT NULL;
+    """,
 )
 """One script per schema version; see `schema_versions`. A test has their digests."""

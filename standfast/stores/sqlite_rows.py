@@ -6,6 +6,7 @@ from typing import Any
 
 from standfast.errors import InputError
 from standfast.stores import sqlite_statements as sql
+from standfast.stores.deletion import CLOSED, closed
 from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall, Session, first_kept_index
@@ -132,6 +133,7 @@ def find_entry(db: sqlite3.Connection, scope: str, call_key: str) -> LedgerEntry
 def claim(
     db: sqlite3.Connection, scope: str, call_key: str, owner: str, arguments_hash: str, running: RunningCall | None
 ) -> LedgerEntry:
+    check_open(db, scope, call_key)
     values = {"scope": scope, "call": call_key, "owner": owner, "arguments_hash": arguments_hash, "now": now()}
     is_new = db.execute(sql.CLAIM, values).rowcount
     entry = LedgerEntry(state="claimed", owner=owner, arguments_hash=arguments_hash)
@@ -142,6 +144,23 @@ def claim(
     if running is not None:
         begin_call(db, running)
     return entry
+
+
+def settle(db: sqlite3.Connection, scope: str, call_key: str) -> LedgerEntry:
+    check_open(db, scope, call_key)
+    db.execute(sql.SETTLE, {"scope": scope, "call": call_key})
+    return ledger_entry(db, scope, call_key)
+
+
+def check_open(db: sqlite3.Connection, scope: str, call_key: str) -> None:
+    """Refuse a call that has no entry and belongs to a deleted session.
+
+    Raises:
+        SessionConflictError: it does.
+    """
+    entry = {"scope": scope.rpartition("/")[0], "call": CLOSED}
+    if db.execute(sql.ENTRY, entry).fetchone() is not None and find_entry(db, scope, call_key) is None:
+        raise closed(scope)
 
 
 def begin_work(db: sqlite3.Connection, work: AtWork, instead_of: AtWork | None) -> AtWork:

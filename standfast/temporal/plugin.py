@@ -28,6 +28,7 @@ from standfast.temporal.activities.guards import HEARTBEAT_EVERY
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.model_activities import ModelActivities
 from standfast.temporal.activities.pipeline_activities import PipelineActivities
+from standfast.temporal.activities.retention import check_retention, keeping_for
 from standfast.temporal.activities.run_activities import RunActivities
 from standfast.temporal.activities.said_activities import SaidActivities
 from standfast.temporal.activities.session_activities import SessionActivities
@@ -65,6 +66,8 @@ class StandfastPlugin(SimplePlugin):
         store_patience: how long an activity waits for a store that refuses before people see that it does.
         checkpoint_key: a secret, as that of `run`: what is exported is signed with it, and no other checkpoint begins
             a run.
+        retention: for how long the store keeps calls, replies and partial answers of runs at least that Temporal has
+            forgotten; a worker deletes older ones. None keeps them until `standfast store prune`.
         single_machine: all workers run on this machine, although the Temporal server does not: a SQLite file is
             refused otherwise.
 
@@ -87,9 +90,10 @@ class StandfastPlugin(SimplePlugin):
         stream: bool = False,
         store_patience: Duration = "30s",
         checkpoint_key: CheckpointKey | None = None,
+        retention: Duration | None = None,
         single_machine: bool = False,
     ) -> None:
-        self._single_machine = single_machine
+        self._single_machine, self._retention = single_machine, check_retention(retention, store)
         told, key = check_webhooks(webhooks), check_key(checkpoint_key)
         self._host = host = AgentHost(
             agents, pipelines, store, llm, dict(tools or {}), max_stored_messages, store_patience, key
@@ -201,6 +205,7 @@ class StandfastPlugin(SimplePlugin):
             self._host.serving(),
             watch_for_lost_calls(client, self._host),
             watching_queue(client, task_queue, self._host.store, misplaced),
+            keeping_for(client, self._host.store, self._retention),
         ):
             await next(worker)
 

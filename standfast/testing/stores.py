@@ -18,6 +18,7 @@ from typing import Any
 from standfast.checkpoints import Question
 from standfast.errors import InputError, MemoryStoreNotDurableError
 from standfast.messages import Message, ToolCall, Usage
+from standfast.testing.deletions import DELETIONS
 from standfast.testing.durable_stores import ATOMIC_WRITES
 from standfast.testing.expectations import contents, expect, expect_error, say, session
 from standfast.testing.holds import HELD_BY_ONE, SHARED_HOLDS, SHARED_SCOPE
@@ -48,6 +49,7 @@ def store_suite(
     durable: bool = True,
     ledger: bool = True,
     partial_answers: bool = False,
+    deletion: bool = False,
     reopen: Reopen | None = None,
     interrupt: Interrupt | None = None,
     rounds: int = ROUNDS,
@@ -60,6 +62,7 @@ def store_suite(
         ledger: False leaves out the parts that runs in one process do not use: the ledger, the journal of replies, and
             the workers at work.
         partial_answers: True for a store that also has `PartialAnswers`, which workers with `stream=True` need.
+        deletion: True for a store that also has `Deletion`, as `standfast store prune` and `retention` need.
         reopen: of a durable store: given a store, returns a function that opens another object over the same data. It
             is sent to other processes, so it has to be a function of a module that they can import, or
             `functools.partial` of one.
@@ -87,6 +90,7 @@ def store_suite(
         *ATOMIC_WRITES,
         *([*LEDGER, *WORKERS] if ledger else ()),
         *(PARTIAL_ANSWERS if partial_answers else ()),
+        *(DELETIONS if deletion else ()),
         *(_with_rivals(check, reopen, processes, rounds) for check in shared),
         *(_with_rivals(check, reopen, processes, rounds, interrupt) for check in interrupted if interrupt is not None),
     ]

@@ -122,6 +122,11 @@ def _cancel(form: Form, person: Person) -> Asked:
     return Asked("cancel", partial(StandfastClient.cancel, by=person.name))
 
 
+def _delete(form: Form, person: Person) -> Asked:
+    keep = form.get("decisions") == "keep"
+    return Asked("delete", partial(StandfastClient.delete_session, keep_decisions=keep, by=person.name))
+
+
 # The page's words when an act is done, by the word in the address; no other text can be put there.
 SAID = {
     "approve": "Approved",
@@ -133,6 +138,7 @@ SAID = {
     "resolve": "Settled",
     "message": "Said",
     "cancel": "Cancelled",
+    "delete": "Deleted",
     "start": "Started",
     "started": "It had already been started; nothing new has begun",
 }
@@ -154,4 +160,5 @@ ACTS: dict[str, tuple[Role, Read]] = {
     "resolve": ("operator", _resolve),
     "message": ("operator", _message),
     "cancel": ("operator", _cancel),
+    "delete": ("operator", _delete),
 }

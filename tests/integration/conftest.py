@@ -76,6 +76,9 @@ async def temporal_server() -> AsyncIterator[DevServer]:
     settings = (
         'history.timerProcessorMaxTimeShift="0s"',  # a short timer ends on time, not within a second
         'history.workflowIdReuseMinimalInterval="0s"',  # a run that continues as new does so at once, not in a second
+        # A run that is deleted is gone at once, not after 33 s.
+        "history.transferProcessorEnsureCloseBeforeDelete=false",
+        "history.visibilityProcessorEnsureCloseBeforeDelete=false",
     )
     async with dev_server(extra_args=[f"--dynamic-config-value={setting}" for setting in settings]) as server:
         yield server

@@ -114,7 +114,7 @@ class DeletesOnlyTheSession(SQLiteStore):
         super().__init__(path)
         self._left = dict[str, list[Message]]()
 
-    async def delete_session(self, session_id: str) -> None:
+    async def delete_session(self, session_id: str, *, keep_decisions: bool = False) -> None:
         self._left[session_id] = await self.load_messages(session_id)
         await super().delete_session(session_id)
 

@@ -235,7 +235,7 @@ def test_the_persisted_names_are_pinned() -> None:
     }
     assert sorted(standfast.ToolDurabilityError("t", "c").payload()) == ["error", "kind", "toolCallId", "toolName"]
     assert standfast.ToolDurabilityError.kind == "tool-durability-error"
-    assert len(MIGRATIONS) == 9
+    assert len(MIGRATIONS) == 10
     assert [line.split()[2] for line in "".join(MIGRATIONS).splitlines() if "CREATE TABLE" in line] == [
         "agent_sessions",
         "agent_messages",
@@ -248,6 +248,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "sessions_at_work",
         "workers",
         "store_identity",
+        "noted_runs",
     ]
 
 

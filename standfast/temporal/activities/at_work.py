@@ -4,6 +4,8 @@ from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus
 
 from standfast.errors import SessionConflictError
+from standfast.stores.capabilities import has_deletion
+from standfast.stores.deletion import NotedRun
 from standfast.stores.protocol import DurableStore, Session
 from standfast.stores.workers import AtWork
 from standfast.temporal.client.run_ends import find_run
@@ -37,6 +39,20 @@ async def begin_work(store: DurableStore, reference: Located) -> None:
         if not is_older and await is_running(activity.client(), theirs):
             raise SessionConflictError(f"Session {ours.session_id} has a run in flight: workflow {theirs.workflow_id}")
         theirs = await store.begin_work(ours, instead_of=theirs)
+
+
+async def note_run(store: DurableStore, reference: Located) -> None:
+    """Note which run works for a session, or for none, so that all that is kept for it can be found and deleted."""
+    if has_deletion(store):
+        info = activity.info()
+        await store.note_run(
+            NotedRun(
+                journal_key=reference["run"],
+                session_id=reference.get("session"),
+                namespace=info.namespace,
+                workflow_id=info.workflow_id or "",
+            )
+        )
 
 
 async def check_writer(session: Session) -> None:

@@ -16,10 +16,17 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from standfast.agents import Agent, Loop
-from standfast.errors import DefinitionError, MemoryStoreNotDurableError, SessionStoreError, StoreError
+from standfast.errors import (
+    DefinitionError,
+    MemoryStoreNotDurableError,
+    SessionConflictError,
+    SessionStoreError,
+    StoreError,
+)
 from standfast.llm import LLM, LLMAdapter, ToolDescription, named, tools_to_descriptions
 from standfast.pipelines import Pipeline
-from standfast.stores.capabilities import has_ledger, has_workers
+from standfast.stores.capabilities import has_deletion, has_ledger, has_workers
+from standfast.stores.deletion import DELETED, NotedRun
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import DurableStore, RunningCall
 from standfast.temporal.activities.handler_threads import HandlerThread
@@ -274,6 +281,9 @@ class AgentHost:
             if "input" not in reference:  # it is open, and says so in its store
                 await self.check_run(run)
             if told is not None and told != here:
+                if has_deletion(self.store):  # of that record alone; its run is noted with its session
+                    of = NotedRun(journal_key=here, namespace=info.namespace, workflow_id=info.workflow_id or "")
+                    await self.store.note_run(of)
                 await self.store.save_reply(f"{here}/run", 0, told)
             known = Located(run=run)
             session = names.session_of(info.workflow_type or "", info.workflow_id or "")
@@ -287,6 +297,7 @@ class AgentHost:
 
         Raises:
             SessionStoreError: nothing was, so this worker has another store than the run.
+            SessionConflictError: the run's session was deleted since.
         """
         opened = await self.store.load_reply(f"{run}/open", 0)
         if opened is None:
@@ -294,7 +305,7 @@ class AgentHost:
                 f"Run {run} is not in the store {await self.store.identity()} ({self.store!r}) of this worker: it was "
                 "opened with another one. It goes on with a worker that has that store"
             )
-        return opened
+        return not_deleted(run, opened)
 
     def check_queue(self) -> None:
         """Check that the runs of this activity's queue may begin with this worker's store.
@@ -313,6 +324,7 @@ class AgentHost:
         """
         kept = await self.store.load_reply(run, turn)
         if kept is None:
+            await self.check_run(run.partition("/")[0])
             raise StoreError(f"Turn {turn} of run {run} is not in the store {self.store!r}: is it the run's store?")
         return kept
 
@@ -334,6 +346,17 @@ class AgentHost:
     async def load_opened(self, run: str) -> dict[str, Any]:
         """Return the facts that steer a run, as they were recorded when the run was opened."""
         return read_kept_object("what steers this run", await self.check_run(run))
+
+
+def not_deleted(run: str, opened: str) -> str:
+    """Return what was recorded when a run was opened.
+
+    Raises:
+        SessionConflictError: its session was deleted since, so it does not go on, and begins nothing anew.
+    """
+    if opened == DELETED:
+        raise SessionConflictError(f"The session of run {run} was deleted; start another run")
+    return opened
 
 
 def durable_store(store: Any) -> DurableStore:

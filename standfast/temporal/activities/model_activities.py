@@ -15,6 +15,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from standfast.agent_loop import LoopState, answer_message, unfit_calls
 from standfast.agents import Agent
 from standfast.checkpoints import Question
+from standfast.errors import SessionConflictError
 from standfast.messages import Message, cut, read_json, size_over, unfenced
 from standfast.runtime.model_answers import note_cost, note_failure
 from standfast.runtime.users_functions import output_problem
@@ -230,6 +231,10 @@ class ModelActivities:
                 kept, _ = await asyncio.gather(write, end_work(self._host.store, reference))
             else:
                 kept = await write
+        except SessionConflictError:  # nobody goes on with the session of a run that has been overtaken or deleted
+            await self._host.check_run(run)
+            await retry_write(partial(self._host.store.save_reply, run, turn, written), tries=3)
+            raise
         except BaseException:  # it was paid for: the next attempt finds it
             await retry_write(partial(self._host.store.save_reply, run, turn, written), tries=3)
             raise

@@ -1,5 +1,6 @@
 """Activities of pipelines: call users' functions, and read and keep the results of steps."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
@@ -22,6 +23,7 @@ from standfast.runtime.pipeline_steps import StepRecords
 from standfast.runtime.run_keys import list_run, restarted
 from standfast.runtime.users_functions import call_users
 from standfast.stores.kept_values import read_kept_object
+from standfast.temporal.activities.at_work import note_run
 from standfast.temporal.activities.guards import Guard
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
@@ -94,7 +96,7 @@ class PipelineActivities:
                 workflow_type, workflow_id = info.workflow_type or "", info.workflow_id or ""
                 if (key := given.run_key_in(names.session_of(workflow_type, workflow_id) or workflow_id)) is not None:
                     await list_run(store, workflow_type, key, run, who)
-                await kept.begin(value, who)
+                await asyncio.gather(kept.begin(value, who), note_run(store, {"run": run}))
                 opened = await store.save_reply(f"{run}/open", 0, to_json(facts).decode())
             steers = {**read_kept_object("what steers this run", opened), **again, **self._host.surroundings}
             return cast(OpenedPipeline, steers)

@@ -1,5 +1,6 @@
 """Opens sessions: the facts that steer a run, the state of its session, and the rest of an earlier run."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -20,10 +21,10 @@ from standfast.runtime.session_states import begin_state
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import Session, session_id_of
 from standfast.temporal.activities import open_gates
-from standfast.temporal.activities.at_work import begin_work, check_writer, end_work
+from standfast.temporal.activities.at_work import begin_work, check_writer, end_work, note_run
 from standfast.temporal.activities.exported_sessions import check_at_rest, read_checkpoint, unanswered_in_export
 from standfast.temporal.activities.guards import Guard, called
-from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.hosts import AgentHost, not_deleted
 from standfast.temporal.activities.json_activities import json_activity
 from standfast.temporal.activities.said_activities import unheard_by
 from standfast.temporal.activities.turn_facts import called_before
@@ -74,6 +75,7 @@ class SessionActivities:
             else:
                 await begin_work(self._host.store, reference)
                 again = {"again": True}  # messages acknowledged since are in the store
+            not_deleted(reference["run"], kept)
             opened = cast(types.Opened, read_kept_object("what steers this run", kept) | again)
             self._host.cache.facts[reference["run"]] = opened["facts"]
             if (version := opened.pop("gates_of", None)) is not None:
@@ -162,7 +164,7 @@ class SessionActivities:
         if known is not None:
             check_access(known, agent, given.user_id, given.tenant_id)
         # First the mark, then a look at the hold; a run in process has the hold first. So one of them sees the other.
-        await begin_work(store, reference)
+        await asyncio.gather(begin_work(store, reference), note_run(store, reference))
         if await is_held(store, session_id):
             raise SessionConflictError(
                 f"Session {session_id_of(session_id)} has a run in flight in a process; wait for it to end"

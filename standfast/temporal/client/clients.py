@@ -14,14 +14,15 @@ from standfast.checkpoints import Checkpoint, PipelineResult, RunResult, T
 from standfast.durations import Duration
 from standfast.errors import InputError, StandfastError
 from standfast.pipelines import Pipeline
+from standfast.runtime.deletion import delete_session
 from standfast.runtime.inputs import Images
-from standfast.stores.protocol import AgentStore
+from standfast.stores.protocol import AgentStore, session_key_of
 from standfast.temporal.client.audits import Doing, OnRecord, do_on_record, doing_of
 from standfast.temporal.client.items import read_items, read_state, unreadable
 from standfast.temporal.client.operator_pauses import paused_by_operators
 from standfast.temporal.client.owners import Run
 from standfast.temporal.client.run_ends import end_of
-from standfast.temporal.client.runs import answer, cancel_run, our_run, runs_query
+from standfast.temporal.client.runs import answer, cancel_run, listed, our_run, runs_query
 from standfast.temporal.client.sending import Signal, send
 from standfast.temporal.client.starts import plain_images
 from standfast.temporal.client.typed_results import pipeline_result, run_result
@@ -234,6 +235,32 @@ class StandfastClient:
             await cancel_run(self.client, workflow_id, by=by)
 
         await do_on_record(self.client, workflow_id, Doing("cancel"), on, cancel, is_new=id is None)
+
+    async def delete_session(
+        self,
+        workflow_id: str,
+        *,
+        keep_decisions: bool = False,
+        by: str | None = None,
+        id: str | None = None,  # noqa: A002
+    ) -> None:
+        """Delete the session of a run that has ended, with all that its runs have kept; who did is on the audit trail.
+
+        Args:
+            keep_decisions: keeps who has decided what and when, without comments and edits.
+
+        Raises:
+            InputError: the run has no session, or this client has no store.
+            SessionNotFoundError: it was deleted before.
+            SessionConflictError: a run is at work on it.
+        """
+        seen = listed(await our_run(self.client, workflow_id))
+        if "session_id" not in seen:
+            raise InputError(f"It is not known which session run {workflow_id} has")
+        if self._store is None:
+            raise InputError("StandfastClient needs store=, the workers' store, to delete a session from it")
+        key = session_key_of(seen.get("tenant_id"), seen["session_id"])
+        await delete_session(self._store, key, keep_decisions=keep_decisions, by=by)
 
     async def export(self, workflow_id: str) -> Checkpoint:
         """Return a run as a checkpoint. With its store it goes on in its session; elsewhere, cancel the run first."""

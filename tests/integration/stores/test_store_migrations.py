@@ -23,6 +23,7 @@ _LANDED = (
     "1bced22eb496",
     "fb1d733c7c97",
     "7d430c0ebaab",
+    "08aaf2aaf6e2",
 )  # a new script is appended with its digest; none of these ever changes
 
 

@@ -28,7 +28,9 @@ def reopen(store: SQLiteStore) -> Any:
     return partial(sqlite_store, store._path)
 
 
-@pytest.mark.parametrize("check", store_suite(partial_answers=True, reopen=reopen), ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check", store_suite(partial_answers=True, deletion=True, reopen=reopen), ids=lambda check: check.__name__
+)
 async def test_sqlite(check: Any, store: Any) -> None:
     await check(store)
 
@@ -45,7 +47,7 @@ async def end_connections(store: PostgresStore) -> None:
 
 @pytest.mark.parametrize(
     "check",
-    store_suite(partial_answers=True, reopen=reopen_postgres, interrupt=end_connections),
+    store_suite(partial_answers=True, deletion=True, reopen=reopen_postgres, interrupt=end_connections),
     ids=lambda check: check.__name__,
 )
 async def test_postgres(check: Any, postgres_store: PostgresStore) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import faulty_ledgers, faulty_stores
+from support import faulty_deletions, faulty_ledgers, faulty_stores
 
 from standfast import InputError, StandfastError
 from standfast.stores import SQLiteStore
@@ -16,8 +16,10 @@ def reopen(store: SQLiteStore) -> Any:
     return partial(type(store), store._path)
 
 
-SUITE = {check.__name__: check for check in store_suite(reopen=reopen, interrupt=faulty_stores.interrupt)}
-INTERRUPTED = sorted(SUITE.keys() - {check.__name__ for check in store_suite(reopen=reopen)})
+SUITE = {
+    check.__name__: check for check in store_suite(deletion=True, reopen=reopen, interrupt=faulty_stores.interrupt)
+}
+INTERRUPTED = sorted(SUITE.keys() - {check.__name__ for check in store_suite(deletion=True, reopen=reopen)})
 
 FOUND = {
     faulty_ledgers.LooksThenClaims: ["of_many_that_claim_a_call_one_owns_it"],
@@ -70,6 +72,20 @@ FOUND = {
     ],
     faulty_stores.IdentityOfAnObject: ["a_store_has_one_identity_for_all_also_if_many_make_it_at_once"],
     faulty_stores.ServesOneLoop: ["a_store_serves_event_loops_that_end"],
+    faulty_deletions.KeepsWhatRunsHaveKept: ["deleting_a_session_leaves_no_text_of_it"],
+    faulty_deletions.ForgetsItsFences: ["a_call_of_a_deleted_session_is_not_run_again"],
+    faulty_deletions.FencesAsIfNothingHadRun: ["a_call_of_a_deleted_session_is_not_run_again"],
+    faulty_deletions.LetsOwnersFinish: ["a_call_of_a_deleted_session_is_not_run_again"],
+    faulty_deletions.DeletesByBeginning: ["deleting_a_session_leaves_those_with_similar_names"],
+    faulty_deletions.KeepsComments: ["decisions_of_a_deleted_session_can_be_kept_without_texts"],
+    faulty_deletions.DeletesWhoDeleted: ["who_deleted_a_session_stays"],
+    faulty_deletions.DeletesOnlyTheCaller: ["sessions_of_agents_that_it_called_go_with_a_session"],
+    faulty_deletions.NotesOneRun: ["a_run_is_noted_once"],
+    faulty_deletions.ListsWithoutRegardToCase: ["records_are_listed_by_their_keys"],
+    faulty_deletions.DropsWhatIsYoung: ["records_are_dropped_when_all_of_them_are_old"],
+    faulty_deletions.DropsInADryRun: ["records_are_dropped_when_all_of_them_are_old"],
+    faulty_deletions.DropsByBeginning: ["records_are_dropped_when_all_of_them_are_old"],
+    faulty_deletions.DropsOpenCalls: ["old_calls_of_a_session_are_dropped_up_to_a_message"],
     faulty_stores.StaysClosed: ["a_store_that_was_closed_opens_again"],
 }
 

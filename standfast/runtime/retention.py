@@ -1,0 +1,195 @@
+"""Deletes what a store keeps of runs that can neither go on nor come back.
+
+Nothing else is deleted, however old it is: what a run on Temporal keeps stays as long as Temporal knows of the run, and
+the calls of a session that stays as long as the transcript does not answer them.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Protocol
+
+from standfast.runtime.at_work import hold
+from standfast.runtime.cancellation import uninterrupted
+from standfast.stores.deletion import (
+    Deletion,
+    Dropped,
+    NotedRun,
+    is_temporal_run,
+    made_at,
+    name_of,
+    next_after,
+    session_of,
+)
+from standfast.stores.protocol import AgentStore, Ledger, Session
+from standfast.stores.workers import Workers
+
+IsForgotten = Callable[[str, NotedRun | None], Awaitable[bool]]
+"""Tells whether Temporal has forgotten a run, by its journal key and its note; False where nobody can tell."""
+
+
+class PrunedStore(Deletion, AgentStore, Ledger, Workers, Protocol):
+    """The stores that can be pruned."""
+
+
+async def nobody_knows(name: str, noted: NotedRun | None) -> bool:
+    """Say of each run on Temporal that it may come back."""
+    return False
+
+
+async def continued_runs(store: PrunedStore) -> dict[str, set[str]]:
+    """Return the runs that go on from others, by the journal key of these, of versions that did not note their runs."""
+    found: dict[str, set[str]] = {}
+    after = ""
+    while keys := await store.list_records(after):
+        for key in keys:
+            here = key.removesuffix("/run")
+            if is_temporal_run(here) and here != key and (run := await store.load_reply(key, 0)) is not None:
+                found.setdefault(run, set()).add(here)
+        after = keys[-1]
+    return found
+
+
+@dataclass(slots=True)
+class Pruning:
+    """Prunes a store of what is older than a time.
+
+    Args:
+        is_older_known: whether `is_forgotten` has been asked about the runs of versions that did not note them, so
+            that sessions from that time have no others.
+        decisions: deletes decisions, too.
+        pause: seconds after each name that was looked at.
+        dropped: what was deleted, or would be.
+        living: names that are kept since their runs may go on or come back.
+    """
+
+    store: PrunedStore
+    before: datetime
+    is_forgotten: IsForgotten
+    is_older_known: bool = False
+    decisions: bool = False
+    dry_run: bool = False
+    pause: float = 0.0
+    dropped: Dropped = field(default_factory=Dropped)
+    sessions: int = 0
+    living: int = 0
+    _with_sessions: set[str] = field(default_factory=set)  # names of sessions that are deleted, and of their runs
+
+    async def names(self) -> AsyncIterator[str]:
+        """Yield the names under which anything is kept."""
+        after = ""
+        while keys := await self.store.list_records(after):
+            for name in dict.fromkeys(map(name_of, keys)):
+                if name is not None and name not in self._with_sessions:
+                    yield name
+                    await asyncio.sleep(self.pause)
+            last = name_of(keys[-1])
+            after = keys[-1] if last is None else max(keys[-1], next_after(last))
+
+    async def prune(self) -> None:
+        """Delete what runs have kept, and then the calls of sessions."""
+        sessions = []
+        async for name in self.names():
+            if is_temporal_run(name):
+                await self._prune_run(name)
+            elif session_of(name) is None:
+                await self._prune_local_run(name)
+            else:
+                sessions.append(name)
+        for name in sessions:  # now the runs of older versions are noted, if they were asked about
+            await self._prune_calls(name)
+            await asyncio.sleep(self.pause)
+
+    async def prune_sessions(self) -> None:
+        """Delete sessions that nobody has written to since, with all that belongs to them; before `prune`."""
+        for session in await self.store.list_sessions():
+            if session.updated_at is not None and session.updated_at < self.before:
+                await self._prune_session(session)
+
+    async def _drop(self, name: str, before: datetime, below: int | None = None) -> None:
+        self.dropped += await self.store.drop_records(
+            name, before=before, below=below, decisions=self.decisions, dry_run=self.dry_run
+        )
+
+    async def _prune_run(self, name: str) -> None:
+        noted = next(iter(await self.store.find_runs([name])), None)
+        if noted is not None and noted.noted_at is not None and noted.noted_at >= self.before:
+            return
+        if await self.is_forgotten(name, noted):
+            await self._drop(name, self.before)
+        else:
+            self.living += 1
+
+    async def _prune_local_run(self, name: str) -> None:
+        async with self._held(name) as is_free:
+            if is_free:
+                await self._drop(name, self.before)
+
+    async def _prune_calls(self, name: str) -> None:
+        session_id = str(session_of(name))
+        if made_at(name) >= self.before:
+            return
+        if not await self._is_at_rest(session_id, made_at(name)):
+            self.living += 1
+            return
+        async with self._held(session_id) as is_free:
+            if not is_free:
+                return
+            session = await self.store.load_session(session_id)
+            if session is None or session.key != name:
+                await self._drop(name, self.before)
+            elif below := await self._last_answer(session):
+                await self._drop(name, self.before, below)
+
+    async def _prune_session(self, session: Session) -> None:
+        last = str(session.journal_key or "").rpartition("/")[0]  # which may not be noted any more
+        is_over = not last or await self.store.find_runs([last]) or await self.is_forgotten(last, None)
+        if not is_over or not await self._is_at_rest(session.id, session.created_at):
+            self.living += 1
+            return
+        async with self._held(session.id) as is_free:
+            if not is_free:
+                return
+            runs = await self.store.find_runs(session_id=session.id)
+            messages = await self.store.load_messages(session.id)
+            self.sessions += 1
+            self.dropped += Dropped(bytes=sum(len(message.content.encode()) for message in messages))
+            if not self.dry_run:
+                await self.store.delete_session(session.id, keep_decisions=not self.decisions)
+            # Nothing that comes back has to be kept from repeating anything.
+            for name in filter(None, (session.key, last, *(run.journal_key for run in runs))):
+                self._with_sessions.add(name)
+                await self._drop(name, datetime.now(UTC) + timedelta(days=1))
+
+    async def _is_at_rest(self, session_id: str, made: datetime | None) -> bool:
+        """Whether no run on Temporal is at work on a session, nor can come back to it."""
+        if not self.is_older_known and (made is None or made < (await self.store.noted()).since):
+            return False
+        for run in await self.store.find_runs(session_id=session_id):
+            if not await self.is_forgotten(run.journal_key, run):
+                return False
+        return not await self.store.find_work(session_id)
+
+    async def _last_answer(self, session: Session) -> int:
+        """Return the number of the last message of a model: all earlier calls have their results. 0 if there is none.
+
+        Calls of the last one may still be open, and are settled by the ledger.
+        """
+        messages = await self.store.load_messages(session.id)
+        after = next((place for place, one in enumerate(reversed(messages)) if one.role == "assistant"), None)
+        return 0 if after is None else session.last_seq - after
+
+    @asynccontextmanager
+    async def _held(self, name: str) -> AsyncIterator[bool]:
+        """Hold a session or a run, if no process has it."""
+        if not await hold(self.store, name):
+            self.living += 1
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            await uninterrupted(partial(self.store.let_go, name))

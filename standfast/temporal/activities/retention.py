@@ -1,0 +1,81 @@
+"""Deletes, from time to time, what the store keeps of runs that Temporal has forgotten; by one worker at a time."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import cast
+
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from standfast.errors import DefinitionError, StandfastError
+from standfast.runtime.retention import PrunedStore, Pruning
+from standfast.stores.capabilities import has_deletion
+from standfast.temporal.client.forgotten import Forgotten
+from standfast.tools import Duration, seconds
+
+_LOG = logging.getLogger("standfast")
+_NAME = "standfast/retention"  # held while a worker deletes; no session has a slash in its name
+_EVERY = 3600.0  # seconds between two rounds
+_FIRST = 30.0  # seconds until the first one, when a worker has begun
+_PAUSE = 0.02  # seconds between two names, in which runs have the store for themselves
+
+
+def check_retention(retention: Duration | None, store: object) -> timedelta | None:
+    """Return for how long records of runs are kept at least; None keeps all.
+
+    Raises:
+        DefinitionError: it is not a duration, or the store cannot delete records.
+    """
+    if retention is None:
+        return None
+    kept = timedelta(seconds=seconds(retention, "retention"))
+    if not has_deletion(store):
+        raise DefinitionError(f"retention: {store!r:.80} cannot delete records; see standfast.stores.Deletion")
+    return kept
+
+
+@asynccontextmanager
+async def keeping_for(client: Client, store: object, retention: timedelta | None) -> AsyncIterator[None]:
+    """Delete records of forgotten runs as long as the block lasts, when they are older than that."""
+    if retention is None:
+        yield
+        return
+    task = asyncio.create_task(_watch(client, cast(PrunedStore, store), retention))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def _watch(client: Client, store: PrunedStore, retention: timedelta) -> None:
+    wait = _FIRST
+    while True:
+        await asyncio.sleep(wait)
+        wait = _EVERY
+        try:
+            await prune_once(client, store, retention)
+        except (StandfastError, RPCError) as error:
+            _LOG.warning("Old records could not be deleted; they are next time: %s", error)
+
+
+async def prune_once(client: Client, store: PrunedStore, retention: timedelta) -> Pruning | None:
+    """Delete old records of forgotten runs; None if another worker does.
+
+    Decisions stay, and all records of versions that did not note their runs.
+    """
+    if not await store.hold(_NAME):
+        return None
+    try:
+        forgotten = Forgotten(client)
+        await forgotten.check_namespace()
+        pruning = Pruning(store, datetime.now(UTC) - retention, forgotten, pause=_PAUSE)
+        await pruning.prune()
+    finally:
+        await store.let_go(_NAME)
+    if (gone := pruning.dropped) and gone.calls + gone.replies + gone.partial_answers:
+        _LOG.info("Deleted %d calls and %d replies, %d bytes, of old runs", gone.calls, gone.replies, gone.bytes)
+    return pruning

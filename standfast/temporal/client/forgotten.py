@@ -1,0 +1,100 @@
+"""Asks Temporal whether it has forgotten a run, so that nothing of it can go on, be reset, or come back."""
+
+import json
+from collections.abc import Iterable, Mapping
+
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from standfast.errors import InputError
+from standfast.stores.capabilities import has_deletion
+from standfast.stores.deletion import DELETED, NotedRun
+from standfast.stores.protocol import Ledger
+from standfast.temporal.client.runs import quoted
+
+
+class Forgotten:
+    """Tells which runs a server has forgotten: they are closed, and past the retention of their namespace.
+
+    Args:
+        unnoted: the runs that go on from others, by the journal key of these, of versions that did not note their
+            runs. None keeps everything of such versions.
+        store: has those runs, and gets a note of each that is found.
+    """
+
+    def __init__(
+        self, client: Client, store: Ledger | None = None, unnoted: Mapping[str, Iterable[str]] | None = None
+    ) -> None:
+        self._client, self._store, self._unnoted = client, store, unnoted
+        self._chains: dict[str, set[str]] = {}  # the first runs of all that is known, by workflow id
+        self._others: bool | None = None  # whether runs of other namespaces are in the store
+
+    async def check_namespace(self) -> None:
+        """Check that the namespace is there: of one that is not, all runs would be taken for forgotten.
+
+        Raises:
+            InputError: it is not.
+        """
+        try:
+            await self._client.workflow_service.describe_namespace(
+                DescribeNamespaceRequest(namespace=self._client.namespace)
+            )
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND:
+                raise
+            raise InputError(f"There is no namespace {self._client.namespace!r}; nothing was deleted") from error
+
+    async def __call__(self, name: str, noted: NotedRun | None) -> bool:
+        """Return whether the server knows nothing of a run or of what goes on from it; False where nobody can tell."""
+        if noted is not None and noted.namespace == self._client.namespace:
+            return not await self._is_known(noted.workflow_id, name)
+        if self._unnoted is None or (noted is not None and noted.namespace):
+            return False
+        if noted is not None and await self._is_known(noted.workflow_id, name):
+            return False
+        return await self._is_unknown(name)
+
+    async def _is_known(self, workflow_id: str, run_id: str) -> bool:
+        """Whether a run is there, or one that goes on from it: that has it as its first run."""
+        if not workflow_id:
+            return True  # nobody can tell
+        if await self._first_of(workflow_id, run_id) is not None:
+            return True
+        if workflow_id not in self._chains:
+            query = f"WorkflowId = {quoted(workflow_id)}"
+            known = {run.run_id async for run in self._client.list_workflows(query)}
+            firsts = [await self._first_of(workflow_id, run) for run in (None, *known)]
+            self._chains[workflow_id] = {first for first in firsts if first is not None}
+        return run_id in self._chains[workflow_id]
+
+    async def _first_of(self, workflow_id: str, run_id: str | None) -> str | None:
+        """Return the first run of the chain of a run, the last one if none is named; None if it is not there."""
+        try:
+            found = await self._client.get_workflow_handle(workflow_id, run_id=run_id).describe()
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND:
+                raise
+            return None
+        return found.raw_info.first_run_id or found.run_id
+
+    async def _is_unknown(self, name: str) -> bool:
+        """Whether nobody knows a run that was not noted; one that is found is noted, so that its session is known."""
+        if not has_deletion(self._store):
+            return False
+        if self._others is None:
+            self._others = bool({*(await self._store.noted()).namespaces} - {"", self._client.namespace})
+        if self._others:
+            return False
+        for run in (name, *(self._unnoted or {}).get(name, ())):
+            async for found in self._client.list_workflows(f"RunId = {quoted(run)}"):
+                opened = await self._store.load_reply(f"{name}/open", 0)
+                facts = None if opened in (None, DELETED) else json.loads(str(opened))
+                session = facts.get("session") if isinstance(facts, dict) else None
+                await self._store.note_run(
+                    NotedRun(
+                        journal_key=name, session_id=session, namespace=self._client.namespace, workflow_id=found.id
+                    )
+                )
+                return False
+        return True
