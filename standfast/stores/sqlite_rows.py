@@ -188,7 +188,7 @@ def record_decision(db: sqlite3.Connection, record: DecisionRecord) -> None:
 
 
 def save_reply(db: sqlite3.Connection, journal_key: str, turn: int, reply: str) -> str:
-    is_new = db.execute(sql.SAVE_REPLY, {"run": journal_key, "turn": turn, "reply": reply}).rowcount
+    is_new = db.execute(sql.SAVE_TIMED_REPLY, {"run": journal_key, "turn": turn, "reply": reply, "now": now()}).rowcount
     return reply if is_new else kept_reply(db, journal_key, turn) or reply
 
 

@@ -46,9 +46,10 @@ BEGIN_CALL = (
 END_CALL = "DELETE FROM running_calls WHERE owner = :owner"
 RUNNING_CALLS = f"SELECT {RUNNING} FROM running_calls"
 
-SAVE_REPLY = (
-    "INSERT INTO model_replies (run_key, turn, reply, kept_at)"
-    " VALUES (:run, :turn, :reply, strftime('%Y-%m-%dT%H:%M:%f+00:00', 'now')) ON CONFLICT DO NOTHING"
+SAVE_REPLY = "INSERT INTO model_replies (run_key, turn, reply) VALUES (:run, :turn, :reply) ON CONFLICT DO NOTHING"
+SAVE_TIMED_REPLY = (
+    "INSERT INTO model_replies (run_key, turn, reply, kept_at) VALUES (:run, :turn, :reply, :now)"
+    " ON CONFLICT DO NOTHING"
 )
 REPLY = "SELECT reply FROM model_replies WHERE run_key = :run AND turn = :turn"
 RECORD_DECISION = (

@@ -28,7 +28,6 @@ from standfast.temporal.activities.guards import HEARTBEAT_EVERY
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.model_activities import ModelActivities
 from standfast.temporal.activities.pipeline_activities import PipelineActivities
-from standfast.temporal.activities.retention import check_retention, keeping_for
 from standfast.temporal.activities.run_activities import RunActivities
 from standfast.temporal.activities.said_activities import SaidActivities
 from standfast.temporal.activities.session_activities import SessionActivities
@@ -38,6 +37,7 @@ from standfast.temporal.client.converters import DATA_CONVERTER, client_of_worke
 from standfast.temporal.client.former_names import check_new
 from standfast.temporal.client.machines import check_machine
 from standfast.temporal.client.queue_stores import check_queue, watching_queue
+from standfast.temporal.client.retention import check_retention, keeping_for
 from standfast.temporal.client.search_attributes import register_attributes
 from standfast.temporal.wire.snapshots import GRACE
 from standfast.temporal.workflows.agent_workflows import AgentRun

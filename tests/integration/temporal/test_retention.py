@@ -20,7 +20,7 @@ from standfast import Agent, DefinitionError, pipeline, tool
 from standfast.runtime.retention import Pruning
 from standfast.stores import SQLiteStore
 from standfast.temporal import StandfastPlugin, start_pipeline
-from standfast.temporal.activities import retention
+from standfast.temporal.client import retention
 from standfast.temporal.client.forgotten import Forgotten
 from standfast.temporal.workflows import agent_workflows
 from standfast.testing import ScriptedModel
