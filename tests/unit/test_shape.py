@@ -78,9 +78,9 @@ PUBLIC = {
     ],
     "standfast.mcp": ["mcp_tools"],
     "standfast.stores": [
-        "AgentStore", "Append", "AtWork", "D1Binding", "D1Store", "DecisionRecord", "DurableStore", "Ledger",
-        "LedgerEntry", "MemoryStore", "PartialAnswer", "PartialAnswers", "PartialNews", "PostgresStore", "RunningCall",
-        "SQLiteStore", "Session", "Workers", "d1_store", "memory_store", "open_store", "postgres_store",
+        "AgentStore", "Append", "AtWork", "D1Binding", "D1Store", "DecisionRecord", "Deletion", "Dropped",
+        "DurableStore", "Ledger", "LedgerEntry", "MemoryStore", "Noted", "NotedRun", "PartialAnswer", "PartialAnswers",
+        "PartialNews", "PostgresStore", "RunningCall", "SQLiteStore", "Session", "Workers", "d1_store", "memory_store", "open_store", "postgres_store",
         "session_key_of", "sqlite_store",
     ],
     "standfast.temporal": [
