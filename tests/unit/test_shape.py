@@ -80,7 +80,8 @@ PUBLIC = {
     "standfast.stores": [
         "AgentStore", "Append", "AtWork", "D1Binding", "D1Store", "DecisionRecord", "Deletion", "Dropped",
         "DurableStore", "Ledger", "LedgerEntry", "MemoryStore", "Noted", "NotedRun", "PartialAnswer", "PartialAnswers",
-        "PartialNews", "PostgresStore", "RunningCall", "SQLiteStore", "Session", "Workers", "d1_store", "memory_store", "open_store", "postgres_store",
+        "PartialNews", "PostgresStore", "RunningCall", "SQLiteStore", "Session",
+        "Workers", "d1_store", "memory_store", "open_store", "postgres_store",
         "session_key_of", "sqlite_store",
     ],
     "standfast.temporal": [
