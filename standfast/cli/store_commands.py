@@ -1,18 +1,22 @@
 """`standfast store`: looks after a store."""
 
 import asyncio
-from typing import Any
+import time
+from typing import Any, cast
 
 import click
 
 from standfast.cli.commands import with_output
 from standfast.cli.outputs import Output
 from standfast.cli.stores import STORED, existing_store, is_file, shown_address
+from standfast.runtime.restores import begin_epoch, note_move
+from standfast.stores import open_store
+from standfast.stores.copying import Movable, give_up_move, move_store
 
 
 @click.group()
 def store() -> None:
-    """Look after a store: what it is, and how much it keeps."""
+    """Look after a store: what it is, where its data are, and how much it keeps."""
 
 
 @store.command()
@@ -25,6 +29,77 @@ def check(output: Output, store: str) -> None:
     """
     found = asyncio.run(_checked(store))
     output.item(found, lambda: output.fields({name.capitalize(): value for name, value in found.items()}))
+
+
+@store.command()
+@STORED
+@with_output
+def restored(output: Output, store: str) -> None:
+    """Say that a store was put back from a backup, before workers have it again.
+
+    What was written after the backup is gone. Calls of earlier runs of which the store knows nothing are from now on
+    of unknown outcome, and not taken for calls that never ran.
+    """
+    found = asyncio.run(_restored(store))
+    output.item(found, lambda: output.fields({name.capitalize(): value for name, value in found.items()}))
+
+
+async def _restored(address: str) -> dict[str, Any]:
+    async with existing_store(address) as store:
+        return {"store": shown_address(address), "epoch": await begin_epoch(store)}
+
+
+@store.command()
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@click.option("--give-up", is_flag=True, help="Open FROM again, whose move has not ended.")
+@with_output
+def copy(output: Output, source: str, target: str, give_up: bool) -> None:
+    """Move all that the store FROM has to the empty store TO: sessions, calls, replies, decisions, its identity.
+
+    Both are the path of a SQLite file or postgresql://…. End all workers and runs that have FROM first. Run it again
+    if it was broken off: it goes on. In the end FROM is closed, and says where its data are.
+    """
+    if give_up:
+        asyncio.run(_given_up(source, target))
+        output.item(
+            {"store": shown_address(source), "moved": False},
+            lambda: output.line(f"{shown_address(source)} is open again"),
+        )
+        return
+    found = asyncio.run(_copied(output, source, target))
+    output.item(found, lambda: _say_moved(output, found))
+
+
+async def _given_up(source: str, target: str) -> None:
+    async with existing_store(source) as old, open_store(target) as new:
+        await give_up_move(cast(Movable, old), cast(Movable, new))
+
+
+async def _copied(output: Output, source: str, target: str) -> dict[str, Any]:
+    told = time.monotonic()
+
+    def tell(table: str, rows: int) -> None:
+        nonlocal told
+        if time.monotonic() - told > 1:
+            told = time.monotonic()
+            output.note(f"{table}: {rows} rows")
+
+    async with existing_store(source) as old, open_store(target) as new:
+        moved = await move_store(cast(Movable, old), cast(Movable, new), tell)
+        if moved.tables:
+            await note_move(new)
+    tables = {name: {"rows": its.rows, "digest": f"{its.digest:032x}"} for name, its in moved.tables.items()}
+    names = {"from": shown_address(source), "to": shown_address(target), "identity": moved.identity}
+    return {**names, "tables": tables}
+
+
+def _say_moved(output: Output, found: dict[str, Any]) -> None:
+    if not found["tables"]:
+        output.line(f"{found['from']} was moved to {found['to']} before")
+        return
+    counts = {name: f"{its['rows']} rows, {its['digest']}" for name, its in found["tables"].items()}
+    output.fields({"From": found["from"], "To": found["to"], "Identity": found["identity"], **counts})
 
 
 async def _checked(address: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Not by `isinstance`: from Python 3.12 on, it does not see the methods of an obje
 `__getattr__`, and a store that is wrapped so would lose its ledger.
 """
 
-from typing import Any
+from typing import Any, Protocol
 
 from typing_extensions import TypeIs, get_protocol_members
 
@@ -12,6 +12,14 @@ from standfast.stores.deletion import Deletion
 from standfast.stores.partial_answers import PartialAnswers, PartialNews
 from standfast.stores.protocol import Ledger
 from standfast.stores.workers import Workers
+
+
+class Placed(Protocol):
+    """A store that can tell when its data were put back or copied."""
+
+    async def place(self) -> str:
+        """Return an id of where its data are: the same as long as they stay there, another once they were copied."""
+        ...
 
 
 def has_ledger(store: object) -> TypeIs[Ledger]:
@@ -32,6 +40,10 @@ def has_partial_news(store: object) -> TypeIs[PartialNews]:
 
 def has_deletion(store: object) -> TypeIs[Deletion]:
     return _has_methods(store, Deletion)
+
+
+def has_place(store: object) -> TypeIs[Placed]:
+    return _has_methods(store, Placed)
 
 
 def _has_methods(store: object, protocol: Any) -> bool:

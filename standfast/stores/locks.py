@@ -112,6 +112,19 @@ class SessionLocks:
             self._file = None
 
 
+def is_any_held(path: str) -> bool:
+    """Whether anybody has a lock of a database; False where the operating system does not tell."""
+    if fcntl is None or sys.platform != "linux" or not os.path.exists(f"{path}-lock"):
+        return False
+    file = _open_beside(path)
+    try:
+        asked = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # of all places
+        found = fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked)
+        return bool(struct.unpack("hhqqi0q", found)[0] != fcntl.F_UNLCK)
+    finally:
+        os.close(file)
+
+
 def _open_beside(path: str) -> int:
     # In other people's folders there may be a link, to a file that would be created or get other permissions.
     file = private(f"{path}-lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -1,7 +1,6 @@
 """Sessions, ledger and replies in one schema of a PostgreSQL database, for workers on any number of machines."""
 
 import asyncio
-import hashlib
 import re
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -9,7 +8,7 @@ from datetime import datetime
 from typing import Literal, Self
 from urllib.parse import parse_qs, urlsplit
 
-from standfast.errors import InputError
+from standfast.errors import InputError, StoreError
 from standfast.extras import install
 from standfast.messages import Message
 from standfast.stores import postgres_deletion as deletion
@@ -21,12 +20,14 @@ from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.postgres_connections import Connections
 from standfast.stores.postgres_database import Address
 from standfast.stores.postgres_news import channel, topic
+from standfast.stores.postgres_tables import PostgresTables
 from standfast.stores.protocol import Append, DecisionRecord, LedgerEntry, RunningCall, Session
 from standfast.stores.rows import (
     DECISION,
     MESSAGE,
     RUNNING,
     SESSION,
+    index_key,
     message_rows,
     named,
     read_decision,
@@ -35,8 +36,6 @@ from standfast.stores.rows import (
 )
 from standfast.stores.schema_versions import lost_identity
 from standfast.stores.workers import AtWork
-
-LONGEST_KEY = 600  # characters, of at most four bytes
 
 
 class PostgresStore:
@@ -73,6 +72,20 @@ class PostgresStore:
         if row is None:
             raise lost_identity(self._name)
         return str(row[0])
+
+    def tables(self) -> PostgresTables:
+        return PostgresTables(self._address)
+
+    async def place(self) -> str:
+        # A server that takes over, or that was recovered to a point in time, begins another timeline of its log.
+        scope, query = (await self._connections.opened()).scope, "left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)"
+        try:
+            row = await self._do(lambda db: db.row(f"SELECT {query}"))
+        except StoreError as error:
+            if not str(getattr(error.__cause__, "sqlstate", "")).startswith(("0A", "42")):
+                raise
+            row = None  # this server does not tell its users
+        return f"{scope}/{'' if row is None else row[0]}"
 
     async def hold(self, session_id: str) -> bool:
         return await (await self._connections.opened()).holds.take(session_id)
@@ -180,7 +193,7 @@ class PostgresStore:
             lambda db: ledger.claim(
                 db,
                 scope,
-                _key(call_key),
+                index_key(call_key),
                 owner,
                 arguments_hash,
                 running,
@@ -190,15 +203,17 @@ class PostgresStore:
         )
 
     async def take_over(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
-        return await self._do(lambda db: ledger.take_over(db, scope, _key(call_key), owner, self._name))
+        return await self._do(lambda db: ledger.take_over(db, scope, index_key(call_key), owner, self._name))
 
     async def abandon(self, scope: str, call_key: str, *, owner: str) -> LedgerEntry:
-        return await self._do(lambda db: ledger.abandon(db, scope, _key(call_key), owner, self._name))
+        return await self._do(lambda db: ledger.abandon(db, scope, index_key(call_key), owner, self._name))
 
     async def finish(
         self, scope: str, call_key: str, *, owner: str, state: Literal["done", "failed"], result: str
     ) -> bool:
-        return await self._do(lambda db: ledger.finish(db, scope, _key(call_key), owner, state, result, self._name))
+        return await self._do(
+            lambda db: ledger.finish(db, scope, index_key(call_key), owner, state, result, self._name)
+        )
 
     async def begin_call(self, running: RunningCall) -> None:
         await self._do(lambda db: ledger.begin_call(db, running, self._fence(running.worker)))
@@ -211,10 +226,10 @@ class PostgresStore:
         return [RunningCall(**named(RUNNING, row)) for row in found]
 
     async def settle(self, scope: str, call_key: str) -> LedgerEntry:
-        return await self._do(lambda db: ledger.settle(db, scope, _key(call_key), self._name))
+        return await self._do(lambda db: ledger.settle(db, scope, index_key(call_key), self._name))
 
     async def load_entries(self, scope: str, call_keys: Sequence[str]) -> dict[str, LedgerEntry]:
-        keys = {_key(key): key for key in call_keys}
+        keys = {index_key(key): key for key in call_keys}
         found = await self._do(lambda db: ledger.load_entries(db, scope, list(keys), self._name))
         return {keys[key]: entry for key, entry in found.items()}
 
@@ -362,8 +377,3 @@ def _place(dsn: str) -> str:
     host = parts.netloc.rpartition("@")[2] or "".join(parse_qs(parts.query).get("host", []))
     # An unescaped / ? or # in a password would end the host's part before it.
     return "an address with an unescaped password" if "@" in parts.path else f"postgresql://{host}{parts.path}"
-
-
-def _key(text: str) -> str:
-    """Return a key that an index can have: models may make up call ids of any length."""
-    return text if len(text) <= LONGEST_KEY else f"{text[:100]}…{hashlib.blake2b(text.encode()).hexdigest()}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from standfast.errors import StoreError
 from standfast.stores.schema_versions import check_version, foreign, oldest_reader
+from standfast.stores.tables import closed_error
 
 if TYPE_CHECKING:
     from asyncpg import Connection
@@ -50,10 +51,19 @@ async def _version(connection: "Connection", store: str, schema: str, newest: in
         return 0
     if "standfast_schema" not in names:
         raise foreign(store, names[0], "schema")
+    if "store_closed" in names:
+        raise closed_error(store, str(await closed_words(connection, schema)))
     query = "SELECT version, oldest_reader FROM @standfast_schema ORDER BY version DESC LIMIT 1"
     version, oldest = await connection.fetchrow(in_schema(schema, query)) or (0, None)
     check_version(store, version, oldest, newest)
     return int(version)
+
+
+async def closed_words(connection: "Connection", schema: str) -> str | None:
+    """Return the words with which a store is closed, since it was moved; None if it is open, or not there."""
+    if not await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", f'"{schema}".store_closed'):
+        return None
+    return str(await connection.fetchval(in_schema(schema, "SELECT words FROM @store_closed")))
 
 
 async def _migrate(connection: "Connection", store: str, schema: str, migrations: tuple[str, ...]) -> None:

@@ -1,5 +1,6 @@
 """Rows of every SQL store: the columns of its tables, and what is written into them and read back."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,14 @@ WORK = "session_id, namespace, workflow_id, run_key AS journal_key"
 RUNNING = "owner, worker, task_token, workflow_id, run_id"
 MESSAGE = "role, content, tool_calls, tool_call_id, tool_name, status, usage, cost, more"
 _MORE = {"images", "reasoning", "stop_reason", "model", "by", "id"}  # fields that few messages have
+
+
+LONGEST_KEY = 600  # characters, of at most four bytes
+
+
+def index_key(text: str) -> str:
+    """Return a key that an index can have: models may make up call ids of any length."""
+    return text if len(text) <= LONGEST_KEY else f"{text[:100]}…{hashlib.blake2b(text.encode()).hexdigest()}"
 
 
 def fields(selected: str) -> list[str]:

@@ -44,6 +44,7 @@ from standfast.stores.sqlite_rows import (
     save_session,
     settle,
 )
+from standfast.stores.sqlite_tables import SQLiteTables
 from standfast.stores.sqlite_thread import SQLiteThread
 from standfast.stores.workers import AtWork
 
@@ -80,6 +81,14 @@ class SQLiteStore:
 
     async def identity(self) -> str:
         return await self._do(lambda db: identity(db, self._path), writes=False)
+
+    def tables(self) -> SQLiteTables:
+        return SQLiteTables(self._path)
+
+    async def place(self) -> str:
+        return await self._do(
+            lambda db: "" if self._path == ":memory:" else str(os.stat(self._path).st_ino), writes=False
+        )
 
     @property
     def shares_holds(self) -> bool:

@@ -11,6 +11,7 @@ from standfast.errors import StandfastError, StoreError
 from standfast.stores.private_files import private
 from standfast.stores.schema_versions import check_version, foreign, oldest_reader
 from standfast.stores.sqlite_identity import note_place
+from standfast.stores.tables import closed_error
 
 _MOUNTS = "/proc/self/mountinfo"  # on Linux; the fifth word of a line is a mount point
 
@@ -164,11 +165,20 @@ def _version(db: sqlite3.Connection, path: str, newest: int) -> int:
     columns = _schema_columns(db)
     if not columns:
         return 0
+    if (words := closed_words(db)) is not None:
+        raise closed_error(path, words)
     oldest = "oldest_reader" if "oldest_reader" in columns else "NULL"
     query = f"SELECT version, {oldest} FROM standfast_schema ORDER BY version DESC LIMIT 1"
     version, oldest_reader = db.execute(query).fetchone() or (0, None)
     check_version(path, version, oldest_reader, newest)
     return int(version)
+
+
+def closed_words(db: sqlite3.Connection) -> str | None:
+    """Return the words with which a store is closed, since it was moved; None if it is open."""
+    if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'store_closed'").fetchone() is None:
+        return None
+    return str(db.execute("SELECT words FROM store_closed").fetchone()[0])
 
 
 def _schema_columns(db: sqlite3.Connection) -> set[str]:

@@ -34,7 +34,7 @@ class PostgresServer:
     """A server with a new, empty cluster, on a loopback port of its own."""
 
     def __init__(self, programs: Path, folder: Path, *options: str) -> None:
-        self._programs, self._folder = programs, folder
+        self.programs, self._folder = programs, folder
         self._options = ["-c", "fsync=off", "-c", "max_connections=200", *options]
         # PostgreSQL refuses to run as root.
         self._user = _ordinary() if os.geteuid() == 0 else None
@@ -61,7 +61,7 @@ class PostgresServer:
         return postgres_store(self.dsn(), schema=schema or new_schema(), **options)
 
     def start(self) -> None:
-        command = [self._programs / "postgres", "-D", self._data, "-p", str(self.port), "-k", self._folder]
+        command = [self.programs / "postgres", "-D", self._data, "-p", str(self.port), "-k", self._folder]
         with open(self._folder / "log", "ab") as log:
             self._process = subprocess.Popen(
                 [*map(str, command), "-c", "listen_addresses=127.0.0.1", *self._options],
@@ -104,7 +104,7 @@ class PostgresServer:
     def sql(self, statements: str, database: str = "postgres") -> str:
         """Run statements, and return what psql prints."""
         done = subprocess.run(
-            [str(self._programs / "psql"), "-XqAt", "-v", "ON_ERROR_STOP=1", self.dsn(database)],
+            [str(self.programs / "psql"), "-XqAt", "-v", "ON_ERROR_STOP=1", self.dsn(database)],
             input=statements,
             capture_output=True,
             text=True,
@@ -162,7 +162,7 @@ class PostgresServer:
 
     def _run(self, program: str, *arguments: str, check: bool = True) -> int:
         done = subprocess.run(
-            [str(self._programs / program), *arguments], capture_output=True, text=True, user=self._user, cwd="/"
+            [str(self.programs / program), *arguments], capture_output=True, text=True, user=self._user, cwd="/"
         )
         assert not check or done.returncode == 0, done.stderr
         return done.returncode

@@ -6,7 +6,7 @@ import pytest
 
 from standfast import memory_store, sqlite_store
 from standfast.stores import SQLiteStore
-from standfast.stores.capabilities import has_ledger, has_partial_answers, has_workers
+from standfast.stores.capabilities import has_ledger, has_partial_answers, has_place, has_workers
 
 
 class Wrapped:
@@ -22,7 +22,7 @@ class WithoutWords(SQLiteStore):
 
 
 @pytest.mark.parametrize("wrap", [lambda store: store, Wrapped], ids=["itself", "wrapped"])
-@pytest.mark.parametrize("has", [has_ledger, has_workers, has_partial_answers])
+@pytest.mark.parametrize("has", [has_ledger, has_workers, has_partial_answers, has_place])
 def test_a_durable_store_can_do_everything_and_a_memory_store_keeps_sessions_alone(has: Any, wrap: Any) -> None:
     assert (has(wrap(sqlite_store("never.db"))), has(wrap(memory_store())), has(None)) == (True, False, False)
 

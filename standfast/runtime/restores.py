@@ -1,0 +1,75 @@
+"""Notes in a store that it was put back to an earlier state, so that nobody trusts what it lacks.
+
+That a store has no claim of a call proves that the call never ran, unless the claim was lost with what was written
+after a backup. So a store has epochs: each begins when it is found, or said, to have been put back. What was written
+in an earlier epoch may have been followed by writes that are gone. The notes are in the journal, and are never changed.
+"""
+
+import json
+import logging
+from typing import Any
+
+from standfast.runtime.kept_lists import append, length
+from standfast.stores.capabilities import has_place
+from standfast.stores.protocol import Ledger
+
+NOTES = "standfast/epochs"
+
+_LOG = logging.getLogger("standfast")
+
+
+async def note_place(store: Ledger) -> None:
+    """Note where a store's data are, unless that is known: from then on a copy of them is noticed."""
+    if await store.load_reply(NOTES, 0) is None:
+        await append(store, NOTES, _written(0, await _place(store)), 0)
+
+
+async def current_epoch(store: Ledger, *, looks: bool = True) -> int:
+    """Return the number of a store's epoch, 0 at first.
+
+    Args:
+        looks: whether to look where the store's data are, and to begin another epoch if that is another place now.
+    """
+    count, last = await _last(store)
+    if last is None:
+        return 0
+    place = await _place(store) if looks else last["place"]
+    if last["place"] == place:
+        return int(last["epoch"])
+    _LOG.warning(
+        "The store %r is a copy, or was put back from a backup: calls of earlier runs of which it knows nothing are "
+        "taken for calls of unknown outcome",
+        store,
+    )
+    await append(store, NOTES, _written(last["epoch"] + 1, place), count)
+    return int(last["epoch"]) + 1
+
+
+async def begin_epoch(store: Ledger) -> int:
+    """Note that a store was put back to an earlier state, and return the number of the epoch that begins."""
+    epoch = await current_epoch(store) + 1
+    count, _ = await _last(store)
+    await append(store, NOTES, _written(epoch, await _place(store)), count)
+    return epoch
+
+
+async def note_move(store: Ledger) -> None:
+    """Note the place of data that were moved whole: the epoch goes on."""
+    count, last = await _last(store)
+    if last is not None:
+        await append(store, NOTES, _written(last["epoch"], await _place(store)), count)
+
+
+async def _last(store: Ledger) -> tuple[int, dict[str, Any] | None]:
+    """Return the number of notes, and the last of them."""
+    count = await length(store, NOTES)
+    kept = await store.load_reply(NOTES, count - 1) if count else None
+    return count, None if kept is None else json.loads(kept)
+
+
+async def _place(store: Ledger) -> str:
+    return await store.place() if has_place(store) else ""
+
+
+def _written(epoch: int, place: str) -> str:
+    return json.dumps({"epoch": epoch, "place": place})

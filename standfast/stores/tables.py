@@ -1,0 +1,151 @@
+"""The tables of a store as `copying` moves them: rows by their keys, and the words that close a store."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from standfast.errors import StoreError
+from standfast.stores.rows import index_key
+
+Row = tuple[Any, ...]
+
+# By the order in which they are copied, with their keys. A table with the same key has the same rows in every store.
+KEYS = {
+    "agent_sessions": ("id",),
+    "agent_messages": ("session_id", "seq"),
+    "tool_ledger": ("run_key", "call_key"),
+    "model_replies": ("run_key", "turn"),
+    "gate_decisions": ("number",),
+    "sessions_at_work": ("session_id",),
+}
+# What only processes need that have the store open, what a store has of its own, and what this module makes.
+LEFT_OUT = frozenset(("running_calls", "workers", "holds", "partial_answers", "store_identity", "standfast_schema"))
+LEFT_OUT |= {"store_closed", "store_copy"}
+TIMES = frozenset(("created_at", "updated_at", "claimed_at", "at"))
+CLOSED = 1_000_000  # the schema version of a store that is closed: versions that know nothing of it refuse it, too
+BATCH_ROWS, BATCH_BYTES = 1_000, 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """The rows of a table: their number, and a digest that does not depend on their order."""
+
+    rows: int = 0
+    digest: int = 0
+
+    def plus(self, columns: Sequence[str], rows: Sequence[Row]) -> "Sum":
+        digest = self.digest
+        for row in rows:
+            known = sorted(zip(columns, map(_canonical, columns, row), strict=True))
+            written = json.dumps([value for _, value in known]).encode("utf-8", "surrogatepass")
+            digest += int.from_bytes(hashlib.blake2b(written, digest_size=16).digest())
+        return Sum(self.rows + len(rows), digest % 2**128)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What was copied of a table: up to a key, and the sum of it."""
+
+    after: Row | None = None
+    sum: Sum = Sum()
+
+
+class Tables(Protocol):
+    """The tables of one store, by which `copying` moves it. Every method raises `StoreError` when it is refused."""
+
+    name: str
+    """The address in messages; it has no password."""
+
+    async def __aenter__(self) -> "Tables": ...
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def closed(self) -> str | None:
+        """Return the words with which the store is closed; None if it is open, or not there."""
+        ...
+
+    async def names(self) -> set[str]:
+        """Return the names of all tables."""
+        ...
+
+    async def held_names(self) -> list[str]:
+        """Return names of sessions, runs and workers that may be held."""
+        ...
+
+    async def has_holds(self) -> bool:
+        """Whether somebody holds something whose name is not known; False where nobody can tell."""
+        ...
+
+    async def is_empty(self) -> bool:
+        """Whether no table that is copied has a row."""
+        ...
+
+    async def columns(self, table: str) -> list[str]:
+        """Return the columns of a table."""
+        ...
+
+    async def read(self, table: str, columns: Sequence[str], after: Row | None) -> list[Row]:
+        """Return the next rows in the order of their key, as many as fit into a batch; none after the last."""
+        ...
+
+    async def write(self, table: str, columns: Sequence[str], rows: Sequence[Row], progress: Progress) -> None:
+        """Write rows and the progress that is made with them, both or neither."""
+        ...
+
+    async def begin(self, source: str, words: str) -> None:
+        """Close an empty store, to be filled from the store with this identity."""
+        ...
+
+    async def source(self) -> str | None:
+        """Return the identity of the store that this one is being filled from; None if it is not."""
+        ...
+
+    async def progress(self, table: str) -> Progress:
+        """Return what was copied of a table."""
+        ...
+
+    async def finish(self, identity: str) -> None:
+        """Open a filled store under the identity of its source."""
+        ...
+
+    async def identity(self) -> str:
+        """Return the store's identity, also if it is closed."""
+        ...
+
+    async def close(self, words: str) -> None:
+        """Close a store that is being moved or was: nobody opens it, and who has it open cannot write to it."""
+        ...
+
+    async def reopen(self) -> None:
+        """Open a closed store again."""
+        ...
+
+
+def closed_error(name: str, words: str) -> StoreError:
+    """Return the error of a store that is closed."""
+    return StoreError(f"The store {name} {words}. Nothing was changed.")
+
+
+def moment(value: Any) -> datetime | None:
+    """Return a stored time as UTC; one that does not say of which zone it is is UTC."""
+    if value is None:
+        return None
+    at = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+
+
+def _canonical(column: str, value: Any) -> Any:
+    """Return a value as it is the same in every store."""
+    if column == "call_key":
+        return index_key(value)
+    if column in TIMES and (at := moment(value)) is not None:
+        return at.isoformat()
+    return value
+
+
+def size(row: Row) -> int:
+    """Return about how many bytes of memory a row takes."""
+    return 100 + sum(len(value) for value in row if isinstance(value, str))
