@@ -11,7 +11,8 @@ caller should branch on is a result; neither is an exception.
     ├── SessionConflictError         another run writes, or wrote, to the session
     ├── MemoryStoreNotDurableError   a memory store was asked for what only a durable store keeps
     ├── StoreError                   the database refused: locked, full, read-only, not ours, newer
-    │   └── SessionStoreError        a worker has another store than the sessions that it is asked for
+    │   ├── SessionStoreError        a worker has another store than the sessions that it is asked for
+    │   └── StoreBehindError         the store is older than a run: it was put back from a backup
     ├── NotConfirmedError            a run was sent something, and no worker has said in time whether it counts
     ├── ModelError                   the model could not be called (`transient`: calling again may help)
     ├── ToolDurabilityError          a call with effects whose outcome nobody knows
@@ -115,6 +116,12 @@ class SessionStoreError(StoreError):
     """A worker has another store than the runs of its task queue. It has written nothing for them."""
 
     code = "SESSION_STORE"
+
+
+class StoreBehindError(StoreError):
+    """The store lacks what a run has seen in it: it was put back from a backup, or has lost writes."""
+
+    code = "STORE_BEHIND"
 
 
 class NotConfirmedError(StandfastError):

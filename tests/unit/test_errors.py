@@ -34,6 +34,7 @@ CODES = {
     MemoryStoreNotDurableError: "MEMORY_STORE_NOT_DURABLE",
     StoreError: "STORE_ERROR",
     errors.SessionStoreError: "SESSION_STORE",
+    errors.StoreBehindError: "STORE_BEHIND",
     errors.NotConfirmedError: "NOT_CONFIRMED",
     ModelError: "MODEL_ERROR",
     ToolDurabilityError: "TOOL_DURABILITY_ERROR",

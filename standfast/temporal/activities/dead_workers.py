@@ -20,6 +20,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from standfast.errors import StoreError
 from standfast.runtime.at_work import scope_of
+from standfast.runtime.restores import current_epoch
 from standfast.stores.protocol import DurableStore, RunningCall
 from standfast.temporal.activities.at_work import drop_ended
 from standfast.temporal.activities.hosts import AgentHost
@@ -67,6 +68,7 @@ async def _watch(client: Client, host: AgentHost) -> None:
             await report_lost_calls(client, host.store, host.worker)
             if looks % MARKS_EVERY == 0:
                 after = await drop_ended(client, host.store, after)
+                host.epoch = await current_epoch(host.store, looks=False)  # where it is was looked at when it began
             looks += 1
             told = ""
         except (StoreError, RPCError) as error:

@@ -18,6 +18,7 @@ from standfast.errors import (
     SessionNotFoundError,
     SessionStoreError,
     StandfastError,
+    StoreBehindError,
     StoreError,
 )
 from standfast.messages import error_text
@@ -57,6 +58,14 @@ class Guard:
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if isinstance(error, StoreBehindError):
+            raise ApplicationError(
+                error_text(error),
+                self.host.surroundings,
+                type=names.STORE_BEHIND,
+                category=ApplicationErrorCategory.BENIGN,
+                next_retry_delay=timedelta(seconds=min(0.25 * activity.info().attempt, 10)),
+            ) from None
         if isinstance(error, StoreError):
             raise self._store_failure(error) from None
         if isinstance(error, StandfastError):

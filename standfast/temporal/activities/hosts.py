@@ -16,19 +16,15 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from standfast.agents import Agent, Loop
-from standfast.errors import (
-    DefinitionError,
-    MemoryStoreNotDurableError,
-    SessionConflictError,
-    SessionStoreError,
-    StoreError,
-)
+from standfast.errors import DefinitionError, MemoryStoreNotDurableError, SessionConflictError, SessionStoreError
 from standfast.llm import LLM, LLMAdapter, ToolDescription, named, tools_to_descriptions
 from standfast.pipelines import Pipeline
+from standfast.runtime.restores import current_epoch, note_place
 from standfast.stores.capabilities import has_deletion, has_ledger, has_workers
 from standfast.stores.deletion import DELETED, NotedRun
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import DurableStore, RunningCall
+from standfast.temporal.activities.behind_stores import behind
 from standfast.temporal.activities.handler_threads import HandlerThread
 from standfast.temporal.activities.transcript_cache import TranscriptCache
 from standfast.temporal.activities.writes import retry_write
@@ -100,6 +96,7 @@ class AgentHost:
         self._workers = 0
         self._start, self._attempts = uuid4().hex, itertools.count()
         self.scope = ""  # of the store's holds
+        self.epoch, self._has_noted_place = 0, False  # of the store; see `restores`
         self.is_known = False  # the worker holds its name, so that others can tell whether it lives
         self.search, self.build = False, ""  # the build of the code tells a deploy from a restart
         self.stream = False  # models are asked to stream, for viewers
@@ -129,6 +126,7 @@ class AgentHost:
             StoreError: it cannot be written to.
         """
         await retry_write(partial(self.store.end_call, self.worker), tries=3)  # there is no such call: nothing changes
+        self.epoch = await current_epoch(self.store)
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -303,29 +301,32 @@ class AgentHost:
         if opened is None:
             raise SessionStoreError(
                 f"Run {run} is not in the store {await self.store.identity()} ({self.store!r}) of this worker: it was "
-                "opened with another one. It goes on with a worker that has that store"
+                "opened with another one, or the store was put back from a backup that is older than the run. It goes "
+                "on with a worker that has the run's store as it was"
             )
         return not_deleted(run, opened)
 
-    def check_queue(self) -> None:
-        """Check that the runs of this activity's queue may begin with this worker's store.
+    async def check_queue(self) -> None:
+        """Check that the runs of this activity's queue may begin with this worker's store, and note where that is.
 
         Raises:
             SessionStoreError: the queue has another store.
         """
         if (why := self.misplaced.get(activity.info().task_queue)) is not None:
             raise SessionStoreError(why)
+        if not self._has_noted_place:
+            await note_place(self.store)
+            self._has_noted_place = True
 
     async def load_kept(self, run: str, turn: int) -> str:
         """Return the record that is kept of a turn.
 
         Raises:
-            StoreError: there is none.
+            StoreBehindError: there is none, so the store has lost it.
         """
         kept = await self.store.load_reply(run, turn)
         if kept is None:
-            await self.check_run(run.partition("/")[0])
-            raise StoreError(f"Turn {turn} of run {run} is not in the store {self.store!r}: is it the run's store?")
+            raise await behind(self, run, f"its turn {turn} is not there")
         return kept
 
     async def record_of(self, reference: CallReference) -> TurnRecord:

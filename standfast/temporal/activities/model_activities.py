@@ -24,6 +24,7 @@ from standfast.stores.kept_values import read_kept
 from standfast.stores.protocol import Append
 from standfast.temporal.activities.adapter_calls import ModelRefusedError, call_adapter, failure_of, with_shown_notices
 from standfast.temporal.activities.at_work import begin_work, end_work
+from standfast.temporal.activities.behind_stores import check_conflict
 from standfast.temporal.activities.guards import Guard
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
@@ -212,6 +213,7 @@ class ModelActivities:
             refused=refused,
             tools=tools,
             available=available,
+            epoch=self._host.epoch,
         )
 
     # --- keeping ---
@@ -231,8 +233,9 @@ class ModelActivities:
                 kept, _ = await asyncio.gather(write, end_work(self._host.store, reference))
             else:
                 kept = await write
-        except SessionConflictError:  # nobody goes on with the session of a run that has been overtaken or deleted
+        except SessionConflictError as error:  # nobody goes on with the session of a run that was overtaken or deleted
             await self._host.check_run(run)
+            await check_conflict(self._host, reference, error)
             await retry_write(partial(self._host.store.save_reply, run, turn, written), tries=3)
             raise
         except BaseException:  # it was paid for: the next attempt finds it

@@ -24,6 +24,7 @@ from standfast.runtime.run_keys import list_run, restarted
 from standfast.runtime.users_functions import call_users
 from standfast.stores.kept_values import read_kept_object
 from standfast.temporal.activities.at_work import note_run
+from standfast.temporal.activities.behind_stores import behind
 from standfast.temporal.activities.guards import Guard
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.json_activities import json_activity
@@ -68,7 +69,7 @@ class PipelineActivities:
             if "tool" in reference:
                 self._host.tool(reference["tool"])
             if "input" in reference:
-                self._host.check_queue()
+                await self._host.check_queue()
             else:
                 steered = await self._host.load_opened(reference["run"])
             if "path" in reference:
@@ -231,7 +232,10 @@ class Work:
         if step.run is not None:
             if ran:
                 key = call_key(0, path, ran)
-                outcome = recorded((await store.load_entries(self._kept.name, [key])).get(key))
+                entry = (await store.load_entries(self._kept.name, [key])).get(key)
+                if entry is None:
+                    raise await behind(self._activities._host, self._kept.name, f"the result of {path} is not there")
+                outcome = recorded(entry)
             result = tool_result(read_outcome(outcome or {}))
         else:
             if session is not None:

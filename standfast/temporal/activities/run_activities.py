@@ -8,6 +8,7 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from standfast.checkpoints import Question
+from standfast.errors import StoreBehindError
 from standfast.messages import cut
 from standfast.runtime.dispatches import has_started
 from standfast.temporal.activities.at_work import end_work, is_running
@@ -73,7 +74,13 @@ class RunActivities:
             if not reference["seq"]:  # nothing was written
                 await end_work(self._host.store, reference)
                 return {"seq": 0, "response": ""}
-        turn, transcript = reference["turn"], await self._transcript(reference)
+        try:
+            turn, transcript = reference["turn"], await self._transcript(reference)
+        except StoreBehindError:
+            if reference["status"] != "cancelled":
+                raise
+            await end_work(self._host.store, await self._host.located(reference))
+            return {"seq": reference["seq"], "response": ""}  # nothing can be written behind what is not there
         questions = reference.get("questions", ())
         await transcript.commit(turn=turn, questions=questions)
         state = None

@@ -17,11 +17,13 @@ from standfast.runtime.at_work import is_held
 from standfast.runtime.dispatches import claim_next
 from standfast.runtime.inputs import RunInput, check_access, check_may_start
 from standfast.runtime.pipeline_results import Kept
+from standfast.runtime.restores import current_epoch
 from standfast.runtime.session_states import begin_state
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import Session, session_id_of
 from standfast.temporal.activities import open_gates
 from standfast.temporal.activities.at_work import begin_work, check_writer, end_work, note_run
+from standfast.temporal.activities.behind_stores import LOST
 from standfast.temporal.activities.exported_sessions import check_at_rest, read_checkpoint, unanswered_in_export
 from standfast.temporal.activities.guards import Guard, called
 from standfast.temporal.activities.hosts import AgentHost, not_deleted
@@ -36,7 +38,7 @@ from standfast.temporal.wire.limits import INLINE_BYTES
 from standfast.temporal.wire.outcomes import shown_arguments
 from standfast.temporal.wire.snapshots import write_facts
 from standfast.temporal.wire.states import Call, write_state
-from standfast.temporal.wire.turn_records import TurnRecord
+from standfast.temporal.wire.turn_records import TurnRecord, read_record
 from standfast.tools.attempts import turn_scope
 
 
@@ -55,7 +57,7 @@ class SessionActivities:
         with Guard(self._host):
             agent = self._host.agent()
             if "input" in reference:
-                self._host.check_queue()
+                await self._host.check_queue()
             reference = await self._host.located(reference)
             if "tool" in reference:
                 self._host.tool(reference["tool"])
@@ -264,10 +266,13 @@ class SessionActivities:
                 tenant_id=session.tenant_id,
                 gates=tuple(question for question in state.kept_questions if question.gate is not None),
                 tools=await called_before(self._host, agent, session.journal_key, calls, opened["facts"]["tools"]),
+                epoch=await self._epoch_of(session),
             )
             await self._host.store.save_reply(reference["run"], 0, record.model_dump_json())
             if session.journal_key is None and state.recovering:
-                await self._claim_for_process(record, state)
+                await self._claim_lost(record, state, "a run in process")
+            elif record.epoch < self._host.epoch:
+                await self._claim_lost(record, state, LOST)
             opened["number"] = number
             opened["calls"] = [
                 [call.id, call.name, place, shown_arguments(call.arguments)] for place, call in enumerate(calls)
@@ -291,13 +296,24 @@ class SessionActivities:
         opened["state"] = write_state(light)
         return opened
 
-    async def _claim_for_process(self, record: TurnRecord, state: LoopState) -> None:
-        """Claim the calls that a run in process, which keeps no ledger, may have run, so that every later run knows.
+    async def _epoch_of(self, session: Session) -> int:
+        """Return the epoch of the store in which the open calls of a session were asked for, as far as it is known."""
+        self._host.epoch = await current_epoch(self._host.store)
+        run, _, turn = (session.journal_key or "").rpartition("/")
+        kept = await self._host.store.load_reply(run, int(turn)) if run else None
+        if kept is not None:
+            return read_record(run, int(turn), kept).epoch
+        # Nothing is kept of the writer if it is a run in process, or this one, which has taken a checkpoint in.
+        return self._host.epoch
 
-        This is the time for it: the session names its last writer only until this run writes.
+    async def _claim_lost(self, record: TurnRecord, state: LoopState, owner: str) -> None:
+        """Claim calls that may have run though the ledger has no claim of them, so that every later run knows.
+
+        A run in process keeps no ledger; and a store that was put back has lost what it kept. This is the time for it:
+        the session names its last writer only until this run writes.
         """
         safe = {name for name, tool in state.tools.items() if tool.safe_to_retry}
         lost = {call.id for call in state.open_calls if call.name not in safe}
         for position, call in enumerate(record.calls):
             if call.id in lost:
-                await claim_next(self._host.store, record.key, position, call.id, owner="a run in process")
+                await claim_next(self._host.store, record.key, position, call.id, owner=owner)

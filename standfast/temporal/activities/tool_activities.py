@@ -21,6 +21,7 @@ from standfast.runtime.dispatches import last_dispatch
 from standfast.runtime.users_functions import refused_in_time, run_bounded
 from standfast.stores.protocol import LedgerEntry, session_id_of
 from standfast.temporal.activities.agent_invoker import Invocations
+from standfast.temporal.activities.behind_stores import claim_if_lost, finish_call
 from standfast.temporal.activities.dead_workers import become_known
 from standfast.temporal.activities.guards import Guard, is_given_up
 from standfast.temporal.activities.hosts import AgentHost
@@ -255,7 +256,8 @@ class ToolActivities:
             written["spent"] = spent.plain()
         text = to_json(written).decode()
         state: Any = "failed" if isinstance(outcome, Failed | Unknown) else "done"
-        finish = partial(self._host.store.finish, place.scope, key, owner=owner, state=state, result=text)
+        store, scope, digest = self._host.store, place.scope, _hash(place.call)
+        finish = partial(finish_call, store, scope, key, owner=owner, arguments_hash=digest, state=state, result=text)
         if not await write(finish):
             return None
         self._host.cache.keep_result(place.scope, key, written, len(text))
@@ -280,6 +282,9 @@ class ToolActivities:
         """Return the verdict; None if somebody else has changed the entry meanwhile."""
         store, reference = self._host.store, place.reference
         last = await last_dispatch(store, place.scope, place.position, place.call.id)
+        if last < place.dispatch:
+            await claim_if_lost(self._host, place.record, place.position, place.dispatch)
+            last = await last_dispatch(store, place.scope, place.position, place.call.id)
         dispatch = max(last, place.dispatch)
         entry = await store.settle(place.scope, place.key(dispatch))
         if "given" in reference:

@@ -63,6 +63,12 @@ class TranscriptCache:
             _, oldest = self._kept.popitem(last=False)
             self._size -= oldest.size
 
+    def forget(self, run: str) -> None:
+        """Forget what the store may have lost of a run."""
+        for known in [key for key in self.records if key[0] == run]:
+            del self.records[known]
+        self.results.clear()
+
     def keep_result(self, scope: str, call_key: str, written: WrittenOutcome, size: int) -> None:
         if size <= LONGEST:
             self.results[scope, call_key] = written

@@ -14,6 +14,7 @@ from standfast.messages import Message, ToolCall, read_usage
 from standfast.runtime.session_states import prune_session
 from standfast.runtime.unheard import Unheard
 from standfast.stores.protocol import Append, Session
+from standfast.temporal.activities.behind_stores import behind, check_conflict, check_session
 from standfast.temporal.activities.hosts import AgentHost
 from standfast.temporal.activities.written_answers import NO_ANSWER, _time, final_answer, recorded, was_written_by
 from standfast.temporal.wire.activity_types import RunReference, Source, WrittenOutcome
@@ -54,6 +55,7 @@ class Transcript:
             # Whether it is still up to date is not checked: the next write would be refused.
             return replace(known, reference=reference, is_fresh=True)
         session = await store.load_session(reference["session"])
+        await check_session(host, reference, session)
         if session is None and seq:
             raise SessionConflictError(f"Session {reference['session']} was deleted while its run was in flight")
         if session is None:
@@ -156,7 +158,11 @@ class Transcript:
         }
         if there := {call_id: key for call_id, key in keys.items() if call_id not in result}:
             entries = await self.host.store.load_entries(scope, list(there.values()))
-            result |= {call_id: recorded(entries.get(key)) for call_id, key in there.items()}
+            if missing := [call_id for call_id, key in there.items() if key not in entries]:
+                raise await behind(
+                    self.host, self.reference["run"], f"the result of its call {missing[0]} is not there"
+                )
+            result |= {call_id: recorded(entries[key]) for call_id, key in there.items()}
         return result
 
     async def _elsewhere(self, source: Source) -> Mapping[str, Any]:
@@ -210,7 +216,8 @@ class Transcript:
                 write_key=append.write_key,
                 expected_seq=append.expected_seq,
             )
-        except SessionConflictError:
+        except SessionConflictError as error:
+            await check_conflict(self.host, {**self.reference, "seq": append.expected_seq}, error)
             # A store recognises a repeat of its last write alone. After a reset, that may be a later write of this run.
             if append.messages or not await self._was_written(append):
                 raise

@@ -92,6 +92,7 @@ MODEL_CHANGED = "ModelChanged"
 NOT_HERE = "NotOnThisWorker"
 STORE_ERROR = "StoreError"
 STORE_AWAY = "StoreAway"  # the same, for so long that people should know of it
+STORE_BEHIND = "StoreBehindError"  # the store lacks what the run has seen in it
 OTHER_STORE = "other_store"  # in the details of both: the worker has another store than the run
 
 

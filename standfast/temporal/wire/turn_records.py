@@ -47,6 +47,7 @@ class TurnRecord(Record):
         refused: by id, the reasons why calls do not run.
         tools: by name, the tools that its calls name.
         available: all tools of the agent, if a call names one that it does not have.
+        epoch: that of the store when this was made; see `restores`.
     """
 
     message: Message
@@ -62,6 +63,7 @@ class TurnRecord(Record):
     refused: Mapping[str, str] = Field(default_factory=dict)
     tools: Mapping[str, CalledTool] = Field(default_factory=dict)
     available: tuple[str, ...] | None = None
+    epoch: int = 0
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:

@@ -21,7 +21,7 @@ WRITING = timedelta(days=30)  # for what a handler did, which is lost if it cann
 _STORE_RETRIES = RetryPolicy(
     initial_interval=timedelta(seconds=0.2),
     maximum_interval=timedelta(seconds=10),
-    non_retryable_error_types=[names.STORE_AWAY],
+    non_retryable_error_types=[names.STORE_AWAY, names.STORE_BEHIND],
 )
 _WAIT = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 
@@ -70,7 +70,7 @@ def model_options(retry: LoopRetryPolicy, asks: str) -> dict[str, Any]:
             backoff_coefficient=retry.backoff_coefficient,
             maximum_interval=timedelta(seconds=cast(float, retry.maximum_interval)),
             maximum_attempts=retry.maximum_attempts,
-            non_retryable_error_types=[names.STORE_AWAY],
+            non_retryable_error_types=[names.STORE_AWAY, names.STORE_BEHIND],
         ),
         "cancellation_type": _WAIT,
     }

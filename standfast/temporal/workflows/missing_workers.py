@@ -1,6 +1,7 @@
 """Reads from the error of an activity what its worker does not have, its store included."""
 
-from typing import cast
+import asyncio
+from typing import Any, cast
 
 from temporalio import exceptions
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
@@ -62,6 +63,12 @@ def is_store_away(error: FailureError) -> bool:
     return isinstance(cause, ApplicationError) and cause.type in (names.STORE_ERROR, names.STORE_AWAY)
 
 
+def is_store_behind(error: FailureError) -> bool:
+    """Whether the error of an activity, or its cause, says that the store lacks what the run has seen in it."""
+    cause = error.cause or error
+    return isinstance(cause, ApplicationError) and cause.type == names.STORE_BEHIND
+
+
 def has_other_store(error: FailureError) -> bool:
     """Whether a worker could use its store, but that is not the store of the run."""
     return bool(cast(dict[str, object], surroundings_of(error)).get(names.OTHER_STORE))
@@ -83,3 +90,9 @@ def may_be_tried_again(error: FailureError) -> bool:
 
 def put_in_by_hand(activity: str) -> str:
     return f"activity {activity} was completed by hand with what the run cannot use; resume to run it again"
+
+
+def was_cancelled(trying: "asyncio.Future[Any]") -> bool:
+    """Whether an attempt was cancelled, by whatever error it says so."""
+    error = None if trying.cancelled() else trying.exception()
+    return trying.cancelled() or (error is not None and exceptions.is_cancelled_exception(error))

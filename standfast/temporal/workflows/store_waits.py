@@ -10,8 +10,14 @@ from temporalio.exceptions import FailureError
 
 from standfast.temporal.workflows.activity_options import until_the_store_is_back
 from standfast.temporal.workflows.inbox import read_moment
-from standfast.temporal.workflows.missing_workers import has_other_store, is_store_away, may_be_tried_again
-from standfast.temporal.workflows.run_failures import why
+from standfast.temporal.workflows.missing_workers import (
+    has_other_store,
+    is_store_away,
+    is_store_behind,
+    may_be_tried_again,
+    was_cancelled,
+)
+from standfast.temporal.workflows.run_failures import failed, why
 from standfast.temporal.workflows.waiting import Waiting
 
 _SAID = 2_000  # characters
@@ -24,6 +30,7 @@ class StoreWaits:
     Args:
         begin, end: show something that waits, and take that back.
         learn: takes in the run's surroundings, from the error of an activity that could not use its store.
+        pause: waits for a person, or for an attempt that goes on by itself; see `Pauses.pause`.
     """
 
     def __init__(
@@ -31,7 +38,9 @@ class StoreWaits:
         begin: Callable[[Waiting], None],
         end: Callable[[Waiting], None],
         learn: Callable[[FailureError], None],
+        pause: Callable[[str, str, "asyncio.Future[Any]"], Awaitable[bool]],
     ) -> None:
+        self._pause = pause
         self._begin, self._end, self._learn = begin, end, learn
         self._shown: Waiting | None = None
         self._count = 0
@@ -46,12 +55,20 @@ class StoreWaits:
 
         Raises:
             ActivityError: it failed for another reason.
+            ApplicationError: the store is older than the run, and a person accepts that.
         """
         while True:
             since = workflow.now()
             try:
                 return await attempt(options)
             except FailureError as error:
+                if is_store_behind(error):
+                    again = asyncio.ensure_future(attempt(until_the_store_is_back(options)))
+                    if not await self._pause("store", why(error), again):
+                        raise failed(error) from None
+                    if again.cancelled() or was_cancelled(again):
+                        continue
+                    return await again
                 if not is_store_away(error):
                     raise
                 self._learn(error)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, overload
 
-from temporalio import exceptions, workflow
+from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from standfast.temporal.wire import names
@@ -28,6 +28,7 @@ from standfast.temporal.workflows.missing_workers import (
     missing_step,
     put_in_by_hand,
     surroundings_of,
+    was_cancelled,
 )
 from standfast.temporal.workflows.pauses import Pauses
 from standfast.temporal.workflows.running import Running
@@ -57,7 +58,7 @@ class Workers:
         opening: Callable[[], Opening],
         learn: Callable[[Surroundings], None],
     ) -> None:
-        self.store_waits = StoreWaits(board.begin, board.end, self._learn_from)
+        self.store_waits = StoreWaits(board.begin, board.end, self._learn_from, pauses.pause)
         self._board, self._running, self._pauses = board, running, pauses
         self._opening, self._learn = opening, learn
         self.give_receipts = False  # see `receipted`
@@ -167,7 +168,7 @@ class Workers:
                         mended = asyncio.ensure_future(again)
                 if not await self._pauses.pause(detail["failed_step"], cause.message, mended):
                     raise
-                if mended is None or _was_cancelled(mended):
+                if mended is None or was_cancelled(mended):
                     trying = self.execute(names.STEP, reference, options)
                 else:
                     trying = mended
@@ -280,8 +281,3 @@ async def _unless(skipped: "asyncio.Future[Resume] | None", found: "asyncio.Futu
         found.cancel()
         await asyncio.gather(found, return_exceptions=True)
     return None if skipped.done() else await found
-
-
-def _was_cancelled(trying: "asyncio.Future[Any]") -> bool:
-    error = None if trying.cancelled() else trying.exception()
-    return trying.cancelled() or (error is not None and exceptions.is_cancelled_exception(error))

@@ -81,6 +81,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "NOT_HERE": "NotOnThisWorker",
         "STORE_ERROR": "StoreError",
         "STORE_AWAY": "StoreAway",
+        "STORE_BEHIND": "StoreBehindError",
         "OTHER_STORE": "other_store",
         "AGENT_MEMO": "standfast.agent",
         "PIPELINE_MEMO": "standfast.pipeline",

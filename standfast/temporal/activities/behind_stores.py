@@ -1,0 +1,131 @@
+"""Finds out that a store is older than a run: it was put back from a backup, or has lost what it acknowledged.
+
+A run knows the number of its session's last message, the turns that are recorded, and the calls that have a result. A
+store that lacks one of these is behind the run. Whoever finds that lets a new epoch of the store begin: see `restores`.
+"""
+
+import logging
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from temporalio import activity
+
+from standfast.errors import InputError, StandfastError, StoreBehindError
+from standfast.runtime.dispatches import claim_next, last_dispatch
+from standfast.runtime.restores import begin_epoch, current_epoch
+from standfast.stores.protocol import DurableStore, Session, session_id_of
+from standfast.temporal.wire import names
+from standfast.temporal.wire.activity_types import RunReference
+from standfast.temporal.wire.turn_records import TurnRecord, read_record
+
+if TYPE_CHECKING:
+    from standfast.temporal.activities.hosts import AgentHost
+
+_LOG = logging.getLogger("standfast")
+LOST = "a run that the store has lost"  # the owner of calls that may have run after the backup
+
+
+async def behind(host: "AgentHost", run: str, what: str) -> StoreBehindError:
+    """Return the error of a store that is behind a run, and begin a new epoch of it, unless that has begun.
+
+    Args:
+        what: what the run knows, and the store does not.
+
+    Raises:
+        StandfastError: the run has another store, or its records were deleted.
+    """
+    host.cache.forget(run)
+    await host.check_run(run.partition("/")[0])
+    survived = await _last_record(host, run)
+    if (0 if survived is None else survived.epoch) >= await current_epoch(host.store):
+        host.epoch = await begin_epoch(host.store)
+        _LOG.error("The store %r is behind run %s: %s", host.store, run, what)
+    return StoreBehindError(
+        f"The store {host.store!r} is older than run {run}: {what}. It was put back from a backup, or has lost "
+        "writes. Put back a newer copy, and the run goes on by itself. Or accept the loss: abort the run (resume with "
+        "the action abort), and start its session again, which goes on from what the store has. Calls that the store "
+        "knows nothing of are then reported to the model as of unknown outcome, and are not repeated"
+    )
+
+
+async def _last_record(host: "AgentHost", run: str) -> TurnRecord | None:
+    """Return the record of the last turn that the store still has of a run."""
+    last, turn = None, 1
+    while (kept := await host.store.load_reply(run, turn)) is not None:
+        last, turn = (turn, kept), turn + 1
+    return None if last is None else read_record(run, *last)
+
+
+async def check_session(host: "AgentHost", reference: RunReference, session: Session | None) -> None:
+    """Check that a session has what its run has seen in it.
+
+    Raises:
+        StoreBehindError: it was put back to an earlier state, or is not there yet.
+    """
+    seq = reference["seq"]
+    if not seq or (session is not None and session.last_seq >= seq):
+        return
+    run, turn = reference["run"], reference["turn"]
+    if activity.info().activity_type == names.CALL_MODEL:
+        turn -= 1  # the one that the run knows of
+    kept = await host.store.load_reply(run, turn) if turn else ""
+    if session is None and kept is not None:
+        return  # its records are there: it was deleted
+    if session is not None and kept:
+        record = read_record(run, turn, kept)
+        if not record.key.startswith(f"{session.key}/"):
+            return  # deleted, and made anew
+    has = 0 if session is None else session.last_seq
+    what = f"the run knows {seq} messages of session {session_id_of(reference['session'])}, and the store has {has}"
+    raise await behind(host, run, what)
+
+
+async def check_conflict(host: "AgentHost", reference: RunReference, error: StandfastError) -> None:
+    """Check whether a write was refused because the store is behind its run, and not because of another writer.
+
+    Raises:
+        StoreBehindError: it is.
+    """
+    try:
+        await check_session(host, reference, await host.store.load_session(reference["session"]))
+    except StoreBehindError as found:
+        raise found from error
+
+
+async def finish_call(
+    store: DurableStore,
+    scope: str,
+    key: str,
+    *,
+    owner: str,
+    arguments_hash: str,
+    state: Literal["done", "failed"],
+    result: str,
+) -> bool:
+    """Record the result of a call; also if the store was put back while the handler ran, and knows nothing of it."""
+    finish = partial(store.finish, scope, key, owner=owner, state=state, result=result)
+    with suppress(InputError):
+        if await finish():
+            return True
+    if await store.load_entries(scope, [key]):
+        return False
+    await store.claim(scope, key, owner=owner, arguments_hash=arguments_hash)
+    return await finish()
+
+
+async def claim_if_lost(host: "AgentHost", record: TurnRecord, position: int, dispatch: int) -> None:
+    """Claim a call that the store knows nothing of, if its claim may have been lost: it is never taken for unstarted.
+
+    Args:
+        dispatch: the number of the last dispatch that the run knows of.
+    """
+    call, store = record.calls[position], host.store
+    tool = record.tools.get(call.name)
+    if tool is not None and "safe_to_retry" in tool.facts:
+        return
+    if await last_dispatch(store, record.key, position, call.id) >= dispatch:
+        return
+    host.epoch = await current_epoch(store)
+    if record.epoch < host.epoch:
+        await claim_next(store, record.key, position, call.id, owner=LOST)
