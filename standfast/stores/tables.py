@@ -20,11 +20,12 @@ KEYS = {
     "model_replies": ("run_key", "turn"),
     "gate_decisions": ("number",),
     "sessions_at_work": ("session_id",),
+    "noted_runs": ("run_key",),
 }
 # What only processes need that have the store open, what a store has of its own, and what this module makes.
 LEFT_OUT = frozenset(("running_calls", "workers", "holds", "partial_answers", "store_identity", "standfast_schema"))
 LEFT_OUT |= {"store_closed", "store_copy"}
-TIMES = frozenset(("created_at", "updated_at", "claimed_at", "at"))
+TIMES = frozenset(("created_at", "updated_at", "claimed_at", "kept_at", "noted_at", "at"))
 CLOSED = 1_000_000  # the schema version of a store that is closed: versions that know nothing of it refuse it, too
 BATCH_ROWS, BATCH_BYTES = 1_000, 8 * 1024 * 1024
 
