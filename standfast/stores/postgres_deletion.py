@@ -29,7 +29,7 @@ _SINCE = "(SELECT timed_since FROM @store_identity)"
 # What is counted and deleted under a name: table, the bytes of its texts, when a row was kept.
 _KINDS = {
     "calls": ("@tool_ledger", "octet_length(result)", f"coalesce(claimed_at, {_SINCE})"),
-    "replies": ("@model_replies", "octet_length(reply)", "kept_at"),
+    "replies": ("@model_replies", "octet_length(reply)", f"coalesce(kept_at, {_SINCE})"),
     "partial_answers": ("@partial_answers", "octet_length(text)", "begun_at"),
     "decisions": ("@gate_decisions", "octet_length(concat(comment, edit))", "at"),
 }

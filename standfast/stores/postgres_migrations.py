@@ -51,7 +51,7 @@ MIGRATIONS = (
     # What is older than this script has its time. No table is written anew; the indexes of the keys are.
     """
     ALTER TABLE @model_replies ALTER COLUMN run_key TYPE text COLLATE "C",
-      ADD COLUMN kept_at timestamptz NOT NULL DEFAULT now();
+      ADD COLUMN kept_at timestamptz DEFAULT now();
     ALTER TABLE @tool_ledger ALTER COLUMN run_key TYPE text COLLATE "C";
     ALTER TABLE @gate_decisions ALTER COLUMN run_key TYPE text COLLATE "C";
     ALTER TABLE @store_identity ADD COLUMN timed_since timestamptz NOT NULL DEFAULT now();

@@ -6,6 +6,7 @@ to the loop on which they were made.
 """
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 from collections.abc import Coroutine
@@ -39,34 +40,43 @@ class HandlerThread:
         finally:
             self._loop.close()
 
-    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+    async def run(self, work: Coroutine[Any, Any, T], *, seconds: float | None = None) -> T:
         """Await a coroutine on the thread's loop. A cancel is passed on, and the coroutine's end is waited for.
+
+        Args:
+            seconds: how long its end is waited for; one that hears no cancel, or blocks the thread, is left alone then.
 
         Raises:
             asyncio.CancelledError: the coroutine was cancelled, and did not return anything in spite of it.
+            TimeoutError: it has not ended in time.
         """
         here = asyncio.get_running_loop()
         ended: asyncio.Future[None] = here.create_future()
+        until = None if seconds is None else here.time() + seconds
         context = contextvars.copy_context()
         task: asyncio.Task[T] | None = None
 
         def start() -> None:
             nonlocal task
             task = self._loop.create_task(work, context=context)
-            task.add_done_callback(lambda _: here.call_soon_threadsafe(tell))
+            task.add_done_callback(end)
+
+        def end(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # its loop was closed: nobody waits any more
+                here.call_soon_threadsafe(tell)
 
         def tell() -> None:
             if not ended.done():
                 ended.set_result(None)
 
         self._loop.call_soon_threadsafe(start)
-        while True:
+        while not ended.done():
             try:
-                await ended
+                await asyncio.wait({ended}, timeout=None if until is None else max(0.0, until - here.time()))
             except asyncio.CancelledError:
-                if task is None or not task.done():
-                    ended = here.create_future()  # the cancel has ended the old one
-                    self._loop.call_soon_threadsafe(lambda: task and task.cancel())
-                    continue
-            assert task is not None
-            return task.result()
+                self._loop.call_soon_threadsafe(lambda: task and task.cancel())
+                continue
+            if not ended.done():
+                raise TimeoutError
+        assert task is not None
+        return task.result()

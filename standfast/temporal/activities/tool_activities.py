@@ -226,8 +226,12 @@ class ToolActivities:
     async def _handle(self, attempt: Attempt) -> Outcome:
         try:
             outcome = await self._host.thread.run(
-                attempt.run_in_time(partial(attempt.tool.attempt, approved=attempt.approved_as))
+                attempt.run_in_time(partial(attempt.tool.attempt, approved=attempt.approved_as)),
+                seconds=attempt.facts.timeout,
             )
+        except TimeoutError:  # it may run for ever: this is settled as if its worker had died
+            why = f"its handler has not ended within {attempt.facts.timeout:g} s, and hears no cancel"
+            raise ApplicationError(why, type=names.TIMED_OUT) from None
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or not task.cancelling():

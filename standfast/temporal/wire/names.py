@@ -83,6 +83,7 @@ START_MEMO = "standfast.start"
 
 # The reason why an activity failed, as the type of its ApplicationError.
 WORKER_DIED = "WorkerDied"
+TIMED_OUT = "HandlerTimedOut"  # and the handler hears no cancel; it may still run
 MODEL_UNAVAILABLE = "ModelUnavailable"
 CALL_NOT_OURS = "CallNotOurs"
 HOOK_ERROR = "HookError"

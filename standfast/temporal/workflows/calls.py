@@ -285,6 +285,8 @@ def _reason(error: ActivityError | None) -> str:
         case exceptions.TimeoutError():
             lost = cause.type is exceptions.TimeoutType.HEARTBEAT
             return f"{'its worker was lost' if lost else 'its timeout passed'} while it ran"
+        case ApplicationError(type=names.TIMED_OUT):
+            return "its timeout passed while it ran"
         case ApplicationError(type=names.CALL_NOT_OURS):
             return "an earlier attempt at it was lost"
         case ApplicationError(type=names.WORKER_DIED):

@@ -19,7 +19,7 @@ from support.stores import append, contents, say
 
 from standfast import Message, StoreError
 from standfast.runtime.restores import current_epoch, note_place
-from standfast.stores import AtWork, DecisionRecord, Session, open_store
+from standfast.stores import AtWork, DecisionRecord, NotedRun, Session, open_store
 from standfast.stores import copying as copies
 from standfast.stores.rows import LONGEST_KEY
 from standfast.stores.tables import KEYS, LEFT_OUT
@@ -54,6 +54,7 @@ async def fill(address: str) -> None:
                 write_key=f"w{number}",
                 expected_seq=0,
             )
+        await store.note_run(NotedRun(journal_key="r", namespace="n", workflow_id="w", session_id="s0"))
         await store.prune_messages("s1", 1)
         for number in range(1_500):
             await store.save_reply("r", number, f"reply {number}")
@@ -65,6 +66,9 @@ async def fill(address: str) -> None:
             record = DecisionRecord(journal_key="r", gate=gate, at=NOW, decision="approve", by="ada", edit={"a": [1]})
             await store.record_decision(record)
         await store.begin_work(AtWork(session_id="s0", namespace="default", workflow_id="w", journal_key="r"))
+    if "://" not in address:  # as versions left it that did not note when a reply was kept
+        with contextlib.closing(sqlite3.connect(address)) as db, db:
+            db.execute("UPDATE model_replies SET kept_at = NULL WHERE turn < 9")
 
 
 async def all_of(address: str) -> dict[str, Any]:
@@ -80,6 +84,7 @@ async def all_of(address: str) -> dict[str, Any]:
             "entries": {key: entry.model_copy(update={"claimed_at": None}) for key, entry in entries.items()},
             "decisions": await store.load_decisions("r"),
             "work": await store.find_work(),
+            "runs": await store.find_runs(session_id="s0"),
         }
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from support.postgres import PostgresServer
 from support.postgres_proxies import PostgresProxy
+from support.temporal_runs import until
 from support.transcripts import asks_for, call
 from temporalio.worker import Worker
 
@@ -63,7 +64,8 @@ async def on_temporal(proxy: PostgresProxy, address: str, steps: int) -> Counter
     agent, model = clerk(steps)
     async with proxy.store() as store:
         plugin = StandfastPlugin(agents=[agent], store=store, llm=model)
-        async with Worker(client, task_queue=queue, plugins=[plugin]):
+        async with Worker(client, task_queue=queue, plugins=[plugin]) as worker:
+            await until(lambda: worker.is_running)  # it has looked at its store
             await store.hold("warm")
             before = len(proxy.statements)
             started = await start_agent(client, agent, message="hi", session_id=f"{queue}-s", task_queue=queue)

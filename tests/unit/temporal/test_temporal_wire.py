@@ -72,6 +72,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "TENANT_ATTRIBUTE": "StandfastTenant",
         "GROUP_ATTRIBUTE": "StandfastGroup",
         "WORKER_DIED": "WorkerDied",
+        "TIMED_OUT": "HandlerTimedOut",
         "MODEL_UNAVAILABLE": "ModelUnavailable",
         "CALL_NOT_OURS": "CallNotOurs",
         "HOOK_ERROR": "HookError",
