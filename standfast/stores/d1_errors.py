@@ -23,14 +23,22 @@ _DAILY = "has used up what its account may read or write in a day; wait until 00
 _CODES = {10000: _TOKEN, 9109: _TOKEN, 6003: _TOKEN, 6111: _TOKEN, 7403: _TOKEN, 7404: _DATABASE, 971: _LIMITED}
 _STATUSES = {401: _TOKEN, 403: _TOKEN, 404: _DATABASE, 429: _LIMITED}
 _WORDS = {
-    r"SQLITE_TOOBIG|too big|too large": "refuses a value that is too large: D1 keeps 2,000,000 bytes in a row; make it "
-    "shorter, or keep it elsewhere and refer to it",
-    r"SQLITE_FULL|maximum DB size": "is full: D1 keeps 10 GB in a database; delete old sessions, or use another one",
-    r"daily": _DAILY,
-    r"no such (table|column)": "lacks a table or a column that its schema version says it has; restore it to an "
-    "earlier time (wrangler d1 time-travel), or give another database",
-    r"readonly|read-only": "is read-only; give a token with the permission 'D1: Edit'",
-    r"SQLITE_CORRUPT|SQLITE_NOTADB": "is damaged; restore it to an earlier time (wrangler d1 time-travel)",
+    re.compile(r"SQLITE_TOOBIG|too big|too large", re.I): (
+        "refuses a value that is too large: D1 keeps 2,000,000 bytes in a row; make it shorter, or keep it elsewhere "
+        "and refer to it"
+    ),
+    re.compile(r"SQLITE_FULL|maximum DB size", re.I): (
+        "is full: D1 keeps 10 GB in a database; delete old sessions, or use another one"
+    ),
+    re.compile(r"daily", re.I): _DAILY,
+    re.compile(r"no such (table|column)", re.I): (
+        "lacks a table or a column that its schema version says it has; restore it to an earlier time (wrangler d1 "
+        "time-travel), or give another database"
+    ),
+    re.compile(r"readonly|read-only", re.I): "is read-only; give a token with the permission 'D1: Edit'",
+    re.compile(r"SQLITE_CORRUPT|SQLITE_NOTADB", re.I): (
+        "is damaged; restore it to an earlier time (wrangler d1 time-travel)"
+    ),
 }
 # What passes with time. Whether it was done is unknown.
 _PASSING = re.compile(r"overloaded|reset|connection lost|timed? ?out|exceeded timeout|internal error|try again", re.I)
@@ -98,7 +106,7 @@ def _meaning(error: Exception) -> str:
         if isinstance(key, int) and key in table:
             return table[key]
     for words, meaning in _WORDS.items():
-        if re.search(words, str(error), re.I):
+        if words.search(str(error)):
             return meaning
     return "refused" if outcome_of(error) == "refused" else _AWAY
 

@@ -21,7 +21,7 @@ CLOSED = ""
 
 _RUN = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _MADE = r"@\d{8}T\d{12}"
-_NAME = re.compile(
+_KEPT_UNDER = re.compile(
     rf"(?P<run>{_RUN})(/.*)?|(?P<session>.+{_MADE})/(said|heard|\d+)|(?P<local>[^/]+/.+?)/steps/.*", re.S
 )
 _LONGEST_PREFIX = 150  # characters of a session's id with which those of the agents that it calls begin
@@ -119,7 +119,7 @@ class Deletion(Protocol):
 
 def name_of(key: str) -> str | None:
     """Return the name under which something is kept; None for lists of runs and other keys, which are not deleted."""
-    found = _NAME.fullmatch(key)
+    found = _KEPT_UNDER.fullmatch(key)
     return None if found is None else found["run"] or found["session"] or found["local"]
 
 

@@ -31,9 +31,9 @@ def was_written_by(session: Session, run: str) -> bool:
     return str(session.journal_key).rpartition("/")[0] == run
 
 
-def recorded(entry: LedgerEntry) -> WrittenOutcome:
+def recorded(entry: LedgerEntry | None) -> WrittenOutcome:
     """Return the written outcome that the ledger has of a call."""
-    if entry.result is None:
+    if entry is None or entry.result is None:
         return write_outcome(Unknown("the record of its result is gone"))
     return read_entry(entry)
 

@@ -29,7 +29,7 @@ class Attempt:
 def words_for(error: str, attempt: Attempt) -> str:
     """Return one sentence or two about an error as the SDK's core prints it: what happened, and what to do."""
     for pattern, explain in _FAULTS:
-        if found := re.search(pattern, error):
+        if found := pattern.search(error):
             return explain(found, attempt)
     return f"No Temporal server could be reached at {attempt.where}: {reason_of(error)}. {_START}."
 
@@ -119,19 +119,21 @@ def _unauthorized(found: re.Match[str], attempt: Attempt) -> str:
     )
 
 
-_FAULTS: list[tuple[str, Callable[[re.Match[str], Attempt], str]]] = [
-    (r"InvalidCertificate\(UnknownIssuer", _strange_ca),
-    (r"InvalidCertificate\(NotValidForName(?:Context \{.*presented: \[(?P<presented>.*)\])?", _other_name),
+_FAULTS: list[tuple[re.Pattern[str], Callable[[re.Match[str], Attempt], str]]] = [
+    (re.compile(r"InvalidCertificate\(UnknownIssuer"), _strange_ca),
+    (re.compile(r"InvalidCertificate\(NotValidForName(?:Context \{.*presented: \[(?P<presented>.*)\])?"), _other_name),
     (
-        r"InvalidCertificate\((?P<kind>Expired|NotValidYet)(?:.*not_(?:after|before): UnixTime\((?P<time>\d+))?",
+        re.compile(
+            r"InvalidCertificate\((?P<kind>Expired|NotValidYet)(?:.*not_(?:after|before): UnixTime\((?P<time>\d+))?"
+        ),
         _out_of_date,
     ),
-    (r"InvalidCertificate\((\w+)", _bad_certificate),
-    (r"InvalidMessage\(", _speaks_plainly),
+    (re.compile(r"InvalidCertificate\((\w+)"), _bad_certificate),
+    (re.compile(r"InvalidMessage\("), _speaks_plainly),
     (
-        r"(?:fatal alert: |AlertReceived\()(\w*Certificate\w*|UnknownCA|HandshakeFailure|AccessDenied)",
+        re.compile(r"(?:fatal alert: |AlertReceived\()(\w*Certificate\w*|UnknownCA|HandshakeFailure|AccessDenied)"),
         _refused_certificate,
     ),
-    (r'code: (?:PermissionDenied|Unauthenticated), message: "[^"]*"', _unauthorized),
-    (r"BrokenPipe|ConnectionReset|UnexpectedEof|ConnectionAborted|connection closed", _closed),
+    (re.compile(r'code: (?:PermissionDenied|Unauthenticated), message: "[^"]*"'), _unauthorized),
+    (re.compile(r"BrokenPipe|ConnectionReset|UnexpectedEof|ConnectionAborted|connection closed"), _closed),
 ]

@@ -81,7 +81,8 @@ async def test_a_tool_step_in_process_is_two_round_trips(proxy: PostgresProxy) -
 async def test_a_tool_step_on_temporal_is_three_round_trips(proxy: PostgresProxy, temporal_server: DevServer) -> None:
     address = temporal_server.address
     few, many = await on_temporal(proxy, address, 2), await on_temporal(proxy, address, 2 + STEPS)
-    assert many - few == {
+    # What a worker asks from time to time comes less often than once a step.
+    assert {kind: count for kind, count in (many - few).items() if count >= STEPS} == {
         "INSERT INTO running_calls + INSERT INTO tool_ledger": STEPS,  # the claim
         "DELETE FROM running_calls + UPDATE tool_ledger": STEPS,  # the result
         WRITES_ANSWER: STEPS,  # the results of the turn before, and the answer to them
