@@ -1,7 +1,6 @@
 """The ledger of the D1 store, its audit trail and its partial answers. Each write is one batch."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Literal
 from uuid import uuid4
 
@@ -11,10 +10,9 @@ from standfast.stores.d1_database import Database, RefusedByGuardError
 from standfast.stores.d1_holds import fence, has_hold
 from standfast.stores.d1_rows import TRIES, crowded
 from standfast.stores.d1_statements import Row, guard, statement
-from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall
-from standfast.stores.rows import decision_values
+from standfast.stores.rows import decision_values, read_aged_entry
 from standfast.stores.workers import AtWork
 
 # The age of a claim, and not its time: the clocks of the database and of its clients may differ.
@@ -33,22 +31,10 @@ _RECORD_DECISION = sql.RECORD_DECISION.replace(" (run_key", " (write_key, run_ke
 )
 
 
-def _read(row: Row, scope: str, call_key: str, store: str) -> LedgerEntry:
-    state, owner, arguments_hash, result, age = row
-    with reading(f"call {call_key} of run {scope} in the ledger of {store}"):
-        return LedgerEntry(
-            state=state,
-            owner=owner,
-            arguments_hash=arguments_hash,
-            result=result,
-            claimed_at=None if age is None else datetime.now(UTC) - timedelta(seconds=age),
-        )
-
-
 def _entry(db: Database, rows: list[Row], scope: str, call_key: str) -> LedgerEntry:
     if not rows:
         raise InputError(f"Call {call_key} of run {scope} is not in the ledger")
-    return _read(rows[0], scope, call_key, db.name)
+    return read_aged_entry(rows[0], scope, call_key, db.name)
 
 
 async def claim(
@@ -134,7 +120,7 @@ async def settle(db: Database, scope: str, call_key: str) -> LedgerEntry:
 
 async def load_entries(db: Database, scope: str, call_keys: Sequence[str]) -> dict[str, LedgerEntry]:
     rows = await db.one(statement(_ENTRIES, scope=scope, calls=list(call_keys)))
-    return {key: _read(tuple(row), scope, key, db.name) for key, *row in rows}
+    return {key: read_aged_entry(tuple(row), scope, key, db.name) for key, *row in rows}
 
 
 async def begin_call(db: Database, running: RunningCall, holder: str | None) -> None:

@@ -4,17 +4,15 @@ Each is atomic by itself, and one round trip in the usual case.
 """
 
 import json
-from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from standfast.errors import InputError, StoreError
 from standfast.stores.deletion import CLOSED, closed
-from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
-from standfast.stores.postgres_database import Database, Row
+from standfast.stores.postgres_database import Database
 from standfast.stores.postgres_rows import aware, has_hold
 from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall
-from standfast.stores.rows import DECISION, RUNNING, WORK, columns, fields, named
+from standfast.stores.rows import DECISION, RUNNING, WORK, columns, fields, named, read_aged_entry
 from standfast.stores.workers import AtWork
 
 # The age of a claim, and not its time: the clocks of the database and of its clients may differ.
@@ -58,19 +56,7 @@ async def ledger_entry(db: Database, scope: str, call_key: str, store: str) -> L
     row = await db.row(_FOUND, scope, call_key)
     if row is None:
         raise InputError(f"Call {call_key} of run {scope} is not in the ledger")
-    return _read(row, scope, call_key, store)
-
-
-def _read(row: Row, scope: str, call_key: str, store: str) -> LedgerEntry:
-    state, owner, arguments_hash, result, age = row
-    with reading(f"call {call_key} of run {scope} in the ledger of {store}"):
-        return LedgerEntry(
-            state=state,
-            owner=owner,
-            arguments_hash=arguments_hash,
-            result=result,
-            claimed_at=None if age is None else datetime.now(UTC) - timedelta(seconds=age),
-        )
+    return read_aged_entry(row, scope, call_key, store)
 
 
 async def claim(
@@ -94,7 +80,7 @@ async def claim(
         if running is not None and fence is not None:
             await _check_worker(db, running.worker, fence)
         await _check_open(db, scope, call_key)
-    entry = _read(row, scope, call_key, store)
+    entry = read_aged_entry(row, scope, call_key, store)
     if entry.state != "abandoned" and entry.arguments_hash != arguments_hash:
         raise InputError(f"Call {call_key} of run {scope} was claimed with other arguments; it is not run")
     return entry
@@ -124,7 +110,9 @@ async def take_over(db: Database, scope: str, call_key: str, owner: str, store: 
         call_key,
         owner,
     )
-    return await ledger_entry(db, scope, call_key, store) if row is None else _read(row, scope, call_key, store)
+    return (
+        await ledger_entry(db, scope, call_key, store) if row is None else read_aged_entry(row, scope, call_key, store)
+    )
 
 
 async def abandon(db: Database, scope: str, call_key: str, owner: str, store: str) -> LedgerEntry:
@@ -135,7 +123,9 @@ async def abandon(db: Database, scope: str, call_key: str, owner: str, store: st
         call_key,
         owner,
     )
-    return await ledger_entry(db, scope, call_key, store) if row is None else _read(row, scope, call_key, store)
+    return (
+        await ledger_entry(db, scope, call_key, store) if row is None else read_aged_entry(row, scope, call_key, store)
+    )
 
 
 async def finish(
@@ -165,7 +155,7 @@ async def finish(
 async def settle(db: Database, scope: str, call_key: str, store: str) -> LedgerEntry:
     while (row := await db.row(_SETTLE, scope, call_key, _name(scope))) is None:
         await _check_open(db, scope, call_key)  # else somebody has claimed it since the statement began
-    return _read(row, scope, call_key, store)
+    return read_aged_entry(row, scope, call_key, store)
 
 
 async def load_entries(db: Database, scope: str, call_keys: list[str], store: str) -> dict[str, LedgerEntry]:
@@ -174,7 +164,7 @@ async def load_entries(db: Database, scope: str, call_keys: list[str], store: st
         scope,
         call_keys,
     )
-    return {key: _read(tuple(row), scope, key, store) for key, *row in rows}
+    return {key: read_aged_entry(tuple(row), scope, key, store) for key, *row in rows}
 
 
 async def begin_call(db: Database, running: RunningCall, fence: str | None) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pydantic_core import to_json
@@ -10,7 +11,8 @@ from pydantic_core import to_json
 from standfast.checkpoints import Question
 from standfast.errors import SessionConflictError
 from standfast.messages import Message, ToolCall, Usage
-from standfast.stores.protocol import DecisionRecord, Session
+from standfast.stores.kept_values import reading
+from standfast.stores.protocol import DecisionRecord, LedgerEntry, Session
 
 WRITTEN = ("state", "user_id", "tenant_id", "questions", "workflow_id", "run_key", "usage", "updated_at")  # each time
 # Selected columns, by the names of the fields. A journal key is in columns of an older name.
@@ -130,3 +132,16 @@ def conflict(session_id: str, last: int, expected_seq: int | None) -> SessionCon
         f"Session {session_id} is at message {last}, this run knows of {expected_seq}: another run has written to "
         "it. Nothing was written; run again to go on from there."
     )
+
+
+def read_aged_entry(row: Sequence[Any], scope: str, call_key: str, store: str) -> LedgerEntry:
+    """Return an entry whose last column is its age in seconds, by the clock of the database."""
+    state, owner, arguments_hash, result, age = row
+    with reading(f"call {call_key} of run {scope} in the ledger of {store}"):
+        return LedgerEntry(
+            state=state,
+            owner=owner,
+            arguments_hash=arguments_hash,
+            result=result,
+            claimed_at=None if age is None else datetime.now(UTC) - timedelta(seconds=age),
+        )
