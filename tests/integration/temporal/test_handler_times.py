@@ -1,0 +1,60 @@
+"""Handlers that do not end in their time, and hear no cancel."""
+
+import asyncio
+import contextlib
+import threading
+import time
+from functools import partial
+
+import pytest
+from support.temporal_runs import Run, Temporal, check_healthy, result, until
+from support.transcripts import asks_for, call, tool_contents
+
+from standfast import Agent, tool
+from standfast.temporal.activities import tool_activities
+from standfast.temporal.wire import names, snapshots
+from standfast.testing import ScriptedModel
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+async def test_a_handler_that_hears_no_cancel_is_not_waited_for_beyond_its_time(
+    temporal: Temporal, monkeypatch: pytest.MonkeyPatch, blocks: bool
+) -> None:
+    for module in (snapshots, tool_activities):
+        monkeypatch.setattr(module, "GRACE", 0.5)
+    ends = threading.Event()
+
+    @tool(timeout=0.5)
+    async def post(text: str) -> str:
+        """Post a text."""
+        while not ends.is_set():
+            if blocks:  # the loop of all handlers
+                time.sleep(0.01)  # noqa: ASYNC251
+                continue
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+        return text
+
+    model = ScriptedModel([asks_for(call("post", "p1", text="x")), "done"])
+    try:
+        async with temporal.worker(Agent("poster", tools=[post]), llm=model):
+            run = await temporal.start("poster")
+            if blocks:  # nothing of users' runs beside it
+                await until(partial(settled, run))
+            else:
+                assert (await result(run))["response"] == "done"
+            ends.set()
+            assert (await result(run))["response"] == "done"
+            await check_healthy(run)
+    finally:
+        ends.set()
+    ((_, told),) = tool_contents(await temporal.messages())
+    assert "tool-durability-error" in told
+    assert "its timeout passed while it ran" in told
+
+
+async def settled(run: Run) -> bool:
+    """Whether somebody has looked what came of a call."""
+    history = await run.fetch_history()
+    kinds = [event.activity_task_scheduled_event_attributes.activity_type.name for event in history.events]
+    return names.SETTLE in kinds
