@@ -22,7 +22,7 @@ from pathlib import Path
 
 from standfast import Agent, LLMResponse, Loop, Message, ToolCall, run, sqlite_store, tool
 from standfast.agent_loop import LoopState, next_action
-from standfast.stores.sqlite_migrations import MIGRATIONS
+from standfast.stores.sqlite.migrations import MIGRATIONS
 
 CALL = LLMResponse(tool_calls=(ToolCall(id="", name="note", arguments={"text": "x" * 100}),))
 

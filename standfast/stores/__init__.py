@@ -2,7 +2,7 @@
 
 from standfast.stores.addresses import open_store
 from standfast.stores.d1 import D1Store, d1_store
-from standfast.stores.d1_database import D1Binding
+from standfast.stores.d1.database import D1Binding
 from standfast.stores.deletion import Deletion, Dropped, Noted, NotedRun
 from standfast.stores.memory import MemoryStore, memory_store
 from standfast.stores.partial_answers import PartialAnswer, PartialAnswers, PartialNews

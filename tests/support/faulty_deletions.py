@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from standfast.stores import Dropped, NotedRun, SQLiteStore
-from standfast.stores.sqlite_deletion import delete_session
+from standfast.stores.sqlite.deletion import delete_session
 
 
 class KeepsWhatRunsHaveKept(SQLiteStore):

@@ -7,7 +7,7 @@ from typing import Literal
 from uuid import uuid4
 
 from standfast.stores import Append, AtWork, DecisionRecord, LedgerEntry, RunningCall, SQLiteStore
-from standfast.stores.sqlite_rows import ledger_entry, record_decision
+from standfast.stores.sqlite.rows import ledger_entry, record_decision
 
 
 class LooksThenClaims(SQLiteStore):

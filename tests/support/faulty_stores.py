@@ -13,7 +13,7 @@ from standfast import Message, SessionConflictError, StoreError
 from standfast.stores import Session, SQLiteStore
 from standfast.stores.locks import SessionLocks
 from standfast.stores.rows import message_rows
-from standfast.stores.sqlite_rows import append_rows
+from standfast.stores.sqlite.rows import append_rows
 
 # --- sessions ---
 

@@ -197,7 +197,7 @@ def test_the_names_of_daily_use_are_loaded_when_they_are_asked_for() -> None:
 
 def test_the_persisted_names_are_pinned() -> None:
     """Stored sessions and exported checkpoints of older versions are read by these names: a change breaks them."""
-    from standfast.stores.sqlite_migrations import MIGRATIONS
+    from standfast.stores.sqlite.migrations import MIGRATIONS
 
     fields = {
         model.__name__: sorted(model.model_fields)

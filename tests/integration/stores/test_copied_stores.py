@@ -179,7 +179,9 @@ async def test_a_move_that_is_killed_anywhere_goes_on_and_moves_nothing_twice(ta
     for step in range(1, 100):
         script = f"""
             import asyncio, os, signal
-            from standfast.stores import copying, open_store, sqlite_tables, postgres_tables, tables
+            from standfast.stores import copying, open_store, tables
+            from standfast.stores.sqlite import tables as sqlite_tables
+            from standfast.stores.postgres import tables as postgres_tables
             sqlite_tables.BATCH_ROWS = postgres_tables.BATCH_ROWS = 400
             steps = 0
             for kind in (sqlite_tables.SQLiteTables, postgres_tables.PostgresTables):

@@ -14,7 +14,8 @@ from support.transcripts import asks_for, call
 from temporalio.worker import Worker
 
 from standfast import Agent, Loop, RunResult, run, tool
-from standfast.stores import D1Store, d1_database
+from standfast.stores import D1Store
+from standfast.stores.d1 import database as d1_database
 from standfast.temporal import StandfastPlugin, connect, start_agent
 from standfast.temporal.activities import dead_workers
 from standfast.testing import DevServer, ScriptedModel, crash_after_tool_results

@@ -15,7 +15,7 @@ from support.stores import SESSION, append, contents
 
 from standfast import InputError, Message, StoreError
 from standfast.stores import Append, D1Store, DecisionRecord, PartialAnswer, RunningCall, d1_store
-from standfast.stores import d1_database as database
+from standfast.stores.d1 import database
 from standfast.testing.expectations import say
 
 SECRET = "t0p-secret-token"

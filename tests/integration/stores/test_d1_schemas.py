@@ -10,9 +10,10 @@ from support.d1_proxies import D1Proxy
 from support.stores import append, contents
 
 from standfast import StoreError
-from standfast.stores import D1Store, d1_schema
-from standfast.stores.d1_database import Database, HttpBinding
-from standfast.stores.d1_schema import MIGRATIONS, prepare
+from standfast.stores import D1Store
+from standfast.stores.d1 import schema as d1_schema
+from standfast.stores.d1.database import Database, HttpBinding
+from standfast.stores.d1.schema import MIGRATIONS, prepare
 
 _LANDED = ("f5070e732785",)  # a new script is appended with its digest; none of these ever changes
 

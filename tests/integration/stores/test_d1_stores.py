@@ -10,7 +10,8 @@ from support.d1 import ACCOUNT, LEASE, TOKEN, D1Server
 from support.d1_proxies import D1Proxy
 
 from standfast import StoreError
-from standfast.stores import D1Store, d1_database, d1_store
+from standfast.stores import D1Store, d1_store
+from standfast.stores.d1 import database as d1_database
 from standfast.testing import store_suite
 
 

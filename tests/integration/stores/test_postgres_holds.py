@@ -14,7 +14,8 @@ from support.postgres_proxies import PostgresProxy
 from support.stores import SESSION, append, contents, say
 
 from standfast import SessionConflictError, StoreError
-from standfast.stores import Append, PostgresStore, postgres_holds
+from standfast.stores import Append, PostgresStore
+from standfast.stores.postgres import holds as postgres_holds
 from standfast.stores.protocol import RunningCall
 
 LONG = 600.0

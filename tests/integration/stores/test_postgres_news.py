@@ -9,7 +9,8 @@ from support.postgres_proxies import PostgresProxy
 
 from standfast.runtime import viewers
 from standfast.runtime.viewers import news_of, until_more
-from standfast.stores import PartialAnswer, PostgresStore, postgres_news
+from standfast.stores import PartialAnswer, PostgresStore
+from standfast.stores.postgres import news as postgres_news
 
 NEVER = 600.0
 

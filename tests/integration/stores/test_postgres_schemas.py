@@ -10,8 +10,8 @@ from support.stores import append, contents
 
 from standfast import StoreError
 from standfast.stores import PartialAnswer
-from standfast.stores.postgres_migrations import MIGRATIONS
-from standfast.stores.postgres_schema import prepare
+from standfast.stores.postgres.migrations import MIGRATIONS
+from standfast.stores.postgres.schema import prepare
 
 _LANDED = ("77502b564635", "cfef8b540445")  # a new script is appended with its digest; none of these ever changes
 

@@ -14,7 +14,8 @@ import pytest
 from support.stores import append, contents, python
 
 from standfast import Agent, StoreError, run, sqlite_store
-from standfast.stores import SQLiteStore, sqlite_files
+from standfast.stores import SQLiteStore
+from standfast.stores.sqlite import files as sqlite_files
 from standfast.testing import ScriptedModel
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from standfast import StoreError, memory_store, sqlite_store
-from standfast.stores.sqlite_migrations import MIGRATIONS
-from standfast.stores.sqlite_thread import SQLiteThread
+from standfast.stores.sqlite.migrations import MIGRATIONS
+from standfast.stores.sqlite.thread import SQLiteThread
 
 
 async def identity(path: Path) -> str:

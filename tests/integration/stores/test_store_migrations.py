@@ -10,8 +10,8 @@ from support.stores import append, contents
 
 from standfast import StoreError, sqlite_store
 from standfast.stores.partial_answers import PartialAnswer
-from standfast.stores.sqlite_migrations import MIGRATIONS
-from standfast.stores.sqlite_thread import SQLiteThread
+from standfast.stores.sqlite.migrations import MIGRATIONS
+from standfast.stores.sqlite.thread import SQLiteThread
 
 _LANDED = (
     "cdc82a9ec997",

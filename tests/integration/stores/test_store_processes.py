@@ -13,8 +13,8 @@ from support.stores import SESSION, append, contents
 
 from standfast import Agent, Message, RunResult, StoreError, run, sqlite_store, tool
 from standfast.stores import SQLiteStore
-from standfast.stores.sqlite_migrations import MIGRATIONS
-from standfast.stores.sqlite_thread import SQLiteThread
+from standfast.stores.sqlite.migrations import MIGRATIONS
+from standfast.stores.sqlite.thread import SQLiteThread
 from standfast.testing import ScriptedModel
 
 # --- a file that is locked ---

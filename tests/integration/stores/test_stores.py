@@ -18,7 +18,8 @@ from support.stores import append, contents, python
 
 import standfast
 from standfast import memory_store, sqlite_store
-from standfast.stores import PostgresStore, SQLiteStore, sqlite_thread
+from standfast.stores import PostgresStore, SQLiteStore
+from standfast.stores.sqlite import thread as sqlite_thread
 from standfast.testing import store_suite
 
 # --- the suite ---

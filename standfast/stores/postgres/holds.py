@@ -10,7 +10,7 @@ says who the holder is, and outlives the connection. So two things can be told a
   then put their own name into the row.
 
 That name is the fence: a holder whose name is not in the row any more has lost its hold. It never locks again, and what
-it writes under the hold is refused, since each such write looks at the row (see `postgres_rows`).
+it writes under the hold is refused, since each such write looks at the row (see `rows`).
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from standfast.errors import StoreError
-from standfast.stores.postgres_database import Address, Database
-from standfast.stores.postgres_errors import is_away, translated
-from standfast.stores.postgres_schema import lock_key
+from standfast.stores.postgres.database import Address, Database
+from standfast.stores.postgres.errors import is_away, translated
+from standfast.stores.postgres.schema import lock_key
 
 if TYPE_CHECKING:
     from asyncpg import Connection

@@ -13,7 +13,7 @@ from standfast.errors import StoreError
 if TYPE_CHECKING:
     from asyncpg import Connection
 
-    from standfast.stores.postgres_database import Address
+    from standfast.stores.postgres.database import Address
 
 _LOOKS = 20
 _LOOK_EVERY = 0.1  # seconds

@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from standfast.errors import InputError
-from standfast.stores import sqlite_statements as sql
 from standfast.stores.deletion import CLOSED, closed
 from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall, Session, first_kept_index
 from standfast.stores.rows import MESSAGE, WORK, conflict, decision_values, named, session_values
+from standfast.stores.sqlite import statements as sql
 from standfast.stores.workers import AtWork
 
 

@@ -11,12 +11,12 @@ from typing import Any
 from uuid import uuid4
 
 from standfast.errors import SessionConflictError, StoreError
-from standfast.stores import sqlite_statements as sql
-from standfast.stores.d1_database import Database, RefusedByGuardError
-from standfast.stores.d1_holds import OURS, fence, has_hold
-from standfast.stores.d1_statements import Row, Statement, chunks, guard, statement
+from standfast.stores.d1.database import Database, RefusedByGuardError
+from standfast.stores.d1.holds import OURS, fence, has_hold
+from standfast.stores.d1.statements import Row, Statement, chunks, guard, statement
 from standfast.stores.protocol import Session, first_kept_index
 from standfast.stores.rows import MESSAGE, conflict, session_values
+from standfast.stores.sqlite import statements as sql
 
 TRIES = 50  # of a write that others are always quicker with
 _FIELDS = MESSAGE.split(", ")

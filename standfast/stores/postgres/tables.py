@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self, TypeVar
 
 from standfast.errors import InputError
-from standfast.stores.postgres_database import Address, Database
-from standfast.stores.postgres_errors import translated
-from standfast.stores.postgres_schema import closed_words
+from standfast.stores.postgres.database import Address, Database
+from standfast.stores.postgres.errors import translated
+from standfast.stores.postgres.schema import closed_words
 from standfast.stores.rows import index_key
 from standfast.stores.tables import BATCH_BYTES, BATCH_ROWS, CLOSED, KEYS, Progress, Row, Sum, moment
 

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from standfast.stores.d1_database import D1Binding, Database
-from standfast.stores.d1_holds import KEEPER, Holds
-from standfast.stores.d1_schema import MIGRATIONS, prepare
-from standfast.stores.d1_statements import Row, statement
+from standfast.stores.d1.database import D1Binding, Database
+from standfast.stores.d1.holds import KEEPER, Holds
+from standfast.stores.d1.schema import MIGRATIONS, prepare
+from standfast.stores.d1.statements import Row, statement
 from standfast.stores.event_loops import EventLoops
 
 P = ParamSpec("P")

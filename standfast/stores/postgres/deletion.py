@@ -18,8 +18,8 @@ from standfast.stores.deletion import (
     next_after,
     session_of,
 )
-from standfast.stores.postgres_database import Database
-from standfast.stores.postgres_rows import aware
+from standfast.stores.postgres.database import Database
+from standfast.stores.postgres.rows import aware
 from standfast.stores.protocol import Session
 from standfast.stores.rows import named
 

@@ -9,8 +9,8 @@ from typing import Literal
 from standfast.errors import InputError, StoreError
 from standfast.stores.deletion import CLOSED, closed
 from standfast.stores.partial_answers import PartialAnswer
-from standfast.stores.postgres_database import Database
-from standfast.stores.postgres_rows import aware, has_hold
+from standfast.stores.postgres.database import Database
+from standfast.stores.postgres.rows import aware, has_hold
 from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall
 from standfast.stores.rows import DECISION, RUNNING, WORK, columns, fields, named, read_aged_entry
 from standfast.stores.workers import AtWork

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from standfast.errors import StoreError
 from standfast.stores import nul_texts
-from standfast.stores.postgres_schema import in_schema
+from standfast.stores.postgres.schema import in_schema
 
 if TYPE_CHECKING:
     from asyncpg import Connection

@@ -5,10 +5,10 @@ two who make one at once, the second is refused by it, and finds that nothing is
 """
 
 from standfast.errors import StoreError
-from standfast.stores.d1_database import Database
-from standfast.stores.d1_statements import Statement, statement
+from standfast.stores.d1.database import Database
+from standfast.stores.d1.statements import Statement, statement
 from standfast.stores.schema_versions import check_version, foreign, oldest_reader
-from standfast.stores.sqlite_migrations import MIGRATIONS as SQLITE
+from standfast.stores.sqlite.migrations import MIGRATIONS as SQLITE
 
 MIGRATIONS = (
     "".join(SQLITE[:9])

@@ -11,16 +11,14 @@ from urllib.parse import parse_qs, urlsplit
 from standfast.errors import InputError, StoreError
 from standfast.extras import install
 from standfast.messages import Message
-from standfast.stores import postgres_deletion as deletion
-from standfast.stores import postgres_ledger as ledger
-from standfast.stores import postgres_rows as rows
 from standfast.stores.deletion import Dropped, Noted, NotedRun
 from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
-from standfast.stores.postgres_connections import Connections
-from standfast.stores.postgres_database import Address
-from standfast.stores.postgres_news import channel, topic
-from standfast.stores.postgres_tables import PostgresTables
+from standfast.stores.postgres import deletion, ledger, rows
+from standfast.stores.postgres.connections import Connections
+from standfast.stores.postgres.database import Address
+from standfast.stores.postgres.news import channel, topic
+from standfast.stores.postgres.tables import PostgresTables
 from standfast.stores.protocol import Append, DecisionRecord, LedgerEntry, RunningCall, Session
 from standfast.stores.rows import (
     DECISION,

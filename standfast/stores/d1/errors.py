@@ -7,7 +7,7 @@ from standfast.errors import InputError, StandfastError, StoreError
 
 Outcome = Literal["nothing", "unknown", "refused"]
 
-REFUSED = re.compile(r"malformed JSON(: SQLITE_ERROR| at offset|$)")  # by a guard; see `d1_statements`
+REFUSED = re.compile(r"malformed JSON(: SQLITE_ERROR| at offset|$)")  # by a guard; see `statements`
 _AWAY = "does not answer; the operation can be repeated once it is back"
 _TOKEN = (
     "refuses the API token: it is wrong, expired or revoked, or may not use this account's databases; make one with "

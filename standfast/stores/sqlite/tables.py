@@ -10,8 +10,8 @@ from typing import Any, Self, TypeVar
 
 from standfast.errors import InputError
 from standfast.stores.locks import is_any_held
-from standfast.stores.sqlite_files import closed_words, translated
-from standfast.stores.sqlite_identity import identity
+from standfast.stores.sqlite.files import closed_words, translated
+from standfast.stores.sqlite.identity import identity
 from standfast.stores.tables import BATCH_BYTES, BATCH_ROWS, CLOSED, KEYS, TIMES, Progress, Row, Sum, moment, size
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from contextlib import suppress
 from standfast.errors import StandfastError, StoreError
 from standfast.stores.private_files import private
 from standfast.stores.schema_versions import check_version, foreign, oldest_reader
-from standfast.stores.sqlite_identity import note_place
+from standfast.stores.sqlite.identity import note_place
 from standfast.stores.tables import closed_error
 
 _MOUNTS = "/proc/self/mountinfo"  # on Linux; the fifth word of a line is a mount point

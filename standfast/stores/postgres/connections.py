@@ -11,13 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from standfast.stores.event_loops import EventLoops
-from standfast.stores.postgres_database import CONNECT, NAME, Address, Database, set_up
-from standfast.stores.postgres_errors import is_away, translated
-from standfast.stores.postgres_holds import Holds
-from standfast.stores.postgres_migrations import MIGRATIONS
-from standfast.stores.postgres_news import News
-from standfast.stores.postgres_poolers import check_session_mode
-from standfast.stores.postgres_schema import lock_key, prepare
+from standfast.stores.postgres.database import CONNECT, NAME, Address, Database, set_up
+from standfast.stores.postgres.errors import is_away, translated
+from standfast.stores.postgres.holds import Holds
+from standfast.stores.postgres.migrations import MIGRATIONS
+from standfast.stores.postgres.news import News
+from standfast.stores.postgres.poolers import check_session_mode
+from standfast.stores.postgres.schema import lock_key, prepare
 
 if TYPE_CHECKING:
     from asyncpg import Pool

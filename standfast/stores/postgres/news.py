@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
-from standfast.stores.postgres_database import Address
+from standfast.stores.postgres.database import Address
 
 RETRIES = 1.0  # seconds between two tries to connect again
 CLOSE = 5.0  # seconds until the connection is closed without a word

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from standfast.errors import SessionConflictError
-from standfast.stores.postgres_database import Database, Row
+from standfast.stores.postgres.database import Database, Row
 from standfast.stores.protocol import Session, first_kept_index
 from standfast.stores.rows import MESSAGE, WRITTEN, conflict, session_values
 

@@ -16,8 +16,8 @@ from queue import SimpleQueue
 from typing import TypeVar, cast
 
 from standfast.errors import StoreError
-from standfast.stores.sqlite_files import SameFile, is_busy, open_again, open_file, translated, wait_for_locks
-from standfast.stores.sqlite_jobs import Job, deliver, tell, work_off
+from standfast.stores.sqlite.files import SameFile, is_busy, open_again, open_file, translated, wait_for_locks
+from standfast.stores.sqlite.jobs import Job, deliver, tell, work_off
 
 T = TypeVar("T")
 

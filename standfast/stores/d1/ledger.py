@@ -5,14 +5,14 @@ from typing import Literal
 from uuid import uuid4
 
 from standfast.errors import InputError, StoreError
-from standfast.stores import sqlite_statements as sql
-from standfast.stores.d1_database import Database, RefusedByGuardError
-from standfast.stores.d1_holds import fence, has_hold
-from standfast.stores.d1_rows import TRIES, crowded
-from standfast.stores.d1_statements import Row, guard, statement
+from standfast.stores.d1.database import Database, RefusedByGuardError
+from standfast.stores.d1.holds import fence, has_hold
+from standfast.stores.d1.rows import TRIES, crowded
+from standfast.stores.d1.statements import Row, guard, statement
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall
 from standfast.stores.rows import decision_values, read_aged_entry
+from standfast.stores.sqlite import statements as sql
 from standfast.stores.workers import AtWork
 
 # The age of a claim, and not its time: the clocks of the database and of its clients may differ.

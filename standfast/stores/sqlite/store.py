@@ -8,8 +8,6 @@ from typing import Literal, Self
 
 from standfast.errors import InputError
 from standfast.messages import Message
-from standfast.stores import sqlite_deletion as deletion
-from standfast.stores import sqlite_statements as sql
 from standfast.stores.deletion import Dropped, Noted, NotedRun
 from standfast.stores.kept_values import reading
 from standfast.stores.locks import SessionLocks
@@ -22,9 +20,11 @@ from standfast.stores.protocol import (
     Session,
 )
 from standfast.stores.rows import RUNNING, message_rows, named, read_decision, read_message, read_session
-from standfast.stores.sqlite_identity import identity
-from standfast.stores.sqlite_migrations import MIGRATIONS
-from standfast.stores.sqlite_rows import (
+from standfast.stores.sqlite import deletion
+from standfast.stores.sqlite import statements as sql
+from standfast.stores.sqlite.identity import identity
+from standfast.stores.sqlite.migrations import MIGRATIONS
+from standfast.stores.sqlite.rows import (
     add_partial,
     append_rows,
     begin_call,
@@ -44,8 +44,8 @@ from standfast.stores.sqlite_rows import (
     save_session,
     settle,
 )
-from standfast.stores.sqlite_tables import SQLiteTables
-from standfast.stores.sqlite_thread import SQLiteThread
+from standfast.stores.sqlite.tables import SQLiteTables
+from standfast.stores.sqlite.thread import SQLiteThread
 from standfast.stores.workers import AtWork
 
 

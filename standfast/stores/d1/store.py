@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Literal, Self
 from standfast.errors import InputError
 from standfast.extras import install
 from standfast.messages import Message
-from standfast.stores import d1_ledger as ledger
-from standfast.stores import d1_rows as rows
-from standfast.stores import sqlite_statements as sql
-from standfast.stores.d1_connections import Connections
-from standfast.stores.d1_database import API, D1Binding, HttpBinding
-from standfast.stores.d1_holds import LEASE
+from standfast.stores.d1 import ledger, rows
+from standfast.stores.d1.connections import Connections
+from standfast.stores.d1.database import API, D1Binding, HttpBinding
+from standfast.stores.d1.holds import LEASE
 from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import Append, DecisionRecord, LedgerEntry, RunningCall, Session
 from standfast.stores.rows import RUNNING, message_rows, named, read_decision, read_message, read_session
 from standfast.stores.schema_versions import lost_identity
+from standfast.stores.sqlite import statements as sql
 from standfast.stores.workers import AtWork
 
 if TYPE_CHECKING:
