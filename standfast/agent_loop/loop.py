@@ -25,7 +25,7 @@ from standfast.agent_loop.gates import Gate
 from standfast.agent_loop.tool_facts import Answer, CallT, LoopCall, ToolT_co, batches, may_run_again
 from standfast.agent_loop.tool_gates import refusal
 from standfast.agent_loop.transcripts import last_answer, question_of, result_message, unanswered
-from standfast.agent_loop.unfit_answers import cut_call, end_of, judge, unfit_calls
+from standfast.agent_loop.unfit_answers import judge, unfit
 from standfast.agents import Loop, OnTerminalToolError
 from standfast.checkpoints import Question
 from standfast.errors import TerminalError
@@ -148,15 +148,15 @@ class LoopState(Generic[CallT, ToolT_co]):
         last = last_answer(messages)
         calls = tuple(call for call in unanswered(messages) if call.id not in waiting)
         answer = Message(role="assistant") if last is None else messages[last]
-        refused = unfit_calls(answer, self.loop.max_tool_calls)
+        ended, refused, cut = unfit(answer, self.loop.max_tool_calls)
         return self._with(
             response=answer.content,
-            ended=end_of(answer) if last == len(messages) - 1 else None,
+            ended=ended if last == len(messages) - 1 else None,
             finished=last == len(messages) - 1 and not answer.tool_calls and not questions,
             open_calls=calls,
             unasked=() if recovering or gates else self.to_approve(calls, refused),
             refused=refused,
-            cut=cut_call(answer),
+            cut=cut,
             recovering=recovering,
             questions=tuple(question for question in questions if question.is_open),
             verdicts=verdicts,
@@ -183,16 +183,16 @@ class LoopState(Generic[CallT, ToolT_co]):
     def replied(self, message: Answer[CallT]) -> Self:
         """The model answered with `message`."""
         calls = message.tool_calls or ()
-        refused = unfit_calls(message, self.loop.max_tool_calls)
+        ended, refused, cut = unfit(message, self.loop.max_tool_calls)
         state = self._with(
-            ended=end_of(message),
+            ended=ended,
             iterations=self.iterations + 1,
             response=message.content,
             finished=not calls,
             open_calls=calls,
             unasked=self.to_approve(calls, refused),
             refused=refused,
-            cut=cut_call(message),
+            cut=cut,
             recovering=False,
             progressed=False,
             warning=None,

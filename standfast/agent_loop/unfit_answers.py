@@ -2,16 +2,33 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from standfast.agent_loop.actions import Correct, Finish
 from standfast.agent_loop.tool_facts import Answer, LoopCall
 
 
-def end_of(answer: Answer[LoopCall]) -> Finish | None:
-    """Return how an incomplete answer ends a run; if it has calls, the model is told instead, and the run continues."""
-    if answer.stop_reason is None or answer.tool_calls:
-        return None
-    return Finish("max-tokens" if answer.stop_reason == "max-tokens" else "refused", answer.content)
+class Unfit(NamedTuple):
+    """What of an answer cannot be used.
+
+    Args:
+        ended: how an incomplete answer ends the run; if it has calls, the model is told instead, and the run continues.
+        refused: why calls do not run, by id.
+        cut: the id of the call in the middle of which the answer was cut off. That call never runs.
+    """
+
+    ended: Finish | None
+    refused: Mapping[str, str]
+    cut: str | None
+
+
+def unfit(answer: Answer[LoopCall], limit: int) -> Unfit:
+    """Return what of an answer cannot be used, if at most `limit` calls run in a turn."""
+    reason, calls = answer.stop_reason, answer.tool_calls
+    refused = unfit_calls(answer, limit)
+    if reason is None or calls:
+        return Unfit(None, refused, _cut_call(answer))
+    return Unfit(Finish("max-tokens" if reason == "max-tokens" else "refused", answer.content), refused, None)
 
 
 def judge(finish: Finish, problem: str | None, *, may_correct: bool) -> Finish | Correct:
@@ -37,15 +54,14 @@ def unfit_calls(answer: Answer[LoopCall], limit: int) -> Mapping[str, str]:
     """
     calls = answer.tool_calls or ()
     why = f"Not run: at most {limit} tool calls per turn (max_tool_calls); ask again for the others"
-    unfit = {call.id: why for call in calls[limit:]}
-    if (cut := cut_call(answer)) is not None:
-        unfit[cut] = (
+    refused = {call.id: why for call in calls[limit:]}
+    if (cut := _cut_call(answer)) is not None:
+        refused[cut] = (
             f"Not run: your answer was cut off ({answer.stop_reason}), and this call may be half of what you meant; "
             "ask again, for less at once"
         )
-    return unfit
+    return refused
 
 
-def cut_call(answer: Answer[LoopCall]) -> str | None:
-    """Return the id of the call in the middle of which an answer was cut off. That call never runs."""
+def _cut_call(answer: Answer[LoopCall]) -> str | None:
     return answer.tool_calls[-1].id if answer.tool_calls and answer.stop_reason is not None else None

@@ -6,18 +6,19 @@ flush to disk; a caller hears of success only after that commit. On the loop a c
 """
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from standfast.errors import StoreError
 from standfast.stores.sqlite.files import SameFile, is_busy, open_again, open_file, translated, wait_for_locks
-from standfast.stores.sqlite.jobs import Job, deliver, tell, work_off
 
 T = TypeVar("T")
 
@@ -26,6 +27,18 @@ QUICK = 0.005  # seconds; a disk that takes longer must not hold up the loop
 STALL = 0.05  # seconds of one commit; after that the thread does all work until one of its own is quicker
 LOCKED = 0.5  # seconds that work waits for a lock that it did not get; reads wait behind it
 A_WHILE = 1.0  # seconds for which the thread then does all work
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """Work that somebody waits for."""
+
+    work: Callable[[sqlite3.Connection], Any]
+    writes: bool
+    loop: asyncio.AbstractEventLoop
+    future: "asyncio.Future[Any]"
+    result: Any = None
+    error: Exception | None = None
 
 
 class Queue:
@@ -182,7 +195,7 @@ class _LoopWork:
             busy = [job for job in jobs if job in busy or not job.writes]
         for job in jobs:
             job.error = translated(job.error, self._path) if job.error and job not in busy else None
-        tell([job for job in jobs if job not in busy])
+        _tell([job for job in jobs if job not in busy])
         return busy  # none of them was done, or only read; the thread waits for its turn
 
     def _open(self) -> sqlite3.Connection:
@@ -241,6 +254,86 @@ def _serve(path: str, migrations: tuple[str, ...], busy_timeout: float, queue: Q
             if job.error is not None:
                 job.error = translated(job.error, path)
         queue.done += len(todo)
-        deliver(todo)
+        _deliver(todo)
     if db is not None:
         db.close()
+
+
+def work_off(db: sqlite3.Connection, jobs: list[Job]) -> None:
+    """Do all writes in one transaction, so that one flush to disk serves them all; then the reads."""
+    writers = [job for job in jobs if job.writes]
+    if writers:
+        _write(db, writers, _together)
+    for job in jobs:
+        if not job.writes:
+            try:
+                job.result = job.work(db)
+            except Exception as error:
+                job.error = error
+
+
+def _write(db: sqlite3.Connection, jobs: list[Job], do: Callable[[sqlite3.Connection, list[Job]], None]) -> None:
+    """Do jobs in one transaction. If one fails, do all again: each with a savepoint, or each by itself."""
+    try:
+        db.execute("BEGIN IMMEDIATE")
+    except sqlite3.Error as error:
+        # They have waited for the lock together, so they do not wait again one by one.
+        for job in jobs:
+            job.error = error
+        return
+    try:
+        do(db, jobs)
+        db.execute("COMMIT")
+    except BaseException as error:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        if not isinstance(error, Exception):
+            raise
+        if len(jobs) == 1:
+            jobs[0].error = error
+        elif do is _together:
+            _write(db, jobs, _apart)
+        else:  # a full disk undoes everything: one by one, large jobs do not make small ones fail
+            for job in jobs:
+                job.error = None
+                _write(db, [job], _together)
+
+
+def _together(db: sqlite3.Connection, jobs: list[Job]) -> None:
+    for job in jobs:
+        job.result = job.work(db)
+
+
+def _apart(db: sqlite3.Connection, jobs: list[Job]) -> None:
+    for job in jobs:
+        db.execute("SAVEPOINT job")
+        try:
+            job.result = job.work(db)
+        except Exception as error:
+            job.error = error
+            if not db.in_transaction:  # a full disk undoes everything
+                raise
+            db.execute("ROLLBACK TO job")
+        db.execute("RELEASE job")
+
+
+def _deliver(jobs: list[Job]) -> None:
+    """Tell each job its result, from another thread than its loop's."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
+    for job in jobs:
+        by_loop.setdefault(job.loop, []).append(job)
+    for loop, mine in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody listens
+            loop.call_soon_threadsafe(_tell, mine)
+
+
+def _tell(jobs: list[Job]) -> None:
+    """Tell each job its result, on its loop."""
+    for job in jobs:
+        if job.future.done():
+            continue
+        if job.error is not None:
+            job.future.set_exception(job.error)
+            job.error = None  # its traceback refers to the job
+        else:
+            job.future.set_result(job.result)

@@ -1,12 +1,13 @@
 """Defines activities that take and return JSON as it is, and log each attempt."""
 
 import functools
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from temporalio import activity
 
-from standfast.temporal.activities.run_log import Line
+from standfast.temporal.activities.run_log import log_raised, log_returned
 
 CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 
@@ -22,13 +23,13 @@ def json_activity(name: str) -> Callable[[CallableT], CallableT]:
 
         @functools.wraps(function)
         async def run(*arguments: Any) -> Any:
-            line = Line(name, arguments[-1])  # after `self`
+            reference, begun = arguments[-1], time.monotonic()  # after `self`
             try:
                 result = await function(*arguments)
             except BaseException as error:
-                line.raised(error)
+                log_raised(name, reference, begun, error)
                 raise
-            line.returned(result)
+            log_returned(name, reference, begun, result)
             return result
 
         return cast(CallableT, activity.defn(name=name)(run))

@@ -280,12 +280,13 @@ class AgentRun(RunHandlers):
         state, turn = self._run.loop, self._run.progress.turn
         settled = await self._calls.run_all(action, state)
         self._run.progress.note_sources(settled, state)
-        self._gates.note_run(call.id for call, outcome in settled if isinstance(outcome, Returned))
+        self._gates.note_run([call.id for call, outcome in settled if isinstance(outcome, Returned)])
         state = state.settled(settled, turn.spent_by)
-        if turn.spent is not None:
-            state, turn.spent = state.spent(turn.spent), None
-        self._run.loop = state
-        self._board.tell()
+        if turn.spent is None:
+            self._run.loop = state
+        else:
+            self._run.loop, turn.spent = state.spent(turn.spent), None
+            self._board.tell()
         if state.questions and not self._running.cancelled:
             await self._closing.write_questions()
 
