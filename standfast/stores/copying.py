@@ -106,7 +106,7 @@ async def give_up_move(source: Movable, target: Movable) -> None:
 def _check_kinds(*stores: Movable) -> None:
     for store in stores:
         if not hasattr(store, "tables"):
-            raise InputError(f"{store!r} is of a kind that cannot be moved; only SQLite files and PostgreSQL can")
+            raise InputError(f"{store!r} is of a kind that cannot be moved; only SQLite files, PostgreSQL and D1 can")
 
 
 async def _has_taken_over(old: Tables, new: Tables) -> bool:

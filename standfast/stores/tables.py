@@ -2,12 +2,13 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from standfast.errors import StoreError
+from standfast.errors import InputError, StoreError
 from standfast.stores.rows import index_key
 
 Row = tuple[Any, ...]
@@ -24,9 +25,10 @@ KEYS = {
 }
 # What only processes need that have the store open, what a store has of its own, and what this module makes.
 LEFT_OUT = frozenset(("running_calls", "workers", "holds", "partial_answers", "store_identity", "standfast_schema"))
-LEFT_OUT |= {"store_closed", "store_copy"}
+LEFT_OUT |= {"store_closed", "store_copy", "marks"}
 TIMES = frozenset(("created_at", "updated_at", "claimed_at", "kept_at", "noted_at", "at"))
 CLOSED = 1_000_000  # the schema version of a store that is closed: versions that know nothing of it refuse it, too
+_SHORTENED = re.compile(r".{100}…[0-9a-f]{128}", re.DOTALL)  # see `index_key`
 BATCH_ROWS, BATCH_BYTES = 1_000, 8 * 1024 * 1024
 
 
@@ -136,6 +138,40 @@ def moment(value: Any) -> datetime | None:
         return None
     at = datetime.fromisoformat(value) if isinstance(value, str) else value
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+
+
+def check_times(columns: Sequence[str], rows: Sequence[Row]) -> None:
+    """Refuse sessions whose calls would not be found any more: their keys have the time of creation as it is written.
+
+    Raises:
+        InputError: a session's was written in another zone than UTC, and the store keeps times in UTC.
+    """
+    for row in rows:
+        values = dict(zip(columns, row, strict=True))
+        made = values["created_at"]
+        at = moment(made)
+        if isinstance(made, str) and at is not None and at.replace(tzinfo=None).isoformat() != _without_zone(made):
+            raise InputError(
+                f"Session {values['id']} was made at {made}, a time that is not in UTC, which the new store "
+                "cannot keep: its calls would not be found any more. Delete the session, or copy to a SQLite file"
+            )
+
+
+def _without_zone(written: str) -> str:
+    return datetime.fromisoformat(written).replace(tzinfo=None).isoformat()
+
+
+def check_whole_key(call_key: str) -> None:
+    """Refuse the key of a call that PostgreSQL has shortened, in a store that keeps keys whole.
+
+    Raises:
+        InputError: it was.
+    """
+    if _SHORTENED.fullmatch(call_key):
+        raise InputError(
+            f"Call {call_key[:100]}… has a key that the other store has shortened, and the new one would not find it "
+            "by that. Give a PostgreSQL store"
+        )
 
 
 def _canonical(column: str, value: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from standfast.stores.d1.database import D1Binding, Database
 from standfast.stores.d1.holds import KEEPER, Holds
+from standfast.stores.d1.places import Place
 from standfast.stores.d1.schema import MIGRATIONS, prepare
 from standfast.stores.d1.statements import Row, statement
 from standfast.stores.event_loops import EventLoops
@@ -31,7 +32,7 @@ class Connections:
     """
 
     def __init__(self, connect: Callable[[], D1Binding], name: str, lease: float) -> None:
-        self.lease = lease
+        self.connect, self.lease = connect, lease
         self._loops = EventLoops(partial(LoopConnection, connect, name, lease))
 
     def holder(self, name: str) -> str | None:
@@ -62,6 +63,10 @@ class Connections:
         async with self._loops.here().used() as connection:
             return await connection.database.one(statement(sql, **values))
 
+    async def place(self) -> str:
+        async with self._loops.here().used() as connection:
+            return await connection.place.look()
+
     async def hold(self, name: str) -> bool:
         async with self._loops.here().used() as connection:
             return await connection.holds.take(name)
@@ -81,6 +86,7 @@ class LoopConnection:
         self._binding = connect()
         self.database = Database(self._binding, name)
         self.holds = Holds(self.database, lease)
+        self.place = Place(self.database)
         self._preparing: asyncio.Task[None] | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
@@ -118,7 +124,7 @@ class LoopConnection:
     def _keep(self) -> None:
         loop = asyncio.get_running_loop()
         # The task does not have this object: when it is forgotten, the task ends.
-        self._keeping = loop.create_task(_keep(self._binding, self.holds, self._ended), name=KEEPER)
+        self._keeping = loop.create_task(_keep(self._binding, self.holds, self.place, self._ended), name=KEEPER)
         weakref.finalize(self, _end, loop, self._ended).atexit = False
 
 
@@ -126,9 +132,10 @@ def _failed(task: "asyncio.Task[Any]") -> bool:
     return task.cancelled() or task.exception() is not None
 
 
-async def _keep(binding: D1Binding, holds: Holds, ended: asyncio.Event) -> None:
+async def _keep(binding: D1Binding, holds: Holds, place: Place, ended: asyncio.Event) -> None:
     try:
-        await holds.keep(ended)
+        await holds.keep(ended, place.keep)
+        await place.forget()
     finally:
         close = getattr(binding, "close", None)
         if close is not None:

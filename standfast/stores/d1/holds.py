@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from uuid import uuid4
 
 from standfast.errors import StoreError
@@ -135,14 +136,19 @@ class Holds:
 
     # --- renewal ---
 
-    async def keep(self, ended: asyncio.Event) -> None:
-        """Renew all holds until they are to end, or the event loop ends, and then end them."""
+    async def keep(self, ended: asyncio.Event, also: Callable[[], Awaitable[None]]) -> None:
+        """Renew all holds until they are to end, or the event loop ends, and then end them.
+
+        Args:
+            also: is done after each renewal.
+        """
         try:
             wait = self._lease / RENEWALS
             while not await _is_set(ended, wait):
                 try:
                     async with time_limit(self._lease / 2):  # a request may wait for its turn for longer
                         await self._renew()
+                        await also()
                     wait = self._lease / RENEWALS
                 except (StoreError, TimeoutError) as error:
                     _LOG.debug("The holds of %s could not be renewed: %s", self._db.name, error)

@@ -9,6 +9,7 @@ from standfast.stores.d1.database import Database, RefusedByGuardError
 from standfast.stores.d1.holds import fence, has_hold
 from standfast.stores.d1.rows import TRIES, crowded
 from standfast.stores.d1.statements import Row, guard, statement
+from standfast.stores.deletion import closed
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall
 from standfast.stores.rows import decision_values, read_aged_entry
@@ -51,7 +52,7 @@ async def claim(
     Args:
         holder: who has to have the worker's name, if anybody.
     """
-    values = {"scope": scope, "call": call_key, "owner": owner, "arguments_hash": arguments_hash}
+    values = {**_at(scope, call_key), "owner": owner, "arguments_hash": arguments_hash}
     found_at = statement(_ENTRY, **values)
     begin = [] if running is None else [statement(sql.BEGIN_CALL, **dict(running))]
     before = [] if running is None else fence(running.worker, holder)
@@ -59,17 +60,39 @@ async def claim(
         try:
             # The entry comes last, which says whose it is.
             *_, rows = await db.batch(
-                [*before, statement(sql.CLAIM, **values), guard(_HAS_ARGUMENTS, **values), *begin, found_at]
+                [
+                    *before,
+                    guard(sql.IS_OPEN, **values),
+                    statement(sql.CLAIM, **values),
+                    guard(_HAS_ARGUMENTS, **values),
+                    *begin,
+                    found_at,
+                ]
             )
             return _entry(db, rows, scope, call_key)
         except RefusedByGuardError:
             if running is not None:
                 await _check_worker(db, running.worker, holder)
+            await _check_open(db, scope, call_key)
             if (rows := await db.one(found_at)) and rows[0][0] != "abandoned" and rows[0][2] != arguments_hash:
                 raise InputError(
                     f"Call {call_key} of run {scope} was claimed with other arguments; it is not run"
                 ) from None
     raise crowded(db, f"call {call_key} of run {scope}")
+
+
+def _at(scope: str, call_key: str) -> dict[str, str]:
+    return {"scope": scope, "call": call_key, "session": scope.rpartition("/")[0]}
+
+
+async def _check_open(db: Database, scope: str, call_key: str) -> None:
+    """Refuse a call that has no entry and belongs to a deleted session.
+
+    Raises:
+        SessionConflictError: it does.
+    """
+    if not (await db.one(statement(f"SELECT {sql.IS_OPEN} AS is_open", **_at(scope, call_key))))[0][0]:
+        raise closed(scope)
 
 
 async def _check_worker(db: Database, worker: str, holder: str | None) -> None:
@@ -113,9 +136,15 @@ async def finish(
 
 
 async def settle(db: Database, scope: str, call_key: str) -> LedgerEntry:
-    values = {"scope": scope, "call": call_key}
-    _, rows = await db.batch([statement(sql.SETTLE, **values), statement(_ENTRY, **values)])
-    return _entry(db, rows, scope, call_key)
+    values = _at(scope, call_key)
+    asked = [guard(sql.IS_OPEN, **values), statement(sql.SETTLE, **values), statement(_ENTRY, **values)]
+    for _ in range(TRIES):
+        try:
+            *_, rows = await db.batch(asked)
+            return _entry(db, rows, scope, call_key)
+        except RefusedByGuardError:
+            await _check_open(db, scope, call_key)
+    raise crowded(db, f"call {call_key} of run {scope}")
 
 
 async def load_entries(db: Database, scope: str, call_keys: Sequence[str]) -> dict[str, LedgerEntry]:

@@ -217,11 +217,6 @@ async def prune_rows(db: Database, session_id: str, keep: int) -> None:
         )
 
 
-async def delete_session(db: Database, session_id: str) -> None:
-    statements = [statement(one, id=session_id) for one in (sql.DELETE_WORDS, sql.DELETE_SESSION)]
-    await db.batch(statements, again=False)  # it might have been made anew meanwhile
-
-
 # --- replies ---
 
 

@@ -4,11 +4,14 @@ A batch is one transaction, so that a version is there whole or not at all. It b
 two who make one at once, the second is refused by it, and finds that nothing is left to do.
 """
 
+import re
+
 from standfast.errors import StoreError
 from standfast.stores.d1.database import Database
 from standfast.stores.d1.statements import Statement, statement
 from standfast.stores.schema_versions import check_version, foreign, oldest_reader
 from standfast.stores.sqlite.migrations import MIGRATIONS as SQLITE
+from standfast.stores.tables import closed_error
 
 MIGRATIONS = (
     "".join(SQLITE[:9])
@@ -17,17 +20,19 @@ MIGRATIONS = (
     ALTER TABLE gate_decisions ADD COLUMN write_key TEXT;
     CREATE UNIQUE INDEX gate_decisions_write ON gate_decisions (write_key) WHERE write_key IS NOT NULL;
     """,
+    SQLITE[9]
+    + """
+    ALTER TABLE store_identity ADD COLUMN place TEXT;
+    CREATE TABLE marks (owner TEXT PRIMARY KEY, number INTEGER NOT NULL, at REAL NOT NULL) STRICT, WITHOUT ROWID;
+    """,
 )
 """One script per schema version; see `schema_versions`. A test has their digests. The first has the tables of the
-SQLite store's first nine. Times in `holds` are the database's, in seconds since 1970."""
+SQLite store's first nine. Times in `holds` and `marks` are the database's, in seconds since 1970."""
 
 _VERSIONS = "standfast_schema"
-_TABLES = (
-    "agent_sessions", "agent_messages", "tool_ledger", "running_calls", "model_replies", "gate_decisions",
-    "partial_answers", "sessions_at_work", "workers", "store_identity", "holds",
-)  # fmt: skip
+_MADE = re.compile(r"CREATE TABLE (\w+)")
 # D1 has tables of its own, and wrangler makes one.
-_LOOK = (
+TABLES = (
     "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, 4) <> '_cf_'"
     " AND substr(name, 1, 7) <> 'sqlite_' AND name <> 'd1_migrations' ORDER BY name"
 )
@@ -40,26 +45,36 @@ async def prepare(db: Database, migrations: tuple[str, ...]) -> None:
     Raises:
         StoreError: it is another program's, or a newer version's, or lacks tables that it should have.
     """
-    done = await _version(db, len(migrations))
+    done = await _version(db, migrations)
     if done >= len(migrations):
         return
     try:
         await db.batch(_scripts(migrations, done))
     except StoreError:
-        if await _version(db, len(migrations)) < len(migrations):  # else another has made it meanwhile
+        if await _version(db, migrations) < len(migrations):  # else another has made it meanwhile
             raise
 
 
-async def _version(db: Database, newest: int) -> int:
-    tables = [name for (name,) in await db.one(statement(_LOOK))]
+async def closed_words(db: Database) -> str | None:
+    """Return the words with which a store is closed, since it was moved; None if it is open, or not there."""
+    if ("store_closed",) not in await db.one(statement(TABLES)):
+        return None
+    return str((await db.one(statement("SELECT words FROM store_closed")))[0][0])
+
+
+async def _version(db: Database, migrations: tuple[str, ...]) -> int:
+    tables = [name for (name,) in await db.one(statement(TABLES))]
     if not tables:
         return 0
     if _VERSIONS not in tables:
         raise foreign(db.name, tables[0], "database")
+    if "store_closed" in tables:
+        raise closed_error(db.name, str(await closed_words(db)))
     found = await db.one(statement(_NEWEST))
     version, oldest = found[0] if found else (0, None)
-    check_version(db.name, version, oldest, newest)
-    missing = next((name for name in _TABLES if name not in tables), None)
+    check_version(db.name, version, oldest, len(migrations))
+    needed = _MADE.findall("".join(migrations[:version]))
+    missing = next((name for name in needed if name not in tables), None)
     if version == 0 or missing is not None:
         raise StoreError(
             f"The store {db.name} is only half there, such as a part of an export: it says that it has schema version "

@@ -4,15 +4,18 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Self
 
 from standfast.errors import InputError
 from standfast.extras import install
 from standfast.messages import Message
-from standfast.stores.d1 import ledger, rows
+from standfast.stores.d1 import deletion, ledger, rows
 from standfast.stores.d1.connections import Connections
 from standfast.stores.d1.database import API, D1Binding, HttpBinding
 from standfast.stores.d1.holds import LEASE
+from standfast.stores.d1.tables import D1Tables
+from standfast.stores.deletion import Dropped, Noted, NotedRun
 from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import Append, DecisionRecord, LedgerEntry, RunningCall, Session
@@ -72,6 +75,12 @@ class D1Store:
             raise lost_identity(self._name)
         return str(found[0][0])
 
+    def tables(self) -> D1Tables:
+        return D1Tables(self._connections.connect, self._name)
+
+    async def place(self) -> str:
+        return f"{await self.hold_scope()}/{await self._connections.place()}"
+
     async def hold(self, session_id: str) -> bool:
         return await self._connections.hold(session_id)
 
@@ -121,8 +130,8 @@ class D1Store:
     async def prune_messages(self, session_id: str, keep: int) -> None:
         await self._do(rows.prune_rows, session_id, keep)
 
-    async def delete_session(self, session_id: str) -> None:
-        await self._do(rows.delete_session, session_id)
+    async def delete_session(self, session_id: str, *, keep_decisions: bool = False) -> None:
+        await self._do(deletion.delete_session, session_id, keep_decisions)
 
     async def list_sessions(
         self, *, agent_name: str | None = None, user_id: str | None = None, limit: int | None = None
@@ -192,6 +201,25 @@ class D1Store:
     async def load_reply(self, journal_key: str, turn: int) -> str | None:
         found = await self._ask(sql.REPLY, run=journal_key, turn=turn)
         return str(found[0][0]) if found else None
+
+    # --- deletion ---
+
+    async def note_run(self, run: NotedRun) -> None:
+        await self._do(deletion.note_run, run)
+
+    async def find_runs(self, journal_keys: Sequence[str] = (), *, session_id: str | None = None) -> list[NotedRun]:
+        return await self._do(deletion.find_runs, journal_keys, session_id)
+
+    async def noted(self) -> Noted:
+        return await self._do(deletion.noted)
+
+    async def list_records(self, after: str = "", *, limit: int = 500) -> list[str]:
+        return await self._do(deletion.list_records, after, limit)
+
+    async def drop_records(
+        self, name: str, *, before: datetime, below: int | None = None, decisions: bool = False, dry_run: bool = False
+    ) -> Dropped:
+        return await self._do(deletion.drop_records, name, before, below, decisions, dry_run)
 
     # --- decisions ---
 

@@ -4,12 +4,11 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self, TypeVar
 
-from standfast.errors import InputError
 from standfast.stores.postgres.database import Address, Database
 from standfast.stores.postgres.errors import translated
 from standfast.stores.postgres.schema import closed_words
 from standfast.stores.rows import index_key
-from standfast.stores.tables import BATCH_BYTES, BATCH_ROWS, CLOSED, KEYS, Progress, Row, Sum, moment
+from standfast.stores.tables import BATCH_BYTES, BATCH_ROWS, CLOSED, KEYS, Progress, Row, Sum, check_times, moment
 
 T = TypeVar("T")
 
@@ -128,7 +127,7 @@ class PostgresTables:
         ]
         arrays = ", ".join(f"${place}::{kinds[column]}[]" for place, column in enumerate(columns, 1))
         if table == "agent_sessions":
-            _check_times(columns, rows)
+            check_times(columns, rows)
         if table == "tool_ledger":
             values[columns.index("call_key")] = [index_key(row[columns.index("call_key")]) for row in rows]
 
@@ -214,20 +213,3 @@ async def _statements(db: Database, script: str) -> None:
 
 def _places(values: Sequence[Any], after: int = 0) -> str:
     return ", ".join(f"${after + place}" for place in range(1, len(values) + 1))
-
-
-def _check_times(columns: Sequence[str], rows: Sequence[Row]) -> None:
-    """Refuse sessions whose calls would not be found any more: their keys have the time of creation as it is written.
-
-    Raises:
-        InputError: a session's was written in another zone than UTC, which this store would make of it.
-    """
-    for row in rows:
-        values = dict(zip(columns, row, strict=True))
-        made = values["created_at"]
-        at = moment(made)
-        if isinstance(made, str) and at is not None and at.replace(tzinfo=None).isoformat() != made.split("+")[0]:
-            raise InputError(
-                f"Session {values['id']} was made at {made}, a time that is not in UTC, which a PostgreSQL store "
-                "cannot keep: its calls would not be found any more. Delete the session, or copy to a SQLite file"
-            )

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from standfast.errors import InputError
-from standfast.stores.deletion import CLOSED, closed
+from standfast.stores.deletion import closed
 from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.protocol import DecisionRecord, LedgerEntry, RunningCall, Session, first_kept_index
@@ -158,8 +158,8 @@ def check_open(db: sqlite3.Connection, scope: str, call_key: str) -> None:
     Raises:
         SessionConflictError: it does.
     """
-    entry = {"scope": scope.rpartition("/")[0], "call": CLOSED}
-    if db.execute(sql.ENTRY, entry).fetchone() is not None and find_entry(db, scope, call_key) is None:
+    values = {"scope": scope, "call": call_key, "session": scope.rpartition("/")[0]}
+    if not db.execute(f"SELECT {sql.IS_OPEN}", values).fetchone()[0]:
         raise closed(scope)
 
 
@@ -188,7 +188,7 @@ def record_decision(db: sqlite3.Connection, record: DecisionRecord) -> None:
 
 
 def save_reply(db: sqlite3.Connection, journal_key: str, turn: int, reply: str) -> str:
-    is_new = db.execute(sql.SAVE_TIMED_REPLY, {"run": journal_key, "turn": turn, "reply": reply, "now": now()}).rowcount
+    is_new = db.execute(sql.SAVE_REPLY, {"run": journal_key, "turn": turn, "reply": reply, "now": now()}).rowcount
     return reply if is_new else kept_reply(db, journal_key, turn) or reply
 
 

@@ -3,6 +3,7 @@
 `:now` is the time, as ISO 8601 in UTC. D1 puts its own clock there, since its writers are on many machines.
 """
 
+from standfast.stores.deletion import CLOSED
 from standfast.stores.rows import DECISION, MESSAGE, RUNNING, SESSION, WORK, WRITTEN, columns, fields
 
 SESSION_BY_ID = f"SELECT {SESSION} FROM agent_sessions WHERE id = :id"
@@ -26,7 +27,6 @@ SAVE_SESSION = (
 COUNT_MESSAGES = (
     "UPDATE agent_sessions SET last_seq = last_seq + :count, version = version + 1 WHERE id = :id RETURNING last_seq"
 )
-DELETE_WORDS = "DELETE FROM partial_answers WHERE run_key = (SELECT run_key FROM agent_sessions WHERE id = :id)"
 DELETE_SESSION = "DELETE FROM agent_sessions WHERE id = :id"
 
 _CALL = "run_key = :scope AND call_key = :call"
@@ -40,14 +40,18 @@ ABANDON = f"UPDATE tool_ledger SET state = 'abandoned' WHERE {_OWN_CALL}"
 FINISH = f"UPDATE tool_ledger SET state = :state, result = :result WHERE {_OWN_CALL}"
 SETTLE = "INSERT INTO tool_ledger (run_key, call_key, state) VALUES (:scope, :call, 'abandoned') ON CONFLICT DO NOTHING"
 ENTRY = f"SELECT state, owner, arguments_hash, result, claimed_at FROM tool_ledger WHERE {_CALL}"
+# Whether a call has an entry, or its session was not deleted.
+IS_OPEN = (
+    f"(EXISTS (SELECT 1 FROM tool_ledger WHERE {_CALL})"
+    f" OR NOT EXISTS (SELECT 1 FROM tool_ledger WHERE run_key = :session AND call_key = '{CLOSED}'))"
+)
 BEGIN_CALL = (
     f"INSERT OR REPLACE INTO running_calls ({RUNNING}) VALUES ({', '.join(f':{name}' for name in fields(RUNNING))})"
 )
 END_CALL = "DELETE FROM running_calls WHERE owner = :owner"
 RUNNING_CALLS = f"SELECT {RUNNING} FROM running_calls"
 
-SAVE_REPLY = "INSERT INTO model_replies (run_key, turn, reply) VALUES (:run, :turn, :reply) ON CONFLICT DO NOTHING"
-SAVE_TIMED_REPLY = (
+SAVE_REPLY = (
     "INSERT INTO model_replies (run_key, turn, reply, kept_at) VALUES (:run, :turn, :reply, :now)"
     " ON CONFLICT DO NOTHING"
 )

@@ -2,21 +2,30 @@
 
 import json
 import os
-import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Self, TypeVar
 
-from standfast.errors import InputError
 from standfast.stores.locks import is_any_held
 from standfast.stores.sqlite.files import closed_words, translated
 from standfast.stores.sqlite.identity import identity
-from standfast.stores.tables import BATCH_BYTES, BATCH_ROWS, CLOSED, KEYS, TIMES, Progress, Row, Sum, moment, size
+from standfast.stores.tables import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    CLOSED,
+    KEYS,
+    TIMES,
+    Progress,
+    Row,
+    Sum,
+    check_whole_key,
+    moment,
+    size,
+)
 
 T = TypeVar("T")
 
-_SHORTENED = re.compile(".{100}…[0-9a-f]{128}", re.DOTALL)  # see `index_key`
 _COPY = "CREATE TABLE IF NOT EXISTS store_copy (name TEXT PRIMARY KEY, after TEXT, rows INTEGER, digest TEXT) STRICT"
 
 
@@ -180,11 +189,8 @@ def _reopen(db: sqlite3.Connection) -> None:
 
 def _text(column: str, value: Any) -> Any:
     """Return a value as a column of SQLite keeps it."""
-    if column == "call_key" and _SHORTENED.fullmatch(value):
-        raise InputError(
-            f"Call {value[:100]}… has a key that the other store has shortened, and a SQLite file would not find it by "
-            "that. Give a PostgreSQL store"
-        )
+    if column == "call_key":
+        check_whole_key(value)
     if column in TIMES and isinstance(value, datetime):
         at = moment(value)
         return None if at is None else at.astimezone(UTC).isoformat()
