@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.commands import data, done, refused
+from support.d1 import ACCOUNT, TOKEN, D1Server
 from support.postgres import PostgresServer, new_schema
 from support.stores import append, contents, say
 
@@ -25,18 +26,23 @@ from standfast.stores.rows import LONGEST_KEY
 from standfast.stores.tables import KEYS, LEFT_OUT
 
 NOW = datetime(2026, 11, 23, 8, 0, 0, 5, tzinfo=UTC)
-KINDS = [("sqlite", "sqlite"), ("sqlite", "postgres"), ("postgres", "sqlite"), ("postgres", "postgres")]
+ALL = ["sqlite", "postgres", "d1"]
+KINDS = [(source, target) for source in ALL for target in ALL]
 Place = Callable[[str], str]
 
 
 @pytest.fixture
-def place(tmp_path: Path, postgres: PostgresServer) -> Place:
+def place(tmp_path: Path, postgres: PostgresServer, d1: D1Server, monkeypatch: pytest.MonkeyPatch) -> Place:
     """Return what makes the address of a new store of a kind."""
     made = iter(range(100))
+    monkeypatch.setenv("CLOUDFLARE_API_TOKEN", TOKEN)
+    monkeypatch.setenv("CLOUDFLARE_API_BASE_URL", d1.url)
 
     def place(kind: str) -> str:
         if kind == "sqlite":
             return str(tmp_path / f"{next(made)}.db")
+        if kind == "d1":
+            return f"d1://{ACCOUNT}/{d1.new_database()}"
         return f"{postgres.dsn()}?schema={new_schema()}"
 
     return place
@@ -112,7 +118,7 @@ async def test_all_that_a_store_has_is_found_in_the_other_one(source: str, targe
     assert "was moved to" in await done(None, "store", "copy", old, new)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize("kind", ALL)
 async def test_every_table_of_a_store_is_moved_or_left_out_on_purpose(kind: str, place: Place) -> None:
     async with open_store(place(kind)) as store:
         await store.list_sessions()
@@ -120,7 +126,7 @@ async def test_every_table_of_a_store_is_moved_or_left_out_on_purpose(kind: str,
             assert await tables.names() - LEFT_OUT == set(KEYS)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize("kind", ALL)
 async def test_who_has_the_old_store_open_cannot_write_to_it(kind: str, place: Place) -> None:
     old, new = place(kind), place("sqlite")
     await fill(old)
@@ -134,7 +140,7 @@ async def test_who_has_the_old_store_open_cannot_write_to_it(kind: str, place: P
         assert await contents(store) == ["before"]
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize("name", ["s1", "worker_here_1_2_3"])
 async def test_a_store_that_is_in_use_is_not_moved(kind: str, name: str, place: Place) -> None:
     old, new = place(kind), place("sqlite")
@@ -170,7 +176,7 @@ async def test_a_store_is_not_moved_into_one_that_has_something(place: Place) ->
         assert await contents(store) == ["mine"]
 
 
-@pytest.mark.parametrize("target", ["sqlite", "postgres"])
+@pytest.mark.parametrize("target", ALL)
 async def test_a_move_that_is_killed_anywhere_goes_on_and_moves_nothing_twice(target: str, place: Place) -> None:
     old, new = place("sqlite"), place(target)
     await fill(old)
@@ -182,9 +188,10 @@ async def test_a_move_that_is_killed_anywhere_goes_on_and_moves_nothing_twice(ta
             from standfast.stores import copying, open_store, tables
             from standfast.stores.sqlite import tables as sqlite_tables
             from standfast.stores.postgres import tables as postgres_tables
-            sqlite_tables.BATCH_ROWS = postgres_tables.BATCH_ROWS = 400
+            from standfast.stores.d1 import tables as d1_tables
+            sqlite_tables.BATCH_ROWS = postgres_tables.BATCH_ROWS = d1_tables.BATCH_ROWS = 400
             steps = 0
-            for kind in (sqlite_tables.SQLiteTables, postgres_tables.PostgresTables):
+            for kind in (sqlite_tables.SQLiteTables, postgres_tables.PostgresTables, d1_tables.D1Tables):
                 for name in ("begin", "write", "finish", "close"):
                     def wrapped(done):
                         async def method(*given):
@@ -267,7 +274,7 @@ async def test_a_session_whose_time_is_not_utc_is_not_moved_where_its_calls_woul
     assert "Session s was made at" in await refused(None, "store", "copy", old, new)
 
 
-@pytest.mark.parametrize("target", ["sqlite", "postgres"])
+@pytest.mark.parametrize("target", ALL)
 async def test_large_and_many_sessions_take_little_memory(target: str, place: Place) -> None:
     old, new = place("sqlite"), place(target)
     async with open_store(old) as store:
