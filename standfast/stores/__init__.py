@@ -19,12 +19,14 @@ from standfast.stores.protocol import (
     session_key_of,
 )
 from standfast.stores.sqlite import SQLiteStore, sqlite_store
+from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter, Waits
 from standfast.stores.workers import AtWork, Workers
 
 __all__ = [
     "AgentStore",
     "Append",
     "AtWork",
+    "Board",
     "D1Binding",
     "D1Store",
     "DecisionRecord",
@@ -43,6 +45,10 @@ __all__ = [
     "RunningCall",
     "SQLiteStore",
     "Session",
+    "ShownWait",
+    "Wait",
+    "WaitFilter",
+    "Waits",
     "Workers",
     "d1_store",
     "memory_store",

@@ -62,6 +62,7 @@ class Dropped(Record):
     replies: int = 0
     partial_answers: int = 0
     decisions: int = 0
+    boards: int = 0
     bytes: int = 0
 
     def __add__(self, other: "Dropped") -> "Dropped":

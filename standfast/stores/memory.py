@@ -9,15 +9,17 @@ from standfast.errors import MemoryStoreNotDurableError
 from standfast.messages import Message
 from standfast.stores.locks import SessionLocks
 from standfast.stores.protocol import Session, first_kept_index
+from standfast.stores.waits_in_memory import WaitsInMemory
 
 
-class MemoryStore:
+class MemoryStore(WaitsInMemory):
     """A store in a dict. It refuses everything that only a durable store can promise."""
 
     durable = False
     shares_holds = False
 
     def __init__(self) -> None:
+        super().__init__()
         self._identity = uuid4().hex
         self._locks = SessionLocks(None)
         self._sessions: dict[str, Session] = {}
@@ -86,6 +88,7 @@ class MemoryStore:
     async def delete_session(self, session_id: str, *, keep_decisions: bool = False) -> None:
         self._sessions.pop(session_id, None)
         self._messages.pop(session_id, None)
+        self._boards = {place: kept for place, kept in self._boards.items() if kept[0].session != session_id}
 
     async def list_sessions(
         self, *, agent_name: str | None = None, user_id: str | None = None, limit: int | None = None

@@ -21,6 +21,7 @@ from standfast.errors import DefinitionError
 from standfast.llm import LLM
 from standfast.pipelines import Pipeline
 from standfast.stores.capabilities import has_partial_answers
+from standfast.temporal.activities.board_activities import BoardActivities
 from standfast.temporal.activities.dead_workers import watch_for_lost_calls
 from standfast.temporal.activities.export_activities import ExportActivities
 from standfast.temporal.activities.gate_activities import GateActivities
@@ -107,6 +108,7 @@ class StandfastPlugin(SimplePlugin):
             ExportActivities,
             partial(PipelineActivities, check_new=check_new),
             GateActivities,
+            BoardActivities,
         )
         activities = [activity for part in parts for activity in part(host).all()] + NoticeActivities(told).all()
         host.notices = bool(told)

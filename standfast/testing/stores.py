@@ -18,6 +18,7 @@ from typing import Any
 from standfast.checkpoints import Question
 from standfast.errors import InputError, MemoryStoreNotDurableError
 from standfast.messages import Message, ToolCall, Usage
+from standfast.testing.boards import BOARDS
 from standfast.testing.deletions import DELETIONS
 from standfast.testing.durable_stores import ATOMIC_WRITES
 from standfast.testing.expectations import contents, expect, expect_error, say, session
@@ -50,6 +51,7 @@ def store_suite(
     ledger: bool = True,
     partial_answers: bool = False,
     deletion: bool = False,
+    waits: bool = False,
     reopen: Reopen | None = None,
     interrupt: Interrupt | None = None,
     rounds: int = ROUNDS,
@@ -63,6 +65,7 @@ def store_suite(
             the workers at work.
         partial_answers: True for a store that also has `PartialAnswers`, which workers with `stream=True` need.
         deletion: True for a store that also has `Deletion`, as `standfast store prune` and `retention` need.
+        waits: True for a store that also has `Waits`: its inbox needs no worker.
         reopen: of a durable store: given a store, returns a function that opens another object over the same data. It
             is sent to other processes, so it has to be a function of a module that they can import, or
             `functools.partial` of one.
@@ -76,7 +79,7 @@ def store_suite(
     processes = StoreProcesses()
     if not durable:
         alone = [_with_rivals(check, None, processes, rounds) for check in HELD_BY_ONE]
-        return [*_ANY_STORE, *alone, a_memory_store_refuses_an_atomic_write]
+        return [*_ANY_STORE, *alone, *(BOARDS if waits else ()), a_memory_store_refuses_an_atomic_write]
     if reopen is None:
         raise InputError("The suite of a durable store needs reopen=, by which others use the data of a store")
     shared = [*HELD_BY_ONE, *SHARED_HOLDS, *SESSION_RACES, *OBJECTS, *KILLED_WRITERS]
@@ -91,6 +94,7 @@ def store_suite(
         *([*LEDGER, *WORKERS] if ledger else ()),
         *(PARTIAL_ANSWERS if partial_answers else ()),
         *(DELETIONS if deletion else ()),
+        *(BOARDS if waits else ()),
         *(_with_rivals(check, reopen, processes, rounds) for check in shared),
         *(_with_rivals(check, reopen, processes, rounds, interrupt) for check in interrupted if interrupt is not None),
     ]

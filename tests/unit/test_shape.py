@@ -78,11 +78,11 @@ PUBLIC = {
     ],
     "standfast.mcp": ["mcp_tools"],
     "standfast.stores": [
-        "AgentStore", "Append", "AtWork", "D1Binding", "D1Store", "DecisionRecord", "Deletion", "Dropped",
+        "AgentStore", "Append", "AtWork", "Board", "D1Binding", "D1Store", "DecisionRecord", "Deletion", "Dropped",
         "DurableStore", "Ledger", "LedgerEntry", "MemoryStore", "Noted", "NotedRun", "PartialAnswer", "PartialAnswers",
-        "PartialNews", "PostgresStore", "RunningCall", "SQLiteStore", "Session",
-        "Workers", "d1_store", "memory_store", "open_store", "postgres_store",
-        "session_key_of", "sqlite_store",
+        "PartialNews", "PostgresStore", "RunningCall", "SQLiteStore", "Session", "ShownWait", "Wait", "WaitFilter",
+        "Waits", "Workers", "d1_store", "memory_store", "open_store", "postgres_store", "session_key_of",
+        "sqlite_store",
     ],
     "standfast.temporal": [
         "ApprovalLinks", "ApprovalResult", "DevServer", "OnRecord", "Run", "StandfastClient", "StandfastPlugin",
@@ -236,7 +236,7 @@ def test_the_persisted_names_are_pinned() -> None:
     }
     assert sorted(standfast.ToolDurabilityError("t", "c").payload()) == ["error", "kind", "toolCallId", "toolName"]
     assert standfast.ToolDurabilityError.kind == "tool-durability-error"
-    assert len(MIGRATIONS) == 10
+    assert len(MIGRATIONS) == 11
     assert [line.split()[2] for line in "".join(MIGRATIONS).splitlines() if "CREATE TABLE" in line] == [
         "agent_sessions",
         "agent_messages",
@@ -250,6 +250,8 @@ def test_the_persisted_names_are_pinned() -> None:
         "workers",
         "store_identity",
         "noted_runs",
+        "boards",
+        "waits",
     ]
 
 

@@ -25,6 +25,7 @@ MIGRATIONS = (
     ALTER TABLE store_identity ADD COLUMN place TEXT;
     CREATE TABLE marks (owner TEXT PRIMARY KEY, number INTEGER NOT NULL, at REAL NOT NULL) STRICT, WITHOUT ROWID;
     """,
+    SQLITE[10],
 )
 """One script per schema version; see `schema_versions`. A test has their digests. The first has the tables of the
 SQLite store's first nine. Times in `holds` and `marks` are the database's, in seconds since 1970."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from standfast.errors import InputError
 from standfast.extras import install
 from standfast.messages import Message
-from standfast.stores.d1 import deletion, ledger, rows
+from standfast.stores.d1 import deletion, ledger, rows, waits
 from standfast.stores.d1.connections import Connections
 from standfast.stores.d1.database import API, D1Binding, HttpBinding
 from standfast.stores.d1.holds import LEASE
@@ -22,6 +22,8 @@ from standfast.stores.protocol import Append, DecisionRecord, LedgerEntry, Runni
 from standfast.stores.rows import RUNNING, message_rows, named, read_decision, read_message, read_session
 from standfast.stores.schema_versions import lost_identity
 from standfast.stores.sqlite import statements as sql
+from standfast.stores.wait_rows import counted, page
+from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter
 from standfast.stores.workers import AtWork
 
 if TYPE_CHECKING:
@@ -259,6 +261,25 @@ class D1Store:
 
     async def list_workers(self) -> list[str]:
         return [name for (name,) in await self._ask(sql.WORKERS)]
+
+    # --- the board ---
+
+    async def show_waits(self, board: Board, put: Sequence[Wait], keep: Sequence[str] = ()) -> list[str]:
+        return await self._do(waits.show_waits, board, put, keep)
+
+    async def waits(
+        self, wanted: WaitFilter, *, after: ShownWait | None = None, limit: int | None = None
+    ) -> list[ShownWait]:
+        return await self._do(waits.waits, page(wanted, after, limit))
+
+    async def count_waits(self, wanted: WaitFilter) -> dict[str, int]:
+        return await self._do(waits.count_waits, counted(wanted))
+
+    async def boards(self, namespace: str, *, after: str = "", limit: int = 500) -> list[tuple[Board, int]]:
+        return await self._do(waits.boards, namespace, after, limit)
+
+    async def forget_boards(self, namespace: str, before: datetime) -> None:
+        await self._do(waits.forget_boards, namespace, before)
 
     # --- partial answers ---
 

@@ -32,6 +32,7 @@ _KINDS = {
     "replies": ("@model_replies", "octet_length(reply)", f"coalesce(kept_at, {_SINCE})"),
     "partial_answers": ("@partial_answers", "octet_length(text)", "begun_at"),
     "decisions": ("@gate_decisions", "octet_length(concat(comment, edit))", "at"),
+    "boards": ("@boards", "0", "at::timestamptz"),
 }
 _OLDER = f"{_KINDS['calls'][2]} < $3 AND substr(run_key, $4)::bigint < $5"
 
@@ -130,6 +131,7 @@ async def _delete(db: Database, session_id: str, keep_decisions: bool) -> None:
         session_id,
     )
     agent, workflow, last, made, is_old = row or (None, None, None, None, False)
+    await db.rows("DELETE FROM @boards WHERE session_id = $1", session_id)
     noted = await db.rows("SELECT run_key, workflow_id FROM @noted_runs WHERE session_id = $1", session_id)
     runs = {run for run, _ in noted} | await _before_they_were_noted(db, session_id, last, is_old)
     trails = {*runs, *(workflow for _, workflow in noted), *filter(None, [workflow])}

@@ -68,5 +68,24 @@ MIGRATIONS = (
       SELECT split_part(run_key, '/', 1), id, '', workflow_id FROM @agent_sessions
       WHERE strpos(run_key, '/') > 1 AND workflow_id IS NOT NULL ON CONFLICT DO NOTHING;
     """,
+    """
+    CREATE TABLE @boards (
+      namespace text NOT NULL, workflow_id text COLLATE "C" NOT NULL, run_id text NOT NULL, first_run_id text NOT NULL,
+      run_key text COLLATE "C" NOT NULL, agent text NOT NULL, task_queue text NOT NULL, at text COLLATE "C" NOT NULL,
+      session_id text, tenant_id text, user_id text, parent text, is_watched bigint NOT NULL,
+      PRIMARY KEY (namespace, workflow_id)
+    );
+    CREATE INDEX boards_session ON @boards (session_id) WHERE session_id IS NOT NULL;
+    CREATE INDEX boards_run ON @boards (run_key);
+    CREATE TABLE @waits (
+      namespace text NOT NULL, workflow_id text COLLATE "C" NOT NULL, key text COLLATE "C" NOT NULL,
+      kind text NOT NULL, name text NOT NULL, since text COLLATE "C" NOT NULL, due text COLLATE "C" NOT NULL,
+      people text NOT NULL, groups text NOT NULL, words text NOT NULL, item text NOT NULL,
+      PRIMARY KEY (namespace, workflow_id, key),
+      FOREIGN KEY (namespace, workflow_id) REFERENCES @boards (namespace, workflow_id) ON DELETE CASCADE
+    );
+    CREATE INDEX waits_due ON @waits (namespace, due, since, workflow_id, key);
+    CREATE INDEX waits_kind ON @waits (namespace, kind, due, since, workflow_id, key);
+    """,
 )
 """One script per schema version; see `schema_versions`. A test has their digests."""

@@ -14,7 +14,7 @@ from standfast.messages import Message
 from standfast.stores.deletion import Dropped, Noted, NotedRun
 from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
-from standfast.stores.postgres import deletion, ledger, rows
+from standfast.stores.postgres import deletion, ledger, rows, waits
 from standfast.stores.postgres.connections import Connections
 from standfast.stores.postgres.database import Address
 from standfast.stores.postgres.news import channel, topic
@@ -33,6 +33,8 @@ from standfast.stores.rows import (
     read_session,
 )
 from standfast.stores.schema_versions import lost_identity
+from standfast.stores.wait_rows import counted, page
+from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter
 from standfast.stores.workers import AtWork
 
 
@@ -315,6 +317,25 @@ class PostgresStore:
 
     async def list_workers(self) -> list[str]:
         return [name for (name,) in await self._do(lambda db: db.rows("SELECT name FROM @workers"))]
+
+    # --- the board ---
+
+    async def show_waits(self, board: Board, put: Sequence[Wait], keep: Sequence[str] = ()) -> list[str]:
+        return await self._do(lambda db: waits.show_waits(db, board, put, keep))
+
+    async def waits(
+        self, wanted: WaitFilter, *, after: ShownWait | None = None, limit: int | None = None
+    ) -> list[ShownWait]:
+        return await self._do(lambda db: waits.waits(db, page(wanted, after, limit)))
+
+    async def count_waits(self, wanted: WaitFilter) -> dict[str, int]:
+        return await self._do(lambda db: waits.count_waits(db, counted(wanted)))
+
+    async def boards(self, namespace: str, *, after: str = "", limit: int = 500) -> list[tuple[Board, int]]:
+        return await self._do(lambda db: waits.boards(db, namespace, after, limit))
+
+    async def forget_boards(self, namespace: str, before: datetime) -> None:
+        await self._do(lambda db: waits.forget_boards(db, namespace, before))
 
     # --- partial answers ---
 

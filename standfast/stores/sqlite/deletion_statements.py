@@ -38,6 +38,7 @@ _KINDS = {
     "replies": ("model_replies", "reply", f"coalesce(kept_at, ({SINCE}))"),
     "partial_answers": ("partial_answers", "text", "replace(begun_at, ' ', 'T')"),
     "decisions": ("gate_decisions", "coalesce(comment, '') || coalesce(edit, '')", "at"),
+    "boards": ("boards", "''", "at"),
 }
 _OLDER = f"{_KINDS['calls'][2]} < :before AND CAST(substr(run_key, :start) AS INTEGER) < :below"
 _NOTHING_NEWER = " AND ".join(
@@ -130,6 +131,7 @@ def _under(table: str, names: str) -> str:
 
 
 _DELETE = (
+    f"DELETE FROM boards WHERE session_id IN {_IDS}",
     f"DELETE FROM agent_sessions WHERE id IN {_IDS}",
     f"DELETE FROM model_replies WHERE {_under('model_replies', 'names')}",
     (

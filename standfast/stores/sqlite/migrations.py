@@ -80,5 +80,22 @@ MIGRATIONS = (
       SELECT substr(run_key, 1, instr(run_key, '/') - 1), id, '', workflow_id FROM agent_sessions
       WHERE instr(run_key, '/') > 1 AND workflow_id IS NOT NULL;
     """,
+    """
+    CREATE TABLE boards (
+      namespace TEXT NOT NULL, workflow_id TEXT NOT NULL, run_id TEXT NOT NULL, first_run_id TEXT NOT NULL,
+      run_key TEXT NOT NULL, agent TEXT NOT NULL, task_queue TEXT NOT NULL, at TEXT NOT NULL, session_id TEXT,
+      tenant_id TEXT, user_id TEXT, parent TEXT, is_watched INTEGER NOT NULL, PRIMARY KEY (namespace, workflow_id)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX boards_session ON boards (session_id) WHERE session_id IS NOT NULL;
+    CREATE INDEX boards_run ON boards (run_key);
+    CREATE TABLE waits (
+      namespace TEXT NOT NULL, workflow_id TEXT NOT NULL, key TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL,
+      since TEXT NOT NULL, due TEXT NOT NULL, people TEXT NOT NULL, groups TEXT NOT NULL, words TEXT NOT NULL,
+      item TEXT NOT NULL, PRIMARY KEY (namespace, workflow_id, key),
+      FOREIGN KEY (namespace, workflow_id) REFERENCES boards (namespace, workflow_id) ON DELETE CASCADE
+    ) STRICT;
+    CREATE INDEX waits_due ON waits (namespace, due, since, workflow_id, key);
+    CREATE INDEX waits_kind ON waits (namespace, kind, due, since, workflow_id, key);
+    """,
 )
 """One script per schema version; see `schema_versions`. A test has their digests."""

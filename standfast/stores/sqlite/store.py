@@ -20,7 +20,7 @@ from standfast.stores.protocol import (
     Session,
 )
 from standfast.stores.rows import RUNNING, message_rows, named, read_decision, read_message, read_session
-from standfast.stores.sqlite import deletion
+from standfast.stores.sqlite import deletion, waits
 from standfast.stores.sqlite import statements as sql
 from standfast.stores.sqlite.identity import identity
 from standfast.stores.sqlite.migrations import MIGRATIONS
@@ -46,6 +46,8 @@ from standfast.stores.sqlite.rows import (
 )
 from standfast.stores.sqlite.tables import SQLiteTables
 from standfast.stores.sqlite.thread import SQLiteThread
+from standfast.stores.wait_rows import counted, page
+from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter
 from standfast.stores.workers import AtWork
 
 
@@ -314,6 +316,25 @@ class SQLiteStore:
     async def list_workers(self) -> list[str]:
         rows = await self._do(lambda db: db.execute(sql.WORKERS).fetchall(), writes=False)
         return [name for (name,) in rows]
+
+    # --- the board ---
+
+    async def show_waits(self, board: Board, put: Sequence[Wait], keep: Sequence[str] = ()) -> list[str]:
+        return await self._do(lambda db: waits.show_waits(db, board, put, keep))
+
+    async def waits(
+        self, wanted: WaitFilter, *, after: ShownWait | None = None, limit: int | None = None
+    ) -> list[ShownWait]:
+        return await self._do(lambda db: waits.waits(db, page(wanted, after, limit)), writes=False)
+
+    async def count_waits(self, wanted: WaitFilter) -> dict[str, int]:
+        return await self._do(lambda db: waits.count_waits(db, counted(wanted)), writes=False)
+
+    async def boards(self, namespace: str, *, after: str = "", limit: int = 500) -> list[tuple[Board, int]]:
+        return await self._do(lambda db: waits.boards(db, namespace, after, limit), writes=False)
+
+    async def forget_boards(self, namespace: str, before: datetime) -> None:
+        await self._do(lambda db: waits.forget_boards(db, namespace, before))
 
     # --- partial answers ---
 

@@ -20,7 +20,7 @@ from standfast.errors import DefinitionError, MemoryStoreNotDurableError, Sessio
 from standfast.llm import LLM, LLMAdapter, ToolDescription, named, tools_to_descriptions
 from standfast.pipelines import Pipeline
 from standfast.runtime.restores import current_epoch, note_place
-from standfast.stores.capabilities import has_deletion, has_ledger, has_workers
+from standfast.stores.capabilities import has_deletion, has_ledger, has_waits, has_workers
 from standfast.stores.deletion import DELETED, NotedRun
 from standfast.stores.kept_values import read_kept_object
 from standfast.stores.protocol import DurableStore, RunningCall
@@ -112,6 +112,8 @@ class AgentHost:
     def surroundings(self) -> Surroundings:
         """The facts that a run has to know about its namespace and its worker."""
         found: Surroundings = {"search": self.search, "receipts": True, "wakes": True}
+        if has_waits(self.store):
+            found["board"] = True
         return {**found, "notices": True} if self.notices else found
 
     def _check_models(self, llm: LLM | None) -> None:

@@ -24,6 +24,7 @@ _WORDS = {
     names.DECIDE: "decision",
     names.SETTLE: "lost call",
     names.NOTIFY: "notice",
+    names.SHOW: "board",
 }
 _COUNTER = "standfast_outcomes"
 

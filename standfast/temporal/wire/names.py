@@ -6,6 +6,7 @@ from typing import Any
 
 from standfast.temporal.wire import activity_types as types
 from standfast.temporal.wire.activity_types import ActivityName
+from standfast.temporal.wire.boards import ShowReference
 from standfast.temporal.wire.inputs import Said
 from standfast.temporal.wire.snapshots import GateSurroundings
 
@@ -31,6 +32,7 @@ RECALL: ActivityName[types.RecallReference, types.Recalled] = ActivityName("stan
 ANSWERED: ActivityName[types.AnsweredReference, dict[str, types.WrittenOutcome]] = ActivityName("standfast.answered")
 SENT: ActivityName[types.SentReference, str | None] = ActivityName("standfast.sent")
 SEARCHABLE: ActivityName[types.OpenReference, GateSurroundings] = ActivityName("standfast.searchable")
+SHOW: ActivityName[ShowReference, list[str]] = ActivityName("standfast.show")
 NOTIFY: ActivityName[types.NotifyReference, None] = ActivityName("standfast.notify")
 
 # Signals, updates and queries.

@@ -44,13 +44,14 @@ class Surroundings(TypedDict):
     """The facts that a run has to know about its worker and namespace.
 
     search: the namespace has the search attributes. notices: the worker has webhooks. receipts: workers give receipts.
-    wakes: a reset wakes the run, also if nothing else comes with it.
+    wakes: a reset wakes the run, also if nothing else comes with it. board: the store shows what the run waits for.
     """
 
     search: bool
     notices: NotRequired[bool]
     receipts: NotRequired[bool]
     wakes: NotRequired[bool]
+    board: NotRequired[bool]
 
 
 class GateSurroundings(Surroundings):

@@ -111,6 +111,20 @@ NOTIFY_OPTIONS: dict[str, Any] = {
 }
 
 
+# For the board, which the run does not wait for: in its workflow task if that is quick, else on any worker.
+SHOW_OPTIONS: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(seconds=2),
+    "schedule_to_close_timeout": timedelta(seconds=2),
+    "retry_policy": RetryPolicy(maximum_attempts=1),
+}
+SHOW_ELSEWHERE_OPTIONS: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(seconds=30),
+    "retry_policy": RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10)),
+    "cancellation_type": ActivityCancellationType.ABANDON,
+    "summary": "show what waits",
+}
+
+
 def settle_options(tool: ToolFacts, asks: str) -> dict[str, Any]:
     """Return the options for settling a call, where its `verify` may run: tried again until the call is settled."""
     return {

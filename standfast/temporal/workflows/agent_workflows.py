@@ -68,6 +68,7 @@ class AgentRun(RunHandlers):
             partial(details, run),
             self._opening,
             self._learn,
+            run.whose,
             taken=lambda: self._approvals.leave_if_long(),
             patience=lambda: run.facts.loop.answer_timeout,
             choose_model=self._choose_model,
@@ -230,7 +231,7 @@ class AgentRun(RunHandlers):
             fail(error)
         if opened is None:
             await self._closing.cancelled()
-        self._running.resets += opened.pop("again", False)
+        self._running.note_resets(opened.pop("again", False))
         return Progress.begun(run, opened)
 
     async def _start_hook(self) -> None:

@@ -17,6 +17,7 @@ from standfast.messages import distinct_people
 from standfast.temporal.wire import names
 from standfast.temporal.wire.snapshots import GateSurroundings
 from standfast.temporal.workflows.activity_options import OPEN_OPTIONS
+from standfast.temporal.workflows.board_rows import whose
 from standfast.temporal.workflows.gates import GateKeeper
 from standfast.temporal.workflows.handlers import RunHandlers
 from standfast.temporal.workflows.run_parts import RunParts
@@ -32,14 +33,20 @@ class _WorkflowGates(RunHandlers):
 
     def __init__(self) -> None:
         self._journal_key = workflow.info().original_execution_run_id
-        self._parts = parts = RunParts(partial(pipeline_details, {}, ()), lambda: (names.SEARCHABLE, {}))
+        self._parts = parts = RunParts(
+            partial(pipeline_details, {}, ()),
+            lambda: (names.SEARCHABLE, {}),
+            whose=lambda: whose(self._journal_key, None, None, None),
+        )
         self._board = parts.board
         self._gates = GateKeeper(parts, self._journal_key)
         self._asked: Counter[str] = Counter()  # how often the run has asked the same, by digest
         self._looking: asyncio.Future[GateSurroundings] | None = None
 
     async def wait_at(self, gate: Gate, message: str) -> Gate:
-        return await self._gates.wait_at(gate, message)
+        decided = await self._gates.wait_at(gate, message)
+        await self._board.rows.settled()  # the workflow may end now
+        return decided
 
     async def digest(self, name: str, message: str) -> str:
         """Return the digest of a gate that is to be opened; another one each time that the run asks the same.
@@ -65,7 +72,7 @@ class _WorkflowGates(RunHandlers):
                 return {"search": found}
             # A seed that came before the first gate was not heard. The history has to tell of it: in a replay the run
             # has the id that its last reset gave it from the beginning.
-            self._parts.running.resets += found.get("was_reset", False)
+            self._parts.running.note_resets(found.get("was_reset", False))
             return found
         return {"search": False}
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -9,9 +10,11 @@ from temporalio import workflow
 
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import NotifyReference
+from standfast.temporal.wire.boards import Whose
 from standfast.temporal.wire.inbox import TOLD, Mailbox
 from standfast.temporal.wire.inputs import user_message
 from standfast.temporal.workflows.activity_options import NOTIFY_OPTIONS, summary
+from standfast.temporal.workflows.board_rows import BoardRows
 from standfast.temporal.workflows.visibility import Refused, show_ended, show_waiting
 from standfast.temporal.workflows.waiting import Waiting
 
@@ -25,16 +28,20 @@ class Board:
     Args:
         mailbox: what arrived at the run; people see what was refused, and what the agent has not heard yet.
         details: returns the Markdown for the run's page from its status, what waits, and what was refused.
+        whose: returns whose run it is.
         asks_groups: the run may ask groups of people; set when a gate asks one, if that is not known before.
     """
 
-    def __init__(self, mailbox: Mailbox, details: Details, *, asks_groups: bool = False) -> None:
+    def __init__(
+        self, mailbox: Mailbox, details: Details, whose: Callable[[], Whose], *, asks_groups: bool = False
+    ) -> None:
         self.waiting: tuple[Waiting, ...] = ()
         self.ended = ""  # the status with which the run has ended
         self.error: str | None = None  # why the run has failed
         self.search = False  # the namespace has the search attributes
         self.notices = False  # the worker had webhooks when the run began
         self.asks_groups = asks_groups
+        self.rows = BoardRows(lambda: () if self.ended else self.waiting, whose)
         self._mailbox = mailbox
         self._details = details
 
@@ -79,6 +86,20 @@ class Board:
         for item in waiting:
             self.notify(item)
 
+    def begin_instead(self, *waiting: Waiting) -> None:
+        """Show these items in the place of all others."""
+        self.waiting = ()
+        self.begin(*waiting)
+
+    def progressed(self, name: str, approved_by: tuple[str, ...]) -> None:
+        """Show who has approved so far. The search attributes stay, since the run waits for the same people."""
+        self.waiting = tuple(
+            replace(item, approved_by=approved_by) if (item.kind, item.name) == ("approval", name) else item
+            for item in self.waiting
+        )
+        self.tell()
+        self.rows.changed()
+
     def end(self, *ended: Waiting) -> None:
         # By identity: two calls may wait for the same thing since the same time.
         self.waiting = tuple(item for item in self.waiting if not any(item is one for one in ended))
@@ -91,6 +112,7 @@ class Board:
         if self.search:
             show_ended(status)
         self._mailbox.refuse_all()
+        self.rows.changed()
 
     def tell(self) -> None:
         workflow.set_current_details(self._details(self.status, self.waiting, self._mailbox.refused))
@@ -118,6 +140,7 @@ class Board:
         self.tell()
         if self.search:
             show_waiting(self._status(), self.waiting, groups=self.asks_groups)
+        self.rows.changed()
 
 
 def _tell_of_failure(notice: "asyncio.Task[Any]") -> None:

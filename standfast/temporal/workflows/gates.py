@@ -114,6 +114,7 @@ class GateKeeper:
             "closed": self._closed,
             "mailbox": self._inbox.mailbox.carried(),
             "resets": self._running.resets,
+            "board": self._board.rows.carried(),
         }
         return {name: value for name, value in data.items() if value}
 
@@ -126,7 +127,9 @@ class GateKeeper:
             ]
             self._arrived[gate] = deque([*before, *self._arrived.get(gate, ())])
         self._closed = {**data.get("closed", {}), **self._closed}
-        self._running.resets += data.get("resets", 0) + began_again()
+        self._running.resets += data.get("resets", 0)
+        self._board.rows.take_over(data.get("board", ()))
+        self._running.note_resets(began_again())
         self._inbox.mailbox.take_over(data.get("mailbox", {}))
 
     def refuse_closed_to_all(self) -> None:
@@ -225,6 +228,7 @@ class GateKeeper:
                 rule.groups,
                 rule.quorum,
                 gate.approved_by,
+                requesters=gate.requesters,
                 **shown,
             )
             self._board.asks_groups = self._board.asks_groups or bool(rule.groups)
@@ -260,12 +264,7 @@ class GateKeeper:
         return decided_too_late(gate) if closed == _HAS_RUN else f"gate {gate} was {closed} already"
 
     def _show_progress(self, gate: Gate) -> None:
-        """Show who has approved so far. The search attributes stay, since the run waits for the same people."""
-        board = self._board
-        board.waiting = tuple(
-            replace(item, approved_by=gate.approved_by) if _is_of(item, gate) else item for item in board.waiting
-        )
-        board.tell()
+        self._board.progressed(gate.name, gate.approved_by)
         self._progressed(gate)
 
     async def _asked(self, gate: Gate, arrived: "deque[Arrived]") -> Gate:

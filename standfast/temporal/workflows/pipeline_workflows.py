@@ -19,6 +19,7 @@ from standfast.runtime.child_agents import child_session
 from standfast.stores.protocol import session_key_of
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import CameTo, Making, OpenedPipeline, OpenReference, Stepped, StepReference
+from standfast.temporal.wire.boards import Whose
 from standfast.temporal.wire.inputs import AgentInput, PipelineInput
 from standfast.temporal.wire.outcomes import write_outcome
 from standfast.temporal.wire.plans import place_of, read_gates, read_plan
@@ -26,6 +27,7 @@ from standfast.temporal.wire.run_state import Progress, Turn
 from standfast.temporal.wire.snapshots import Surroundings, ToolFacts, read_tool_facts
 from standfast.temporal.wire.states import Call
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
+from standfast.temporal.workflows.board_rows import whose
 from standfast.temporal.workflows.calls import Calls
 from standfast.temporal.workflows.child_agents import agent_result
 from standfast.temporal.workflows.gates import GateKeeper
@@ -60,7 +62,7 @@ class PipelineRun(RunHandlers):
         self._made: dict[str, asyncio.Future[Any]] = {}  # what activities make for the next steps, by key
         self._result: dict[str, Any] | None = None
         self._parts = parts = RunParts(
-            self._details, self._opening, self._learn, asks_groups=True, taken=self._leave_if_long
+            self._details, self._opening, self._learn, self._whose, asks_groups=True, taken=self._leave_if_long
         )
         self._board, self._running, self._workers = parts.board, parts.running, parts.workers
         self._gates = GateKeeper(
@@ -86,8 +88,7 @@ class PipelineRun(RunHandlers):
     async def _main(self) -> dict[str, Any]:
         is_continued = workflow.info().continued_run_id is not None
         self._given = read_input(PipelineInput.read, self._data, self._extra, carried=is_continued)
-        state = await self._open()
-        self._state = state
+        self._state = await self._open()
         self._board.tell()
         while True:
             found = self._state.next_actions(self._tasks)
@@ -125,6 +126,9 @@ class PipelineRun(RunHandlers):
             reference["input"] = {name: value for name, value in self._given.plain().items() if name != "carried"}
         return names.OPEN_PIPELINE, reference
 
+    def _whose(self) -> Whose:
+        return whose(self._run, None, self._given.tenant_id, self._given.user_id)
+
     async def _open(self) -> PipelineState:
         carried = self._given.carried or {}
         try:
@@ -134,7 +138,7 @@ class PipelineRun(RunHandlers):
         if opened is None:
             raise asyncio.CancelledError
         self._learn(opened)
-        self._running.resets += opened.pop("again", False)
+        self._running.note_resets(opened.pop("again", False))
         self._rules = read_gates(opened["gates"])
         self._gates.refuse_closed_to_all()
         self._tools = {name: read_tool_facts(facts) for name, facts in opened["tools"].items()}

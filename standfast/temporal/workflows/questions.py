@@ -64,8 +64,7 @@ class Questions:
             for asked in self._run.loop.questions
         )
         if waiting != self._board.waiting:
-            self._board.waiting = ()
-            self._board.begin(*waiting)
+            self._board.begin_instead(*waiting)
         await self._running.until(
             lambda: self._with_answer() is not None or self._is_interrupted() or self._looked < self._running.resets,
             deadline,

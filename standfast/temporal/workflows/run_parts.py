@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from standfast.errors import InputError
+from standfast.temporal.wire.boards import Whose
 from standfast.temporal.wire.inbox import Mailbox
 from standfast.temporal.wire.snapshots import Surroundings
 from standfast.temporal.workflows.board import Board, Details
@@ -43,6 +44,7 @@ class RunParts:
         details: Details,
         opening: Callable[[], Opening],
         learn: Callable[[Surroundings], None] = lambda found: None,
+        whose: Callable[[], Whose] = lambda: {"run": ""},
         *,
         asks_groups: bool = False,
         taken: Callable[[], None] = lambda: None,
@@ -51,7 +53,8 @@ class RunParts:
     ) -> None:
         self.mailbox = Mailbox()
         self.running = Running()
-        self.board = Board(self.mailbox, details, asks_groups=asks_groups)
+        self.board = Board(self.mailbox, details, whose, asks_groups=asks_groups)
+        self.running.when_reset(self.board.rows.was_reset)
         self.inbox = Inbox(self.mailbox, self.board, taken)
         self.pauses = Pauses(self.board, self.inbox, self.running, patience, choose_model)
         self.workers = Workers(self.board, self.running, self.pauses, opening, learn)
@@ -60,3 +63,5 @@ class RunParts:
         """Take in the run's surroundings; see `Surroundings`."""
         self.board.search, self.board.notices = found.get("search", False), found.get("notices", False)
         self.workers.give_receipts, self.running.wakes = found.get("receipts", False), found.get("wakes", False)
+        self.board.rows.is_kept = found.get("board", False)
+        self.board.rows.changed()

@@ -28,15 +28,25 @@ class Running:
         self.resets = 0  # of the workflow; the store has what was acknowledged after the point of a reset
         self.wakes = False  # at a reset; a run that was begun by an older worker sleeps until the next thing comes
         self._handles: dict[asyncio.Future[Any], None] = {}
+        self._when_reset: list[Callable[[], None]] = []
         if workflow.in_workflow():
             # The only sign of a reset that a workflow gets, at the same place in every replay.
-            workflow.register_random_seed_callback(self._was_reset)
+            workflow.register_random_seed_callback(lambda seed: self._was_reset())
             self._loop = asyncio.get_running_loop()
 
-    def _was_reset(self, seed: int) -> None:
-        self.resets += 1
+    def _was_reset(self) -> None:
+        self.note_resets(1)
         if self.wakes:
             self._loop.call_soon(lambda: None)  # otherwise nobody looks at a condition if the seed comes alone
+
+    def when_reset(self, react: Callable[[], None]) -> None:
+        """Call a function whenever the workflow turns out to have been reset."""
+        self._when_reset.append(react)
+
+    def note_resets(self, count: int) -> None:
+        self.resets += count
+        for react in self._when_reset if count else ():
+            react()
 
     def cancel(self) -> None:
         """Cancel what runs and what will run. Each is waited for, so that its outcome is known."""
@@ -75,16 +85,20 @@ async def run_to_end(
 
     async def to_its_end() -> dict[str, Any]:
         try:
-            return await main
+            result = await main
+            await board.rows.settled(ending=True)
+            return result
         except FailureError as error:
             board.error = why(error)
             board.end_run("error")
             await senders_told()
+            await board.rows.settled(ending=True)
             raise
         except asyncio.CancelledError:
             if not board.ended:
                 board.end_run("cancelled")
             await senders_told()
+            await board.rows.settled(ending=True)
             raise
 
     task = asyncio.ensure_future(to_its_end())

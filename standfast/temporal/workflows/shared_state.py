@@ -8,10 +8,12 @@ from temporalio import workflow
 from standfast.agents import Loop
 from standfast.temporal.wire import names
 from standfast.temporal.wire.activity_types import Located, RunReference
+from standfast.temporal.wire.boards import Whose
 from standfast.temporal.wire.inputs import AgentInput
 from standfast.temporal.wire.run_state import Progress
 from standfast.temporal.wire.snapshots import Facts
 from standfast.temporal.wire.states import FRESH, RunLoop
+from standfast.temporal.workflows.board_rows import whose
 
 ReferenceT = TypeVar("ReferenceT", bound=RunReference)
 
@@ -36,6 +38,11 @@ class RunState:
 
     def questions(self) -> list[dict[str, Any]]:
         return [question.model_dump() for question in self.loop.questions]
+
+    def whose(self) -> Whose:
+        """Return whose run it is, for its board."""
+        run = self.progress.run or workflow.info().original_execution_run_id
+        return whose(run, self.progress.session, self.given.tenant_id, self.given.user_id)
 
     def run_reference(self) -> Located:
         """Return the journal key, unless activities find it by the run id of the workflow.

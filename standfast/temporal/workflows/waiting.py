@@ -17,6 +17,7 @@ class Waiting:
         can_skip: a person may have the run go on without it.
         quorum, approved_by: how many must approve, and who has.
         tool, arguments: of the call that is to be approved; large arguments as a text that is cut.
+        requesters: who asks for an approval: everybody who spoke to the run, or the one that a workflow names.
         size, reference: of arguments that are cut, the bytes of all of them, and where the store has them; see
             `load_arguments`.
     """
@@ -36,6 +37,7 @@ class Waiting:
     can_skip: bool = False
     size: int | None = None
     reference: dict[str, Any] | None = None
+    requesters: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
         data: dict[str, Any] = {

@@ -24,6 +24,7 @@ _LANDED = (
     "fb1d733c7c97",
     "7d430c0ebaab",
     "08aaf2aaf6e2",
+    "93e7b15cfbc1",
 )  # a new script is appended with its digest; none of these ever changes
 
 

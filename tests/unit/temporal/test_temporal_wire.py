@@ -46,6 +46,7 @@ def test_the_persisted_names_are_pinned() -> None:
         "RECALL": "standfast.recall",
         "SENT": "standfast.sent",
         "SEARCHABLE": "standfast.searchable",
+        "SHOW": "standfast.show",
         "NOTIFY": "standfast.notify",
         "ANSWER": "answer",
         "MESSAGE": "message",

@@ -1,0 +1,159 @@
+"""Statements and rows of the board in every SQL store.
+
+`@` stands for the schema of PostgreSQL. Times are texts of one length in UTC, so that every database orders them alike.
+Lists are texts with a line of JSON for each value: no value can contain a line, so that a line is found as it is.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from standfast.stores.rows import columns, named
+from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter
+
+BOARD = (
+    "namespace, workflow_id, run_id, first_run_id, run_key AS journal_key, agent, task_queue, at,"
+    " session_id AS session, tenant_id, user_id, parent, is_watched"
+)
+_WAIT = "key, kind, name, since, due AS deadline, people, groups, words, item"
+_NEVER = "9999"  # comes after every time
+_NOBODY = "\n"
+
+_COLUMNS = columns(BOARD).split(", ")
+SAVE_BOARD = (
+    f"INSERT INTO @boards AS known ({', '.join(_COLUMNS)}) VALUES ({', '.join(f':{name}' for name in _COLUMNS)})"
+    " ON CONFLICT (namespace, workflow_id) DO UPDATE SET "
+    f"{', '.join(f'{name} = excluded.{name}' for name in _COLUMNS[2:])}"
+    " WHERE excluded.at >= known.at RETURNING 1 AS done"
+)
+WAIT_COLUMNS = "namespace, workflow_id, key, kind, name, since, due, people, groups, words, item"
+KEYS = "SELECT key FROM @waits WHERE namespace = :namespace AND workflow_id = :workflow_id"
+FORGET = (
+    "DELETE FROM @boards AS b WHERE namespace = :namespace AND at < :before AND NOT EXISTS"
+    " (SELECT 1 FROM @waits AS w WHERE w.namespace = b.namespace AND w.workflow_id = b.workflow_id)"
+)
+LIST_BOARDS = (
+    f"SELECT {BOARD}, (SELECT count(*) FROM @waits AS w WHERE w.namespace = b.namespace AND"
+    " w.workflow_id = b.workflow_id) FROM @boards AS b WHERE namespace = :namespace AND workflow_id > :after"
+    " ORDER BY workflow_id LIMIT :most"
+)
+_FROM = "FROM @waits AS w JOIN @boards AS b ON b.namespace = w.namespace AND b.workflow_id = w.workflow_id"
+_ORDER = "w.due, w.since, w.workflow_id, w.key"
+
+
+def _selected(table: str, columns: str) -> str:
+    return ", ".join(f"{table}.{one}" for one in columns.split(", "))
+
+
+def moment_text(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def _lines(values: Iterable[str]) -> str:
+    return "".join(f"\n{json.dumps(value)}" for value in values) + "\n"
+
+
+def _read_lines(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(line) for line in text.split("\n") if line)
+
+
+def board_values(board: Board) -> dict[str, Any]:
+    """Return the columns of a board."""
+    data = dict(board)
+    data |= {"run_key": data.pop("journal_key"), "session_id": data.pop("session")}
+    return data | {"at": moment_text(board.at), "is_watched": int(board.is_watched)}
+
+
+def wait_row(board: Board, wait: Wait) -> tuple[Any, ...]:
+    """Return the row of an item, in the order of `WAIT_COLUMNS`."""
+    people = "" if wait.people is None else _lines(wait.people) if wait.people else _NOBODY
+    due = _NEVER if wait.deadline is None else moment_text(wait.deadline)
+    groups = _lines(wait.groups) if wait.groups else ""
+    place, times = (board.namespace, board.workflow_id, wait.key), (moment_text(wait.since), due)
+    return (*place, wait.kind, wait.name, *times, people, groups, wait.words, wait.item)
+
+
+def read_board(row: Sequence[Any]) -> Board:
+    data = named(BOARD, row)
+    return Board(**{**data, "at": datetime.fromisoformat(data["at"]), "is_watched": bool(data["is_watched"])})
+
+
+def read_shown(row: Sequence[Any]) -> ShownWait:
+    """Return an item from a row of `page`."""
+    places = len(BOARD.split(", "))
+    data = named(_WAIT, row[places:])
+    people, due = data["people"], data["deadline"]
+    read = {
+        "since": datetime.fromisoformat(data["since"]),
+        "deadline": None if due == _NEVER else datetime.fromisoformat(due),
+        "people": None if people == "" else _read_lines(people),
+        "groups": _read_lines(data["groups"]),
+    }
+    return ShownWait(board=read_board(row[:places]), wait=Wait(**{**data, **read}))
+
+
+Query = tuple[str, dict[str, Any]]
+
+
+def page(wanted: WaitFilter, after: ShownWait | None, limit: int | None) -> Query:
+    """Return the statement that reads a page of items, and its values."""
+    where, values = _where(wanted)
+    if after is not None:
+        where += f" AND ({_ORDER}) > (:after_due, :after_since, :after_workflow, :after_key)"
+        row = wait_row(after.board, after.wait)
+        values |= {"after_due": row[6], "after_since": row[5], "after_workflow": row[1], "after_key": row[2]}
+    most = "" if limit is None else " LIMIT :most"
+    values |= {} if limit is None else {"most": limit}
+    selected = f"{_selected('b', BOARD)}, {_selected('w', _WAIT)}"
+    return f"SELECT {selected} {_FROM} WHERE {where} ORDER BY {_ORDER}{most}", values
+
+
+def counted(wanted: WaitFilter) -> Query:
+    """Return the statement that counts items by kind, and its values."""
+    where, values = _where(wanted)
+    tables = "FROM @waits AS w" if wanted.agent is wanted.tenant_id is None else _FROM
+    return f"SELECT w.kind, count(*) AS number {tables} WHERE {where} GROUP BY w.kind", values
+
+
+def _where(wanted: WaitFilter) -> Query:
+    values: dict[str, Any] = {"namespace": wanted.namespace}
+    parts = ["w.namespace = :namespace"]
+    for column, value in {
+        "w.kind": wanted.kind,
+        "w.workflow_id": wanted.workflow_id,
+        "b.agent": wanted.agent,
+        "b.tenant_id": wanted.tenant_id,
+    }.items():
+        if value is not None:
+            parts.append(f"{column} = :{column[2:]}")
+            values[column[2:]] = value
+    if wanted.group is not None:
+        parts.append("instr(w.groups, :asked_group) > 0")
+        values["asked_group"] = _lines([wanted.group])
+    if wanted.before is not None:
+        parts.append("w.since <= :before")
+        values["before"] = moment_text(wanted.before)
+    for place, word in enumerate(wanted.words):
+        parts.append(f"instr(w.words, :word{place}) > 0")
+        values[f"word{place}"] = word
+    if wanted.person is not None:
+        theirs = "(w.people = '' OR instr(w.people, :person) > 0)"
+        values["person"] = _lines([wanted.person])
+        if wanted.person_kinds is not None:
+            kinds = [f"kind{place}" for place in range(len(wanted.person_kinds))]
+            values |= dict(zip(kinds, wanted.person_kinds, strict=True))
+            theirs += f" AND w.kind IN ({', '.join(f':{kind}' for kind in kinds) or 'NULL'})"
+        parts.append(f"NOT ({theirs})" if wanted.others else theirs)
+    return " AND ".join(parts), values
+
+
+def with_places(query: str, values: dict[str, Any], place: Callable[[int], str]) -> tuple[str, list[Any]]:
+    """Return a statement whose values have places instead of names."""
+    order: dict[str, int] = {}
+    placed = _NAME.sub(lambda found: place(order.setdefault(found[1], len(order) + 1)), query)
+    return placed, [values[name] for name in order]
+
+
+_NAME = re.compile(r"(?<!:):([a-z_]+[0-9]*)\b")

@@ -1,0 +1,53 @@
+"""Writes to the store what runs wait for, for people who look without asking a worker."""
+
+from datetime import datetime
+from typing import Any
+
+from temporalio import activity
+
+from standfast.errors import SessionStoreError
+from standfast.stores.capabilities import has_waits
+from standfast.stores.waits import Board
+from standfast.temporal.activities.guards import Guard
+from standfast.temporal.activities.hosts import AgentHost
+from standfast.temporal.activities.json_activities import json_activity
+from standfast.temporal.wire import names
+from standfast.temporal.wire.boards import ShowReference, wait_of
+
+
+class BoardActivities:
+    """Writes the boards of runs."""
+
+    def __init__(self, host: AgentHost) -> None:
+        self._host = host
+
+    def all(self) -> list[Any]:
+        return [self.show]
+
+    @json_activity(names.SHOW)
+    async def show(self, reference: ShowReference) -> list[str]:
+        """Show exactly what a run waits for; return the keys of items that the store should have, and has not."""
+        with Guard(self._host, beats=False):
+            store, info = self._host.store, activity.info()
+            if (why := self._host.misplaced.get(info.task_queue)) is not None:
+                raise SessionStoreError(why)
+            if not has_waits(store):
+                raise SessionStoreError(
+                    f"The store {store!r:.80} of this worker has no board; see standfast.stores.Waits"
+                )
+            board = Board(
+                namespace=info.namespace,
+                workflow_id=info.workflow_id or "",
+                run_id=info.workflow_run_id or "",
+                first_run_id=reference["first_run"],
+                journal_key=reference["run"],
+                agent=info.workflow_type or "",
+                task_queue=info.task_queue,
+                at=datetime.fromisoformat(reference["at"]),
+                session=reference.get("session"),
+                tenant_id=reference.get("tenant_id"),
+                user_id=reference.get("user_id"),
+                parent=reference.get("parent"),
+            )
+            put = [wait_of(shown, key, board) for key, shown in reference["put"]]
+            return await store.show_waits(board, put, reference["keep"])

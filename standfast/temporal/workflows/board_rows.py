@@ -1,0 +1,142 @@
+"""Writes what a run waits for to the store, beside the run, which never waits for that until it ends."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, FailureError
+
+from standfast.temporal.wire import names
+from standfast.temporal.wire.boards import ShownItem, ShowReference, Whose, key_of
+from standfast.temporal.workflows.activity_options import SHOW_ELSEWHERE_OPTIONS, SHOW_OPTIONS
+from standfast.temporal.workflows.waiting import Waiting
+
+_PUT_BYTES = 500_000  # of the items that one write puts in
+_UNKNOWN = {"?": None}  # what the store shows after a reset: no item has this key
+
+
+def whose(run: str, session: str | None, tenant_id: str | None, user_id: str | None) -> Whose:
+    """Return whose run it is, for its board; what nobody knows is left out."""
+    parent = workflow.info().parent
+    known = {"session": session, "tenant_id": tenant_id, "user_id": user_id, "parent": parent and parent.workflow_id}
+    return cast(Whose, {"run": run, **{name: value for name, value in known.items() if value}})
+
+
+class BoardRows:
+    """The rows of a run's board in the store.
+
+    One write is made at a time, and has all that has changed meanwhile: first by the worker that has the run, in its
+    workflow task, then by any worker, for as long as the store is away. Its time is the server's, and later than that
+    of every write before, so that a run that was reset or replaced cannot undo what came after it.
+
+    Args:
+        waiting: returns what the run waits for; nothing once it has ended.
+        whose: returns whose run it is.
+    """
+
+    def __init__(self, waiting: Callable[[], Sequence[Waiting]], whose: Callable[[], Whose]) -> None:
+        self.is_kept = False  # the workers' store had a board when the run began
+        self._waiting, self._whose = waiting, whose
+        self._shown: dict[str, None] = {}  # the keys in the store
+        self._known: dict[int, tuple[Waiting, str, ShownItem]] = {}  # by identity: an item never changes
+        self._at: datetime | None = None  # of the last write
+        self._writing: asyncio.Task[None] | None = None
+        self._elsewhere: asyncio.Future[Any] | None = None
+        self._is_ending = False
+
+    def carried(self) -> list[str]:
+        """Return the keys that the store shows, for the run as which this one continues."""
+        return list(_UNKNOWN if self._writing is not None else self._shown)
+
+    def take_over(self, carried: Sequence[str]) -> None:
+        self._shown = dict.fromkeys(carried)
+
+    def was_reset(self) -> None:
+        """Take in that the store shows what the run did after the point to which it was reset."""
+        self._shown = dict(_UNKNOWN)
+        self.changed()
+
+    def changed(self) -> None:
+        """Write the board, unless that is being done."""
+        if self.is_kept and self._writing is None and self._items().keys() != self._shown.keys():
+            self._writing = asyncio.create_task(self._write())
+
+    async def settled(self, *, ending: bool = False) -> None:
+        """Wait until the store shows what there is, or until the first attempt has failed.
+
+        Args:
+            ending: nobody tries again, since the run is over: a worker finds what is left, and takes it out.
+        """
+        self._is_ending = ending
+        self.changed()
+        if ending and self._elsewhere is not None:
+            self._elsewhere.cancel()
+        if self._writing is None:
+            return
+        await workflow.wait_condition(lambda: self._writing is None or (self._elsewhere is not None and not ending))
+
+    def _items(self) -> dict[str, ShownItem]:
+        """Return what the run waits for, by key."""
+        known, found = self._known, dict[str, ShownItem]()
+        self._known = {}
+        for waiting in self._waiting():
+            _, key, shown = self._known[id(waiting)] = known.get(id(waiting)) or _shown(waiting)
+            while key in found:
+                key += "+"  # two calls may wait for the same thing since the same time
+            found[key] = shown
+        return found
+
+    async def _write(self) -> None:
+        while (items := self._items()).keys() != self._shown.keys():
+            put, size = dict[str, ShownItem](), 0
+            for key, shown in items.items():
+                if key not in self._shown and size < _PUT_BYTES:
+                    put[key] = shown
+                    size += len(str(shown))
+            keep = [key for key in items if key in self._shown]
+            missing = await self._write_once(put, keep)
+            if missing is None:
+                break
+            self._shown = dict.fromkeys([*(key for key in keep if key not in missing), *put])
+        self._writing = None
+
+    async def _write_once(self, put: dict[str, ShownItem], keep: list[str]) -> list[str] | None:
+        """Return the items to be kept that the store did not have; None if nobody can write the board."""
+        last, info = self._at, workflow.info()
+        self._at = max(workflow.now(), last + timedelta(microseconds=1)) if last is not None else workflow.now()
+        reference: ShowReference = {
+            **self._whose(),
+            "at": self._at.isoformat(),
+            "first_run": info.first_execution_run_id,
+            "put": list(put.items()),
+            "keep": keep,
+        }
+        try:
+            missing: list[str] = await workflow.execute_local_activity(names.SHOW, reference, **SHOW_OPTIONS)
+            return missing
+        except FailureError as error:
+            if self._is_ending:
+                workflow.logger.warning("What the run waited for is shown until a worker looks: %s", error)
+                return None
+        self._elsewhere = workflow.start_activity(names.SHOW, reference, **SHOW_ELSEWHERE_OPTIONS)
+        try:
+            return cast("list[str]", await self._elsewhere)
+        except (ActivityError, asyncio.CancelledError) as error:
+            if self._is_ending:
+                return list(keep)  # once more, with what there is now
+            workflow.logger.warning("The board is not written any more: %s", error.__cause__ or error)
+            self.is_kept = False
+            return None
+        finally:
+            self._elsewhere = None
+
+
+def _shown(waiting: Waiting) -> tuple[Waiting, str, ShownItem]:
+    shown: ShownItem = {"item": waiting.plain()}
+    if waiting.groups:
+        shown["groups"] = list(waiting.groups)
+    if waiting.requesters:
+        shown["requesters"] = list(waiting.requesters)
+    return waiting, key_of(shown), shown
