@@ -22,14 +22,15 @@ from standfast.cli.runs import progress, write_waiting
 from standfast.cli.stores import Store
 from standfast.cli.workers import STORE
 from standfast.errors import InputError, StandfastError
-from standfast.local import ModelRetried, TextDelta, ToolEnded, ToolStarted, run_streaming
+from standfast.events import ModelRetried, TextDelta, ToolEnded, ToolStarted
+from standfast.local import run_streaming
 from standfast.runtime.viewers import news_of, until_more
 from standfast.stores import PartialAnswer, open_store
 
 if TYPE_CHECKING:
     from temporalio.client import Client
 
-    from standfast.local import Event
+    from standfast.events import Event
 
 _LEAVE = ("/quit", "/exit")
 _RESULT = 200  # characters of a tool's result that are shown

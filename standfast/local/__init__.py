@@ -7,26 +7,14 @@ from typing import Any, Unpack
 from uuid import uuid4
 
 from standfast.agents import Agent
-from standfast.checkpoints import PipelineResult, RunResult, T
+from standfast.checkpoints import PendingApproval, PipelineResult, RunResult, T
 from standfast.errors import InputError, MemoryStoreNotDurableError
+from standfast.events import Event, GateOpened, RunEnded
 from standfast.llm import LLM
-from standfast.local.events import (
-    CheckpointReached,
-    Event,
-    MessageAdded,
-    ModelRetried,
-    PipelineEvent,
-    RunEnded,
-    StepCompleted,
-    StepFailed,
-    StepStarted,
-    TextDelta,
-    ToolEnded,
-    ToolStarted,
-)
 from standfast.local.gates import GivenDecision
 from standfast.local.pipelines import OnProgress, PipelineRun
 from standfast.local.runs import Run
+from standfast.messages import ToolCall
 from standfast.pipelines import Pipeline
 from standfast.runtime.inputs import (
     GivenCheckpoint,
@@ -39,25 +27,7 @@ from standfast.runtime.inputs import (
 from standfast.stores import AgentStore
 from standfast.stores.protocol import check_session_id
 
-__all__ = [
-    "CheckpointReached",
-    "Event",
-    "MessageAdded",
-    "ModelRetried",
-    "PipelineEvent",
-    "RunEnded",
-    "RunOptions",
-    "StepCompleted",
-    "StepFailed",
-    "StepStarted",
-    "TextDelta",
-    "ToolEnded",
-    "ToolStarted",
-    "resume",
-    "run",
-    "run_pipeline",
-    "run_streaming",
-]
+__all__ = ["RunOptions", "resume", "run", "run_pipeline", "run_streaming"]
 
 
 async def run(
@@ -226,7 +196,9 @@ async def run_streaming(
                 answer=answer,
                 decisions=decisions,
             )
-            events.put_nowait(RunEnded(result))
+            for item in result.approvals:
+                events.put_nowait(_opened(item))
+            events.put_nowait(RunEnded(result, result.status, result.response, result.error, result.usage))
         finally:
             events.put_nowait(None)
 
@@ -238,6 +210,11 @@ async def run_streaming(
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+def _opened(item: PendingApproval) -> GateOpened:
+    call = ToolCall(id=item.gate, name=item.tool, arguments=item.arguments)
+    return GateOpened(item.gate, item.message, item.digest, call, item.approvers, item.quorum, item.deadline)
 
 
 def _check_options(function: str, options: RunOptions) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from standfast.agent_loop import CallModel, in_call_order, with_notices
 from standfast.agents import Agent
 from standfast.errors import ModelError
+from standfast.events import Event, ModelFailed, ModelRetried, TextDelta, TurnEnded, TurnStarted
 from standfast.llm import LLM, LLMAdapter, ToolDescription, named, settings_for
 from standfast.llm.provider_errors import retry_delay
-from standfast.local.events import Event, ModelRetried, TextDelta
 from standfast.messages import LLMResponse, Message, error_text
 from standfast.runtime.cancellation import Cancellation
 from standfast.runtime.model_answers import chat, compressed, note_cost, streamed
@@ -49,8 +49,11 @@ class ModelCalls:
     def add(self, messages: Sequence[Message]) -> None:
         self._view.extend(messages)
 
-    async def ask(self, action: CallModel) -> LLMResponse:
+    async def ask(self, action: CallModel, turn: int) -> LLMResponse:
         """Return the model's answer; raises whatever keeps it from answering."""
+        if self._emit is not None:
+            model = action.model or self._agent.model
+            self._emit(TurnStarted(turn, model if isinstance(model, str) else None))
         budget = self._agent.loop.budget
         warning = None if budget is None or action.warning is None else budget.warning(action.warning)
         self._view = with_notices(self._view, warning, action.nudge)
@@ -65,6 +68,15 @@ class ModelCalls:
             raise ModelError("The model call was cancelled from within") from error
         note_cost(self._agent, action.model, answer, self._unpriced)
         return answer
+
+    def ended(self, turn: int, message: Message) -> None:
+        """Tell of an answer once its calls have their ids."""
+        if self._emit is not None:
+            self._emit(TurnEnded(turn, message.content, message.tool_calls or (), message.usage))
+
+    def failed(self, turn: int, error: Exception) -> None:
+        if self._emit is not None:
+            self._emit(ModelFailed(turn, error_text(error)))
 
     async def _call_with_retries(self, adapter: LLMAdapter, has_fallback: bool) -> LLMResponse:
         """Call the model, and call it again where that may help."""

@@ -14,7 +14,7 @@ from typing import Any, cast
 from standfast.agent_loop import Decision, Gate, GateRule
 from standfast.checkpoints import InterruptedResponse, PendingApproval, PipelineResult, StepResult, show_step_results
 from standfast.errors import InputError
-from standfast.local.events import PipelineEvent, StepCompleted, StepFailed, StepStarted
+from standfast.events import PipelineEvent, StepCompleted, StepFailed, StepStarted
 from standfast.local.gates import GivenDecision, has_counted, judge, read_decisions
 from standfast.local.pipeline_steps import StepRunner, nothing_of, read_previous
 from standfast.pipeline_loop import Action, Done, Ended, Evaluate, Evaluations, PipelineState, Todo, plan

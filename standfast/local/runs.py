@@ -23,9 +23,9 @@ from standfast.agent_loop import (
 from standfast.agents import Agent, AgentContext, AgentIdentity
 from standfast.checkpoints import CheckpointKey, InterruptedResponse, RunResult, check_key, show_checkpoint
 from standfast.errors import InputError, TerminalError
+from standfast.events import CheckpointReached, Event, RunStarted
 from standfast.llm import LLM, tools_to_descriptions
 from standfast.local.contexts import call_hook, coordinates, tool_contexts
-from standfast.local.events import CheckpointReached, Event
 from standfast.local.gates import GivenDecision, pending_approvals, read_decisions
 from standfast.local.invocations import Invocations
 from standfast.local.model_calls import ModelCalls
@@ -136,6 +136,8 @@ class Run:
             try:
                 await call_hook(self._agent.on_start, self._context)
                 prompt = await call_users(self._agent.system_prompt, self._context)
+                if self._emit is not None:
+                    self._emit(RunStarted(self._agent.name, given.message, user_id=self._context.user_id))
                 try:
                     state = await self._take_in(given, self._state)
                     self._model.show([Message(role="system", content=prompt), *self._transcript.messages])
@@ -243,9 +245,11 @@ class Run:
                     state = await self._correct(state, ending)
 
     async def _call_model(self, state: LoopState, action: CallModel) -> LoopState:
+        turn = state.iterations + 1
         try:
-            response = await self._model.ask(action)
+            response = await self._model.ask(action, turn)
         except Exception as error:
+            self._model.failed(turn, error)
             note_failure(self._agent, action.model, error)
             return state.failed(error_text(error))
         message = answer_message(
@@ -256,6 +260,7 @@ class Run:
             limit=self._agent.loop.max_message_bytes,
             model=action.model,
         )
+        self._model.ended(turn, message)
         self._transcript.add([message])
         for call in message.tool_calls or ():
             self._counts[call.name] = self._counts.get(call.name, 0) + 1

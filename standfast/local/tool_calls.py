@@ -18,12 +18,12 @@ from standfast.agent_loop import (
     result_message,
     with_edit,
 )
-from standfast.local.events import Event, ToolEnded, ToolStarted
+from standfast.events import Event, QuestionAsked, ToolEnded, ToolOutcome, ToolStarted
 from standfast.messages import ToolCall
 from standfast.runtime.cancellation import Cancellation
 from standfast.runtime.dispatches import Fence
 from standfast.runtime.users_functions import refused_in_time, run_bounded
-from standfast.tools import Failed, Outcome, Tool, ToolContext
+from standfast.tools import Asked, Failed, Outcome, Tool, ToolContext
 
 
 class ToolCalls:
@@ -116,9 +116,17 @@ class ToolCalls:
         if self._state.stops_at(outcome):
             self._stopped_by = failed_for_good(call)
         if self._emit is not None:
-            self._emit(ToolEnded(call, result_message(call, outcome, self._state.loop.max_message_bytes)))
+            self._tell(self._emit, call, outcome)
         if cancellation.requested():  # a plain function that could not be stopped has ended: raise the cancel now
             raise asyncio.CancelledError
+
+    def _tell(self, emit: Callable[[Event], None], call: ToolCall, outcome: Outcome) -> None:
+        result, kind = result_message(call, outcome, self._state.loop.max_message_bytes), type(outcome).__name__.lower()
+        if isinstance(outcome, Asked):
+            emit(ToolEnded(call, None, "asked", outcome.question))
+            emit(QuestionAsked(outcome.question, call))
+        else:
+            emit(ToolEnded(call, result, cast(ToolOutcome, kind), "" if result is None else result.content))
 
     async def _settle(
         self, tool: Tool[..., Any], call: ToolCall, gate: Gate | None, recovering: bool, cancellation: Cancellation

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from standfast.agent_loop import LoopState, in_call_order, unanswered
 from standfast.agents import Agent, AgentContext
 from standfast.checkpoints import Checkpoint, Question, signed
-from standfast.local.events import Event, MessageAdded
+from standfast.events import Event, MessageAdded
 from standfast.local.model_calls import ModelCalls
 from standfast.local.sessions import Log
 from standfast.messages import Message, Usage

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from standfast import Agent, Message, ToolCall, assert_complete, run, run_streaming, tool
+from standfast.events import RunEnded, TextDelta
 from standfast.llm import tools_to_descriptions
 from standfast.llm.json_tool_calls import response_format
-from standfast.local import RunEnded, TextDelta
 from standfast.stores import SQLiteStore
 
 

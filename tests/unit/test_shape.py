@@ -22,6 +22,7 @@ ORDER = [
     ["pipelines"],
     ["agent_loop"],
     ["pipeline_loop"],
+    ["events"],
     ["extras", "time_limits"],
     ["llm", "stores", "mcp"],
     ["runtime"],
@@ -40,6 +41,7 @@ NO_IO = {
     "pipelines",
     "agent_loop",
     "pipeline_loop",
+    "events",
 }
 FORBIDDEN_WITHOUT_IO = {
     "asyncio", "io", "logging", "os", "pathlib", "random", "secrets", "socket", "sqlite3",
@@ -60,17 +62,20 @@ PACKAGES = [
 ]
 PUBLIC = {
     "standfast": [
-        "Agent", "AgentContext", "AgentIdentity", "AgentStore", "Approval", "Checkpoint", "CheckpointReached",
-        "ContextCompression", "Decision", "DefinitionError", "DiminishingReturns", "Duration", "Event", "Happened",
-        "Image", "InputError", "InterruptError", "InterruptedResponse", "LLMResponse", "Loop",
-        "MemoryStoreNotDurableError", "Message", "MessageAdded", "ModelError", "ModelRetried", "NotConfirmedError",
-        "NotHappened", "PendingApproval", "Pipeline", "PipelineEvent", "PipelineResult", "Question", "Reasoning",
-        "RetryPolicy", "RetryableError", "RunEnded", "RunResult", "RunStatus", "SessionAccessDeniedError",
-        "SessionConflictError", "SessionNotFoundError", "SessionStoreError", "StandfastError", "Step", "StepCompleted",
-        "StepContext", "StepFailed", "StepResult", "StepStarted", "StoreBehindError", "StoreError", "TerminalError",
-        "TextDelta", "TokenBudget", "Tool", "ToolCall", "ToolContext", "ToolDurabilityError", "ToolEnded",
-        "ToolStarted", "Usage", "assert_complete", "d1_store", "is_interrupted", "memory_store", "pipeline",
-        "postgres_store", "resume", "run", "run_pipeline", "run_streaming", "sqlite_store", "tool",
+        "Agent", "AgentContext", "AgentIdentity", "AgentStore", "Approval", "CancelRequested", "Checkpoint",
+        "CheckpointReached", "ContextCompression", "Decision", "DefinitionError", "DiminishingReturns", "Duration",
+        "Event", "GateDecided", "GateOpened", "Happened", "Image", "InputError", "InterruptError",
+        "InterruptedResponse", "LLMResponse", "Loop", "MemoryStoreNotDurableError", "Message", "MessageAdded",
+        "MessageReceived", "ModelError", "ModelFailed", "ModelRetried", "NotConfirmedError", "NotHappened",
+        "PendingApproval", "Pipeline", "PipelineEvent", "PipelineResult", "Question", "QuestionAsked", "Reasoning",
+        "RetryPolicy", "RetryableError", "RunEnded", "RunReset", "RunResult", "RunStarted", "RunStatus",
+        "SessionAccessDeniedError", "SessionConflictError", "SessionNotFoundError", "SessionStoreError",
+        "StandfastError", "StatusChanged", "Step", "StepCompleted", "StepContext", "StepFailed", "StepResult",
+        "StepStarted", "StoreBehindError", "StoreError", "TerminalError", "TextDelta", "TokenBudget", "Tool",
+        "ToolCall", "ToolContext", "ToolDurabilityError", "ToolEnded", "ToolLost", "ToolRetried", "ToolStarted",
+        "TurnEnded", "TurnStarted", "Usage", "assert_complete", "d1_store", "event_json", "is_interrupted",
+        "memory_store", "pipeline", "postgres_store", "read_event", "resume", "run", "run_pipeline", "run_streaming",
+        "sqlite_store", "tool",
     ],
     "standfast.llm": [
         "LLM", "AnswerLimits", "AnthropicMessages", "LLMAdapter", "OpenAICompatible", "OpenAIResponses", "Price",

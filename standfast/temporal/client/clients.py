@@ -1,6 +1,8 @@
 """Sends messages and decisions to runs, with any Temporal client. The `temporal` command can do all of it, too."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal, overload
@@ -13,11 +15,13 @@ from standfast.agents import Agent
 from standfast.checkpoints import Checkpoint, PipelineResult, RunResult, T
 from standfast.durations import Duration
 from standfast.errors import InputError, StandfastError
+from standfast.events import Event
 from standfast.pipelines import Pipeline
 from standfast.runtime.deletion import delete_session
 from standfast.runtime.inputs import Images
 from standfast.stores.protocol import AgentStore, session_key_of
 from standfast.temporal.client.audits import Doing, OnRecord, do_on_record, doing_of
+from standfast.temporal.client.event_streams import RunEvents
 from standfast.temporal.client.items import read_items, read_state, unreadable
 from standfast.temporal.client.operator_pauses import paused_by_operators
 from standfast.temporal.client.owners import Run
@@ -114,6 +118,26 @@ class StandfastClient:
             if error.status not in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
                 raise
             raise StandfastError(f"Run {workflow_id}: no worker has answered within {self._timeout:g} s") from error
+
+    async def events(self, workflow_id: str) -> list[Event]:
+        """Return what has happened in a run so far, also in one that has ended; nothing is asked of a worker."""
+        return await RunEvents(self.client, self._store, workflow_id).so_far()
+
+    async def stream(self, workflow_id: str, *, after: str | None = None) -> AsyncGenerator[Event, None]:
+        """Yield what has happened in a run and what happens now, until it has ended; `RunEnded` is the last event.
+
+        Leaving it does nothing to the run. With the workers' store (`store=`) and a worker that streams, the model's
+        words come as `TextDelta`, which have no id.
+
+        Args:
+            after: the id of an event: only those after it, of the run that it belongs to.
+
+        Raises:
+            InputError: there is no such run, or no such event of it.
+        """
+        async with aclosing(RunEvents(self.client, self._store, workflow_id, after).follow()) as events:
+            async for event in events:
+                yield event
 
     async def waiting(self, *, group: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
         """Return the items that wait in the whole namespace, as `pending`, with workflow ids; needs search attributes.

@@ -6,7 +6,7 @@ from support.cancellations import Place, cancelled, go_on, staying, stored_resul
 from support.transcripts import asks_for, call
 
 from standfast import Agent, run_streaming, tool
-from standfast.local import ToolStarted
+from standfast.events import ToolStarted
 from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
 

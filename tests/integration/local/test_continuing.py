@@ -21,7 +21,7 @@ from standfast import (
     run_streaming,
     tool,
 )
-from standfast.local import RunEnded
+from standfast.events import RunEnded
 from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
 

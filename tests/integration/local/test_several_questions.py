@@ -21,7 +21,7 @@ from standfast import (
     run_streaming,
     tool,
 )
-from standfast.local import MessageAdded, RunEnded, ToolEnded
+from standfast.events import MessageAdded, RunEnded, ToolEnded
 from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
 

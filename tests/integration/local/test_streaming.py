@@ -23,7 +23,7 @@ from standfast import (
     run_streaming,
     tool,
 )
-from standfast.local import CheckpointReached, Event, MessageAdded, RunEnded, TextDelta, ToolEnded, ToolStarted
+from standfast.events import CheckpointReached, Event, MessageAdded, RunEnded, TextDelta, ToolEnded, ToolStarted
 from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
 
@@ -55,13 +55,18 @@ def deltas(events: list[Event]) -> list[str]:
 async def test_events_come_in_the_order_in_which_things_happen() -> None:
     events = await events_of(llm=ScriptedModel([asks_for(call("echo", "c1", text="x"), text="Look"), "Done"]))
     assert names(events) == [
+        "RunStarted",
+        "TurnStarted",
         "TextDelta",
+        "TurnEnded",
         "MessageAdded",
         "MessageAdded",
         "ToolStarted",
         "ToolEnded",
         "MessageAdded",
+        "TurnStarted",
         "TextDelta",
+        "TurnEnded",
         "MessageAdded",
         "RunEnded",
     ]
@@ -254,7 +259,8 @@ async def test_a_terminal_error_is_raised_after_the_events_before_it() -> None:
     with pytest.raises(TerminalError, match="blocked") as caught:
         await read()
     assert caught.value.status_code == 402
-    assert names(seen) == ["MessageAdded", "MessageAdded", "ToolStarted", "ToolEnded", "MessageAdded"]
+    begin = ["RunStarted", "TurnStarted", "TurnEnded"]
+    assert names(seen) == [*begin, "MessageAdded", "MessageAdded", "ToolStarted", "ToolEnded", "MessageAdded"]
 
 
 async def test_what_a_hook_raises_is_raised_by_the_stream() -> None:

@@ -20,7 +20,7 @@ from standfast import (
     pipeline,
     run_streaming,
 )
-from standfast.local import RunEnded, ToolStarted
+from standfast.events import RunEnded, ToolStarted
 from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
 

@@ -21,8 +21,8 @@ from standfast import (
     run_streaming,
     tool,
 )
+from standfast.events import ModelRetried
 from standfast.llm import LLMAdapter, Price, create_adapter
-from standfast.local import ModelRetried
 from standfast.testing import Fault, ModelServer, ScriptedModel
 
 SOON = Loop(model_retry=RetryPolicy(initial_interval=0.01, maximum_attempts=3))

@@ -7,9 +7,9 @@ import pytest
 from support.model_server import ModelServer, Reply, calls, fragments, says, streams
 
 from standfast import Agent, LLMResponse, Message, ModelError, ToolCall, Usage, run_streaming
+from standfast.events import RunEnded, TextDelta
 from standfast.llm import StreamingLLMAdapter
 from standfast.llm.openai_compatible import OpenAICompatible
-from standfast.local import RunEnded, TextDelta
 
 HI = [Message(role="user", content="hi")]
 

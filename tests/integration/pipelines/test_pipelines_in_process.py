@@ -24,7 +24,7 @@ from standfast import (
     pipeline,
     run_pipeline,
 )
-from standfast.local import StepCompleted, StepFailed, StepStarted
+from standfast.events import StepCompleted, StepFailed, StepStarted
 from standfast.stores import SQLiteStore
 from standfast.testing import ScriptedModel
 

@@ -1,0 +1,361 @@
+"""Events of a run, in one vocabulary for runs of this process and runs on Temporal.
+
+Events of a run on Temporal have an `id`, which is the same whenever the run is read, and a time. What a model is just
+saying (`TextDelta`) has neither: the answer that it becomes part of has.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, TypeAdapter
+
+from standfast.checkpoints import Checkpoint, RunResult
+from standfast.errors import InputError
+from standfast.messages import Message, ToolCall, Usage
+
+ToolOutcome = Literal["returned", "failed", "asked", "terminated", "unknown", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Event:
+    """What all events have.
+
+    Args:
+        id: of an event of a run on Temporal: `<run id>/<number in its history>.<place>`; see docs/events.md.
+        at: when it happened, UTC, by the clock of the Temporal server.
+    """
+
+    id: str | None = None
+    at: datetime | None = None
+
+
+def _type(name: str) -> Any:
+    return field(default=name, init=False, repr=False)
+
+
+# --- the run ---
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted(_Event):
+    """A run begins, of the agent or pipeline of this `name`; `message` is what an agent was told."""
+
+    name: str
+    message: str | None = None
+    input: Any = None
+    user_id: str | None = None
+    type: Literal["run-started"] = _type("run-started")
+
+
+@dataclass(frozen=True, slots=True)
+class RunReset(_Event):
+    """An operator has put the run back to an earlier event; what came after that happens again, but for effects."""
+
+    reason: str
+    type: Literal["run-reset"] = _type("run-reset")
+
+
+@dataclass(frozen=True, slots=True)
+class StatusChanged(_Event):
+    """The run begins or ends waiting; `waits_for` has kinds: "approval", "question", "pause", "worker", …"""
+
+    status: str
+    waits_for: tuple[str, ...] = ()
+    deadline: datetime | None = None
+    why: str | None = None
+    type: Literal["status-changed"] = _type("status-changed")
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested(_Event):
+    """Somebody wants the run to end; `reason` may say who."""
+
+    reason: str = ""
+    type: Literal["cancel-requested"] = _type("cancel-requested")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointReached(_Event):
+    """Another `checkpoint_interval` iterations are done; of a run in this process."""
+
+    checkpoint: Checkpoint
+    type: Literal["checkpoint-reached"] = _type("checkpoint-reached")
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded(_Event):
+    """The last event.
+
+    Args:
+        result: what `run` would have returned; of a run on Temporal, its result as plain JSON.
+        status: that of the result, or "failed", "cancelled", "terminated" or "timed-out".
+        usage: of the whole run, with its cost where that is known.
+    """
+
+    result: RunResult | dict[str, Any] | None = None
+    status: str = ""
+    response: str = ""
+    error: str | None = None
+    usage: Usage | None = None
+    type: Literal["run-ended"] = _type("run-ended")
+
+
+# --- the model ---
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStarted(_Event):
+    """The model is asked for its next answer; a second time for the same turn if it could not be called before."""
+
+    turn: int
+    model: str | None = None
+    type: Literal["turn-started"] = _type("turn-started")
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta(_Event):
+    """A piece of the model's text. An adapter that cannot stream gives the whole text as one piece.
+
+    Args:
+        turn, offset: of a run on Temporal, whose answer it is, and where it begins in it. One that begins at 0 again is
+            of another attempt: what was said before is void.
+    """
+
+    text: str
+    turn: int | None = None
+    offset: int | None = None
+    type: Literal["text-delta"] = _type("text-delta")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRetried(_Event):
+    """The model could not be called and is called again after a delay; its partial answer is void."""
+
+    error: str
+    delay: float | None = None
+    attempt: int | None = None
+    type: Literal["model-retried"] = _type("model-retried")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFailed(_Event):
+    """The model could not be called, or its worker was lost, and no further attempt follows by itself."""
+
+    turn: int
+    error: str
+    type: Literal["model-failed"] = _type("model-failed")
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded(_Event):
+    """The model has answered; `calls` are the tools that it asks for, none in a last answer.
+
+    Args:
+        seconds: how long the attempt took that gave the answer.
+    """
+
+    turn: int
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+    usage: Usage | None = None
+    seconds: float | None = None
+    type: Literal["turn-ended"] = _type("turn-ended")
+
+
+@dataclass(frozen=True, slots=True)
+class MessageAdded(_Event):
+    """A message became part of the transcript, at `index`; with a durable store it is written. In this process only."""
+
+    index: int
+    message: Message
+    type: Literal["message-added"] = _type("message-added")
+
+
+# --- tools ---
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStarted(_Event):
+    """A tool call starts; on Temporal: it is handed to the workers. `run` is the run of an agent that is called."""
+
+    call: ToolCall
+    run: str | None = None
+    type: Literal["tool-started"] = _type("tool-started")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRetried(_Event):
+    """A call of a tool that is safe to retry has failed and was started again."""
+
+    call: ToolCall
+    error: str
+    attempt: int
+    type: Literal["tool-retried"] = _type("tool-retried")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolLost(_Event):
+    """Nobody has reported how a call ended, because its worker died, say; the ledger is asked before all else."""
+
+    call: ToolCall
+    reason: str
+    type: Literal["tool-lost"] = _type("tool-lost")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEnded(_Event):
+    """A tool call ended; `result` is what the model will read, None if it asked a question or on Temporal.
+
+    Args:
+        outcome: "unknown" if it may have happened and nobody can tell; it was not run again.
+        text: the result, error or question; its beginning if it is long, and `size` the number of all bytes.
+        seconds: how long the last attempt took.
+        recovered: the call was lost, and its outcome found in the ledger.
+        usage: of the agent that was called.
+    """
+
+    call: ToolCall
+    result: Message | None = None
+    outcome: ToolOutcome = "returned"
+    text: str = ""
+    size: int | None = None
+    seconds: float | None = None
+    recovered: bool = False
+    usage: Usage | None = None
+    type: Literal["tool-ended"] = _type("tool-ended")
+
+
+# --- people ---
+
+
+@dataclass(frozen=True, slots=True)
+class GateOpened(_Event):
+    """People are asked whether a call may run or a pipeline may go on.
+
+    Args:
+        gate: the id of the call, or the path of the step.
+        digest: of what is shown; a decision carries it.
+    """
+
+    gate: str
+    message: str
+    digest: str
+    call: ToolCall | None = None
+    approvers: tuple[str, ...] = ()
+    quorum: int = 1
+    deadline: datetime | None = None
+    type: Literal["gate-opened"] = _type("gate-opened")
+
+
+@dataclass(frozen=True, slots=True)
+class GateDecided(_Event):
+    """Somebody has decided at a gate; `refused` says why that did not count."""
+
+    gate: str
+    decision: str
+    by: str | None = None
+    comment: str | None = None
+    refused: str | None = None
+    type: Literal["gate-decided"] = _type("gate-decided")
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionAsked(_Event):
+    """A call asks a person."""
+
+    question: str
+    call: ToolCall
+    type: Literal["question-asked"] = _type("question-asked")
+
+
+@dataclass(frozen=True, slots=True)
+class MessageReceived(_Event):
+    """Somebody has sent the run a message, an answer, a resume or what became of a call.
+
+    Whether it counts is said by the run, and by the audit trail.
+    """
+
+    kind: Literal["message", "answer", "resume", "resolve"]
+    text: str = ""
+    of: str | None = None
+    by: str | None = None
+    type: Literal["message-received"] = _type("message-received")
+
+
+# --- steps of pipelines ---
+
+
+@dataclass(frozen=True, slots=True)
+class StepStarted(_Event):
+    """A step of a pipeline starts; `step` is its path, `run` the run of its agent on Temporal."""
+
+    step: str
+    run: str | None = None
+    type: Literal["step-started"] = _type("step-started")
+
+
+@dataclass(frozen=True, slots=True)
+class StepCompleted(_Event):
+    """A step of a pipeline is done, and its output fits."""
+
+    step: str
+    iterations: int
+    response: str
+    type: Literal["step-completed"] = _type("step-completed")
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed(_Event):
+    """A step of a pipeline failed; `reason` is one word, `error` a sentence."""
+
+    step: str
+    reason: str
+    error: str
+    type: Literal["step-failed"] = _type("step-failed")
+
+
+PipelineEvent = StepStarted | StepCompleted | StepFailed
+Event = (
+    RunStarted
+    | RunReset
+    | StatusChanged
+    | CancelRequested
+    | CheckpointReached
+    | RunEnded
+    | TurnStarted
+    | TextDelta
+    | ModelRetried
+    | ModelFailed
+    | TurnEnded
+    | MessageAdded
+    | ToolStarted
+    | ToolRetried
+    | ToolLost
+    | ToolEnded
+    | GateOpened
+    | GateDecided
+    | QuestionAsked
+    | MessageReceived
+    | PipelineEvent
+)
+EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="type")])
+EVENT_TYPES: tuple[type, ...] = get_args(Event)
+
+
+def event_json(event: Event) -> dict[str, Any]:
+    """Return an event as plain JSON data, without what is absent; `type` says which it is."""
+    plain: dict[str, Any] = EVENTS.dump_python(event, mode="json", exclude_none=True)
+    return plain
+
+
+def read_event(data: object) -> Event:
+    """Return the event that `event_json` wrote.
+
+    Raises:
+        InputError: it is none.
+    """
+    try:
+        return EVENTS.validate_python(data)
+    except ValueError as error:
+        raise InputError(f"That is not an event of a run: {error}") from error

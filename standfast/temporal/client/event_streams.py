@@ -1,0 +1,157 @@
+"""Follows a run: its events, from its histories and in their order, and the words of its model as they come.
+
+Nothing is asked of a worker: the histories have the events, and the store has what is too long for them.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from temporalio.client import Client
+
+from standfast.errors import InputError, StandfastError
+from standfast.events import Event, RunEnded, TextDelta, TurnEnded
+from standfast.runtime.viewers import news_of, until_more
+from standfast.stores.capabilities import has_ledger, has_partial_answers
+from standfast.stores.partial_answers import PartialAnswer
+from standfast.stores.protocol import AgentStore
+from standfast.temporal.client.histories import entries, executions
+from standfast.temporal.client.history_events import History
+from standfast.temporal.client.run_ends import next_run
+from standfast.temporal.wire.turn_records import read_record
+
+_ID = re.compile(r"(?P<run>[0-9a-fA-F-]{1,64})/(?P<number>[1-9][0-9]{0,8})\.(?P<place>[0-9]{1,6})")
+_EVERY = 0.1  # seconds between two looks for words where nobody tells of them, and for an execution that goes on
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Position:
+    number: int
+    place: int
+
+
+def read_event_id(text: str) -> tuple[str, _Position]:
+    """Return the execution and the position that an event's id names.
+
+    Raises:
+        InputError: it is not an event's id.
+    """
+    if (found := _ID.fullmatch(text)) is None:
+        raise InputError(f"after must be the id of an event, got {text!r:.80}")
+    return found["run"], _Position(int(found["number"]), int(found["place"]))
+
+
+class RunEvents:
+    """The events of a run.
+
+    Args:
+        store: the workers' store; without it long answers are cut, and a model's words come when it has said all.
+        after: the id of an event; those after it are read. With it, the run is the one that the event belongs to.
+
+    Raises:
+        InputError: `after` is not the id of an event.
+    """
+
+    def __init__(self, client: Client, store: AgentStore | None, workflow_id: str, after: str | None = None) -> None:
+        self._client, self._store, self._workflow_id = client, store, workflow_id
+        self._after = None if after is None else read_event_id(after)
+        self._history: History | None = None
+        self._begun = asyncio.Event()
+
+    async def so_far(self) -> list[Event]:
+        """Return the events that have happened."""
+        return [event async for event in self._read(follow=False)]
+
+    async def follow(self) -> AsyncGenerator[Event, None]:
+        """Yield events, those to come, too, until the run has ended."""
+        told: asyncio.Queue[Event | None] = asyncio.Queue()
+
+        async def read() -> None:
+            try:
+                async for event in self._read(follow=True):
+                    told.put_nowait(event)
+            finally:
+                told.put_nowait(None)
+
+        reading = asyncio.create_task(read())
+        listening = asyncio.create_task(self._listen(told))
+        try:
+            while (event := await told.get()) is not None:
+                yield event
+            await reading
+        finally:
+            reading.cancel()
+            listening.cancel()
+            await asyncio.gather(reading, listening, return_exceptions=True)
+
+    # --- histories ---
+
+    async def _read(self, *, follow: bool) -> AsyncIterator[Event]:
+        run_id, position = (None, None) if self._after is None else self._after
+        runs = [one.run_id for one in await executions(self._client, self._workflow_id, run_id)]
+        at = 0 if run_id is None else runs.index(run_id)
+        while at < len(runs):
+            is_over = False
+            async for event in self._of(runs[at], follow=follow):
+                is_over = isinstance(event, RunEnded)
+                if position is None or event.id is None or read_event_id(event.id)[1] > position:
+                    yield event
+            position, at = None, at + 1
+            following = None if self._history is None else self._history.next
+            if following is not None and following not in runs:  # a server takes a moment to list what is new
+                runs.insert(at, following)
+            elif at == len(runs) and follow and not is_over:
+                runs.append(await self._next(runs[-1]))
+
+    async def _next(self, run_id: str) -> str:
+        """Return the execution that goes on from one that continued as new, or was reset."""
+        while True:
+            runs = [one.run_id for one in await executions(self._client, self._workflow_id, run_id)]
+            if run_id in runs and runs[-1] != run_id:
+                return runs[runs.index(run_id) + 1]
+            if (found := await next_run(self._client, self._workflow_id, run_id)) not in (None, run_id):
+                return str(found)
+            await asyncio.sleep(_EVERY)
+
+    async def _of(self, run_id: str, *, follow: bool) -> AsyncIterator[Event]:
+        self._history = history = History(run_id)
+        async for entry in entries(self._client, self._workflow_id, run_id, follow=follow):
+            events = history.read(entry)
+            self._begun.set()
+            for event in events:
+                yield await self._whole(history, event) if isinstance(event, TurnEnded) else event
+
+    async def _whole(self, history: History, event: TurnEnded) -> TurnEnded:
+        """Return an answer with all of its text and arguments, of which a history has only the beginning."""
+        is_cut = event.text.endswith("…") or any(isinstance(call.arguments, str) for call in event.calls)
+        if not is_cut or not has_ledger(self._store):
+            return event
+        with suppress(StandfastError):  # it is deleted, or the store is away: the beginning is better than nothing
+            kept = await self._store.load_reply(history.journal_key, event.turn)
+            if kept is not None:
+                message = read_record(history.journal_key, event.turn, kept).message
+                history.know(event.turn, message.tool_calls or ())
+                return replace(event, text=message.content, calls=message.tool_calls or ())
+        return event
+
+    # --- words ---
+
+    async def _listen(self, told: "asyncio.Queue[Event | None]") -> None:
+        """Put what the model is saying among the events of its turn."""
+        if not has_partial_answers(self._store):
+            return
+        await self._begun.wait()
+        assert self._history is not None
+        heard: PartialAnswer | None = None
+        async with news_of(self._store, self._history.journal_key) as news:
+            while True:
+                now = self._history
+                with suppress(StandfastError):  # the words are told as soon as the store can be read
+                    part = await self._store.load_partial(now.journal_key, after=heard)
+                    now = self._history  # which may have gone on meanwhile
+                    if part is not None and part.text and part.turn == now.turn and not now.said and not now.is_copy:
+                        told.put_nowait(TextDelta(part.text, part.turn, part.offset))
+                        heard = part
+                await until_more(news, _EVERY)

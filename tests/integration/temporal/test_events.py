@@ -1,0 +1,365 @@
+"""Events of runs: in their order, the same whenever they are read, over every way in which a run goes on."""
+
+import asyncio
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from support.questions import ask
+from support.resets import reset
+from support.temporal_runs import Run, Temporal, pending, question, result, until
+from support.transcripts import asks_for, call
+from temporalio.exceptions import ApplicationError
+
+from integration.temporal.test_partial_answers import Speaker
+from standfast import (
+    Agent,
+    Approval,
+    Event,
+    GateDecided,
+    GateOpened,
+    InputError,
+    MessageReceived,
+    QuestionAsked,
+    RetryableError,
+    RetryPolicy,
+    RunEnded,
+    RunStarted,
+    StatusChanged,
+    StepCompleted,
+    StepStarted,
+    TextDelta,
+    ToolContext,
+    ToolEnded,
+    ToolLost,
+    ToolRetried,
+    ToolStarted,
+    TurnEnded,
+    TurnStarted,
+    Usage,
+    event_json,
+    pipeline,
+    read_event,
+    tool,
+)
+from standfast.temporal import StandfastClient, start_pipeline
+from standfast.testing import ScriptedModel
+
+
+@tool
+async def post(text: str) -> str:
+    """Post a text."""
+    return f"posted {text}"
+
+
+@tool
+async def fail(text: str) -> str:
+    """Fail."""
+    raise ValueError(f"no {text}")
+
+
+def names(events: Sequence[Event]) -> list[str]:
+    return [type(event).__name__ for event in events]
+
+
+def reader(temporal: Temporal) -> StandfastClient:
+    return StandfastClient(temporal.client, store=temporal.store)
+
+
+async def followed(temporal: Temporal, run: Run, after: str | None = None) -> list[Event]:
+    return [event async for event in reader(temporal).stream(run.id, after=after)]
+
+
+POSTER = Agent("poster", model="m", tools=[post, fail])
+SCRIPT: list[Any] = [
+    asks_for(call("post", "c1", text="a"), call("fail", "c2", text="b"), call("nope", "c3"), text="Look"),
+    {"text": "Done", "usage": {"input_tokens": 3, "output_tokens": 2, "cost": 0.5}},
+]
+
+
+async def test_a_run_is_told_from_its_start_to_its_end(temporal: Temporal) -> None:
+    async with temporal.worker(POSTER, llm=ScriptedModel(SCRIPT)):
+        run = await temporal.start(POSTER, "go", user_id="ada")
+        events = [event for event in await followed(temporal, run) if not isinstance(event, StatusChanged)]
+    assert names(events) == [
+        "RunStarted",
+        "TurnStarted",
+        "TurnEnded",
+        "ToolStarted",
+        "ToolEnded",
+        "ToolStarted",
+        "ToolEnded",
+        "ToolEnded",
+        "TurnStarted",
+        "TurnEnded",
+        "RunEnded",
+    ]
+    first, begun, said = events[:3]
+    assert isinstance(first, RunStarted)
+    assert (first.name, first.message, first.user_id) == ("poster", "go", "ada")
+    assert isinstance(begun, TurnStarted)
+    assert (begun.turn, begun.model) == (1, "m")
+    assert isinstance(said, TurnEnded)
+    assert (said.turn, said.text, [one.id for one in said.calls]) == (1, "Look", ["c1", "c2", "c3"])
+    assert said.calls[0].arguments == {"text": "a"}
+    ended = {event.call.id: event for event in events if isinstance(event, ToolEnded)}
+    assert (ended["c1"].outcome, ended["c1"].text) == ("returned", "posted a")
+    assert ended["c2"].outcome == ended["c3"].outcome == "failed"
+    assert ended["c1"].seconds is not None
+    last = events[-1]
+    assert isinstance(last, RunEnded)
+    assert (last.status, last.response) == ("complete", "Done")
+    said = events[-2]
+    assert isinstance(said, TurnEnded)
+    assert said.usage == last.usage == Usage(input_tokens=3, output_tokens=2, cost=0.5)
+
+
+async def test_events_are_the_same_whenever_they_are_read_and_each_has_an_id_of_its_own(temporal: Temporal) -> None:
+    async with temporal.worker(POSTER, llm=ScriptedModel(SCRIPT)):
+        run = await temporal.start(POSTER)
+        live = await followed(temporal, run)
+    again, later = await followed(temporal, run), await reader(temporal).events(run.id)
+    assert live == again == later
+    assert len({event.id for event in live}) == len(live)
+    assert all(event.at is not None for event in live)
+    assert [read_event(event_json(event)) for event in live] == live
+
+
+async def test_a_reader_goes_on_after_any_event(temporal: Temporal) -> None:
+    async with temporal.worker(POSTER, llm=ScriptedModel(SCRIPT)):
+        run = await temporal.start(POSTER)
+        events = await followed(temporal, run)
+    for index, event in enumerate(events[:-1]):
+        assert await followed(temporal, run, event.id) == events[index + 1 :]
+    assert await followed(temporal, run, events[-1].id) == []
+
+
+@pytest.mark.parametrize("after", ["", "7", "x/1.0", "00000000-0000-0000-0000-000000000000/1.0", "a" * 9_999])
+async def test_an_event_that_is_not_of_the_run_is_refused(temporal: Temporal, after: str) -> None:
+    async with temporal.worker(POSTER, llm=ScriptedModel(["Done"])):
+        run = await temporal.start(POSTER)
+        await result(run)
+    with pytest.raises(InputError):
+        await followed(temporal, run, after)
+
+
+async def test_a_question_and_its_answer_are_told(temporal: Temporal) -> None:
+    async with question(temporal) as run:
+        await temporal.people.answer(run.id, "Ada", tool_call_id="c1", by="eve")
+        await result(run)
+        events = await followed(temporal, run)
+    (asked,) = [event for event in events if isinstance(event, QuestionAsked)]
+    assert (asked.question, asked.call.id) == ("Who?", "c1")
+    (told,) = [event for event in events if isinstance(event, MessageReceived)]
+    assert (told.kind, told.text, told.of, told.by) == ("answer", "Ada", "c1", "eve")
+    waits = [event.waits_for for event in events if isinstance(event, StatusChanged)]
+    assert waits[:2] == [("question",), ()]
+
+
+async def test_a_gate_and_every_decision_at_it_are_told(temporal: Temporal) -> None:
+    @tool(approval=Approval(message="Shall it?", approvers=["ada"]))
+    async def send(text: str) -> str:
+        """Send."""
+        return "sent"
+
+    agent = Agent("sender", tools=[send])
+    async with temporal.worker(agent, llm=ScriptedModel([asks_for(call("send", "c1", text="x")), "Done"])):
+        run = await temporal.start(agent)
+        (item,) = await pending(run)
+        with pytest.raises(InputError):
+            await temporal.people.decide(run.id, "c1", "approve", by="eve")
+        await temporal.people.decide(run.id, "c1", "approve", by="ada", comment="fine")
+        await result(run)
+        events = await followed(temporal, run)
+    (gate,) = [event for event in events if isinstance(event, GateOpened)]
+    assert (gate.gate, gate.digest, gate.approvers) == ("c1", item["digest"], ("ada",))
+    assert gate.call is not None
+    assert gate.call.arguments == {"text": "x"}
+    decided = [event for event in events if isinstance(event, GateDecided)]
+    assert [(one.by, one.decision, one.refused is None) for one in decided] == [
+        ("eve", "approve", False),
+        ("ada", "approve", True),
+    ]
+    assert decided[1].comment == "fine"
+
+
+async def test_a_long_answer_and_long_arguments_are_told_whole_if_the_store_is_at_hand(temporal: Temporal) -> None:
+    long = "é" * 30_000
+    script = [asks_for(call("post", "c1", text=long)), long]
+    async with temporal.worker(POSTER, llm=ScriptedModel(script)):
+        run = await temporal.start(POSTER)
+        events = await followed(temporal, run)
+    said = [event for event in events if isinstance(event, TurnEnded)]
+    assert said[0].calls[0].arguments == {"text": long}
+    assert said[1].text == long
+    (started,) = [event for event in events if isinstance(event, ToolStarted)]
+    assert started.call.arguments == {"text": long}
+    (ended,) = [event for event in events if isinstance(event, ToolEnded)]
+    assert ended.size == len(f"posted {long}".encode())
+    assert len(ended.text) < 1_000
+    without = [event async for event in StandfastClient(temporal.client).stream(run.id)]
+    assert [event.id for event in without] == [event.id for event in events]
+
+
+async def test_ids_stay_when_a_run_continues_as_new(temporal: Temporal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("standfast.temporal.workflows.agent_workflows.STEPS", 2)
+    script = [*(asks_for(call("post", f"c{number}", text="x")) for number in range(5)), "Done"]
+    async with temporal.worker(POSTER, llm=ScriptedModel(script)):
+        run = await temporal.start(POSTER)
+        live = await followed(temporal, run)
+    assert live == await reader(temporal).events(run.id)
+    assert len({str(event.id).partition("/")[0] for event in live}) == 3
+    assert [event.turn for event in live if isinstance(event, TurnEnded)] == [1, 2, 3, 4, 5, 6]
+    assert names(live).count("RunStarted") == names(live).count("RunEnded") == 1
+    assert [event.call.id for event in live if isinstance(event, ToolEnded)] == [f"c{number}" for number in range(5)]
+    for index in (3, len(live) - 4):
+        assert await followed(temporal, run, live[index].id) == live[index + 1 :]
+
+
+async def test_a_reset_is_told_and_changes_no_id(temporal: Temporal) -> None:
+    def answers(messages: Any, tools: Any) -> Any:
+        return (
+            "Done" if any(message.role == "tool" for message in messages) else asks_for(call("ask", "c1", question="?"))
+        )
+
+    agent = Agent("clerk", tools=[ask])
+    async with temporal.worker(agent, llm=ScriptedModel(answers)):
+        run = await temporal.start(agent)
+        await pending(run)
+        before = await reader(temporal).events(run.id)
+        following = asyncio.create_task(followed(temporal, run))
+        await reset(temporal, run, 1)
+        await pending(temporal.client.get_workflow_handle(run.id))
+        await temporal.people.answer(run.id, "Ada", tool_call_id="c1")
+        live = await following
+    later = await reader(temporal).events(run.id)
+    assert live == later
+    assert later[: len(before)] == before
+    assert names(later).count("RunReset") == 1
+    assert names(later).count("RunEnded") == 1
+    at = names(later).index("RunReset")
+    assert {str(event.id).partition("/")[0] for event in later[:at]} == {
+        run.result_run_id or run.first_execution_run_id
+    }
+    assert "RunStarted" not in names(later)[1:]
+
+
+async def test_a_run_that_is_terminated_has_ended(temporal: Temporal) -> None:
+    run = await temporal.start(POSTER)
+    following = asyncio.create_task(followed(temporal, run))
+    await until(lambda: temporal.client.get_workflow_handle(run.id).describe())
+    await temporal.client.get_workflow_handle(run.id).terminate(reason="enough")
+    last = (await following)[-1]
+    assert isinstance(last, RunEnded)
+    assert (last.status, last.error) == ("terminated", "enough")
+
+
+# --- what was lost ---
+
+
+async def test_a_call_whose_worker_died_is_told_as_lost_and_unknown_and_was_not_run_again(temporal: Temporal) -> None:
+    started = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    @tool
+    async def charge(ctx: ToolContext) -> str:
+        """Charge."""
+        loop.call_soon_threadsafe(started.set)
+        await asyncio.get_running_loop().create_future()
+        return "never"
+
+    agent = Agent("payer", tools=[charge])
+    async with temporal.worker(agent, llm=ScriptedModel([asks_for(call("charge", "c1")), "Done"])):
+        run = await temporal.start(agent)
+        await started.wait()
+        died = ApplicationError("its worker died", type="WorkerDied", non_retryable=True)
+        at_work = (await temporal.store.running_calls())[0]
+        token = base64.b64decode(at_work.task_token)
+        await temporal.client.get_async_activity_handle(task_token=token).fail(died)
+        await result(run)
+        events = await followed(temporal, run)
+    (lost,) = [event for event in events if isinstance(event, ToolLost)]
+    assert (lost.call.id, lost.reason) == ("c1", "its worker died while it ran")
+    ended = [event for event in events if isinstance(event, ToolEnded)]
+    assert [(event.outcome, event.recovered) for event in ended] == [("unknown", False)]
+    assert len([event for event in events if isinstance(event, ToolStarted)]) == 1
+
+
+async def test_a_tool_that_is_tried_again_is_told_with_every_error_of_before(temporal: Temporal) -> None:
+    tries: list[int] = []
+
+    @tool(safe_to_retry=True, retry=RetryPolicy(initial_interval=0.01, maximum_attempts=3))
+    async def flaky() -> str:
+        """Fail once."""
+        tries.append(1)
+        if len(tries) < 2:
+            raise RetryableError("later")
+        return "ok"
+
+    agent = Agent("flaky", tools=[flaky])
+    async with temporal.worker(agent, llm=ScriptedModel([asks_for(call("flaky", "c1")), "Done"])):
+        run = await temporal.start(agent)
+        events = await followed(temporal, run)
+    (again,) = [event for event in events if isinstance(event, ToolRetried)]
+    assert (again.attempt, "later" in again.error) == (2, True)
+    (ended,) = [event for event in events if isinstance(event, ToolEnded)]
+    assert (ended.outcome, ended.text) == ("returned", "ok")
+
+
+# --- words ---
+
+
+async def test_a_models_words_come_within_its_turn_and_make_up_its_answer(temporal: Temporal) -> None:
+    model = Speaker("It ", "rains.")
+    agent = Agent("talker")
+    heard: list[Event] = []
+    async with temporal.worker(agent, llm=model, stream=True):
+        run = await temporal.start(agent)
+        async for event in reader(temporal).stream(run.id):
+            heard.append(event)
+            if isinstance(event, TextDelta):
+                model.go_on()
+        await result(run)
+    assert [event.id for event in heard if isinstance(event, TextDelta)] == [None, None]
+    assert "".join(event.text for event in heard if isinstance(event, TextDelta)) == "It rains."
+    order = [name for name in names(heard) if name in ("TurnStarted", "TextDelta", "TurnEnded")]
+    assert order == ["TurnStarted", "TextDelta", "TextDelta", "TurnEnded"]
+    assert [event for event in heard if event.id is not None] == await reader(temporal).events(run.id)
+
+
+# --- pipelines ---
+
+
+async def test_a_pipelines_steps_and_gates_are_told(temporal: Temporal) -> None:
+    drafter = Agent("drafter")
+    steps = (
+        pipeline("review")
+        .step("draft", agent=drafter, input=lambda ctx: "draft it")
+        .step("approval", approval=Approval(message="Fine?"))
+        .step("post", run=post, input=lambda ctx: {"text": "x"})
+        .build()
+    )
+    async with temporal.worker(drafter, pipelines=[steps], llm=ScriptedModel(["A draft"])):
+        run = await start_pipeline(
+            temporal.client, steps, input={}, run_key=temporal.session("p"), task_queue=temporal.name
+        )
+        await pending(run)
+        await temporal.people.decide(run.id, "approval", "approve", by="ada")
+        await result(run)
+        events = [event for event in await followed(temporal, run) if not isinstance(event, StatusChanged)]
+    assert names(events) == [
+        "RunStarted",
+        "StepStarted",
+        "StepCompleted",
+        "GateOpened",
+        "GateDecided",
+        "StepCompleted",
+        "ToolStarted",
+        "ToolEnded",
+        "StepCompleted",
+        "RunEnded",
+    ]
+    assert [event.step for event in events if isinstance(event, StepCompleted)] == ["draft", "approval", "post"]
+    inner = await reader(temporal).events(next(str(event.run) for event in events if isinstance(event, StepStarted)))
+    assert names(inner)[-1] == "RunEnded"
