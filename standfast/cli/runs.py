@@ -28,11 +28,12 @@ RUN = click.argument("run")  # a workflow id
 
 
 def _check_start(*, message: str | None, given: str | None, **options: Any) -> None:
-    if (message is None) == (given is None):
+    has_input = given is not None or options["restart_of"] is not None  # the earlier run's, unless one is given
+    if (message is None) != has_input:
         raise click.UsageError("Give --message for an agent, or --input for a pipeline (null if it takes none).")
     foreign, whose = (
         (("run_key", "restart_of", "restart_from"), "of a pipeline")
-        if given is None
+        if message is not None
         else (("session", "images", "max_iterations", "say"), "of an agent")
     )
     for name in foreign:
@@ -51,7 +52,11 @@ def _check_start(*, message: str | None, given: str | None, **options: Any) -> N
 )
 @click.option("-s", "--session", help="Session to begin or to continue.  [default: a new one]")
 @click.option("--run-key", help="Key of a pipeline's run, like the session of an agent's run.")
-@click.option("--restart-of", metavar="RUN_KEY", help="An earlier run of the pipeline, whose results are used again.")
+@click.option(
+    "--restart-of",
+    metavar="RUN_KEY",
+    help="An earlier run of the pipeline, whose results are used again, and its input if none is given.",
+)
 @click.option("--restart-from", metavar="STEP", help="Step at which the new run begins.")
 @click.option("--user", help="User who starts the run.  [env: STANDFAST_USER; else the login name]")
 @click.option("--tenant", help="Tenant of that user.")
@@ -81,7 +86,7 @@ async def start(
         if message is not None:
             handle = await _start_agent(client, name, message, options, trail)
         else:
-            handle = await _start_pipeline(client, name, str(given), options, trail)
+            handle = await _start_pipeline(client, name, given, options, trail)
     began = "Said to" if options["say"] and handle.first_execution_run_id is None else "Started"
     if not wait:
         await tell_if_failed(client, output, handle.id)
@@ -111,13 +116,15 @@ async def _start_agent(client: "Client", name: str, message: str, options: dict[
     )
 
 
-async def _start_pipeline(client: "Client", name: str, given: str, options: dict[str, Any], trail: Store | None) -> Any:
+async def _start_pipeline(
+    client: "Client", name: str, given: str | None, options: dict[str, Any], trail: Store | None
+) -> Any:
     from standfast.temporal import OnRecord, start_pipeline
 
     return await start_pipeline(
         client,
         name,
-        input=read_json_option("--input", given),
+        input=None if given is None else read_json_option("--input", given),
         run_key=options["run_key"],
         restart_of=options["restart_of"],
         restart_from=options["restart_from"],

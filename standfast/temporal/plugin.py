@@ -94,6 +94,7 @@ class StandfastPlugin(SimplePlugin):
         retention: Duration | None = None,
         single_machine: bool = False,
     ) -> None:
+        """Check what is given, and prepare what a worker needs; the arguments are those of the class."""
         self._single_machine, self._retention = single_machine, check_retention(retention, store)
         told, key = check_webhooks(webhooks), check_key(checkpoint_key)
         self._host = host = AgentHost(

@@ -31,7 +31,7 @@ from standfast.web.asked import load_all, load_whole
 from standfast.web.graphs import draw
 from standfast.web.live_updates import Looks, digest, position, read_position
 from standfast.web.rendering import run_path, step_link, templates
-from standfast.web.runs import Runs
+from standfast.web.runs import Runs, is_said_now
 from standfast.web.start_forms import Start
 from standfast.web.visitors import Visitors, who
 
@@ -188,6 +188,7 @@ class Pages:
             temporal=self._in_temporal(seen),
             speaks=speaks,
             partial=said,
+            is_said_now=said is not None and is_said_now(said, seen),
             changes=None if "closed" in seen else _changes(f"/runs/{run}", seen, journal_key if speaks else None, said),
         )
 

@@ -1,7 +1,7 @@
 """Collects everything known about one run from the server, from its worker, and from the store."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, cast
@@ -70,8 +70,21 @@ class Runs:
         return [one.message.content for one in kept]
 
     async def partial(self, journal_key: str) -> PartialAnswer | None:
+        """Return the words that the store has of a run's model; see `is_said_now`."""
         return await self._store.load_partial(journal_key) if has_partial_answers(self._store) else None
 
     async def progress(self, journal_key: str, seen: dict[str, Any]) -> Progress | None:
         store = self._store
         return await load_progress(cast(DurableStore, store), journal_key, seen) if has_ledger(store) else None
+
+
+def is_said_now(part: PartialAnswer, seen: Mapping[str, Any]) -> bool:
+    """Whether a run's model is saying words now; those of a worker that has died stay in the store for a day.
+
+    Args:
+        seen: the run, as `Runs.seen` returns it; without a worker nobody speaks.
+    """
+    state = seen.get("state", {})
+    later = [item["attempt"] for item in seen.get("retries", ()) if item["activity"] == names.CALL_MODEL]
+    is_calling = state.get("status") == "running" and not state.get("running") and part.turn > (state.get("turn") or 0)
+    return is_calling and not any(not part.attempt.endswith(f".{attempt:03}") for attempt in later)

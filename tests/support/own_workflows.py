@@ -87,6 +87,35 @@ class Beside:
 
 
 @workflow.defn
+class Undecided:
+    """A workflow that asks when it is told to."""
+
+    def __init__(self) -> None:
+        self._may_ask = False
+
+    @workflow.run
+    async def run(self) -> Any:
+        await workflow.wait_condition(lambda: self._may_ask)
+        return await approval("ship")
+
+    @workflow.signal
+    def ask(self) -> None:
+        self._may_ask = True
+
+
+@workflow.defn
+class Approver:
+    """A workflow that has a signal of its own of the name that `approval` needs."""
+
+    @workflow.run
+    async def run(self) -> Any:
+        return await approval("ship")
+
+    @workflow.signal
+    def approve(self) -> None: ...
+
+
+@workflow.defn
 class Weekly:
     """A workflow that asks, and continues as new."""
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from pydantic_core import to_json
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from standfast.agent_loop import CANCELLED_WITHIN, cancelled, with_edit
 from standfast.agents import Agent
@@ -201,7 +201,12 @@ class ToolActivities:
             delay = attempt.tool.next_delay(outcome, activity.info().attempt)
             if delay is not None:
                 await store.end_call(owner)
-                raise ApplicationError(outcome.error, type="RetryableError", next_retry_delay=timedelta(seconds=delay))
+                raise ApplicationError(
+                    outcome.error,
+                    type="RetryableError",
+                    next_retry_delay=timedelta(seconds=delay),
+                    category=ApplicationErrorCategory.BENIGN,  # expected: the run's log has a line, and no traceback
+                )
         write = partial(write_in_sight, reference=reference, patience=self._host.store_patience)
         written = await self._finish(place, key, owner, outcome, attempt.invocations.spent, write=write)
         if written is None:

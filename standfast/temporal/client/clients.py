@@ -26,7 +26,7 @@ from standfast.temporal.client.items import read_items, read_state, unreadable
 from standfast.temporal.client.operator_pauses import paused_by_operators
 from standfast.temporal.client.owners import Run
 from standfast.temporal.client.run_ends import end_of
-from standfast.temporal.client.runs import answer, cancel_run, listed, our_run, runs_query
+from standfast.temporal.client.runs import answer, cancel_run, has_no_gates, listed, our_run, runs_query
 from standfast.temporal.client.sending import Signal, send
 from standfast.temporal.client.starts import plain_images
 from standfast.temporal.client.typed_results import pipeline_result, run_result
@@ -93,8 +93,16 @@ class StandfastClient:
         return read_state(await self._query(workflow_id, names.STATUS, run_id))
 
     async def pending(self, workflow_id: str, *, run_id: str | None = None) -> list[dict[str, Any]]:
-        """Return the items of a run that wait for a person: kind, name, message, since, deadline."""
-        run = await our_run(self.client, workflow_id)
+        """Return the items of a run that wait for a person: kind, name, message, since, deadline.
+
+        Nothing waits in a workflow of your own that has not asked at a gate yet.
+        """
+        try:
+            run = await our_run(self.client, workflow_id)
+        except InputError:
+            if not await has_no_gates(self.client, workflow_id):
+                raise
+            return []
         paused = paused_by_operators(run) if run_id in (None, run.run_id) else []
         try:
             return [*read_items(await self._ask(workflow_id, names.PENDING, run_id)), *paused]

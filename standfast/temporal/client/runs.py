@@ -207,6 +207,18 @@ async def our_run(client: Client, workflow_id: str) -> WorkflowExecutionDescript
     return run
 
 
+async def has_no_gates(client: Client, workflow_id: str) -> bool:
+    """Whether a worker says that a workflow does not answer `pending`, as those that have not called `approval`."""
+    try:
+        async with time_limit(_KNOWN):
+            await client.get_workflow_handle(workflow_id).query(names.PENDING)
+    except WorkflowQueryFailedError as error:
+        return f"Query handler for '{names.PENDING}' expected but not found" in str(error)
+    except (RPCError, TimeoutError, UnicodeEncodeError, StandfastError):
+        return False
+    return False
+
+
 async def failed_at_once(client: Client, workflow_id: str) -> dict[str, Any] | None:
     """Return a new run, as `looked_at` does, if its first workflow task failed it; None if it goes on.
 

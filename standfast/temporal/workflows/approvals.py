@@ -151,6 +151,7 @@ def _gates() -> _WorkflowGates:
     instance = workflow.instance()
     gates: _WorkflowGates | None = getattr(instance, _ATTRIBUTE, None)
     if gates is None:
+        _check_own_handlers()
         gates = _WorkflowGates()
         setattr(instance, _ATTRIBUTE, gates)
         workflow.set_query_handler(names.PENDING, gates.pending)
@@ -161,3 +162,28 @@ def _gates() -> _WorkflowGates:
         workflow.set_signal_handler(names.APPROVE, gates.approve_signal)
         workflow.set_signal_handler(names.REJECT, gates.reject_signal)
     return gates
+
+
+def _check_own_handlers() -> None:
+    """Refuse to take a name that the workflow has given to a handler of its own.
+
+    Raises:
+        ApplicationError: of type `DefinitionError`; runs in which an older version took the name go on with ours.
+    """
+    taken = [
+        f"{kind} {name!r}"
+        for kind, handler_of, ours in (
+            ("the signal", workflow.get_signal_handler, (names.APPROVE, names.REJECT)),
+            ("the update", workflow.get_update_handler, (names.DECIDE_UPDATE,)),
+            ("the query", workflow.get_query_handler, (names.PENDING, names.OUTCOME)),
+        )
+        for name in ours
+        if handler_of(name) is not None
+    ]
+    if taken and workflow.patched(names.OWN_HANDLERS):
+        what = f"workflow {workflow.info().workflow_type} has a handler of its own for {', '.join(taken)}"
+        raise ApplicationError(
+            f"approval: {what}, which approval() needs: give yours another name",
+            type="DefinitionError",
+            non_retryable=True,
+        )

@@ -58,6 +58,23 @@ async def test_a_pipeline_is_started_with_json(temporal: Temporal, tmp_path: Pat
             assert seen["result"]["status"] == "complete"
 
 
+async def test_a_pipeline_is_restarted_with_the_input_that_it_had(temporal: Temporal) -> None:
+    clerk = Agent("clerk")
+    line = (
+        pipeline("line")
+        .step("say", agent=clerk, input=lambda ctx: f"hear {ctx.input['n']}")
+        .step("again", agent=clerk, input=lambda ctx: f"hear {ctx.input['n']} again")
+        .build()
+    )
+    model = ScriptedModel(lambda messages, tools: messages[-1].content)
+    first, queue = temporal.session(), ("--task-queue", temporal.name, "-w")
+    async with temporal.worker(clerk, pipelines=[line], llm=model):
+        await data(temporal, "start", "line", "-i", '{"n": 2}', "--run-key", first, *queue)
+        again = ("--restart-of", first, "--restart-from", "again")
+        seen = await data(temporal, "start", "line", *again, *queue)
+    assert seen["result"]["outputs"]["again"]["response"] == "hear 2 again"
+
+
 async def test_a_run_that_fails_at_once_is_told_at_its_start(temporal: Temporal) -> None:
     clerk = Agent("clerk")
     line = pipeline("line", input=int).step("say", agent=clerk).build()
@@ -84,6 +101,8 @@ WRONG_STARTS: list[tuple[list[str], str, int]] = [
     (["-i", "1", "--session", "s"], "--session is of an agent", 2),
     (["-i", "{oops"], "--input is not JSON: Expecting property name", 1),
     (["-m", "x", "--session", "a/b"], "--session must be 1 to 200 characters", 1),
+    (["--restart-of", "k"], "--restart-of and --restart-from go together", 1),
+    (["-m", "x", "--restart-of", "k"], "Give --message for an agent, or --input for a pipeline", 2),
     (["-i", "1", "--restart-of", "k"], "--restart-of and --restart-from go together", 1),
     (["-m", "x", "--image", "cat.txt"], "--image cat.txt: neither a URL nor a file", 1),
     (["-m", "x", "--image", "nowhere.png"], "No such file or directory: 'nowhere.png'", 1),

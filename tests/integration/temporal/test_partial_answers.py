@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
-from support.pages import LOCAL, served
-from support.temporal_runs import Run, Temporal, result, until
+from support.pages import LOCAL, browser, served
+from support.temporal_runs import Run, Temporal, ask_once, clerk, pending, result, until
 
 from standfast import Agent, DefinitionError, Loop, Message, ModelError, RetryPolicy
 from standfast.llm import ToolDescription
@@ -17,6 +17,7 @@ from standfast.temporal import StandfastPlugin
 from standfast.testing import ScriptedModel
 from standfast.web import create_app
 from standfast.web.live_updates import position, read_position
+from standfast.web.runs import is_said_now
 
 
 class Speaker:
@@ -166,3 +167,32 @@ def test_a_store_that_cannot_tell_words_is_refused(temporal: Temporal) -> None:
 
     with pytest.raises(DefinitionError, match="cannot keep partial answers"):
         StandfastPlugin(agents=[talker()], store=Older(":memory:"), llm=ScriptedModel([]), stream=True)
+
+
+WORDS = PartialAnswer(turn=3, attempt="2026-01-01T00:00:00.000001.002", offset=0, text="abc")
+CALLS = {"status": "running", "turn": 2, "running": []}
+
+
+@pytest.mark.parametrize(
+    ("seen", "are_said"),
+    [
+        ({"state": CALLS}, True),
+        ({"state": CALLS, "retries": [{"activity": "call_model", "attempt": 2}]}, True),
+        ({"state": CALLS, "retries": [{"activity": "call_model", "attempt": 3}]}, False),
+        ({"state": {**CALLS, "turn": 3}}, False),
+        ({"state": {**CALLS, "status": "paused"}}, False),
+        ({"state": {**CALLS, "running": [{"tool": "look"}]}}, False),
+        ({"unreachable": "no worker answers"}, False),
+    ],
+)
+def test_words_are_said_now_if_the_model_is_asked_and_by_its_last_attempt(seen: Any, are_said: bool) -> None:
+    assert is_said_now(WORDS, seen) is are_said
+
+
+async def test_a_page_does_not_show_the_words_of_a_worker_that_has_died(temporal: Temporal) -> None:
+    async with temporal.worker(clerk, llm=ScriptedModel(ask_once)):
+        run = await temporal.start(clerk)
+        await pending(run)
+    await temporal.store.add_partial(run.first_execution_run_id or "", WORDS)
+    async with browser(temporal) as page:
+        assert '<section id="says" aria-labelledby="now" hidden>' in (await page.get(f"/runs/{run.id}")).text

@@ -8,7 +8,7 @@ from support.temporal_runs import Temporal, pending, result, until
 from support.transcripts import asks_for, call
 
 from integration.local.test_tool_approvals import posts, world
-from standfast import Agent, Approval, InputError, tool
+from standfast import Agent, Approval, InputError, RetryableError, RetryPolicy, tool
 from standfast.testing import ScriptedModel
 
 SECRET = "4111-1111"
@@ -94,3 +94,26 @@ async def test_an_attempt_that_is_tried_again_says_which_one_it_is(
     assert (failed["outcome"].partition(":")[0], failed["level"], "attempt" in failed) == ("error", "WARNING", False)
     assert (answered["outcome"], answered["attempt"]) == ("answered", 2)
     assert not [record for record in caplog.records if record.name == "standfast.runs" and SECRET in record.message]
+
+
+async def test_a_tool_that_is_tried_again_leaves_a_line_and_no_traceback(
+    temporal: Temporal, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    tries = []
+
+    @tool(safe_to_retry=True, retry=RetryPolicy(initial_interval=0.001))
+    async def knock(door: str) -> str:
+        tries.append(door)
+        if len(tries) == 1:
+            raise RetryableError("nobody is at home")
+        return "come in"
+
+    agent = Agent("clerk", tools=[knock])
+    async with temporal.worker(agent, llm=ScriptedModel([asks_for(call("knock", "c1", door="left")), "Done."])):
+        await temporal.run(agent)
+        await until(lambda: len(lines(caplog, "tool")) == 2)
+    failed, returned = lines(caplog, "tool")
+    assert (failed["outcome"], failed["level"]) == ("error:RetryableError", "WARNING")
+    assert (returned["outcome"], returned["attempt"]) == ("returned", 2)
+    assert [record.message for record in caplog.records if record.exc_info] == []

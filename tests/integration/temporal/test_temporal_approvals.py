@@ -5,7 +5,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.temporal_runs import Run, Temporal, check_healthy, pending, refusals, result, until, until_over
+from support.own_workflows import Approver, Undecided
+from support.temporal_runs import Run, Temporal, check_healthy, failure, pending, refusals, result, until, until_over
 from temporalio import activity, workflow
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor, Replayer, Worker
@@ -141,3 +142,22 @@ async def test_a_decision_by_update_beside_a_query_wedges_no_workflow_of_the_use
 
     plugin = StandfastPlugin(agents=[], store=temporal.store)
     assert await failed_replays(temporal, temporal.name, approve, "pending", Shipment, [plugin]) == []
+
+
+async def test_nothing_waits_in_a_workflow_of_the_users_before_its_first_gate(temporal: Temporal) -> None:
+    async with Worker(temporal.client, task_queue=temporal.name, workflows=[Undecided]):
+        run = await temporal.client.start_workflow("Undecided", id=temporal.session(), task_queue=temporal.name)
+        assert await temporal.people.pending(run.id) == []
+        await run.signal("ask")
+        await pending(run)
+        assert [item["name"] for item in await temporal.people.pending(run.id)] == ["ship"]
+        await run.terminate()
+
+
+async def test_a_gate_does_not_take_over_a_signal_of_the_workflows_own(temporal: Temporal) -> None:
+    async with Worker(temporal.client, task_queue=temporal.name, workflows=[Approver]):
+        run: Run = await temporal.client.start_workflow("Approver", id=temporal.session(), task_queue=temporal.name)
+        cause = await failure(run)
+    assert (cause.type, "has a handler of its own for the signal 'approve'" in cause.message) == (
+        "DefinitionError", True
+    )  # fmt: skip

@@ -1,5 +1,6 @@
 """What the plugin refuses when it is made: a worker that could not run its agents must not start."""
 
+import pydoc
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +159,7 @@ def test_a_plugin_without_agents_is_taken_or_refused_with_a_reason(store: Any) -
         plugin(store=store)
     except (DefinitionError, InputError) as error:
         assert "agents" in str(error)  # noqa: PT017
+
+
+def test_help_on_the_plugin_is_about_the_plugin_alone() -> None:
+    assert "Create a simple plugin" not in pydoc.render_doc(StandfastPlugin)
