@@ -87,6 +87,17 @@ class Beside:
 
 
 @workflow.defn
+class Intake:
+    """A workflow that runs an agent, as the guide shows it."""
+
+    @workflow.run
+    async def run(self, session: str) -> Any:
+        given = {"message": "It came in", "session_id": session, "user_id": "intake"}
+        triaged = await workflow.execute_child_workflow("triage", given, id=f"triage/{session}")
+        return triaged["response"] if triaged["status"] == "complete" else triaged["status"]
+
+
+@workflow.defn
 class Undecided:
     """A workflow that asks when it is told to."""
 
