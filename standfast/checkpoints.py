@@ -2,7 +2,7 @@
 
 import hmac
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -254,6 +254,8 @@ class PipelineResult:
         outputs: by the name of the step or stage, read by its type.
         failed_step, error_reason, error: only with status "error": which, why in one word, and in words.
         pending_step, approval_message: only with status "pending": the gate that waits, and what it asks.
+        digest, shown: of that gate: of all that it asks, by which people decide on it, and what it shows beside the
+            message, as JSON.
         deadline: of that gate, if it has one.
         approved_by: who has approved it so far, if more must.
         pending_steps: all gates that wait, `pending_step` the first of them.
@@ -271,6 +273,8 @@ class PipelineResult:
     error: str | None = None
     pending_step: str | None = None
     approval_message: str | None = None
+    digest: str | None = None
+    shown: Sequence[Mapping[str, Any]] = ()
     deadline: datetime | None = None
     approved_by: tuple[str, ...] = ()
     pending_steps: tuple[str, ...] = ()

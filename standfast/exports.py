@@ -78,7 +78,19 @@ from standfast.local import (
 from standfast.messages import Image, LLMResponse, Message, Reasoning, ToolCall, Usage
 from standfast.pipelines import Pipeline, Step, StepContext, pipeline
 from standfast.stores import AgentStore, d1_store, memory_store, postgres_store, sqlite_store
-from standfast.tools import Approval, Duration, Happened, NotHappened, RetryPolicy, Tool, ToolContext, tool
+from standfast.tools import (
+    Approval,
+    Diff,
+    Duration,
+    Happened,
+    Markdown,
+    NotHappened,
+    RetryPolicy,
+    Table,
+    Tool,
+    ToolContext,
+    tool,
+)
 
 __all__ = [
     "Agent",
@@ -92,6 +104,7 @@ __all__ = [
     "ContextCompression",
     "Decision",
     "DefinitionError",
+    "Diff",
     "DiminishingReturns",
     "Duration",
     "Event",
@@ -104,6 +117,7 @@ __all__ = [
     "InterruptedResponse",
     "LLMResponse",
     "Loop",
+    "Markdown",
     "MemoryStoreNotDurableError",
     "Message",
     "MessageAdded",
@@ -141,6 +155,7 @@ __all__ = [
     "StepStarted",
     "StoreBehindError",
     "StoreError",
+    "Table",
     "TerminalError",
     "TextDelta",
     "TokenBudget",

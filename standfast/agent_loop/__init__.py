@@ -18,8 +18,8 @@ from standfast.agent_loop.gates import (
     access_problem,
     decider_problem,
     digest_of,
-    gate_problem,
 )
+from standfast.agent_loop.given_gates import gate_problem
 from standfast.agent_loop.loop import LoopState, next_action
 from standfast.agent_loop.tool_facts import (
     CANCELLED_WITHIN,

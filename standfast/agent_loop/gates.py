@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import to_json
 
 from standfast.messages import (
@@ -16,7 +16,6 @@ from standfast.messages import (
     cut,
     distinct_people,
     error_text,
-    explain,
     json_problem,
     person,
 )
@@ -95,6 +94,7 @@ class GateRule:
         users: who may decide, groups expanded; nobody means anybody.
         groups: those that are asked, for people to search by.
         message, digest: of an escalation whose people are asked something else.
+        by_digest: nobody decides without saying the digest of what is shown.
     """
 
     timeout: float | None = None
@@ -107,6 +107,7 @@ class GateRule:
     escalate_to: "GateRule | None" = None
     message: str = ""
     digest: str = ""
+    by_digest: bool = False
 
     @classmethod
     def of(cls, approval: Approval, *, patience: float | None = None) -> "GateRule":
@@ -124,6 +125,7 @@ class GateRule:
             quorum=approval.quorum or 1,
             exclude_requester=bool(approval.exclude_requester),
             escalate_to=None if approval.escalate_to is None else cls.of(approval.escalate_to, patience=patience),
+            by_digest=approval.show is not None and approval.show != {},
         )
 
     @property
@@ -226,10 +228,11 @@ class Gate:
         by, rule, who = decision.by, self.rule, person(decision.by)
         if self.status != "open":
             return f"gate {self.name} was {self.status.replace('-', ' ')} already"
-        if decision.digest is None and self.is_call:
+        if decision.digest is None and (self.is_call or rule.by_digest):
+            what = "on a tool call says on which" if self.is_call else "here says on what"
             return (
-                f"gate {self.name}: digest is missing; who decides on a tool call says on which, by the digest that "
-                "stands beside it in `pending`, in the run's details, or in the approvals of an interrupted run"
+                f"gate {self.name}: digest is missing; who decides {what}, by the digest that stands beside it in "
+                "`pending`, in the run's details, or in the result of a run that waits"
             )
         if decision.digest is not None and decision.digest != self.digest:
             return f"gate {self.name} shows something else now: look at it again, and decide on digest {self.digest}"
@@ -372,27 +375,3 @@ class Gate:
                 why = "" if last is None or last.comment is None else f": {last.comment}"
                 return "approval-rejected", f"gate {self.name} was rejected{who}{why}"
         return None
-
-
-def gate_problem(data: Mapping[str, Any], call_id: str | None) -> str | None:
-    """Return why a gate from a checkpoint cannot be used, or None if it can."""
-    try:
-        gate = _GATE.validate_python(data)
-    except ValidationError as error:
-        return explain(error)
-    rules = gate.rule.chain
-    if gate.name != call_id:
-        return f"it is the gate of call {gate.name}, not of {call_id}"
-    if gate.since.tzinfo is None:
-        return "since has no time zone"
-    seconds = [one for rule in rules for one in (rule.timeout, rule.remind_every) if one is not None]
-    if not all(0 < one < _LONGEST for one in seconds):
-        return "a time of its rule is not above 0"
-    if any(rule.quorum < 1 for rule in rules) or len(rules) > _MOST_RULES:
-        return "its rule cannot be kept"
-    return None
-
-
-_GATE = TypeAdapter(Gate)
-_LONGEST = 100 * 365 * 86_400.0
-_MOST_RULES = 100

@@ -336,6 +336,8 @@ class PipelineRun:
 
     async def _decide(self, gate: Gate, decision: Decision, now: datetime) -> Gate:
         self._judged.add(id(decision))
+        if decision is self._own or decision not in self._decisions:  # whoever goes on after a gate has seen it
+            decision = decision.model_copy(update={"digest": gate.digest})
         return await judge(gate, decision, now, self._kept, may=self._pipeline.access.get("approve"))
 
     # --- the result ---
@@ -365,6 +367,8 @@ class PipelineRun:
                 status="pending",
                 pending_step=name,
                 approval_message=message,
+                digest=gate.digest,
+                shown=self._kept[f"{self._places[name]}?gate"].get("shown", ()) if isinstance(gate, Gate) else (),
                 deadline=gate.deadline,
                 approved_by=gate.approved_by,
                 pending_steps=tuple(name for name, _, _ in waiting),

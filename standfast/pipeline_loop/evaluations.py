@@ -13,7 +13,7 @@ from standfast.pipeline_loop.plans import Done, Evaluate
 from standfast.pipeline_loop.states import PipelineState, chosen_step
 from standfast.pipelines import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step, StepContext
 from standfast.pipelines.paths import find, nested_pipeline
-from standfast.tools import Asked, Cancelled, Failed, Outcome, Returned, Terminated, Unknown
+from standfast.tools import Asked, Cancelled, Failed, Markdown, Outcome, Returned, Terminated, Unknown
 
 MAX_ITEMS = 1_000  # that a map goes over
 Load = Callable[[str], Any]
@@ -82,6 +82,23 @@ class Evaluations:
                 return self._output(action.path, stage)
         raise InputError(f'Step "{action.path}" of workflow "{self.pipeline.name}" is of another kind now.')
 
+    def before(self, path: str) -> dict[str, Any]:
+        """Return what people see at a gate that does not say what it shows: the outputs since the last gate.
+
+        If there are none, they see what the last gate has shown; before the first step, the input.
+        """
+        scope = self.state.scope(path, self.load)
+        found: dict[str, Any] = {}
+        for stage in reversed(nested_pipeline(self.pipeline, scope.pipeline).stages):
+            if isinstance(stage, Step) and stage.kind == "approval":
+                if found and stage.name in scope.prev:
+                    break
+            elif stage.name in scope.prev:
+                found = {stage.name: _shown(scope.prev[stage.name]), **found}
+        if scope.over is not None:
+            found["item"] = self.load(f"{scope.over}?over")[cast(int, scope.index)]
+        return found or {"input": self.load(f"{scope.pipeline.rstrip('/')}?input")}
+
     def outputs(self) -> dict[str, Any]:
         """Return the outputs of the stages that are done, by name, read by their types."""
         known = {stage.name: stage for stage in self.pipeline.stages}
@@ -147,6 +164,14 @@ def read_value(step: Step[Any], value: Any) -> tuple[Done, Any]:
         return Done(), step.write_output(step.read_output(value))
     except InputError as error:
         return Done(reason="schema-mismatch", error=str(error)), None
+
+
+def _shown(output: Any) -> Any:
+    """Return an output as people see it: what an agent has said is a text."""
+    match output:
+        case {"response": str(text), **rest} if not rest:
+            return Markdown(text)
+    return output
 
 
 def _within(stage: Stage) -> tuple[Step[Any], ...]:

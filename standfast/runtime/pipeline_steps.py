@@ -12,7 +12,7 @@ from standfast.pipeline_loop.evaluations import check_assigned, read_result
 from standfast.pipelines import Step
 from standfast.runtime.pipeline_results import Kept
 from standfast.runtime.users_functions import read_in_time
-from standfast.tools import Approval
+from standfast.tools import Approval, shown_in_part
 
 _SHOWN_BYTES = 64 * 1024  # of the values that people are shown at a gate
 
@@ -63,7 +63,9 @@ class StepRecords:
         return f"{path}?type{tries or ''}"
 
     async def asked_at(self, path: str, approval: Approval, *, place: str | None = None, **more: Any) -> dict[str, Any]:
-        """Return the question to people at a gate, and its digest; `later` has the same for each escalation.
+        """Return the question to people at a gate, what they see beside it, and the digest of both.
+
+        `later` has the question and its digest for each escalation, whose people see the same.
 
         Args:
             place: the place in which its verdict is kept; its path if None.
@@ -72,18 +74,24 @@ class StepRecords:
         place = place or path
         key = f"{place}?gate"
         if not await self._kept.find(key):
-            asked: list[dict[str, Any]] = [
-                {"message": text, "digest": digest_of(place, text)}
-                for text in await self._call(path, "message", lambda: self._messages(path, approval))
-            ]
-            later = {"later": asked[1:]} if asked[1:] else {}
-            await self._kept.keep(key, {**asked[0], **later, **more})
-        found: dict[str, Any] = self._kept[key]
-        return found
+            texts = await self._call(path, "message", lambda: self._messages(path, approval))
+            shown = await self._call(path, "show", lambda: self._shown(path, approval))
+            seen = [shown] if shown else []
+            asked: list[dict[str, Any]] = [{"message": text, "digest": digest_of(place, text, *seen)} for text in texts]
+            found = {"later": asked[1:], "shown": shown, **more}
+            await self._kept.keep(key, {**asked[0], **{name: value for name, value in found.items() if value}})
+        kept: dict[str, Any] = self._kept[key]
+        return kept
 
     def _messages(self, path: str, approval: Approval) -> list[str]:
         context = self._evaluations().context(path)
         return [cut(one.shown(context), _SHOWN_BYTES) for one in approval.chain]
+
+    def _shown(self, path: str, approval: Approval) -> list[dict[str, Any]]:
+        evaluations = self._evaluations()
+        if approval.show is not None:
+            return approval.values(evaluations.context(path))
+        return shown_in_part(evaluations.before(path))
 
     async def came_to(self, path: str, step: Step[Any], result: StepResult, began: str | None) -> Done:
         """Return the meaning of a step's result. It is kept with its output, unless the step failed.

@@ -2,7 +2,7 @@
 
 from standfast.temporal.activities.approval_links import ApprovalLinks
 from standfast.temporal.activities.webhooks import Webhook
-from standfast.temporal.client.asked import load_arguments
+from standfast.temporal.client.asked import load_arguments, load_shown
 from standfast.temporal.client.audits import OnRecord
 from standfast.temporal.client.clients import StandfastClient
 from standfast.temporal.client.connections import connect
@@ -27,6 +27,7 @@ __all__ = [
     "connect",
     "dev_server",
     "load_arguments",
+    "load_shown",
     "start_agent",
     "start_pipeline",
 ]

@@ -21,6 +21,7 @@ from standfast.tools.attempts import (
 )
 from standfast.tools.checks import AccessRules, check_access, check_choice, check_count, check_function, seconds
 from standfast.tools.functions import tool
+from standfast.tools.shown_values import Diff, Markdown, Table, read_shown, shown_in_part
 from standfast.tools.signatures import json_schema, schema_type
 from standfast.tools.tool import TOOL_NAME, Tool
 
@@ -31,15 +32,18 @@ __all__ = [
     "Approval",
     "Asked",
     "Cancelled",
+    "Diff",
     "Duration",
     "Failed",
     "Happened",
     "Identity",
     "InThread",
+    "Markdown",
     "NotHappened",
     "Outcome",
     "RetryPolicy",
     "Returned",
+    "Table",
     "Terminated",
     "Tool",
     "ToolContext",
@@ -50,7 +54,9 @@ __all__ = [
     "check_count",
     "check_function",
     "json_schema",
+    "read_shown",
     "schema_type",
     "seconds",
+    "shown_in_part",
     "tool",
 ]

@@ -1,5 +1,6 @@
 """Approvals: the message that people read, who may decide, and what happens if nobody does."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -9,6 +10,7 @@ from standfast.durations import Duration
 from standfast.errors import DefinitionError, InputError
 from standfast.messages import clean_text, distinct_people
 from standfast.tools.checks import check_choice, check_count, check_function, seconds
+from standfast.tools.shown_values import shown_values
 
 _LONGEST_NAME = 256
 _LEAST_REMINDER = 1.0  # seconds
@@ -24,6 +26,10 @@ class Approval:
 
     Args:
         message: what people read: a text, or a function of `StepContext`; for a tool, of the `ToolCall`.
+        show: of a pipeline's gate, what people see beside the message: a value, a mapping from labels to values, or a
+            function of `StepContext` that gives one. A value is a `Markdown`, `Table`, `Diff`, an `Image` with its data,
+            a text, or other JSON data. It is decided on by the digest of all of it. Left out, people see the outputs of
+            the steps before it, since the last gate; and `{}` shows them nothing.
         timeout: how long it waits: seconds, a text like "7d", or None for ever.
         on_timeout: "fail" ends the pipeline with "approval-timeout", "reject" with "approval-rejected", "approve" goes
             on, "escalate" asks `escalate_to`. For a tool the first two are errors that the model reads.
@@ -43,6 +49,7 @@ class Approval:
     """
 
     message: str | Callable[[Any], str] = ""
+    show: Any = None
     timeout: Duration | None = None
     on_timeout: OnTimeout = "fail"
     remind_every: Duration | None = None
@@ -55,6 +62,11 @@ class Approval:
     def __post_init__(self) -> None:
         if not isinstance(self.message, str):
             check_function("approval.message, if it is not text,", self.message, "StepContext or ToolCall")
+        if callable(self.show):
+            check_function("approval.show, if it is not a value,", self.show, "StepContext")
+        elif self.show is not None:
+            object.__setattr__(self, "show", copy.deepcopy(self.show))
+            _check_value(self.show)
         check_choice("approval.on_timeout", self.on_timeout, ("fail", "approve", "reject", "escalate"))
         for name in ("timeout", "remind_every"):
             if getattr(self, name) is not None:
@@ -90,6 +102,14 @@ class Approval:
             raise InputError(f"approval.message must give a text, got {text!r:.80}")
         return clean_text(text)
 
+    def values(self, context: Any) -> list[dict[str, Any]]:
+        """Return what people see beside the message, as plain JSON.
+
+        Raises:
+            InputError: it cannot be shown.
+        """
+        return shown_values(self.show(context) if callable(self.show) else self.show)
+
     def _check_quorum(self) -> None:
         if self.quorum is not None:
             check_count("approval.quorum", self.quorum, 1)
@@ -109,10 +129,13 @@ class Approval:
         if not isinstance(self.escalate_to, Approval):
             raise DefinitionError(f"approval.escalate_to must be an Approval, got {self.escalate_to!r}")
         to = self.escalate_to
+        if to.show is not None:
+            raise DefinitionError("approval.show: an escalation is shown the same; say it once, in the first approval")
         approvers = self.approvers if to.approvers is None else to.approvers
         inherited = replace(
             to,
             message=to.message or self.message,
+            show=self.show,
             approvers=approvers,
             groups=(to.groups or self.groups) if approvers else {},
             quorum=self.quorum if to.quorum is None else to.quorum,
@@ -148,6 +171,27 @@ class Approval:
         if not members:
             raise DefinitionError(f"approval.groups: {group!r} has no members")
         return members
+
+
+def check_of_call(approval: Approval, tool: str) -> Approval:
+    """Return the approval of a tool if it has nothing that only a pipeline's gate can have.
+
+    Raises:
+        DefinitionError: it has.
+    """
+    for name in ("show",):
+        if getattr(approval, name) is not None:
+            raise DefinitionError(
+                f"Tool '{tool}': approval.{name} is for a pipeline's gate; a call shows its arguments"
+            )
+    return approval
+
+
+def _check_value(value: object) -> None:
+    try:
+        shown_values(value)
+    except InputError as error:
+        raise DefinitionError(str(error)) from error
 
 
 def _names(value: object, what: str) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ from standfast.messages import (
     read_object,
     size_over,
 )
-from standfast.tools.approvals import Approval
+from standfast.tools.approvals import Approval, check_of_call
 from standfast.tools.attempts import (
     Asked,
     Failed,
@@ -124,12 +124,12 @@ class Tool(Generic[P, R]):
             raise self._fault(f"retry must be a RetryPolicy, got {self.retry!r}")
         if self.retry is not None and not self.safe_to_retry:
             raise self._fault("retry needs safe_to_retry=True: a retry runs the tool twice")
-        if self.approval is not None and not isinstance(self.approval, Approval):
+        if isinstance(self.approval, Approval):
+            check_of_call(self.approval, self.name)
+        elif self.approval is not None:
             if not callable(self.approval) or isinstance(self.approval, type):
-                raise self._fault(
-                    f"approval must be Approval(…), or a function of the ToolCall that gives one or None, got "
-                    f"{self.approval!r:.80}"
-                )
+                given = f"{self.approval!r:.80}"
+                raise self._fault(f"approval must be Approval(…), or a function of the ToolCall, got {given}")
             check_function(f"Tool '{self.name}': approval", self.approval, "ToolCall")
 
     def _fault(self, text: str) -> DefinitionError:
@@ -209,7 +209,7 @@ class Tool(Generic[P, R]):
         # The function may change its copy; the call itself runs unchanged.
         found = self.approval(call.model_copy(deep=True))
         if found is None or isinstance(found, Approval):
-            return found
+            return None if found is None else check_of_call(found, self.name)
         raise InputError(f'Tool "{self.name}": its approval must give an Approval or None, got {found!r:.80}')
 
     # --- one attempt ---

@@ -63,15 +63,15 @@ PACKAGES = [
 PUBLIC = {
     "standfast": [
         "Agent", "AgentContext", "AgentIdentity", "AgentStore", "Approval", "CancelRequested", "Checkpoint",
-        "CheckpointReached", "ContextCompression", "Decision", "DefinitionError", "DiminishingReturns", "Duration",
-        "Event", "GateDecided", "GateOpened", "Happened", "Image", "InputError", "InterruptError",
-        "InterruptedResponse", "LLMResponse", "Loop", "MemoryStoreNotDurableError", "Message", "MessageAdded",
-        "MessageReceived", "ModelError", "ModelFailed", "ModelRetried", "NotConfirmedError", "NotHappened",
-        "PendingApproval", "Pipeline", "PipelineEvent", "PipelineResult", "Question", "QuestionAsked", "Reasoning",
-        "RetryPolicy", "RetryableError", "RunEnded", "RunReset", "RunResult", "RunStarted", "RunStatus",
+        "CheckpointReached", "ContextCompression", "Decision", "DefinitionError", "Diff", "DiminishingReturns",
+        "Duration", "Event", "GateDecided", "GateOpened", "Happened", "Image", "InputError", "InterruptError",
+        "InterruptedResponse", "LLMResponse", "Loop", "Markdown", "MemoryStoreNotDurableError", "Message",
+        "MessageAdded", "MessageReceived", "ModelError", "ModelFailed", "ModelRetried", "NotConfirmedError",
+        "NotHappened", "PendingApproval", "Pipeline", "PipelineEvent", "PipelineResult", "Question", "QuestionAsked",
+        "Reasoning", "RetryPolicy", "RetryableError", "RunEnded", "RunReset", "RunResult", "RunStarted", "RunStatus",
         "SessionAccessDeniedError", "SessionConflictError", "SessionNotFoundError", "SessionStoreError",
         "StandfastError", "StatusChanged", "Step", "StepCompleted", "StepContext", "StepFailed", "StepResult",
-        "StepStarted", "StoreBehindError", "StoreError", "TerminalError", "TextDelta", "TokenBudget", "Tool",
+        "StepStarted", "StoreBehindError", "StoreError", "Table", "TerminalError", "TextDelta", "TokenBudget", "Tool",
         "ToolCall", "ToolContext", "ToolDurabilityError", "ToolEnded", "ToolLost", "ToolRetried", "ToolStarted",
         "TurnEnded", "TurnStarted", "Usage", "assert_complete", "d1_store", "event_json", "is_interrupted",
         "memory_store", "pipeline", "postgres_store", "read_event", "resume", "run", "run_pipeline", "run_streaming",
@@ -91,7 +91,7 @@ PUBLIC = {
     ],
     "standfast.temporal": [
         "ApprovalLinks", "ApprovalResult", "DevServer", "OnRecord", "Run", "StandfastClient", "StandfastPlugin",
-        "UserClient", "Webhook", "approval", "connect", "dev_server", "load_arguments", "start_agent",
+        "UserClient", "Webhook", "approval", "connect", "dev_server", "load_arguments", "load_shown", "start_agent",
         "start_pipeline",
     ],
     "standfast.testing": [

@@ -42,6 +42,7 @@ from standfast.temporal.wire.inputs import PipelineInput
 from standfast.temporal.wire.limits import INLINE_BYTES
 from standfast.temporal.wire.outcomes import read_outcome, shown_arguments
 from standfast.temporal.wire.plans import pipeline_facts, read_plan, version_of
+from standfast.temporal.wire.shown_gates import asked_inline
 from standfast.temporal.wire.turn_records import CalledTool, TurnRecord, read_record, step_place
 from standfast.tools import Approval
 from standfast.tools.attempts import call_key
@@ -290,7 +291,7 @@ class Work:
     async def _gate(self, path: str, approval: Approval) -> Any:
         if await self._kept.find(path):
             return {"decided": True}
-        shown = await self._steps.asked_at(path, approval)
+        shown = asked_inline(await self._steps.asked_at(path, approval), self._kept.name, path)
         editors = await self._kept.editors() if any(one.exclude_requester for one in approval.chain) else []
         return {**shown, "editors": editors} if editors else shown
 

@@ -1,16 +1,17 @@
-"""Loads the whole arguments of a call that waits for approval, if the history has only their beginning."""
+"""Loads all that a gate shows, of a call its arguments, if the history has only a part of it."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from standfast.agent_loop import GateRule
+from standfast.agent_loop import GateRule, digest_of
 from standfast.errors import InputError, StoreError
 from standfast.stores.protocol import Ledger
+from standfast.temporal.wire.shown_gates import read_asked
 from standfast.temporal.wire.turn_records import gate_of, read_record
 
 
 def is_cut(item: Mapping[str, Any]) -> bool:
-    """Return whether an item of `pending` has only the beginning of the arguments that it asks about."""
+    """Return whether an item of `pending` has only a part of what it asks about."""
     return "reference" in item
 
 
@@ -29,7 +30,7 @@ async def load_arguments(store: Ledger, item: Mapping[str, Any]) -> Any:
         InputError: the reference is not valid.
         StoreError: the store does not have them, or those that it has do not match the digest of the item.
     """
-    if not is_cut(item):
+    if not is_cut(item) or "shown" in item:
         return item.get("arguments")
     run, turn, position = _read(item["reference"])
     kept = await store.load_reply(run, turn)
@@ -41,6 +42,47 @@ async def load_arguments(store: Ledger, item: Mapping[str, Any]) -> Any:
         if gate is not None and item.get("digest") in _digests(gate):
             return gate["arguments"]
     raise StoreError(f"The arguments of call {item.get('name')} in the store do not match its digest: look at it again")
+
+
+async def load_shown(store: Ledger, item: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return all that a pipeline's gate shows, which its `digest` covers.
+
+    If that is over 16 KB, the `shown` of an item of `pending` (or of a run's `status`) has only the sizes of its
+    values, and its `reference`, `{"journal_key", "gate"}`, says where the store has them.
+
+    Args:
+        store: the store of the worker that runs it.
+        item: one of `StandfastClient.pending`.
+
+    Raises:
+        InputError: the reference is not valid.
+        StoreError: the store does not have it, or what it has does not match the digest of the item.
+    """
+    if not is_cut(item) or "shown" not in item:
+        return list(item.get("shown", ()))
+    match item["reference"]:
+        case {"journal_key": str(run), "gate": str(path)}:
+            pass
+        case other:
+            raise InputError(f"reference must have journal_key and gate, got {other!r:.200}")
+    text = await store.load_reply(f"{run}/steps/{path}?gate", 0)
+    if text is None:
+        raise StoreError(f"What gate {path} shows is not in this store: is it the worker's?")
+    asked = read_asked(path, run, text)
+    if item.get("digest") not in [one.get("digest") for one in (asked, *asked.get("later", ()))]:
+        raise StoreError(f"What gate {path} shows in the store does not match its digest: look at it again")
+    if digest_of(path, asked["message"], asked["shown"]) != asked["digest"]:
+        raise StoreError(f"What gate {path} shows in the store was changed since it was asked")
+    return list(asked["shown"])
+
+
+async def load_item(store: Ledger, item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an item of `pending` with all that it asks about; see `load_arguments` and `load_shown`."""
+    if not is_cut(item):
+        return dict(item)
+    if "shown" in item:
+        return {**item, "shown": await load_shown(store, item)}
+    return {**item, "arguments": await load_arguments(store, item)}
 
 
 def _read(reference: object) -> tuple[str, int, int]:

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from standfast.errors import InputError
 from standfast.messages import explain
 from standfast.temporal.wire.limits import CHECKPOINT_BYTES, INLINE_BYTES, check_json
+from standfast.tools import read_shown
 
 _ITEMS = 1_000  # of a run
 _BYTES = 2 * CHECKPOINT_BYTES  # of a run's whole answer; Temporal lets no more through
@@ -51,6 +52,7 @@ class Item(BaseModel):
     approved_by: _Names | None = None
     size: Annotated[int, Field(ge=0)] | None = None
     reference: dict[str, Any] | None = None
+    shown: Annotated[list[dict[str, Any]], AfterValidator(read_shown)] | None = None
     can_skip: bool | None = None
 
     @model_validator(mode="after")

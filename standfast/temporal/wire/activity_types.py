@@ -358,10 +358,16 @@ class Stepped(TypedDict, total=False):
 
 
 class AskedAtGate(TypedDict):
-    """What a step's activity has made for a gate; `later` has the same for each escalation."""
+    """What a step's activity has made for a gate; `later` has the same for each escalation.
+
+    If what is shown is large, `shown` has only the sizes, and `reference` says where the store has it.
+    """
 
     message: str
     digest: str
+    shown: NotRequired[list[dict[str, Any]]]
+    size: NotRequired[int]
+    reference: NotRequired[dict[str, Any]]
     later: NotRequired[list["AskedAtGate"]]
 
 

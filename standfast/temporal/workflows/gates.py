@@ -240,7 +240,8 @@ class GateKeeper:
                 raise
             self._board.end(*(item for item in self._board.waiting if _is_of(item, gate)))
         if gate.status == "open" and not self._running.cancelled:
-            self.left[gate.name] = {**gate.plain(), "message": message}
+            seen = {"seen": shown} if shown and not gate.is_call else {}  # a call's turn has what it shows
+            self.left[gate.name] = {**gate.plain(), "message": message, **seen}
             return gate
         if gate.status != "open":
             self._closed.setdefault(gate.name, gate.status.replace("-", " "))

@@ -24,6 +24,7 @@ from standfast.temporal.wire.inputs import AgentInput, PipelineInput
 from standfast.temporal.wire.outcomes import write_outcome
 from standfast.temporal.wire.plans import place_of, read_gates, read_plan
 from standfast.temporal.wire.run_state import Progress, Turn
+from standfast.temporal.wire.shown_gates import shown_with
 from standfast.temporal.wire.snapshots import Surroundings, ToolFacts, read_tool_facts
 from standfast.temporal.wire.states import Call
 from standfast.temporal.workflows.activity_options import STORE_OPTIONS, summary
@@ -233,15 +234,15 @@ class PipelineRun(RunHandlers):
 
     async def _decide(self, path: str) -> Done:
         if (before := self._gates.left.get(path)) is not None:
-            gate, message = Gate.read(before), before["message"]
+            gate, message, seen = Gate.read(before), before["message"], before.get("seen", {})
         else:
             shown = await self._make(path, "gate")
             if shown.get("decided"):  # and used, before the run was reset
                 return Done()
             rule, people = cast("dict[str, GateRule]", self._rules)[place_of(path)], shown.get("editors", ())
             gate = Gate.of_step(path, rule, shown, since=workflow.now(), requesters=[self._given.user_id, *people])
-            message = shown["message"]
-        gate = await self._gates.wait_at(gate, message)
+            message, seen = shown["message"], shown_with(shown)
+        gate = await self._gates.wait_at(gate, message, **seen)
         if gate.status == "open":
             return CANCELLED
         if gate.failure is not None:

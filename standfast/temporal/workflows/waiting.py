@@ -18,8 +18,9 @@ class Waiting:
         quorum, approved_by: how many must approve, and who has.
         tool, arguments: of the call that is to be approved; large arguments as a text that is cut.
         requesters: who asks for an approval: everybody who spoke to the run, or the one that a workflow names.
-        size, reference: of arguments that are cut, the bytes of all of them, and where the store has them; see
-            `load_arguments`.
+        shown: of a pipeline's gate, what people see beside the message; of what is large, only the sizes.
+        size, reference: of what is cut, the bytes of all of it, and where the store has it; see `load_arguments` and
+            `load_shown`.
     """
 
     kind: str
@@ -38,6 +39,7 @@ class Waiting:
     size: int | None = None
     reference: dict[str, Any] | None = None
     requesters: tuple[str, ...] = ()
+    shown: list[dict[str, Any]] | None = None
 
     def plain(self) -> dict[str, Any]:
         data: dict[str, Any] = {
@@ -52,6 +54,8 @@ class Waiting:
             data |= {"digest": self.digest, "approvers": list(self.approvers)}
         if self.tool is not None:
             data |= {"tool": self.tool, "arguments": self.arguments}
+        if self.shown is not None:
+            data["shown"] = self.shown
         if self.can_skip:
             data["can_skip"] = True
         if self.size is not None:

@@ -1,0 +1,33 @@
+"""Checks gates that come from a checkpoint, which strangers may have written."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from standfast.agent_loop.gates import Gate
+from standfast.messages import explain
+
+
+def gate_problem(data: Mapping[str, Any], call_id: str | None) -> str | None:
+    """Return why a gate from a checkpoint cannot be used, or None if it can."""
+    try:
+        gate = _GATE.validate_python(data)
+    except ValidationError as error:
+        return explain(error)
+    rules = gate.rule.chain
+    if gate.name != call_id:
+        return f"it is the gate of call {gate.name}, not of {call_id}"
+    if gate.since.tzinfo is None:
+        return "since has no time zone"
+    seconds = [one for rule in rules for one in (rule.timeout, rule.remind_every) if one is not None]
+    if not all(0 < one < _LONGEST for one in seconds):
+        return "a time of its rule is not above 0"
+    if any(rule.quorum < 1 for rule in rules) or len(rules) > _MOST_RULES:
+        return "its rule cannot be kept"
+    return None
+
+
+_GATE = TypeAdapter(Gate)
+_LONGEST = 100 * 365 * 86_400.0
+_MOST_RULES = 100

@@ -1,0 +1,37 @@
+"""Keeps what people see at a pipeline's gate small enough for a history, with a reference to where a store has it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_core import to_json
+
+from standfast.stores.kept_values import read_kept_object
+from standfast.temporal.wire.limits import SHOWN_BYTES
+
+_SIZES = 100  # values of which the sizes are said
+
+
+def asked_inline(asked: Mapping[str, Any], journal_key: str, path: str) -> dict[str, Any]:
+    """Return what a gate asks as a history has it: of what is too large only the sizes, and where the store has it."""
+    found = {name: value for name, value in asked.items() if name != "value"}
+    if (size := len(to_json(asked.get("shown")))) <= SHOWN_BYTES:
+        return found
+    sizes = [
+        {"label": one.get("label", ""), "kind": "left-out", "size": len(to_json(one))}
+        for one in asked["shown"][:_SIZES]
+    ]
+    return {**found, "shown": sizes, "size": size, "reference": {"journal_key": journal_key, "gate": path}}
+
+
+def shown_with(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a card shows of that beside the message; see `Waiting`."""
+    return {name: asked[name] for name in ("shown", "size", "reference") if name in asked}
+
+
+def read_asked(path: str, run: str, kept: str) -> dict[str, Any]:
+    """Read what a store has of a gate.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    return read_kept_object(f"gate {path} of run {run}", kept)
