@@ -371,7 +371,11 @@ class Gate:
             case "rejected", None:
                 return "approval-rejected", f"nobody decided on gate {self.name} in time, which rejects it"
             case "rejected", last:
-                who = "" if last is None or last.by is None else f" by {last.by}"
-                why = "" if last is None or last.comment is None else f": {last.comment}"
-                return "approval-rejected", f"gate {self.name} was rejected{who}{why}"
+                who, why = (None, None) if last is None else (last.by, last.comment)
+                return "approval-rejected", rejection(self.name, who, why)
         return None
+
+
+def rejection(gate: str, by: str | None, comment: str | None) -> str:
+    """Return a rejection in words."""
+    return f"gate {gate} was rejected{f' by {by}' if by else ''}{'' if comment is None else f': {comment}'}"

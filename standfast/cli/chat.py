@@ -18,8 +18,9 @@ from standfast.cli.audits import BY
 from standfast.cli.commands import client_of, server_options, with_output
 from standfast.cli.inputs import who
 from standfast.cli.outputs import Output, shown
-from standfast.cli.runs import progress, write_waiting
+from standfast.cli.runs import progress
 from standfast.cli.stores import Store
+from standfast.cli.waiting_items import write_waiting
 from standfast.cli.workers import STORE
 from standfast.errors import InputError, StandfastError
 from standfast.events import ModelRetried, TextDelta, ToolEnded, ToolStarted

@@ -11,8 +11,9 @@ from standfast.cli.audits import AUDITED, BY, audit_store, on_record
 from standfast.cli.commands import on_temporal
 from standfast.cli.inputs import image_of, read_json_option, read_text, who
 from standfast.cli.outputs import Output, ago, stoppable
-from standfast.cli.runs import RUN, tell_if_failed, write_waiting
+from standfast.cli.runs import RUN, tell_if_failed
 from standfast.cli.stores import STORED, existing_store
+from standfast.cli.waiting_items import write_waiting
 from standfast.errors import InputError
 from standfast.stores.private_files import private
 
@@ -35,7 +36,7 @@ def _people(client: "Client") -> "StandfastClient":
 
 @click.command()
 @click.argument("run", required=False)
-@click.option("--full", is_flag=True, help="Read large arguments whole from the store.")
+@click.option("--full", is_flag=True, help="Read from the store what is too large for a list.")
 @STORED
 @on_temporal
 async def pending(client: "Client", output: Output, run: str | None, full: bool, store: str) -> None:
@@ -106,7 +107,7 @@ async def approve(
     if not asks and given["digest"] is None:
         if is_cut(item):
             raise InputError(
-                f"Call {item['name']} has {item['size']:,} bytes of arguments, which nobody has seen here: look at "
+                f"Gate {item['name']} shows {item['size']:,} bytes, which nobody has seen here: look at "
                 "them with `standfast pending --full -o json`, and give the digest shown there as --digest"
             )
         if not yes:
@@ -145,12 +146,12 @@ async def reject(client: "Client", output: Output, run: str, gate: str | None, *
 
 async def _whole(item: dict[str, Any], path: str) -> dict[str, Any]:
     """Return an item with all its arguments; large ones are in the store."""
-    from standfast.temporal.client.asked import is_cut, load_arguments
+    from standfast.temporal.client.asked import is_cut, load_item
 
     if not is_cut(item):
         return item
     async with existing_store(path) as store:
-        return {**item, "arguments": await load_arguments(store, item)}
+        return await load_item(store, item)
 
 
 async def _gate(client: "Client", run: str, gate: str | None) -> dict[str, Any]:

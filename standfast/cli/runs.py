@@ -1,7 +1,6 @@
 """Commands about runs: start, show, wait, end."""
 
 import json
-import shlex
 import sys
 from contextlib import suppress
 from functools import partial
@@ -15,6 +14,7 @@ from standfast.cli.inputs import image_of, read_json_option, read_text, who
 from standfast.cli.outputs import Output, ago, shown
 from standfast.cli.sessions import transcript, write_message
 from standfast.cli.stores import STORED, Store
+from standfast.cli.waiting_items import write_waiting
 from standfast.errors import InputError
 from standfast.messages import Usage
 
@@ -340,40 +340,6 @@ def _write(output: Output, seen: dict[str, Any]) -> None:
     if text := result.get("response") or result.get("outputs"):
         output.line("")
         output.line(text if isinstance(text, str) else json.dumps(text, ensure_ascii=False, indent=2))
-
-
-_HOW = {
-    "approval": "standfast approve {run} {name}  or: standfast reject {run} {name}",
-    "question": "standfast answer {run} TEXT",
-    "unknown": "standfast resolve {run} {name} --happened JSON | --not-happened | --leave",
-    "pause": "standfast resume {run}  or: standfast resume {run} --abort",
-    "worker": "start a worker that has it, or: standfast cancel {run}",
-    "skip": "start a worker that has it, or: standfast resume {run} --skip --name {name} --reason TEXT",
-    "store": "mend the store of its workers; the run then goes on by itself",
-}
-
-
-def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True) -> None:
-    """Write an item that waits: everything that is decided on, who may decide, until when, and how."""
-    name = f" {item['name']}" if item["name"] else ""
-    given = item.get("approved_by") or ()
-    of = f"{len(given)} of {item['quorum']}" if "quorum" in item else ""
-    output.line(f"Waits for {item['kind']}{name}: {item['message']}", style="bold")
-    output.fields(
-        {
-            "  Tool": item.get("tool"),
-            "  Arguments": item.get("arguments"),
-            "  Approvers": ", ".join(item.get("approvers") or ()),
-            "  Approved": ": ".join(filter(None, [of, ", ".join(given)])),
-            "  Since": item.get("since") and f"{ago(item['since'])} ago",
-            "  Until": item.get("deadline") and f"{item['deadline']} ({ago(item['deadline'])})",
-            "  How": _HOW.get("skip" if item.get("can_skip") else item["kind"], "").format(
-                run=shlex.quote(item["workflow_id"]), name=shlex.quote(item["name"])
-            )
-            if how and item["workflow_id"].isprintable()
-            else None,
-        }
-    )
 
 
 # --- ending ---

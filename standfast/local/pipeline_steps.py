@@ -15,7 +15,7 @@ from standfast.checkpoints import InterruptedResponse, RunResult, StepResult
 from standfast.errors import InputError, TerminalError
 from standfast.llm import ToolDescription
 from standfast.local.runs import Run
-from standfast.messages import LLMResponse, Message, ToolCall, error_text, explain
+from standfast.messages import LLMResponse, Message, ToolCall, error_text, explain, read_json
 from standfast.pipeline_loop.evaluations import begins_anew, tool_result
 from standfast.pipelines import Step
 from standfast.runtime.inputs import RunOptions
@@ -132,3 +132,19 @@ def read_previous(given: Mapping[str, Any] | None) -> dict[str, StepResult]:
     except (ValidationError, AttributeError) as error:
         text = explain(error) if isinstance(error, ValidationError) else f"it is not a mapping, but {given!r:.80}"
         raise InputError(f"previous_results cannot be used: {text}") from error
+
+
+def read_verdict(path: str, result: StepResult) -> Any:
+    """Read the rejection at a gate of an earlier run, from its `step_results`.
+
+    Raises:
+        InputError: it is something else.
+    """
+    try:
+        verdict = read_json(result.response)
+    except ValueError:
+        verdict = None
+    match verdict:
+        case {"decision": "reject", "by": [*_], "comment": str() | None, "edit": None}:
+            return verdict
+    raise InputError(f"previous_results: {path} is a gate, and {result.response!r:.80} is not a rejection of it")

@@ -16,13 +16,25 @@ from standfast.checkpoints import InterruptedResponse, PendingApproval, Pipeline
 from standfast.errors import InputError
 from standfast.events import PipelineEvent, StepCompleted, StepFailed, StepStarted
 from standfast.local.gates import GivenDecision, has_counted, judge, read_decisions
-from standfast.local.pipeline_steps import StepRunner, nothing_of, read_previous
-from standfast.pipeline_loop import Action, Done, Ended, Evaluate, Evaluations, PipelineState, Todo, plan
+from standfast.local.pipeline_gates import agent_at, check_gate
+from standfast.local.pipeline_steps import StepRunner, nothing_of, read_previous, read_verdict
+from standfast.pipeline_loop import (
+    REJECTED,
+    Action,
+    Done,
+    Ended,
+    Evaluate,
+    Evaluations,
+    PipelineState,
+    RunStep,
+    Todo,
+    plan,
+)
 from standfast.pipelines import Pipeline, Step
-from standfast.pipelines.paths import find, stage_index
+from standfast.pipelines.paths import find, name_of, stage_index
 from standfast.runtime.inputs import RunOptions, check_may_start
 from standfast.runtime.pipeline_results import Kept, decision_of, held
-from standfast.runtime.pipeline_steps import StepRecords
+from standfast.runtime.pipeline_steps import StepRecords, verdict_result
 from standfast.runtime.run_keys import check_restart, list_run, restarted
 from standfast.runtime.users_functions import call_users
 from standfast.stores.protocol import DurableStore, check_tenant_id, session_key_of
@@ -81,7 +93,7 @@ class PipelineRun:
         if resume_after is not None:
             self._skip_to(resume_after)
         for decision in self._decisions:
-            self._check_gate(decision.gate)
+            check_gate(self._pipeline, decision.gate)
         try:
             if self._store is None:
                 return await self._run(given)
@@ -135,6 +147,9 @@ class PipelineRun:
         missing = [step.name for step in steps if step.name not in self._previous]
         if missing and self._store is None:
             raise InputError(nothing_of(name, missing))
+
+    def _is_skipped(self, path: str) -> bool:
+        return name_of(path.split("/")[0]) in self._skipped
 
     # --- going on ---
 
@@ -192,9 +207,7 @@ class PipelineRun:
             return await self._steps.evaluate(action, find(self._pipeline, action.path))
         step = cast("Step[Any]", find(self._pipeline, action.path))
         if step.kind == "approval":
-            place = await self._find_place(action.path)
-            is_kept = await self._kept.find(place)
-            return Done() if is_kept else await self._at_gate(action.path, cast(Approval, step.approval))
+            return await self._verdict(action, cast(Approval, step.approval))
         return await self._run_step(action.path, step)
 
     async def _call(self, path: str, what: str, function: Callable[[], Any]) -> Any:
@@ -210,7 +223,7 @@ class PipelineRun:
         if await self._kept.find(path) and await self._kept.find(f"{path}?result"):
             self._results[path] = StepResult(**self._kept[f"{path}?result"])
             return Done()
-        previous, is_skipped = self._previous.get(path), path.split("/")[0] in self._skipped
+        previous, is_skipped = self._previous.get(path), self._is_skipped(path)
         if previous is not None and (is_skipped or previous.status == "complete"):
             return await self._came_to(path, step, previous, None)
         if is_skipped:
@@ -237,10 +250,15 @@ class PipelineRun:
 
     async def _failed(self, path: str, result: StepResult) -> None:
         """Note that a later run starts a step again. Earlier gates then ask again, since a verdict counts once."""
-        for gate in self._places:
-            if self._places[gate] in self._kept:
+        for gate, place in self._places.items():
+            if place in self._kept and not self._went_back(gate):
                 await self._kept.add(f"{gate}?again", path)
         await self._kept.add(f"{path}?failed", result.response)
+
+    def _went_back(self, gate: str) -> bool:
+        """Whether a gate's rejection has led back: what it asked for is still to be done, and it does not ask again."""
+        done = self._state.done.get(gate)
+        return done is not None and done.value == REJECTED and self._state.planned(gate).goes_back
 
     async def _came_to(self, path: str, step: Step[Any], result: StepResult, began: str | None) -> Done:
         """Note the result of a step, and keep it if it is an output."""
@@ -257,38 +275,28 @@ class PipelineRun:
 
     # --- gates ---
 
-    def _agent_of(self, gate: str) -> tuple[str, Step[Any]] | None:
-        """Return the path and the step of the agent whose call waits at a gate; None if the gate is itself a step."""
-        path, _, call = gate.rpartition("/")
-        try:
-            step = find(self._pipeline, path) if path and call else None
-        except InputError:
-            return None
-        return (path, step) if isinstance(step, Step) and step.agent is not None else None
-
-    def _check_gate(self, gate: str) -> None:
-        """Refuse a name that cannot be a gate's: it names neither an approval nor a call of an agent."""
-        if self._agent_of(gate) is not None:
-            return
-        try:
-            step = find(self._pipeline, gate)
-        except InputError as error:
-            raise InputError(f"{error} A gate is named by the path of its step, or by <step>/<id of a call>") from error
-        if not isinstance(step, Step) or step.approval is None:
-            text = f"Step '{gate}' of pipeline '{self._pipeline.name}' is not a gate: it has no approval"
-            if isinstance(step, Step) and step.agent is not None:
-                text = f"{text}; the gate of a call of its agent is {gate}/<id of the call>"
-            raise InputError(text)
-
     async def _find_place(self, path: str) -> str:
         """Return where the verdict of a gate is kept: beside earlier verdicts that a later failure has made void."""
         if path not in self._places:
             self._places[path] = f"{path}?{count}" if (count := await self._kept.count(f"{path}?again")) else path
         return self._places[path]
 
-    async def _at_gate(self, path: str, approval: Approval) -> Done:
-        now = datetime.now(UTC)
-        is_skipped = path.split("/")[0] in self._skipped
+    async def _verdict(self, action: RunStep, approval: Approval) -> Done:
+        """Return what a gate means: by the verdict that is kept, by the result of an earlier call, or by asking."""
+        path, place = action.path, await self._find_place(action.path)
+        if await self._kept.find(place):
+            done = action.done(self._kept[place])
+        elif path in self._previous:
+            done = await self._steps.keep_verdict(action, read_verdict(path, self._previous[path]), place)
+        else:
+            done = await self._at_gate(action, approval)
+        if done.value == REJECTED:
+            self._results[path] = verdict_result(self._kept[place])
+        return done
+
+    async def _at_gate(self, action: RunStep, approval: Approval) -> Done:
+        now, path = datetime.now(UTC), action.path
+        is_skipped = self._is_skipped(path)
         place = self._places[path]
         shown = await self._steps.asked_at(path, approval, place=place, since=now.isoformat())
         since, people = datetime.fromisoformat(shown["since"]), [self._who["user_id"], *await self._kept.editors()]
@@ -302,11 +310,9 @@ class PipelineRun:
                 gate = await self._decide(gate, decision, now)
         if gate.status == "open":
             self._waiting[path] = gate
-        if gate.failure is not None:
-            return Done(None, *gate.failure)
-        if gate.status == "approved":
-            await self._kept.keep(place, gate.output)
-        return Done()
+            return Done()
+        done = action.decided(gate)
+        return done if done.reason is not None else await self._steps.keep_verdict(action, gate.output, place)
 
     async def _refuse_unused(self) -> None:
         """Refuse decisions at gates that were not open; with a store they are recorded as refused."""
@@ -327,7 +333,7 @@ class PipelineRun:
 
     async def _record_of(self, decision: Decision) -> tuple[Kept, Decision]:
         """Return where a decision is recorded, and the decision under the name that its gate has there."""
-        agent = self._agent_of(decision.gate)
+        agent = agent_at(self._pipeline, decision.gate)
         if agent is None:
             return self._kept, decision
         path, step = agent

@@ -1,6 +1,6 @@
 """Calls the functions that users declare with steps, and reads their results. Each driver does so where it may."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -51,9 +51,14 @@ class Evaluations:
             else read_json(to_json(self.load(f"{scope.over}?over")[cast(int, scope.index)]).decode()),
             index=scope.index,
             iteration=scope.iteration,
+            feedback=None if not scope.feedback else self._comments(scope.feedback),
             user_id=self.user_id,
             tenant_id=self.tenant_id,
         )
+
+    def _comments(self, gates: Sequence[str]) -> str:
+        """Return what people said who rejected at gates, in the order of these."""
+        return "\n".join(said for gate in gates if (said := self.load(gate)["comment"]))
 
     def evaluate(self, action: Evaluate) -> tuple[Done, Any]:
         """Return the value of a function, for the plan and in full.
@@ -102,12 +107,14 @@ class Evaluations:
     def outputs(self) -> dict[str, Any]:
         """Return the outputs of the stages that are done, by name, read by their types."""
         known = {stage.name: stage for stage in self.pipeline.stages}
-        return {name: self._output_of(known[name], value) for name, value in self.state.outputs(self.load).items()}
+        return {name: self._output_of(known[name], path) for name, path in self.state.done_stages().items()}
 
-    def _output_of(self, stage: Stage, value: Any) -> Any:
+    def _output_of(self, stage: Stage, path: str) -> Any:
+        planned = self.state.planned(path)
+        value = self.state.output(planned, path, self.load)
         if not isinstance(stage, Branch):
             return typed_output(stage, value)
-        chosen = chosen_step(self.state.planned(stage.name), self.state.done[f"{stage.name}?on"].value)
+        chosen = chosen_step(planned, self.state.done[f"{path}?on"].value)
         step = next((step for step in stage.steps if chosen is not None and step.name == chosen.name), None)
         return value if step is None else typed_output(step, value)
 
@@ -116,8 +123,8 @@ class Evaluations:
         needed: list[str] = []
         scope = self.state.scope(action.path, needed.append, what=action.what)
         if action.what == "output":
-            last = self.state.planned(action.path).steps[-1]
-            self.state.output(last, f"{action.path}/{last.name}", needed.append)
+            self.state.result_of(action.path, needed.append)
+        needed += scope.feedback
         return [*needed, f"{scope.pipeline.rstrip('/')}?input", *([f"{scope.over}?over"] if scope.over else [])]
 
     def _items(self, path: str, stage: Map) -> tuple[Done, Any]:
@@ -139,9 +146,7 @@ class Evaluations:
         return stage
 
     def _output(self, path: str, step: Step[Any]) -> tuple[Done, Any]:
-        planned = self.state.planned(path)
-        last = planned.steps[-1]
-        return read_value(step, self.state.output(last, f"{path}/{last.name}", self.load))
+        return read_value(step, self.state.result_of(path, self.load))
 
 
 def read_answer(step: Step[Any], status: str, response: str) -> tuple[Done, Any]:

@@ -6,8 +6,13 @@ A plan is names and numbers: no function, no schema, so that it can be recorded 
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from standfast.agent_loop import Gate
+from standfast.agent_loop.gates import rejection
 from standfast.pipelines import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step
+from standfast.tools import Approval
 
+REJECTED = "rejected"
+_REJECTIONS = 3
 What = Literal["input", "output", "on", "over", "until"]
 
 
@@ -22,6 +27,7 @@ class Planned:
         keys: of a branch, by step; None for its default.
         concurrency: of a map.
         max, on_limit: of a loop.
+        on_reject, max_rejections: of an approval.
     """
 
     kind: str
@@ -32,6 +38,13 @@ class Planned:
     concurrency: int = 1
     max: int = 1
     on_limit: str = "fail"
+    on_reject: str = "end"
+    max_rejections: int = _REJECTIONS
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether a rejection goes back to an earlier stage."""
+        return self.on_reject not in ("end", "continue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +52,8 @@ class Done:
     """The result of a step, or of a function of a stage.
 
     Args:
-        value: for a function: the key of a branch, the number of items of a map, whether a loop ends.
+        value: for a function: the key of a branch, the number of items of a map, whether a loop ends. For a gate:
+            `REJECTED`, if a rejection does not end the pipeline at once.
         reason: why it failed.
         error: the same in words.
     """
@@ -78,9 +92,25 @@ class RunStep:
     def key(self) -> str:
         return self.path
 
+    @property
+    def what(self) -> str:
+        """What is made for it before it can run."""
+        return "gate" if self.step.kind == "approval" else "with"
+
     def done(self, kept: Any) -> Done:
         """Return what is done by the output that is kept of it."""
+        match kept:
+            case {"decision": "reject", "by": by, "comment": comment} if self.step.kind == "approval":
+                return Done(REJECTED, error=rejection(self.path, ", ".join(by), comment))
         return Done()
+
+    def decided(self, gate: Gate) -> Done:
+        """Return what a gate that is closed means for the pipeline; its output is kept unless the gate ends that."""
+        failure = gate.failure
+        by_people = gate.last is not None  # whose time is over have not asked for changes
+        if gate.status == "rejected" and (self.step.on_reject == "continue" or (self.step.goes_back and by_people)):
+            return self.done(gate.output)
+        return Done() if failure is None else Done(None, *failure)
 
 
 Action = Evaluate | RunStep
@@ -112,6 +142,9 @@ def _planned(stage: Stage) -> Planned:
     match stage:
         case Step(kind="pipeline", pipeline=nested) if nested is not None:
             return Planned("pipeline", stage.name, steps=plan(nested))
+        case Step(approval=Approval() as asked):
+            most = _REJECTIONS if asked.max_rejections is None else asked.max_rejections
+            return Planned(stage.kind, stage.name, on_reject=asked.on_reject, max_rejections=most)
         case Step(agent=agent, run=run):
             runs = agent or run
             return Planned(stage.kind, stage.name, runs=None if runs is None else runs.name)

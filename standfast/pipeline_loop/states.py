@@ -1,14 +1,20 @@
 """Decides what happens next in a pipeline, without I/O, from its plan and the results of its steps.
 
 Every step has a path that is its own for good: its name, below that of the stage it is in, with the number of the item
-or round in between.
+or round in between. Stages stand in a sequence and are visited one after the other; when people reject at a gate, the
+walk can go back, and a stage that it comes to again has another path.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from standfast.pipeline_loop.plans import Action, Done, Ended, Evaluate, Planned, RunStep, Todo
+from standfast.errors import InputError
+from standfast.pipeline_loop.plans import REJECTED, Action, Done, Ended, Evaluate, Planned, RunStep, Todo
+from standfast.pipelines.paths import name_of, visited
+
+_GOES_BACK = "changes-requested"  # the reason why a stage has not passed, until the sequence that it is in goes back
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +26,7 @@ class Scope:
         prev: the outputs before it, by name.
         over, index: in a map, its path and which item it is.
         iteration: in a loop.
+        feedback: the paths of the gates whose rejections have led back to it or to a stage before it.
     """
 
     pipeline: str
@@ -27,6 +34,16 @@ class Scope:
     over: str | None = None
     index: int | None = None
     iteration: int | None = None
+    feedback: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """One visit of a stage; `feedback` as in `Scope`."""
+
+    stage: Planned
+    path: str
+    feedback: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +71,57 @@ class PipelineState:
         return self._sequence(self.stages, "", running)
 
     def _sequence(self, stages: tuple[Planned, ...], above: str, running: Collection[str]) -> Todo | Ended:
-        for stage in stages:
-            found = self._visit(stage, f"{above}{stage.name}", running)
-            if isinstance(found, Todo) or found.reason is not None:
+        found: Todo | Ended = Ended()
+        for visit in self._walk(stages, above):
+            found = self._visit(visit.stage, visit.path, running)
+            if isinstance(found, Todo) or found.reason not in (None, _GOES_BACK):
                 return found
-        return Ended()
+        if isinstance(found, Ended) and found.reason == _GOES_BACK:
+            return replace(found, reason="approval-rejected")  # too often to go back once more
+        return found
+
+    def _walk(self, stages: tuple[Planned, ...], above: str) -> Iterator[_Visit]:
+        """Yield the visits of the stages in a sequence; whoever takes the next one knows that the last has ended.
+
+        A rejection goes back to the stage that its gate names, unless the gate has done so too often: the walk ends.
+        """
+        times, rejections, names = Counter[str](), Counter[str](), [stage.name for stage in stages]
+        feedback: tuple[str, ...] = ()
+        at, last = 0, -1  # the index of the stage, and of that of the gate that was rejected
+        while at < len(stages):
+            stage = stages[at]
+            times[stage.name] += 1
+            path = f"{above}{visited(stage.name, times[stage.name])}"
+            yield _Visit(stage, path, feedback if at <= last else ())
+            rejected = self._rejected(stage, path)
+            if not rejected:
+                at += 1
+                continue
+            rejections.update({action.step.name for action in rejected})
+            if any(rejections[action.step.name] > action.step.max_rejections for action in rejected):
+                return
+            feedback, last = tuple(action.path for action in rejected), max(at, last)
+            at = min(names.index(action.step.on_reject) for action in rejected)
+
+    def _rejected(self, step: Planned, path: str) -> list[RunStep]:
+        """Return the gates of a stage whose rejections go back; those of a nested pipeline go back within that."""
+        match step.kind:
+            case "approval":
+                done = self.done.get(path)
+                is_rejected = step.goes_back and done is not None and done.value == REJECTED
+                return [RunStep(path, step)] if is_rejected else []
+            case "parallel":
+                below = [(child, f"{path}/{child.name}") for child in step.steps]
+            case "branch":
+                child = chosen_step(step, self.done[f"{path}?on"].value)
+                below = [] if child is None else [(child, f"{path}/{child.name}")]
+            case "map":
+                below = [(step.steps[0], f"{path}/{index}") for index in range(self.done[f"{path}?over"].value)]
+            case "loop":
+                below = [(step.steps[0], f"{path}/{number}") for number in range(step.max)]
+            case _:
+                below = []
+        return [action for child, at in below for action in self._rejected(child, at)]
 
     def _visit(self, step: Planned, path: str, running: Collection[str]) -> Todo | Ended:
         match step.kind:
@@ -72,6 +135,8 @@ class PipelineState:
                 return self._loop(step, path, running)
             case "pipeline":
                 return self._nested(step, path, running)
+            case "approval" if (done := self.done.get(path)) and done.value == REJECTED and step.goes_back:
+                return Ended(path, _GOES_BACK, done.error or f"gate {path} was rejected")
             case _:
                 return self._of(RunStep(path, step))
 
@@ -93,13 +158,17 @@ class PipelineState:
     def _together(
         self, children: list[tuple[Planned, str]], running: Collection[str], at_once: int | None = None
     ) -> Todo | Ended:
-        """Run steps side by side; the first that failed, in their order, is the one that fails the stage."""
+        """Run steps side by side; the first that failed, in their order, is the one that fails the stage.
+
+        When a gate goes back, the others are still asked: what all of them say goes back together.
+        """
         found = [self._visit(child, path, running) for child, path in children]
-        failed = next((one for one in found if isinstance(one, Ended) and one.reason is not None), None)
+        ended = [one for one in found if isinstance(one, Ended) and one.reason is not None]
+        failed = next((one for one in ended if one.reason != _GOES_BACK), None)
         waiting = [one for one in found if isinstance(one, Todo)]
         actions = tuple(action for one in waiting[:at_once] for action in one.actions)
         if failed is None:
-            return Todo(actions) if waiting else Ended()
+            return Todo(actions) if waiting else next(iter(ended), Ended())
         left = tuple(action for one in waiting for action in one.actions if action.key in running)
         return Todo(left) if left else failed
 
@@ -137,17 +206,23 @@ class PipelineState:
 
     def outputs(self, load: Callable[[str], Any]) -> dict[str, Any]:
         """Return the outputs of the stages that are done, by name; see `output`."""
+        return {name: self.output(self.planned(path), path, load) for name, path in self.done_stages().items()}
+
+    def done_stages(self) -> dict[str, str]:
+        """Return the paths of the last visits of the stages that are done, and did not fail, by name."""
         found = {}
-        for stage in self.stages:
-            if not self.is_done(stage.name):
+        for visit in self._walk(self.stages, ""):
+            ended = self._visit(visit.stage, visit.path, ())
+            if isinstance(ended, Todo) or ended.reason not in (None, _GOES_BACK):
                 break
-            found[stage.name] = self.output(stage, stage.name, load)
+            if ended.reason is None:
+                found[visit.stage.name] = visit.path
         return found
 
-    def is_done(self, name: str) -> bool:
-        """Whether a stage is done, and did not fail."""
-        found = self._visit(self.planned(name), name, ())
-        return isinstance(found, Ended) and found.reason is None
+    def result_of(self, path: str, load: Callable[[str], Any]) -> Any:
+        """Return the output of the last stage of a nested pipeline that is done."""
+        *_, last = self._walk(self.planned(path).steps, f"{path}/")
+        return self.output(last.stage, last.path, load)
 
     def planned(self, path: str) -> Planned:
         """Return what is planned at the path of a step or stage."""
@@ -187,17 +262,18 @@ class PipelineState:
 
     def _scope(self, stages: tuple[Planned, ...], above: str, parts: list[str], load: Callable[[str], Any]) -> Scope:
         prev: dict[str, Any] = {}
-        stage = stages[0]
-        for stage in stages:
-            path = f"{above}{stage.name}"
-            if stage.name == parts[0]:
-                break
+        for visit in self._walk(stages, above):
+            stage, path = visit.stage, visit.path
+            if path == f"{above}{parts[0]}":
+                return self._within(stage, path, parts[1:], Scope(above, prev, feedback=visit.feedback), load)
+            for step in stage.steps:
+                prev.pop(step.name, None)  # of an earlier visit, in which another branch was taken
             prev[stage.name] = self.output(stage, path, load)
             if stage.kind == "parallel":
                 prev |= prev[stage.name]
             elif stage.kind == "branch" and (chosen := chosen_step(stage, self.done[f"{path}?on"].value)) is not None:
                 prev[chosen.name] = prev[stage.name]
-        return self._within(stage, f"{above}{stage.name}", parts[1:], Scope(above, prev), load)
+        raise InputError(f"Step '{above}{'/'.join(parts)}' is not reached in the run as it is now")
 
     def _within(self, stage: Planned, path: str, parts: list[str], scope: Scope, load: Callable[[str], Any]) -> Scope:
         """Return the scope within a stage, with what has run so far."""
@@ -224,7 +300,7 @@ class PipelineState:
 
 
 def _planned_at(stages: tuple[Planned, ...], parts: list[str]) -> Planned:
-    stage = next(stage for stage in stages if stage.name == parts[0])
+    stage = next(stage for stage in stages if stage.name == name_of(parts[0]))
     if len(parts) == 1:
         return stage
     if stage.kind in ("map", "loop"):

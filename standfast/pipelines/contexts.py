@@ -25,6 +25,8 @@ class StepContext:
         prev: the outputs of the earlier steps, by name; `ctx[step]` gives one with its type.
         item, index: in a `map`, the present item and its index.
         iteration: in a `loop`, the number of rounds before.
+        feedback: what people said who rejected what there was, if a rejection has gone back to this step or one before
+            it; "" if they said nothing, and None if nobody has.
         user_id, tenant_id: the user who started the pipeline.
     """
 
@@ -33,6 +35,7 @@ class StepContext:
     item: Any = None
     index: int | None = None
     iteration: int | None = None
+    feedback: str | None = None
     user_id: str | None = None
     tenant_id: str | None = None
 

@@ -1,7 +1,31 @@
-"""The paths of steps in a pipeline: `<stage>/<step>`, in a map or loop with the number of the item or round."""
+"""The paths of steps in a pipeline: `<stage>/<step>`, in a map or loop with the number of the item or round.
+
+A stage to which a rejection has gone back is visited again, and so are those after it: its part of the path is
+`<stage>_2` then, which is not the name of any stage.
+"""
+
+import re
 
 from standfast.errors import InputError
 from standfast.pipelines.pipeline import Branch, Map, Parallel, Pipeline, Repeat, Stage, Step
+
+_VISITED = re.compile(r"([a-z][a-z0-9-]*)_[1-9][0-9]*")
+
+
+def visited(name: str, times: int) -> str:
+    """Return a stage's part of a path when it is visited for the first time, the second, and so on."""
+    return name if times == 1 else f"{name}_{times}"
+
+
+def name_of(part: str) -> str:
+    """Return the name of a stage, by its part of a path."""
+    found = _VISITED.fullmatch(part)
+    return part if found is None else found[1]
+
+
+def place_of(path: str) -> str:
+    """Return the place of a path in its pipeline: the path without the numbers of items, rounds and visits."""
+    return "/".join(name_of(part) for part in path.split("/") if not part.isdecimal())
 
 
 def find(pipeline: Pipeline, path: str) -> Stage:
@@ -23,7 +47,7 @@ def stage_index(pipeline: Pipeline, name: str) -> int:
         InputError: there is none.
     """
     for index, stage in enumerate(pipeline.stages):
-        if stage.name == name:
+        if stage.name == name_of(name):
             return index
     raise _not_found(pipeline, name)
 
@@ -33,7 +57,7 @@ def _not_found(pipeline: Pipeline, path: str) -> InputError:
 
 
 def _find(pipeline: Pipeline, parts: list[str]) -> Stage | None:
-    stage: Stage | None = next((stage for stage in pipeline.stages if stage.name == parts[0]), None)
+    stage: Stage | None = next((stage for stage in pipeline.stages if stage.name == name_of(parts[0])), None)
     for at, part in enumerate(parts[1:], 1):
         match stage:
             case Parallel() | Branch():

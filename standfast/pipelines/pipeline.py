@@ -52,7 +52,8 @@ class Step(Generic[T]):
         approval: people decide; the output is `{"decision", "by", "comment", "edit"}`.
         pipeline: run with the input that `input` makes; its last step's output is this one's.
         input: a function of `StepContext`. For an agent it gives the message, or `{"message": …}`; without it that is
-            `Execute step "<name>"`. For a tool it gives the arguments, for a pipeline the input; without it `{}`.
+            `Execute step "<name>"`, and what people said who rejected it. For a tool it gives the arguments, for a
+            pipeline the input; without it `{}`.
         output: the type that the output must match; an agent's answer is read as JSON then. Without it the agent's own
             `output` counts, and the output of an agent that has none is `{"response": text}`.
         accept_partial: whether an agent that stopped at a limit with a text has done its step.
@@ -154,7 +155,7 @@ class Step(Generic[T]):
         """
         given = None if self.input is None else self.input(context)
         if self.kind == "agent":
-            return self._message(given)
+            return self._message(given, context.feedback)
         if self.kind == "tool":
             if given is not None and not isinstance(given, Mapping):
                 raise InputError(f"Step '{self.name}': input must give the tool's arguments, got {given!r:.80}")
@@ -163,9 +164,9 @@ class Step(Generic[T]):
             return {} if given is None else dict(given)
         return {} if given is None else given
 
-    def _message(self, given: Any) -> str:
+    def _message(self, given: Any, feedback: str | None) -> str:
         if self.input is None:
-            return f'Execute step "{self.name}"'
+            return f'Execute step "{self.name}"' + (f" again; it was rejected: {feedback}" if feedback else "")
         message = given.get("message") if isinstance(given, Mapping) else given
         if not isinstance(message, str):
             raise InputError(f"Step '{self.name}': input must give a text or {{'message': text}}, got {given!r:.80}")
@@ -252,10 +253,24 @@ class Pipeline:
                 if name in seen:
                     raise DefinitionError(f"Pipeline '{self.name}': two steps are named {name!r}")
                 seen.add(name)
+        self._check_rejections()
         if (count := self.size) > MAX_STEPS:
             raise DefinitionError(f"Pipeline '{self.name}': {count:,} steps, more than {MAX_STEPS:,}")
         object.__setattr__(self, "access", check_access(whose, self.access))
         _ = self._input_type
+
+    def _check_rejections(self) -> None:
+        before: list[str] = []
+        for stage in self.stages:
+            for step in (stage,) if isinstance(stage, Step) else stage.steps:
+                asked = step.approval
+                if asked is not None and asked.goes_back and asked.on_reject not in before:
+                    known = ", ".join(before) or "none"
+                    raise DefinitionError(
+                        f"Pipeline '{self.name}', step '{step.name}': on_reject={asked.on_reject!r} must be \"end\", "
+                        f'"continue" or the name of a stage before it; there are {known}'
+                    )
+            before.append(stage.name)
 
     @property
     def names(self) -> tuple[str, ...]:

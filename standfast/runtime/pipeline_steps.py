@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
+from pydantic_core import to_json
+
 from standfast.agent_loop import digest_of
 from standfast.checkpoints import StepResult
 from standfast.messages import cut
-from standfast.pipeline_loop import Done, Evaluate, Evaluations
+from standfast.pipeline_loop import REJECTED, Done, Evaluate, Evaluations, RunStep
 from standfast.pipeline_loop.evaluations import check_assigned, read_result
 from standfast.pipelines import Step
 from standfast.runtime.pipeline_results import Kept
@@ -15,6 +17,12 @@ from standfast.runtime.users_functions import read_in_time
 from standfast.tools import Approval, shown_in_part
 
 _SHOWN_BYTES = 64 * 1024  # of the values that people are shown at a gate
+
+
+def verdict_result(output: Any) -> StepResult:
+    """Return a rejection as the result of its step."""
+    return StepResult(status="complete", response=to_json(output).decode())
+
 
 CallUsers = Callable[[str, str, Callable[[], Any]], Awaitable[Any]]
 """Calls a function of the user's for a step, in the driver's own way; the second text names its result."""
@@ -92,6 +100,17 @@ class StepRecords:
         if approval.show is not None:
             return approval.values(evaluations.context(path))
         return shown_in_part(evaluations.before(path))
+
+    async def keep_verdict(self, action: RunStep, output: Any, place: str | None = None) -> Done:
+        """Keep the output of a gate that does not end the pipeline; a rejection is also a result, to go on from.
+
+        Args:
+            place: the place in which its verdict is kept; its path if None.
+        """
+        done = action.done(await self._kept.keep(place or action.path, output))
+        if done.value == REJECTED:
+            await self._kept.keep(f"{action.path}?result", verdict_result(output).model_dump())
+        return done
 
     async def came_to(self, path: str, step: Step[Any], result: StepResult, began: str | None) -> Done:
         """Return the meaning of a step's result. It is kept with its output, unless the step failed.

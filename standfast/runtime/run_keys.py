@@ -11,7 +11,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from standfast.errors import InputError
-from standfast.pipeline_loop import Action, PipelineState, RunStep, Todo, plan
+from standfast.pipeline_loop import REJECTED, Action, Done, PipelineState, RunStep, Todo, plan
 from standfast.pipelines import Pipeline
 from standfast.pipelines.paths import stage_index
 from standfast.runtime.kept_lists import append, length
@@ -85,8 +85,9 @@ async def restarted(
         for action in todo.actions:
             if not await earlier.find(action.key):
                 raise InputError(f"restart from {first!r}: the earlier run has nothing of step {action.path!r}")
-            state = state.ended(action.key, action.done(earlier[action.key]))
-            if isinstance(action, RunStep) and action.step.kind == "approval":
+            came_to = action.done(earlier[action.key])
+            state = state.ended(action.key, came_to)
+            if isinstance(action, RunStep) and action.step.kind == "approval" and not _goes_back(action, came_to):
                 gates.add(action.key)
             else:
                 used.append(action)
@@ -101,6 +102,11 @@ async def restarted(
     done = {key: done.value for key, done in state.done.items() if key not in gates}
     await earlier.find("?input")
     return done, earlier["?input"]
+
+
+def _goes_back(action: RunStep, came_to: Done) -> bool:
+    """Whether people's rejection has led back to an earlier stage: what came of that is used, and not asked again."""
+    return action.step.goes_back and came_to.value == REJECTED
 
 
 async def check_restart(kept: Kept, run_key: str, first: str) -> None:

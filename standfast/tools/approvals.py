@@ -27,9 +27,13 @@ class Approval:
     Args:
         message: what people read: a text, or a function of `StepContext`; for a tool, of the `ToolCall`.
         show: of a pipeline's gate, what people see beside the message: a value, a mapping from labels to values, or a
-            function of `StepContext` that gives one. A value is a `Markdown`, `Table`, `Diff`, an `Image` with its data,
-            a text, or other JSON data. It is decided on by the digest of all of it. Left out, people see the outputs of
-            the steps before it, since the last gate; and `{}` shows them nothing.
+            function of `StepContext` that gives one. A value is a `Markdown`, `Table`, `Diff`, an `Image` with its
+            data, a text, or other JSON data. It is decided on by the digest of all of it. Left out, people see the
+            outputs of the steps before it, since the last gate; and `{}` shows them nothing.
+        on_reject: of a pipeline's gate, what a rejection does: "end" ends the pipeline with "approval-rejected",
+            "continue" goes on with the rejection as the gate's output, and the name of an earlier stage goes back to
+            that, which runs again with the comment in `ctx.feedback`, as do the stages after it; then it asks again.
+        max_rejections: how often a rejection goes back (3); the next one ends the pipeline.
         timeout: how long it waits: seconds, a text like "7d", or None for ever.
         on_timeout: "fail" ends the pipeline with "approval-timeout", "reject" with "approval-rejected", "approve" goes
             on, "escalate" asks `escalate_to`. For a tool the first two are errors that the model reads.
@@ -50,6 +54,8 @@ class Approval:
 
     message: str | Callable[[Any], str] = ""
     show: Any = None
+    on_reject: str = "end"
+    max_rejections: int | None = None
     timeout: Duration | None = None
     on_timeout: OnTimeout = "fail"
     remind_every: Duration | None = None
@@ -62,11 +68,8 @@ class Approval:
     def __post_init__(self) -> None:
         if not isinstance(self.message, str):
             check_function("approval.message, if it is not text,", self.message, "StepContext or ToolCall")
-        if callable(self.show):
-            check_function("approval.show, if it is not a value,", self.show, "StepContext")
-        elif self.show is not None:
-            object.__setattr__(self, "show", copy.deepcopy(self.show))
-            _check_value(self.show)
+        self._check_shown()
+        self._check_rejections()
         check_choice("approval.on_timeout", self.on_timeout, ("fail", "approve", "reject", "escalate"))
         for name in ("timeout", "remind_every"):
             if getattr(self, name) is not None:
@@ -87,6 +90,35 @@ class Approval:
         if groups and not any(one.approvers for one in self.chain):
             raise DefinitionError("approval.groups without approvers: anybody could decide; name groups in approvers=")
         self._check_quorum()
+
+    def _check_shown(self) -> None:
+        if callable(self.show):
+            check_function("approval.show, if it is not a value,", self.show, "StepContext")
+        elif self.show is not None:
+            object.__setattr__(self, "show", copy.deepcopy(self.show))
+            try:
+                self.values(None)
+            except InputError as error:
+                raise DefinitionError(str(error)) from error
+
+    @property
+    def of_gate(self) -> list[str]:
+        """The settings that it has which only a pipeline's gate can have, and that say the same of its escalations."""
+        usual = {"show": None, "on_reject": "end", "max_rejections": None}
+        return [name for name, value in usual.items() if getattr(self, name) != value]
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether a rejection goes back to an earlier stage."""
+        return self.on_reject not in ("end", "continue")
+
+    def _check_rejections(self) -> None:
+        if not isinstance(self.on_reject, str):
+            raise DefinitionError(f'approval.on_reject: "end", "continue" or a stage\'s name, got {self.on_reject!r}')
+        if self.max_rejections is not None:
+            check_count("approval.max_rejections", self.max_rejections, 1)
+            if not self.goes_back:
+                raise DefinitionError("approval.max_rejections goes with on_reject=, an earlier stage's name")
 
     def shown(self, context: Any) -> str:
         """Return the message that people read.
@@ -129,8 +161,8 @@ class Approval:
         if not isinstance(self.escalate_to, Approval):
             raise DefinitionError(f"approval.escalate_to must be an Approval, got {self.escalate_to!r}")
         to = self.escalate_to
-        if to.show is not None:
-            raise DefinitionError("approval.show: an escalation is shown the same; say it once, in the first approval")
+        if given := to.of_gate:
+            raise DefinitionError(f"approval.{given[0]} holds for escalations, too; say it once, in the first approval")
         approvers = self.approvers if to.approvers is None else to.approvers
         inherited = replace(
             to,
@@ -179,19 +211,9 @@ def check_of_call(approval: Approval, tool: str) -> Approval:
     Raises:
         DefinitionError: it has.
     """
-    for name in ("show",):
-        if getattr(approval, name) is not None:
-            raise DefinitionError(
-                f"Tool '{tool}': approval.{name} is for a pipeline's gate; a call shows its arguments"
-            )
+    if given := approval.of_gate:
+        raise DefinitionError(f"Tool '{tool}': approval.{given[0]} is for a pipeline's gate, not for a call")
     return approval
-
-
-def _check_value(value: object) -> None:
-    try:
-        shown_values(value)
-    except InputError as error:
-        raise DefinitionError(str(error)) from error
 
 
 def _names(value: object, what: str) -> tuple[str, ...]:

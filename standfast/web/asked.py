@@ -1,25 +1,27 @@
-"""Reads arguments too large for a card from the store; if they cannot be read, nobody can approve them here."""
+"""Reads from the store what is too large for a card; if it cannot be read, nobody can approve it here."""
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from standfast.errors import StandfastError
 from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import AgentStore
-from standfast.temporal.client.asked import is_cut, load_arguments
+from standfast.temporal.client.asked import is_cut, load_item
 
 _PAGE = 20_000  # characters
+_TOO_LARGE = "{} cannot be shown whole. Let the gate say with show= what people see of it."
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """All arguments of a call, as a file of JSON; or `why` they cannot be shown."""
+    """All arguments of a call, or all that a gate `shown`, as a file of JSON; or `why` they cannot be shown."""
 
     file: str = ""
     why: str | None = None
+    shown: Sequence[Mapping[str, Any]] | None = None
 
     @property
     def pages(self) -> int:
@@ -41,14 +43,22 @@ class Whole:
 async def load_whole(store: AgentStore | None, item: Mapping[str, Any]) -> Whole | None:
     """Return everything that an item of `pending` asks about; None if the item itself has it."""
     if not is_cut(item):
-        return None
+        left = [one["label"] for one in item.get("shown", ()) if one["kind"] == "left-out"]
+        return Whole(why=_TOO_LARGE.format(", ".join(left)), shown=item["shown"]) if left else None
     if not has_ledger(store):
         return Whole(why="This page has no store to read them from: start it with the store of the workers.")
     try:
-        arguments = await load_arguments(store, item)
+        found = await load_item(store, item)
     except (StandfastError, ValueError) as error:
         return Whole(why=f"{error}.".replace("..", "."))
-    return Whole(json.dumps(arguments, ensure_ascii=False, indent=2) + "\n")
+    if (shown := found.get("shown")) is None:
+        return Whole(_file(found["arguments"]))
+    left = [one["label"] for one in shown if one["kind"] == "left-out"]
+    return Whole(_file(shown), _TOO_LARGE.format(", ".join(left)) if left else None, shown)
+
+
+def _file(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
 
 
 async def load_all(store: AgentStore | None, items: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Whole]:

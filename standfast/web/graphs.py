@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from standfast.messages import visible
 from standfast.pipeline_loop import Planned
-from standfast.temporal.wire.plans import place_of
+from standfast.pipelines.paths import place_of
 from standfast.web.progress import STATES, Progress
 
 _LETTER, _SMALL = 8.0, 6.4  # pixels that a letter takes at most

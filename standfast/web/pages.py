@@ -198,7 +198,7 @@ class Pages:
         run, gate = request.path_params["run"], request.query_params.get("gate", "")
         items = [item for item in await self.people.pending(run) if item["name"] == gate]
         whole = await load_whole(self._store, items[0]) if items else None
-        if whole is None or whole.why is not None:
+        if whole is None or (whole.why is not None and whole.shown is None):
             raise HTTPException(
                 404, (whole and whole.why) or "Nothing of this name is waiting, or its card shows all of it."
             )

@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 from standfast.messages import Usage, visible, visible_json
 from standfast.temporal.wire.names import child_id
 from standfast.web.actions import may_act
+from standfast.web.shown import difference, markdown
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LONG = 20_000  # characters of a text
@@ -23,10 +24,12 @@ def templates() -> Environment:
     )
     found.filters |= {
         "at": _at,
+        "difference": difference,
         "editable": _editable,
         "is_drawn_otherwise": _is_drawn_otherwise,
         "json": _pretty,
         "long": _long,
+        "markdown": lambda shown: markdown(shown["text"]),
         "path": run_path,
         "step_link": step_link,
         "typed": _typed,

@@ -18,6 +18,7 @@ WITHOUT_IMPORT = {
     "python-multipart": "starlette imports it to read forms",
     "aiosmtpd": "of the application's demo alone",
 }
+IMPORTED_AS = {"markdown-it-py": "markdown_it"}
 ALWAYS = ["click", "pydantic", "pydantic_core", "rich", "temporalio", "typing_extensions"]
 
 pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").exists(), reason="only a clone has what is declared")
@@ -27,7 +28,10 @@ def declared() -> dict[str, set[str]]:
     """Return the packages of each extra, and those that come always under an empty name."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     listed = {"": project["dependencies"], **project["optional-dependencies"]}
-    named = {extra: {re.split(r"[^\w.-]", line)[0] for line in lines} for extra, lines in listed.items()}
+    named = {
+        extra: {IMPORTED_AS.get(name, name) for name in (re.split(r"[^\w.-]", line)[0] for line in lines)}
+        for extra, lines in listed.items()
+    }
     return {extra: names - {"standfast"} for extra, names in named.items() if extra != "dev"}
 
 

@@ -13,7 +13,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from standfast.checkpoints import StepResult
 from standfast.errors import InputError
 from standfast.messages import Message, ToolCall, cut, error_text
-from standfast.pipeline_loop import Done, Evaluate, Evaluations, PipelineState
+from standfast.pipeline_loop import REJECTED, Done, Evaluate, Evaluations, PipelineState, RunStep
 from standfast.pipeline_loop.evaluations import tool_result
 from standfast.pipelines import Pipeline, Step
 from standfast.pipelines.paths import find
@@ -228,7 +228,8 @@ class Work:
         """
         step, store = self._stage(path), self._activities._host.store
         if step.kind == "approval":
-            await self._kept.keep(path, output)
+            done = await self._steps.keep_verdict(RunStep(path, self._state.planned(path)), output)
+            self._state = self._state.ended(path, done)
             return None
         if step.run is not None:
             if ran:
@@ -290,7 +291,8 @@ class Work:
 
     async def _gate(self, path: str, approval: Approval) -> Any:
         if await self._kept.find(path):
-            return {"decided": True}
+            is_rejected = RunStep(path, self._state.planned(path)).done(self._kept[path]).value == REJECTED
+            return {"decided": True, **({"output": self._kept[path]} if is_rejected else {})}
         shown = asked_inline(await self._steps.asked_at(path, approval), self._kept.name, path)
         editors = await self._kept.editors() if any(one.exclude_requester for one in approval.chain) else []
         return {**shown, "editors": editors} if editors else shown

@@ -48,7 +48,8 @@ def _declared(pipeline: Pipeline) -> Iterator[object]:
             yield from _written(getattr(stage, name, None))
         for step in (stage,) if isinstance(stage, Step) else stage.steps:
             yield step.type_digest
-            for given in (step.input, *(one.message for one in (step.approval.chain if step.approval else ()))):
+            asked = step.approval.chain if step.approval else ()
+            for given in (step.input, *(one.message for one in asked), *(one.show for one in asked[:1])):
                 yield from _written(given)
             if step.pipeline is not None:
                 yield from _declared(step.pipeline)
@@ -77,11 +78,6 @@ def _code(code: CodeType) -> Iterator[object]:
             yield from _code(constant)
         elif not isinstance(constant, frozenset):  # its order differs from process to process
             yield constant
-
-
-def place_of(path: str) -> str:
-    """Return the place of a path in a plan: the path without the numbers of items and rounds."""
-    return "/".join(part for part in path.split("/") if not part.isdecimal())
 
 
 def _steps(pipeline: Pipeline, above: str) -> Any:

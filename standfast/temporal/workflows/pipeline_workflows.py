@@ -15,14 +15,15 @@ from standfast.agent_loop import Gate, GateRule, LoopState, agent_failure, said_
 from standfast.agents import Loop
 from standfast.messages import cut
 from standfast.pipeline_loop import Action, Done, Ended, Evaluate, PipelineState, RunStep, Todo
+from standfast.pipelines.paths import place_of
 from standfast.runtime.child_agents import child_session
 from standfast.stores.protocol import session_key_of
 from standfast.temporal.wire import names
-from standfast.temporal.wire.activity_types import CameTo, Making, OpenedPipeline, OpenReference, Stepped, StepReference
+from standfast.temporal.wire.activity_types import CameTo, OpenedPipeline, OpenReference, Stepped, StepReference
 from standfast.temporal.wire.boards import Whose
 from standfast.temporal.wire.inputs import AgentInput, PipelineInput
 from standfast.temporal.wire.outcomes import write_outcome
-from standfast.temporal.wire.plans import place_of, read_gates, read_plan
+from standfast.temporal.wire.plans import read_gates, read_plan
 from standfast.temporal.wire.run_state import Progress, Turn
 from standfast.temporal.wire.shown_gates import shown_with
 from standfast.temporal.wire.snapshots import Surroundings, ToolFacts, read_tool_facts
@@ -44,6 +45,7 @@ from standfast.temporal.workflows.workers import Opening
 from standfast.tools import Outcome
 
 NOTHING = object()  # was made for the next step, since the one before it has failed
+DONE = Done()
 CANCELLED = Done(reason="cancelled", error="the run was cancelled")
 
 
@@ -169,8 +171,8 @@ class PipelineRun(RunHandlers):
         match action:
             case Evaluate(path, what):
                 return await self._evaluate(path, what)
-            case RunStep(path, step) if step.kind == "approval":
-                return await self._decide(path)
+            case RunStep(_, step) if step.kind == "approval":
+                return await self._decide(action)
             case RunStep(path, step) if step.runs in self._tools and step.kind == "tool":
                 return await self._call_tool(path, step.runs)
             case RunStep(path, step):
@@ -232,38 +234,40 @@ class PipelineRun(RunHandlers):
             return await self._came_to({"path": path, "ran": source["dispatch"]})
         return await self._came_to({"path": path, "outcome": write_outcome(outcome)})
 
-    async def _decide(self, path: str) -> Done:
+    async def _decide(self, action: RunStep) -> Done:
+        path = action.path
         if (before := self._gates.left.get(path)) is not None:
             gate, message, seen = Gate.read(before), before["message"], before.get("seen", {})
         else:
             shown = await self._make(path, "gate")
             if shown.get("decided"):  # and used, before the run was reset
-                return Done()
+                return action.done(shown.get("output"))
             rule, people = cast("dict[str, GateRule]", self._rules)[place_of(path)], shown.get("editors", ())
             gate = Gate.of_step(path, rule, shown, since=workflow.now(), requesters=[self._given.user_id, *people])
             message, seen = shown["message"], shown_with(shown)
         gate = await self._gates.wait_at(gate, message, **seen)
         if gate.status == "open":
             return CANCELLED
-        if gate.failure is not None:
-            return Done(None, *gate.failure)
-        return await self._came_to({"path": path, "output": gate.output})
+        done = action.decided(gate)
+        if done.reason is not None:
+            return done
+        return await self._came_to({"path": path, "output": gate.output}, done)
 
     # --- activities: keep a step's result and make the next input, in one ---
 
-    async def _came_to(self, came_to: CameTo) -> Done:
+    async def _came_to(self, came_to: CameTo, done: Done = DONE) -> Done:
         """Keep a step's result, and make the next step's input if exactly one thing follows."""
         assert self._state is not None
         path = came_to["path"]
         reference: StepReference = {"run": self._run, "done": came_to}
-        follows = self._state.ended(path, Done()).next_actions([key for key in self._tasks if key != path])
+        follows = self._state.ended(path, done).next_actions([key for key in self._tasks if key != path])
         making: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         match follows:
             case Todo(actions=actions):
                 new = [action for action in actions if action.key not in self._tasks and action.key not in self._made]
                 if new and not self._running.cancelled:
                     self._made[new[0].key] = making
-                    reference["make"] = self._making(new[0])
+                    reference["make"] = {"path": new[0].path, "what": new[0].what}
             case Ended(reason=None):
                 reference["end"] = {"done": [*self._done_keys(), path]}
         try:
@@ -275,7 +279,7 @@ class PipelineRun(RunHandlers):
                 raise
             del reference["make"]
             found = await self._step(reference, f"what {path} came to")
-            return Done(None, *found["failed"]) if "failed" in found else Done()
+            return Done(None, *found["failed"]) if "failed" in found else done
         except (Exception, asyncio.CancelledError):
             making.set_result(NOTHING)
             raise
@@ -283,16 +287,7 @@ class PipelineRun(RunHandlers):
         if "failed" in found:
             return Done(None, *found["failed"])
         self._result = found.get("result")
-        return Done()
-
-    def _making(self, action: Action) -> Making:
-        match action:
-            case Evaluate(path, what):
-                return {"path": path, "what": what}
-            case RunStep(path, step) if step.kind == "approval":
-                return {"path": path, "what": "gate"}
-            case RunStep(path, _):
-                return {"path": path, "what": "with"}
+        return done
 
     async def _make(self, path: str, what: str) -> Any:
         key = path if what in ("with", "gate") else f"{path}?{what}"
@@ -307,7 +302,7 @@ class PipelineRun(RunHandlers):
         return found.get("made")
 
     async def _step(self, reference: StepReference, asks: str) -> Stepped:
-        known = {key: done.value for key, done in self._done().items() if "?" in key and done.value is not None}
+        known = {key: done.value for key, done in self._done().items() if done.value is not None}
         if known:
             reference["known"] = known
         options = {**STORE_OPTIONS, "summary": summary(asks)}

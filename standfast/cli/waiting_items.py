@@ -1,0 +1,67 @@
+"""Writes what waits for people in a terminal: everything that is decided on, who may decide, and how."""
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from standfast.cli.outputs import Output, ago, shown
+from standfast.messages import visible_json
+
+_HOW = {
+    "approval": "standfast approve {run} {name}  or: standfast reject {run} {name}",
+    "question": "standfast answer {run} TEXT",
+    "unknown": "standfast resolve {run} {name} --happened JSON | --not-happened | --leave",
+    "pause": "standfast resume {run}  or: standfast resume {run} --abort",
+    "worker": "start a worker that has it, or: standfast cancel {run}",
+    "skip": "start a worker that has it, or: standfast resume {run} --skip --name {name} --reason TEXT",
+    "store": "mend the store of its workers; the run then goes on by itself",
+}
+
+
+def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True) -> None:
+    """Write an item that waits: everything that is decided on, who may decide, until when, and how."""
+    name = f" {item['name']}" if item["name"] else ""
+    given = item.get("approved_by") or ()
+    of = f"{len(given)} of {item['quorum']}" if "quorum" in item else ""
+    output.line(f"Waits for {item['kind']}{name}: {item['message']}", style="bold")
+    output.fields(
+        {
+            "  Tool": item.get("tool"),
+            "  Arguments": item.get("arguments"),
+            "  Approvers": ", ".join(item.get("approvers") or ()),
+            "  Approved": ": ".join(filter(None, [of, ", ".join(given)])),
+            "  Since": item.get("since") and f"{ago(item['since'])} ago",
+            "  Until": item.get("deadline") and f"{item['deadline']} ({ago(item['deadline'])})",
+            "  How": _HOW.get("skip" if item.get("can_skip") else item["kind"], "").format(
+                run=shlex.quote(item["workflow_id"]), name=shlex.quote(item["name"])
+            )
+            if how and item["workflow_id"].isprintable()
+            else None,
+        }
+    )
+    for one in item.get("shown", ()):
+        output.line(f"  {shown(one.get('label') or 'Shown')} ({one['kind']}):", style="bold")
+        for line in _lines(one):
+            output.line(f"    {shown(line)}")
+
+
+def _lines(one: Mapping[str, Any]) -> list[str]:
+    """Return a value that a gate shows as lines for a terminal."""
+    match one["kind"]:
+        case "text" | "markdown":
+            return str(one["text"]).split("\n")
+        case "json":
+            return visible_json(one["value"]).split("\n")
+        case "table":
+            rows = [one["columns"], *one["rows"]] if one["columns"] else one["rows"]
+            return [" | ".join(value if isinstance(value, str) else _json(value) for value in row) for row in rows]
+        case "diff":
+            before, after = one["before"].split("\n"), one["after"].split("\n")
+            return [*(f"- {line}" for line in before), *(f"+ {line}" for line in after)]
+        case "image":
+            return [f"{one['media_type']}, {len(one['data']) * 3 // 4:,} bytes: look at it on the page"]
+    return [f"{one['size']:,} bytes: read them with --full"]
+
+
+def _json(value: Any) -> str:
+    return visible_json(value, indent=None)
