@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _RUNS = 100  # in flight, that are looked at
 _CHAIN = 100  # runs that continue each other
+_SHOWN = 5
 _DIFFERENCES = 3  # of a history, that are shown
 Check = tuple[str, bool, str]  # the thing checked, whether it is well, and the finding or what to do
 
@@ -92,6 +93,7 @@ async def _surroundings(server: dict[str, Any], task_queue: str, store: str | No
         checks.append(await _tried("runs", lambda: _stuck(client, task_queue)))
         if store is not None and checks[0][1]:
             checks.append(await _tried("sessions", lambda: _sessions(client, task_queue, store)))
+            checks.append(await _tried("board", lambda: _board(client, store)))
     return checks
 
 
@@ -197,6 +199,22 @@ async def _sessions(client: "Client", task_queue: str, path: str) -> tuple[bool,
     if not lost:
         return True, f"those of {count} runs in flight are in {shown_address(path)}"
     return False, f"{shown_address(path)} has none of {', '.join(lost)}, in flight: is it the store of all workers?"
+
+
+async def _board(client: "Client", path: str) -> tuple[bool, str]:
+    """Compare what the store shows to wait with what does."""
+    from standfast.temporal.client.board_keeping import mend_board
+    from standfast.temporal.client.boards import kept_board
+
+    async with existing_store(path) as store:
+        if await kept_board(store, client.namespace) is None:
+            return True, f"no worker looks after one in {shown_address(path)} yet: each run is asked what it waits for"
+        found = await mend_board(client, store, dry_run=True)
+    if not found.over and not found.missing:
+        return True, f"{shown_address(path)} shows what waits"
+    over = f"{len(found.over)} runs that are over ({', '.join(found.over[:_SHOWN]) or 'none'})"
+    missing = f"lacks {len(found.missing)} that wait ({', '.join(found.missing[:_SHOWN]) or 'none'})"
+    return False, f"{shown_address(path)} shows {over} and {missing}: a worker mends that within a minute"
 
 
 # --- replay ---

@@ -12,7 +12,7 @@ from standfast.cli.commands import on_temporal
 from standfast.cli.inputs import image_of, read_json_option, read_text, who
 from standfast.cli.outputs import Output, ago, stoppable
 from standfast.cli.runs import RUN, tell_if_failed
-from standfast.cli.stores import STORED, existing_store
+from standfast.cli.stores import STORED, board_if_any, existing_store
 from standfast.cli.waiting_items import write_waiting
 from standfast.errors import InputError
 from standfast.stores.private_files import private
@@ -20,32 +20,51 @@ from standfast.stores.private_files import private
 if TYPE_CHECKING:
     from temporalio.client import Client
 
+    from standfast.stores import AgentStore
     from standfast.temporal import StandfastClient
 
+KINDS = ("approval", "question", "unknown", "pause", "worker", "store")
 DIGEST = click.option(
     "--digest", help="Digest of what was looked at, as `pending` shows it; refused if it has changed."
 )
 COMMENT = click.option("--comment", help="The reason, for the audit trail; the model reads it if this is a rejection.")
 
 
-def _people(client: "Client") -> "StandfastClient":
+def _people(client: "Client", store: "AgentStore | None" = None) -> "StandfastClient":
     from standfast.temporal import StandfastClient
 
-    return StandfastClient(client)
+    return StandfastClient(client, store=store)
 
 
 @click.command()
 @click.argument("run", required=False)
 @click.option("--full", is_flag=True, help="Read from the store what is too large for a list.")
+@click.option("--text", help="Only items in which these words occur.")
+@click.option("--kind", type=click.Choice(KINDS), help="Only items of this kind.")
+@click.option("--agent", help="Only those of this agent or pipeline.")
+@click.option("--group", help="Only those that ask this group.")
+@click.option("--person", help="Only those that this person may end.")
+@click.option("--tenant", help="Only those of this tenant.")
+@click.option("--longer-than", "waits_longer_than", metavar="AGE", help="Only those that wait longer, such as 2h.")
+@click.option("--limit", type=click.IntRange(1), help="At most so many, the nearest deadlines first.")
 @STORED
 @on_temporal
-async def pending(client: "Client", output: Output, run: str | None, full: bool, store: str) -> None:
-    """Show what waits for people, for one RUN or for all."""
-    people = _people(client)
-    if run is None:
-        items = await people.waiting()
-    else:
-        items = [{**item, "workflow_id": run} for item in await people.pending(run)]
+async def pending(
+    client: "Client", output: Output, run: str | None, full: bool, limit: int | None, store: str, **filters: Any
+) -> None:
+    """Show what waits for people, for one RUN or for all, the nearest deadline first.
+
+    It is read from the board in the store, also if no worker runs. Without a store each run is asked instead; then only
+    --group and --limit can be used.
+    """
+    if run is not None and any(value is not None for value in (limit, *filters.values())):
+        raise InputError("Filters are for all runs: leave out RUN, or the filters")
+    async with board_if_any(store) as board:
+        people = _people(client, board)
+        if run is None:
+            items = await people.waiting(limit=limit, **filters)
+        else:
+            items = [{**item, "workflow_id": run} for item in await people.pending(run)]
     if full:
         items = [await _whole(item, store) for item in items]
     if not output.is_text or (run is None and len(items) > 1):

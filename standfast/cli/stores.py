@@ -1,6 +1,7 @@
 """The store of a command: its option, and how it is opened."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -51,6 +52,16 @@ def existing_store(address: str) -> Store:
     if is_file(address) and not Path(address).is_file():  # opening it would create it
         raise InputError(f"There is no store {address!r}; {_ANOTHER}")
     return open_store(address)
+
+
+@asynccontextmanager
+async def board_if_any(address: str) -> AsyncIterator[Store | None]:
+    """Open a store to read its board, unless it is a file that is not on this machine."""
+    if is_file(address) and not Path(address).is_file():
+        yield None
+        return
+    async with existing_store(address) as store:
+        yield store
 
 
 def store_if_any(address: str | None) -> Store | None:

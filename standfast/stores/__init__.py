@@ -19,7 +19,7 @@ from standfast.stores.protocol import (
     session_key_of,
 )
 from standfast.stores.sqlite import SQLiteStore, sqlite_store
-from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter, Waits
+from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter, WaitPlace, Waits
 from standfast.stores.workers import AtWork, Workers
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "ShownWait",
     "Wait",
     "WaitFilter",
+    "WaitPlace",
     "Waits",
     "Workers",
     "d1_store",

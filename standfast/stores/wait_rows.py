@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from standfast.stores.rows import columns, named
-from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter
+from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter, WaitPlace
 
 BOARD = (
     "namespace, workflow_id, run_id, first_run_id, run_key AS journal_key, agent, task_queue, at,"
@@ -30,6 +30,7 @@ SAVE_BOARD = (
 )
 WAIT_COLUMNS = "namespace, workflow_id, key, kind, name, since, due, people, groups, words, item"
 KEYS = "SELECT key FROM @waits WHERE namespace = :namespace AND workflow_id = :workflow_id"
+LOAD_BOARD = f"SELECT {BOARD} FROM @boards WHERE namespace = :namespace AND workflow_id = :workflow_id"
 FORGET = (
     "DELETE FROM @boards AS b WHERE namespace = :namespace AND at < :before AND NOT EXISTS"
     " (SELECT 1 FROM @waits AS w WHERE w.namespace = b.namespace AND w.workflow_id = b.workflow_id)"
@@ -51,6 +52,10 @@ def moment_text(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="microseconds")
 
 
+def _due(deadline: datetime | None) -> str:
+    return _NEVER if deadline is None else moment_text(deadline)
+
+
 def _lines(values: Iterable[str]) -> str:
     return "".join(f"\n{json.dumps(value)}" for value in values) + "\n"
 
@@ -69,9 +74,8 @@ def board_values(board: Board) -> dict[str, Any]:
 def wait_row(board: Board, wait: Wait) -> tuple[Any, ...]:
     """Return the row of an item, in the order of `WAIT_COLUMNS`."""
     people = "" if wait.people is None else _lines(wait.people) if wait.people else _NOBODY
-    due = _NEVER if wait.deadline is None else moment_text(wait.deadline)
     groups = _lines(wait.groups) if wait.groups else ""
-    place, times = (board.namespace, board.workflow_id, wait.key), (moment_text(wait.since), due)
+    place, times = (board.namespace, board.workflow_id, wait.key), (moment_text(wait.since), _due(wait.deadline))
     return (*place, wait.kind, wait.name, *times, people, groups, wait.words, wait.item)
 
 
@@ -97,13 +101,13 @@ def read_shown(row: Sequence[Any]) -> ShownWait:
 Query = tuple[str, dict[str, Any]]
 
 
-def page(wanted: WaitFilter, after: ShownWait | None, limit: int | None) -> Query:
+def page(wanted: WaitFilter, after: WaitPlace | None, limit: int | None) -> Query:
     """Return the statement that reads a page of items, and its values."""
     where, values = _where(wanted)
     if after is not None:
         where += f" AND ({_ORDER}) > (:after_due, :after_since, :after_workflow, :after_key)"
-        row = wait_row(after.board, after.wait)
-        values |= {"after_due": row[6], "after_since": row[5], "after_workflow": row[1], "after_key": row[2]}
+        values |= {"after_due": _due(after.deadline), "after_since": moment_text(after.since)}
+        values |= {"after_workflow": after.workflow_id, "after_key": after.key}
     most = "" if limit is None else " LIMIT :most"
     values |= {} if limit is None else {"most": limit}
     selected = f"{_selected('b', BOARD)}, {_selected('w', _WAIT)}"

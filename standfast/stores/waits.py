@@ -60,11 +60,25 @@ class Wait(Record):
     item: str = "{}"
 
 
+class WaitPlace(Record):
+    """The place of an item in the order in which items are read; it stays when the item is gone."""
+
+    deadline: datetime | None
+    since: datetime
+    workflow_id: str
+    key: str
+
+
 class ShownWait(Record):
     """An item on the board, and the run that it is of."""
 
     board: Board
     wait: Wait
+
+    @property
+    def place(self) -> WaitPlace:
+        wait = self.wait
+        return WaitPlace(deadline=wait.deadline, since=wait.since, workflow_id=self.board.workflow_id, key=wait.key)
 
 
 class WaitFilter(Record):
@@ -116,13 +130,17 @@ class Waits(Protocol):
         ...
 
     async def waits(
-        self, wanted: WaitFilter, *, after: ShownWait | None = None, limit: int | None = None
+        self, wanted: WaitFilter, *, after: WaitPlace | None = None, limit: int | None = None
     ) -> list[ShownWait]:
         """Return the items that are wanted, in order, from the one after `after`, which may be gone."""
         ...
 
     async def count_waits(self, wanted: WaitFilter) -> dict[str, int]:
         """Return the number of items that are wanted, by kind."""
+        ...
+
+    async def load_board(self, namespace: str, workflow_id: str) -> Board | None:
+        """Return the board of a run, as it was written last; it may be without items."""
         ...
 
     async def boards(self, namespace: str, *, after: str = "", limit: int = 500) -> list[tuple[Board, int]]:

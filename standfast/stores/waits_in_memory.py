@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter
+from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter, WaitPlace
 
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
@@ -24,16 +24,20 @@ class WaitsInMemory:
         return [key for key in keep if key not in items]
 
     async def waits(
-        self, wanted: WaitFilter, *, after: ShownWait | None = None, limit: int | None = None
+        self, wanted: WaitFilter, *, after: WaitPlace | None = None, limit: int | None = None
     ) -> list[ShownWait]:
-        found = sorted(self._wanted(wanted), key=_place)
-        return [one for one in found if after is None or _place(one) > _place(after)][:limit]
+        found = sorted(self._wanted(wanted), key=lambda one: _order(one.place))
+        return [one for one in found if after is None or _order(one.place) > _order(after)][:limit]
 
     async def count_waits(self, wanted: WaitFilter) -> dict[str, int]:
         counts: dict[str, int] = {}
         for one in self._wanted(wanted):
             counts[one.wait.kind] = counts.get(one.wait.kind, 0) + 1
         return counts
+
+    async def load_board(self, namespace: str, workflow_id: str) -> Board | None:
+        kept = self._boards.get((namespace, workflow_id))
+        return None if kept is None else kept[0]
 
     async def boards(self, namespace: str, *, after: str = "", limit: int = 500) -> list[tuple[Board, int]]:
         found = [
@@ -55,8 +59,8 @@ class WaitsInMemory:
         return [one for one in shown if _is_wanted(wanted, one.board, one.wait)]
 
 
-def _place(one: ShownWait) -> tuple[datetime, datetime, str, str]:
-    return one.wait.deadline or _NEVER, one.wait.since, one.board.workflow_id, one.wait.key
+def _order(place: WaitPlace) -> tuple[datetime, datetime, str, str]:
+    return place.deadline or _NEVER, place.since, place.workflow_id, place.key
 
 
 def _is_wanted(wanted: WaitFilter, board: Board, wait: Wait) -> bool:

@@ -34,6 +34,7 @@ from standfast.temporal.activities.said_activities import SaidActivities
 from standfast.temporal.activities.session_activities import SessionActivities
 from standfast.temporal.activities.tool_activities import ToolActivities
 from standfast.temporal.activities.webhooks import NoticeActivities, Webhook, check_webhooks
+from standfast.temporal.client.board_keeping import keeping_board
 from standfast.temporal.client.converters import DATA_CONVERTER, client_of_worker, of_worker
 from standfast.temporal.client.former_names import check_new
 from standfast.temporal.client.machines import check_machine
@@ -209,6 +210,7 @@ class StandfastPlugin(SimplePlugin):
             watch_for_lost_calls(client, self._host),
             watching_queue(client, task_queue, self._host.store, misplaced),
             keeping_for(client, self._host.store, self._retention),
+            keeping_board(client, self._host.store),
         ):
             await next(worker)
 

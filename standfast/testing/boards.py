@@ -50,6 +50,8 @@ async def what_is_shown_is_read_as_it_was(store: Any) -> None:
     expect(await store.waits(ALL), [ShownWait(board=board, wait=one) for one in (wait, nobody, anybody)], "waits")
     expect(await store.waits(WaitFilter(namespace="other")), [], "waits of another namespace")
     expect(await store.boards("default"), [(board, 3)], "boards")
+    expect(await store.load_board("default", board.workflow_id), board, "load_board")
+    expect(await store.load_board("other", board.workflow_id), None, "load_board of another namespace")
 
 
 async def a_run_shows_exactly_what_it_says(store: Any) -> None:
@@ -103,12 +105,12 @@ async def items_are_ordered_by_deadline_and_read_in_pages(store: Any) -> None:
     expect(order, sorted(order), "the order of items")
     pages, after = list[ShownWait](), None
     while found := await store.waits(ALL, after=after, limit=5):
-        after = found[-1]
+        after = found[-1].place
         pages += found
     expect(pages, whole, "the pages")
     await store.show_waits(board_of(whole[1].board.workflow_id, at=99), [])
     left = [one for one in whole[2:] if one.board.workflow_id != whole[1].board.workflow_id]
-    expect(await store.waits(ALL, after=whole[1]), left, "the page after an item that is gone")
+    expect(await store.waits(ALL, after=whole[1].place), left, "the page after an item that is gone")
 
 
 async def items_are_found_by_what_they_are(store: Any) -> None:

@@ -153,6 +153,12 @@ def may_act(person: Person, item: Mapping[str, Any]) -> bool:
     return act is not None and person.may(ACTS[act][0]) and identity(person.name) in map(identity, allowed)
 
 
+def kinds_of(person: Person) -> tuple[str, ...]:
+    """Return the kinds of items that a person of this role may end."""
+    acts = {**_ACT_OF, "worker": "resume"}
+    return tuple(kind for kind, act in acts.items() if person.may(ACTS[act][0]))
+
+
 ACTS: dict[str, tuple[Role, Read]] = {
     "decide": ("approver", _decide),
     "answer": ("approver", _answer),

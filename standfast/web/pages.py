@@ -4,11 +4,12 @@ Every form works without JavaScript. The run itself says whether an act counts. 
 in, whatever the form says.
 """
 
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from uuid import uuid4
 
 from starlette.exceptions import HTTPException
@@ -26,9 +27,10 @@ from standfast.temporal.client.audits import Entry, load_acts
 from standfast.temporal.client.items import read_result
 from standfast.temporal.client.runs import listed, outcome, runs_query
 from standfast.web.access import Person, Role
-from standfast.web.actions import ACTS, SAID, Form, Read, act_id, may_act
+from standfast.web.actions import ACTS, SAID, Form, Read, act_id
 from standfast.web.asked import load_all, load_whole
 from standfast.web.graphs import draw
+from standfast.web.inbox import address, read_inbox
 from standfast.web.live_updates import Looks, digest, position, read_position
 from standfast.web.rendering import run_path, step_link, templates
 from standfast.web.runs import Runs, is_said_now
@@ -36,7 +38,6 @@ from standfast.web.start_forms import Start
 from standfast.web.visitors import Visitors, who
 
 _RUNS = 50  # on a page
-_WAITING = 100  # runs in the inbox
 _LISTENING = 50  # open pages of one person that are told of changes; there are connections for others, too
 _TITLES = {403: "That is not for you", 404: "There is no such page", 500: "That did not work", 504: "Not confirmed"}
 _NO_RUN = ("There is no run", "is not known as a run")
@@ -129,19 +130,11 @@ class Pages:
     # --- looking ---
 
     async def inbox(self, request: Request) -> Response:
-        """All items that wait, or those for a group, the nearest deadline first."""
-        person = self._person(request)
-        group = request.query_params.get("group", "").strip()
-        items = await self._waiting(group)
-        changes = _changes(f"/?group={quote(group)}", items)
-        mine = [item for item in items if may_act(person, item)]
-        others = [item for item in items if item not in mine]
-        shown: dict[str, Any] = {"mine": mine, "others": others, "whole": await load_all(self._store, items)}
-        return self.page(request, "inbox", group=group, most=_WAITING, changes=changes, **shown)
-
-    async def _waiting(self, group: str) -> list[dict[str, Any]]:
-        items = await self.people.waiting(group=group or None, limit=_WAITING)
-        return sorted(items, key=lambda item: (item.get("deadline") or "9999", item.get("since") or ""))
+        """What waits for this person and for others, the nearest deadline first, a page of each."""
+        person, typed = self._person(request), dict(request.query_params)
+        inbox = await read_inbox(self.people, person, typed)
+        whole = await load_all(self._store, inbox.items)
+        return self.page(request, "inbox", inbox=inbox, whole=whole, changes=_changes(address(typed), inbox.look))
 
     async def runs(self, request: Request) -> Response:
         """Runs that match the filters, the latest first."""
@@ -227,7 +220,8 @@ class Pages:
         # A browser that reconnects says itself what it heard last.
         has = read_position(request.headers.get("Last-Event-ID") or asked.get("has", ""))
         words = (asked["words"], has) if "words" in asked else None
-        events = self.looks.events(asked.get("of", "/"), asked.get("shown", ""), words)
+        of = json.dumps([asked.get("of", "/"), person.name, person.role])
+        events = self.looks.events(of, asked.get("shown", ""), words)
 
         async def until_gone() -> AsyncIterator[str]:
             self._listening[person.name] += 1
@@ -242,10 +236,12 @@ class Pages:
         return StreamingResponse(until_gone(), media_type="text/event-stream")
 
     async def _look(self, of: str) -> Any:
-        """Return what the page at a path shows."""
-        if of.startswith("/runs/"):
-            return await self._runs.seen(of.removeprefix("/runs/"))
-        return await self._waiting(unquote(of.removeprefix("/?group=")))
+        """Return what a page shows a person: JSON of its address and of the person's name and role."""
+        path, name, role = json.loads(of)
+        if path.startswith("/runs/"):
+            return await self._runs.seen(path.removeprefix("/runs/"))
+        typed = dict(parse_qsl(path.partition("?")[2]))
+        return (await read_inbox(self.people, Person(name=name, role=role), typed)).look
 
     # --- starting ---
 

@@ -86,7 +86,7 @@ PUBLIC = {
         "AgentStore", "Append", "AtWork", "Board", "D1Binding", "D1Store", "DecisionRecord", "Deletion", "Dropped",
         "DurableStore", "Ledger", "LedgerEntry", "MemoryStore", "Noted", "NotedRun", "PartialAnswer", "PartialAnswers",
         "PartialNews", "PostgresStore", "RunningCall", "SQLiteStore", "Session", "ShownWait", "Wait", "WaitFilter",
-        "Waits", "Workers", "d1_store", "memory_store", "open_store", "postgres_store", "session_key_of",
+        "WaitPlace", "Waits", "Workers", "d1_store", "memory_store", "open_store", "postgres_store", "session_key_of",
         "sqlite_store",
     ],
     "standfast.temporal": [

@@ -23,7 +23,7 @@ from standfast.stores.rows import RUNNING, message_rows, named, read_decision, r
 from standfast.stores.schema_versions import lost_identity
 from standfast.stores.sqlite import statements as sql
 from standfast.stores.wait_rows import counted, page
-from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter
+from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter, WaitPlace
 from standfast.stores.workers import AtWork
 
 if TYPE_CHECKING:
@@ -268,12 +268,15 @@ class D1Store:
         return await self._do(waits.show_waits, board, put, keep)
 
     async def waits(
-        self, wanted: WaitFilter, *, after: ShownWait | None = None, limit: int | None = None
+        self, wanted: WaitFilter, *, after: WaitPlace | None = None, limit: int | None = None
     ) -> list[ShownWait]:
         return await self._do(waits.waits, page(wanted, after, limit))
 
     async def count_waits(self, wanted: WaitFilter) -> dict[str, int]:
         return await self._do(waits.count_waits, counted(wanted))
+
+    async def load_board(self, namespace: str, workflow_id: str) -> Board | None:
+        return await self._do(waits.load_board, namespace, workflow_id)
 
     async def boards(self, namespace: str, *, after: str = "", limit: int = 500) -> list[tuple[Board, int]]:
         return await self._do(waits.boards, namespace, after, limit)

@@ -52,6 +52,11 @@ async def count_waits(db: Database, query: Query) -> dict[str, int]:
     return dict(await db.one(statement(plain(asked), **values)))
 
 
+async def load_board(db: Database, namespace: str, workflow_id: str) -> Board | None:
+    rows = await db.one(statement(plain(sql.LOAD_BOARD), namespace=namespace, workflow_id=workflow_id))
+    return read_board(rows[0]) if rows else None
+
+
 async def boards(db: Database, namespace: str, after: str, limit: int) -> list[tuple[Board, int]]:
     asked = statement(plain(sql.LIST_BOARDS), namespace=namespace, after=after, most=limit)
     return [(read_board(row[:-1]), row[-1]) for row in await db.one(asked)]

@@ -1,22 +1,19 @@
 """Sessions, ledger and replies in one schema of a PostgreSQL database, for workers on any number of machines."""
 
 import asyncio
-import re
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Literal, Self
-from urllib.parse import parse_qs, urlsplit
 
 from standfast.errors import InputError, StoreError
-from standfast.extras import install
 from standfast.messages import Message
 from standfast.stores.deletion import Dropped, Noted, NotedRun
 from standfast.stores.kept_values import reading
 from standfast.stores.partial_answers import PartialAnswer
 from standfast.stores.postgres import deletion, ledger, rows, waits
+from standfast.stores.postgres.addresses import checked_address
 from standfast.stores.postgres.connections import Connections
-from standfast.stores.postgres.database import Address
 from standfast.stores.postgres.news import channel, topic
 from standfast.stores.postgres.tables import PostgresTables
 from standfast.stores.protocol import Append, DecisionRecord, LedgerEntry, RunningCall, Session
@@ -34,7 +31,7 @@ from standfast.stores.rows import (
 )
 from standfast.stores.schema_versions import lost_identity
 from standfast.stores.wait_rows import counted, page
-from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter
+from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter, WaitPlace
 from standfast.stores.workers import AtWork
 
 
@@ -49,7 +46,7 @@ class PostgresStore:
     shares_holds = True
 
     def __init__(self, dsn: str, *, schema: str = "standfast", max_connections: int = 10) -> None:
-        self._address = _checked(dsn, schema, max_connections)
+        self._address = checked_address(dsn, schema, max_connections)
         self._name = self._address.name
         self._connections = Connections(self._address)
         self._do = self._connections.do
@@ -324,12 +321,15 @@ class PostgresStore:
         return await self._do(lambda db: waits.show_waits(db, board, put, keep))
 
     async def waits(
-        self, wanted: WaitFilter, *, after: ShownWait | None = None, limit: int | None = None
+        self, wanted: WaitFilter, *, after: WaitPlace | None = None, limit: int | None = None
     ) -> list[ShownWait]:
         return await self._do(lambda db: waits.waits(db, page(wanted, after, limit)))
 
     async def count_waits(self, wanted: WaitFilter) -> dict[str, int]:
         return await self._do(lambda db: waits.count_waits(db, counted(wanted)))
+
+    async def load_board(self, namespace: str, workflow_id: str) -> Board | None:
+        return await self._do(lambda db: waits.load_board(db, namespace, workflow_id))
 
     async def boards(self, namespace: str, *, after: str = "", limit: int = 500) -> list[tuple[Board, int]]:
         return await self._do(lambda db: waits.boards(db, namespace, after, limit))
@@ -370,29 +370,3 @@ def postgres_store(dsn: str, *, schema: str = "standfast", max_connections: int 
         InputError: the address or the schema cannot be used.
     """
     return PostgresStore(dsn, schema=schema, max_connections=max_connections)
-
-
-_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-
-
-def _checked(dsn: str, schema: str, max_connections: int) -> Address:
-    try:
-        import asyncpg  # noqa: F401
-    except ImportError as error:
-        raise ImportError(f"postgres_store needs asyncpg: {install('postgres')}") from error
-    if not isinstance(schema, str) or not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
-        raise InputError(f"schema must be 1 to 63 of a-z 0-9 _ and begin with a letter or _, got {schema!r:.80}")
-    if not isinstance(max_connections, int) or max_connections < 1:
-        raise InputError(f"max_connections must be a number from 1 on, got {max_connections!r:.80}")
-    # Not shown: what is not an address may still be a password.
-    if not isinstance(dsn, str) or not dsn.startswith(("postgresql://", "postgres://")) or "\0" in dsn:
-        raise InputError("postgres_store needs an address such as postgresql://user:password@host/database")
-    return Address(dsn, schema, f"{_place(dsn)}, schema {schema}", max_connections)
-
-
-def _place(dsn: str) -> str:
-    """Return an address without user, password and options, which may be a password, too."""
-    parts = urlsplit(dsn)
-    host = parts.netloc.rpartition("@")[2] or "".join(parse_qs(parts.query).get("host", []))
-    # An unescaped / ? or # in a password would end the host's part before it.
-    return "an address with an unescaped password" if "@" in parts.path else f"postgresql://{host}{parts.path}"

@@ -43,6 +43,11 @@ async def count_waits(db: Database, query: Query) -> dict[str, int]:
     return {kind: number for kind, number in await _rows(db, query)}  # noqa: C416
 
 
+async def load_board(db: Database, namespace: str, workflow_id: str) -> Board | None:
+    rows = await _rows(db, (sql.LOAD_BOARD, {"namespace": namespace, "workflow_id": workflow_id}))
+    return read_board(rows[0]) if rows else None
+
+
 async def boards(db: Database, namespace: str, after: str, limit: int) -> list[tuple[Board, int]]:
     values = {"namespace": namespace, "after": after, "most": limit}
     return [(read_board(row[:-1]), row[-1]) for row in await _rows(db, (sql.LIST_BOARDS, values))]

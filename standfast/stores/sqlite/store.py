@@ -47,7 +47,7 @@ from standfast.stores.sqlite.rows import (
 from standfast.stores.sqlite.tables import SQLiteTables
 from standfast.stores.sqlite.thread import SQLiteThread
 from standfast.stores.wait_rows import counted, page
-from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter
+from standfast.stores.waits import Board, ShownWait, Wait, WaitFilter, WaitPlace
 from standfast.stores.workers import AtWork
 
 
@@ -323,12 +323,15 @@ class SQLiteStore:
         return await self._do(lambda db: waits.show_waits(db, board, put, keep))
 
     async def waits(
-        self, wanted: WaitFilter, *, after: ShownWait | None = None, limit: int | None = None
+        self, wanted: WaitFilter, *, after: WaitPlace | None = None, limit: int | None = None
     ) -> list[ShownWait]:
         return await self._do(lambda db: waits.waits(db, page(wanted, after, limit)), writes=False)
 
     async def count_waits(self, wanted: WaitFilter) -> dict[str, int]:
         return await self._do(lambda db: waits.count_waits(db, counted(wanted)), writes=False)
+
+    async def load_board(self, namespace: str, workflow_id: str) -> Board | None:
+        return await self._do(lambda db: waits.load_board(db, namespace, workflow_id), writes=False)
 
     async def boards(self, namespace: str, *, after: str = "", limit: int = 500) -> list[tuple[Board, int]]:
         return await self._do(lambda db: waits.boards(db, namespace, after, limit), writes=False)

@@ -44,6 +44,11 @@ def count_waits(db: sqlite3.Connection, query: Query) -> dict[str, int]:
     return dict(db.execute(plain(statement), values).fetchall())
 
 
+def load_board(db: sqlite3.Connection, namespace: str, workflow_id: str) -> Board | None:
+    row = db.execute(plain(sql.LOAD_BOARD), {"namespace": namespace, "workflow_id": workflow_id}).fetchone()
+    return None if row is None else read_board(row)
+
+
 def boards(db: sqlite3.Connection, namespace: str, after: str, limit: int) -> list[tuple[Board, int]]:
     values = {"namespace": namespace, "after": after, "most": limit}
     return [(read_board(row[:-1]), row[-1]) for row in db.execute(_LIST, values)]

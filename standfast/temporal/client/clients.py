@@ -1,11 +1,12 @@
 """Sends messages and decisions to runs, with any Temporal client. The `temporal` command can do all of it, too."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 from uuid import uuid4
 
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowQueryFailedError
@@ -20,7 +21,9 @@ from standfast.pipelines import Pipeline
 from standfast.runtime.deletion import delete_session
 from standfast.runtime.inputs import Images
 from standfast.stores.protocol import AgentStore, session_key_of
+from standfast.stores.waits import Waits
 from standfast.temporal.client.audits import Doing, OnRecord, do_on_record, doing_of
+from standfast.temporal.client.boards import WaitingFilters, filter_of, kept_board, read_run, read_waiting
 from standfast.temporal.client.event_streams import RunEvents
 from standfast.temporal.client.items import read_items, read_state, unreadable
 from standfast.temporal.client.operator_pauses import paused_by_operators
@@ -55,6 +58,7 @@ class StandfastClient:
 
     def __init__(self, client: Client, *, store: AgentStore | None = None, timeout: Duration = "10s") -> None:
         self.client, self._store, self._timeout = client, store, seconds(timeout, "StandfastClient: timeout")
+        self._board: Waits | None = None  # once it is known that the workers look after it
 
     def run(self, workflow_id: str, run_id: str | None = None) -> Run:
         """Return the handle of a run, the last of its workflow id if none is named."""
@@ -104,6 +108,10 @@ class StandfastClient:
                 raise
             return []
         paused = paused_by_operators(run) if run_id in (None, run.run_id) else []
+        if run_id in (None, run.run_id) and run.close_time is None and (board := await self.board()) is not None:
+            first = run.raw_info.first_run_id or run.run_id
+            if (shown := await read_run(board, self.client.namespace, workflow_id, first)) is not None:
+                return [*shown, *paused]
         try:
             return [*read_items(await self._ask(workflow_id, names.PENDING, run_id)), *paused]
         except StandfastError:
@@ -147,13 +155,44 @@ class StandfastClient:
             async for event in events:
                 yield event
 
-    async def waiting(self, *, group: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
-        """Return the items that wait in the whole namespace, as `pending`, with workflow ids; needs search attributes.
+    async def waiting(
+        self, *, limit: int | None = None, after: str | None = None, **filters: Unpack[WaitingFilters]
+    ) -> list[dict[str, Any]]:
+        """Return the items that wait in the whole namespace, as `pending`, each with its run: the next deadline first.
+
+        They are read from the board in the workers' store, whether a worker lives or not. Without a store, or with one
+        that has no board, each run is asked: then only a group can be wanted, and search attributes are needed.
 
         Args:
-            group: the group of approvers that they are for; anybody if None.
-            limit: the number of runs that are asked, the last started first; all if None.
+            limit: the number of items; of runs that are asked without a board, the last started first. All if None.
+            after: the `place` of the last item of the page before.
+            filters: see `WaitingFilters`.
+
+        Raises:
+            InputError: a filter cannot be used, or only with a board.
         """
+        wanted = filter_of(self.client.namespace, filters)
+        if (board := await self.board()) is not None:
+            return await read_waiting(board, wanted, after=after, limit=limit)
+        if after is not None or any(value is not None for name, value in filters.items() if name != "group"):
+            raise InputError("waiting: only a client with the workers' store, which has a board, can filter and page")
+        return await self._asked(wanted.group, limit)
+
+    async def count_waiting(self, **filters: Unpack[WaitingFilters]) -> dict[str, int]:
+        """Return the number of items that wait, by kind; see `waiting`."""
+        wanted = filter_of(self.client.namespace, filters)
+        if (board := await self.board()) is not None:
+            return await board.count_waits(wanted)
+        return dict(Counter(item["kind"] for item in await self.waiting(**filters)))
+
+    async def board(self) -> Waits | None:
+        """Return the board in the store; None if there is none that its workers look after."""
+        if self._board is None:
+            self._board = await kept_board(self._store, self.client.namespace)
+        return self._board
+
+    async def _asked(self, group: str | None, limit: int | None) -> list[dict[str, Any]]:
+        """Return what the runs say themselves that wait."""
         query, few = runs_query(waiting=True, group=group), asyncio.Semaphore(_AT_ONCE)
         runs = [run.id async for run in self.client.list_workflows(query, limit=limit)]
         pending = await asyncio.gather(*(self._pending_soon(run, few) for run in runs))

@@ -54,6 +54,8 @@ class Item(BaseModel):
     reference: dict[str, Any] | None = None
     shown: Annotated[list[dict[str, Any]], AfterValidator(read_shown)] | None = None
     can_skip: bool | None = None
+    groups: _Names | None = None
+    requesters: _Names | None = None
 
     @model_validator(mode="after")
     def _check(self) -> "Item":

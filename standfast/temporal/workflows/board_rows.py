@@ -45,6 +45,8 @@ class BoardRows:
         self._writing: asyncio.Task[None] | None = None
         self._elsewhere: asyncio.Future[Any] | None = None
         self._is_ending = False
+        if workflow.in_workflow():
+            self._loop = asyncio.get_running_loop()  # a reset is told outside of it
 
     def carried(self) -> list[str]:
         """Return the keys that the store shows, for the run as which this one continues."""
@@ -61,7 +63,7 @@ class BoardRows:
     def changed(self) -> None:
         """Write the board, unless that is being done."""
         if self.is_kept and self._writing is None and self._items().keys() != self._shown.keys():
-            self._writing = asyncio.create_task(self._write())
+            self._writing = self._loop.create_task(self._write())
 
     async def settled(self, *, ending: bool = False) -> None:
         """Wait until the store shows what there is, or until the first attempt has failed.

@@ -1,0 +1,220 @@
+"""Mends the board from time to time: what a crash left on it is taken out, and what is missing is put in.
+
+A run writes its board itself. What it cannot take out, since it was terminated or deleted, is taken out here. Runs that
+wait by Temporal's search attributes and are not on the board are asked: those that earlier versions have begun, and
+those whose rows a store has lost. Such boards are asked for again in each round, until the run itself writes one.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus, WorkflowQueryFailedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from standfast.errors import StandfastError
+from standfast.stores.capabilities import has_ledger, has_waits
+from standfast.stores.protocol import AgentStore, session_key_of
+from standfast.stores.waits import Board, Waits
+from standfast.temporal.client.boards import kept_mark
+from standfast.temporal.client.items import read_items
+from standfast.temporal.client.queue_stores import noted_store
+from standfast.temporal.client.runs import answer, listed, runs_query
+from standfast.temporal.wire import names
+from standfast.temporal.wire.boards import ShownItem, key_of, wait_of
+
+_LOG = logging.getLogger("standfast")
+_EVERY = 30.0  # seconds between two rounds
+_PATIENCE = timedelta(seconds=2)  # for a run that is asked
+_AT_ONCE = 8  # runs that are asked or looked up
+_FORGOTTEN = timedelta(days=1)  # after which nobody can be late any more with an older board
+_NEVER_WRITTEN = datetime(1970, 1, 1, tzinfo=UTC)  # whatever a run writes is later
+
+
+@dataclass(slots=True)
+class Mended:
+    """What was wrong with a board, by workflow id: runs that are over, and runs that wait and were not on it."""
+
+    over: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
+class BoardStore(Waits, AgentStore, Protocol):
+    """A store that has a board."""
+
+
+@asynccontextmanager
+async def keeping_board(client: Client, store: AgentStore) -> AsyncIterator[None]:
+    """Look after the board of a namespace as long as the block lasts; one worker at a time does."""
+    if not has_waits(store):
+        yield
+        return
+    task = asyncio.create_task(_watch(client, store))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def _watch(client: Client, store: Any) -> None:
+    mark, told = kept_mark(client.namespace), ""
+    while True:
+        try:
+            if await store.hold(mark):
+                try:
+                    mended = await mend_board(client, store)
+                    if has_ledger(store) and await store.load_reply(mark, 0) is None:
+                        await store.save_reply(mark, 0, "true")
+                finally:
+                    await store.let_go(mark)
+                if mended.over or mended.missing:
+                    _LOG.info(
+                        "The board had %d runs that are over, and lacked %d", len(mended.over), len(mended.missing)
+                    )
+            told = ""
+        except (StandfastError, RPCError) as error:
+            if str(error) != told:  # once, and not every time
+                _LOG.warning("The board could not be looked after; it is next time: %s", error)
+            told = str(error)
+        await asyncio.sleep(_EVERY)
+
+
+async def mend_board(client: Client, store: BoardStore, *, dry_run: bool = False) -> Mended:
+    """Make the board show what the runs of a namespace wait for; a dry run only looks."""
+    mended, few = Mended(), asyncio.Semaphore(_AT_ONCE)
+    known = [one async for one in _all_boards(store, client.namespace)]  # read before anybody is asked
+    waiting = {run.id: run async for run in _waiting_runs(client, await store.identity())}
+    jobs = []
+    for board, count in known:
+        run = waiting.pop(board.workflow_id, None)
+        is_same = run is not None and _first_run(run) == board.first_run_id
+        if run is not None and is_same and (board.is_watched or not count):
+            jobs.append(_ask(client, store, few, run, board, mended if not count else Mended(), dry_run))
+        elif not is_same and (count or run is not None):
+            jobs.append(_look(client, store, few, board, count, run, mended, dry_run))
+    jobs += [_ask(client, store, few, run, None, mended, dry_run) for run in waiting.values()]
+    await asyncio.gather(*jobs)
+    if not dry_run:
+        await store.forget_boards(client.namespace, datetime.now(UTC) - _FORGOTTEN)
+    return mended
+
+
+async def _all_boards(store: Waits, namespace: str) -> AsyncIterator[tuple[Board, int]]:
+    after = ""
+    while found := await store.boards(namespace, after=after):
+        for one in found:
+            yield one
+        after = found[-1][0].workflow_id
+
+
+async def _waiting_runs(client: Client, store: str) -> AsyncIterator[WorkflowExecution]:
+    """Yield the runs that wait, of the task queues whose workers have this store; others of the namespace are not its.
+
+    Args:
+        store: its identity.
+    """
+    noted: dict[str, str | None] = {}
+    try:
+        async for run in client.list_workflows(runs_query(waiting=True)):
+            if run.task_queue not in noted:
+                noted[run.task_queue] = await noted_store(client, run.task_queue)
+            if noted[run.task_queue] == store:
+                yield run
+    except RPCError as error:
+        if error.status != RPCStatusCode.INVALID_ARGUMENT:  # the namespace has no search attributes
+            raise
+
+
+def _first_run(run: WorkflowExecution) -> str:
+    return run.raw_info.first_run_id or run.run_id
+
+
+async def _look(
+    client: Client,
+    store: Waits,
+    few: asyncio.Semaphore,
+    board: Board,
+    count: int,
+    run: WorkflowExecution | None,
+    mended: Mended,
+    dry_run: bool,
+) -> None:
+    """Take out the items of a run that is over; ask the run, if any, that has its workflow id now."""
+    async with few:
+        if await _is_open(client, board):
+            return
+        if count:
+            mended.over.append(board.workflow_id)
+        if count and not dry_run:
+            await store.show_waits(board, [])
+    if run is not None:
+        await _ask(client, store, few, run, board, mended, dry_run)
+
+
+async def _is_open(client: Client, board: Board) -> bool:
+    """Whether the last run of a board's chain runs; the server's lists may be late."""
+    try:
+        run = await client.get_workflow_handle(board.workflow_id).describe()
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
+        return False
+    return run.status is WorkflowExecutionStatus.RUNNING and _first_run(run) == board.first_run_id
+
+
+async def _ask(
+    client: Client,
+    store: Waits,
+    few: asyncio.Semaphore,
+    run: WorkflowExecution,
+    board: Board | None,
+    mended: Mended,
+    dry_run: bool,
+) -> None:
+    """Put in what a run says that it waits for, unless it has written its board itself since that was read."""
+    try:
+        async with few:
+            handle = client.get_workflow_handle(run.id, run_id=run.run_id)
+            items = read_items(await answer(handle, names.PENDING, _PATIENCE))
+    except (RPCError, WorkflowQueryFailedError, StandfastError):
+        return  # no worker answers; it is asked next time
+    items = [item for item in items if item["kind"] != "unreadable"]
+    if items:
+        mended.missing.append(run.id)
+    if dry_run or not (items or (board is not None and board.is_watched)):
+        return
+    now = _board_of(client.namespace, run, board)
+    shown = [_shown(item, run) for item in items]
+    await store.show_waits(now, [wait_of(one, key_of(one), now) for one in shown])
+
+
+def _board_of(namespace: str, run: WorkflowExecution, board: Board | None) -> Board:
+    seen = listed(run)
+    tenant, session = seen.get("tenant_id"), seen.get("session_id")
+    return Board(
+        namespace=namespace,
+        workflow_id=run.id,
+        run_id=run.run_id,
+        first_run_id=_first_run(run),
+        journal_key=run.run_id,
+        agent=run.workflow_type,
+        task_queue=run.task_queue,
+        at=_NEVER_WRITTEN if board is None else board.at,
+        session=None if session is None else session_key_of(tenant, session),
+        tenant_id=tenant,
+        parent=seen.get("parent"),
+        is_watched=True,
+    )
+
+
+def _shown(item: Mapping[str, Any], run: WorkflowExecution) -> ShownItem:
+    groups = next((pair.value for pair in run.typed_search_attributes if pair.key.name == names.GROUP_ATTRIBUTE), None)
+    shown: ShownItem = {"item": dict(item)}
+    if item["kind"] == "approval" and isinstance(groups, list):
+        shown["groups"] = [str(group) for group in groups]
+    return shown

@@ -1,0 +1,136 @@
+"""Reads what waits from the board in the store: ordered, filtered, in pages, whether a worker lives or not."""
+
+import base64
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypedDict
+
+from pydantic import ValidationError
+
+from standfast.durations import Duration
+from standfast.errors import InputError
+from standfast.messages import person
+from standfast.stores.capabilities import has_ledger, has_waits
+from standfast.stores.protocol import session_id_of
+from standfast.stores.waits import ShownWait, WaitFilter, WaitPlace, Waits
+from standfast.temporal.client.items import read_items
+from standfast.tools.checks import seconds
+
+
+class WaitingFilters(TypedDict, total=False):
+    """Which items are wanted; without any, all.
+
+    Args:
+        group: the group of approvers that they ask.
+        kind: "approval", "question", "unknown", "pause", "worker" or "store".
+        agent: the agent, the pipeline or the workflow type that waits.
+        person: who may end them: items that name this person, or nobody.
+        tenant: the tenant of the run.
+        text: words that occur in the name, the message, the arguments or the run; upper and lower case are the same.
+        waits_longer_than: how long they wait at least, such as "2h".
+    """
+
+    group: str | None
+    kind: str | None
+    agent: str | None
+    person: str | None
+    tenant: str | None
+    text: str | None
+    waits_longer_than: Duration | None
+
+
+def kept_mark(namespace: str) -> str:
+    """Return the key under which a store says that its workers look after its board."""
+    return f"standfast/board/{namespace}"
+
+
+async def kept_board(store: object, namespace: str) -> Waits | None:
+    """Return the board of a store if its workers look after it; those of earlier versions do not."""
+    if not has_waits(store) or not has_ledger(store):
+        return None
+    return store if await store.load_reply(kept_mark(namespace), 0) is not None else None
+
+
+def filter_of(namespace: str, filters: WaitingFilters) -> WaitFilter:
+    """Return a filter as a store takes it.
+
+    Raises:
+        InputError: one cannot be used.
+    """
+    if unknown := sorted(filters.keys() - WaitingFilters.__annotations__.keys()):
+        raise InputError(
+            f"waiting: there is no filter {unknown[0]!r}; there are {', '.join(WaitingFilters.__annotations__)}"
+        )
+    given = dict(filters)
+    age, who, tenant = given.pop("waits_longer_than", None), given.pop("person", None), given.pop("tenant", None)
+    for name, value in {**given, "person": who, "tenant": tenant}.items():
+        if value is not None and not isinstance(value, str):
+            raise InputError(f"waiting: {name} must be a text, got {value!r:.80}")
+    before = None
+    if age is not None:
+        before = datetime.now(UTC) - timedelta(seconds=seconds(age, "waiting: waits_longer_than"))  # type: ignore[arg-type]
+    return WaitFilter.model_validate(
+        {
+            **{name: value for name, value in given.items() if value is not None},
+            "namespace": namespace,
+            "person": None if who is None else person(str(who)),
+            "tenant_id": tenant,
+            "before": before,
+        }
+    )
+
+
+async def read_waiting(
+    board: Waits, wanted: WaitFilter, *, after: str | None = None, limit: int | None = None
+) -> list[dict[str, Any]]:
+    """Return items as `pending` does, each with its run, and with its `place`, after which the next page begins."""
+    return [
+        _item(one) for one in await board.waits(wanted, after=None if after is None else read_place(after), limit=limit)
+    ]
+
+
+async def read_run(board: Waits, namespace: str, workflow_id: str, first_run_id: str) -> list[dict[str, Any]] | None:
+    """Return the items of a run, as `pending` does; None if it does not write them to the board itself.
+
+    Args:
+        first_run_id: of the chain of runs that is meant.
+    """
+    kept = await board.load_board(namespace, workflow_id)
+    if kept is None or kept.is_watched or kept.first_run_id != first_run_id:
+        return None
+    shown = await board.waits(WaitFilter(namespace=namespace, workflow_id=workflow_id))
+    return [item for one in shown for item in read_items([json.loads(one.wait.item)])]
+
+
+def _item(shown: ShownWait) -> dict[str, Any]:
+    board, (item, *_) = shown.board, read_items([json.loads(shown.wait.item)])
+    more = {
+        "workflow_id": board.workflow_id,
+        "run_id": board.run_id,
+        "agent": board.agent,
+        "session_id": None if board.session is None else session_id_of(board.session),
+        "user_id": board.user_id,
+        "tenant_id": board.tenant_id,
+        "parent": board.parent,
+        "place": write_place(shown.place),
+    }
+    return {**item, **{name: value for name, value in more.items() if value is not None}}
+
+
+def write_place(place: WaitPlace) -> str:
+    """Return a place as a text that can stand in an address."""
+    return base64.urlsafe_b64encode(place.model_dump_json().encode()).decode().rstrip("=")
+
+
+def read_place(text: str) -> WaitPlace:
+    """Return the place that `write_place` wrote.
+
+    Raises:
+        InputError: it wrote another text.
+    """
+    try:
+        return WaitPlace.model_validate_json(
+            base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        )
+    except (ValueError, ValidationError) as error:
+        raise InputError(f"after must be the place of an item, got {text!r:.80}") from error

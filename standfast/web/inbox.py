@@ -1,0 +1,97 @@
+"""Reads what the inbox shows a person: what waits for them, and what waits for others, a page of each."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlencode
+
+from standfast.messages import person as identity
+from standfast.stores.waits import WaitFilter, Waits
+from standfast.temporal import StandfastClient
+from standfast.temporal.client.boards import filter_of, read_waiting
+from standfast.web.access import Person
+from standfast.web.actions import kinds_of, may_act
+
+PAGE = 50  # items of each list
+_ASKED = 100  # runs that are asked if the store has no board
+FILTERS = ("text", "kind", "agent", "group", "person", "waits_longer_than")
+_PAGES = ("after", "others_after")
+
+
+@dataclass(frozen=True, slots=True)
+class Inbox:
+    """What a person sees.
+
+    Args:
+        wanted: the filters as they were typed.
+        counts: of all that the filters find, by kind.
+        more, more_others: the addresses of the next pages, if there are any.
+        asked: the number of runs that were asked, since there is no board; then only a group can be wanted.
+    """
+
+    wanted: Mapping[str, str]
+    mine: Sequence[Mapping[str, Any]]
+    others: Sequence[Mapping[str, Any]]
+    counts: Mapping[str, int]
+    more: str | None = None
+    more_others: str | None = None
+    asked: int | None = None
+
+    @property
+    def look(self) -> list[Any]:
+        """Return what an open page compares."""
+        return [self.items, dict(self.counts)]
+
+    @property
+    def items(self) -> list[Mapping[str, Any]]:
+        return [*self.mine, *self.others]
+
+
+async def read_inbox(people: StandfastClient, person: Person, typed: Mapping[str, str]) -> Inbox:
+    """Return what a person sees, by the parameters of the page's address.
+
+    Raises:
+        InputError: a filter cannot be used.
+    """
+    wanted = {name: value for name in FILTERS if (value := typed.get(name, "").strip())}
+    board = await people.board()
+    if board is None:
+        return await _asked(people, person, wanted.get("group", ""))
+    whose = {name: value for name, value in wanted.items() if name != "person"}
+    found = filter_of(people.client.namespace, whose)  # type: ignore[arg-type]
+    theirs = identity(wanted["person"]) if "person" in wanted else None
+    mine = found.model_copy(update={"person": identity(person.name), "person_kinds": kinds_of(person)})
+    pages = {name: typed[name] for name in _PAGES if typed.get(name)}
+    if theirs is not None:  # what waits for somebody else is one list
+        found = found.model_copy(update={"person": theirs})
+        others, more_others = await _page(board, found, pages.get("others_after"))
+        inbox = Inbox(wanted, [], others, await board.count_waits(found))
+    else:
+        listed, more = await _page(board, mine, pages.get("after"))
+        others, more_others = await _page(board, mine.model_copy(update={"others": True}), pages.get("others_after"))
+        inbox = Inbox(wanted, listed, others, await board.count_waits(found))
+        inbox = replace(inbox, more=more and address(wanted, {**pages, "after": more}))
+    return replace(inbox, more_others=more_others and address(wanted, {**pages, "others_after": more_others}))
+
+
+def address(*parameters: Mapping[str, str]) -> str:
+    """Return the address of a page of the inbox."""
+    return f"/?{urlencode({name: value for given in parameters for name, value in given.items()})}"
+
+
+async def _page(board: Waits, wanted: WaitFilter, after: str | None) -> tuple[list[dict[str, Any]], str | None]:
+    """Return a page of items, and the place after which the next one begins, if there is one."""
+    items = await read_waiting(board, wanted, after=after, limit=PAGE + 1)
+    return items[:PAGE], items[PAGE - 1]["place"] if len(items) > PAGE else None
+
+
+async def _asked(people: StandfastClient, person: Person, group: str) -> Inbox:
+    """Return what the runs say that the server lists, the nearest deadline first."""
+    found = await people.waiting(group=group or None, limit=_ASKED)
+    items = sorted(found, key=lambda item: (item.get("deadline") or "9999", item.get("since") or ""))
+    mine = [item for item in items if may_act(person, item)]
+    counts = {
+        kind: sum(item["kind"] == kind for item in items) for kind in dict.fromkeys(item["kind"] for item in items)
+    }
+    wanted = {"group": group} if group else {}
+    return Inbox(wanted, mine, [item for item in items if item not in mine], counts, asked=_ASKED)
