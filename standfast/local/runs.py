@@ -303,7 +303,7 @@ class Run:
     def _tool_calls(self, state: LoopState, action: CallTools) -> ToolCalls:
         write = partial(self._transcript.write, state.kept_questions)
         fence = Fence(write, self._store, *coordinates(self._transcript.messages, self._last_seq, self._log.key))
-        return ToolCalls(self._tools, state, action, self._contexts(), fence, self._emit)
+        return ToolCalls(self._tools, state, action, self._contexts(), fence, self._emit, self._store)
 
     async def _give_up(self, state: LoopState, outcomes: list[Settled]) -> None:
         """Keep what is known when the run is cancelled, so that the session can be resumed."""

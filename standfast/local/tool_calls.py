@@ -22,7 +22,9 @@ from standfast.events import Event, QuestionAsked, ToolEnded, ToolOutcome, ToolS
 from standfast.messages import ToolCall
 from standfast.runtime.cancellation import Cancellation
 from standfast.runtime.dispatches import Fence
+from standfast.runtime.row_sizes import within_row
 from standfast.runtime.users_functions import refused_in_time, run_bounded
+from standfast.stores.protocol import AgentStore
 from standfast.tools import Asked, Failed, Outcome, Tool, ToolContext
 
 
@@ -33,6 +35,7 @@ class ToolCalls:
         context: makes the context of an attempt.
         fence: is crossed before a call runs that may have run before.
         emit: is called at every start and end; None if nobody listens.
+        store: keeps the results.
     """
 
     def __init__(
@@ -43,8 +46,10 @@ class ToolCalls:
         context: Callable[[ToolCall, int], ToolContext],
         fence: Fence,
         emit: Callable[[Event], None] | None,
+        store: AgentStore | None,
     ) -> None:
         self._tools = tools
+        self._store = store
         self._state = state
         self._action = action
         self._context = context
@@ -112,6 +117,7 @@ class ToolCalls:
             if cancellation.requested():
                 raise
             outcome = CANCELLED_WITHIN
+        outcome = within_row(outcome, call.name, self._store)
         self._outcomes[call.id] = outcome
         if self._state.stops_at(outcome):
             self._stopped_by = failed_for_good(call)

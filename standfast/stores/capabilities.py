@@ -51,5 +51,10 @@ def has_place(store: object) -> TypeIs[Placed]:
     return _has_methods(store, Placed)
 
 
+def largest_row(store: object) -> int | None:
+    """Return how many bytes a row of a store can have; None if that is more than anybody writes."""
+    return getattr(store, "largest_row", None)
+
+
 def _has_methods(store: object, protocol: Any) -> bool:
     return all(callable(getattr(store, name, None)) for name in get_protocol_members(protocol))

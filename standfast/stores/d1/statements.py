@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from standfast.errors import StoreError
+from standfast.errors import InputError
 from standfast.stores import nul_texts
 
 Row = tuple[Any, ...]
@@ -60,12 +60,12 @@ def values_to_send(asked: Statement, store: str) -> list[Any]:
     """Return a statement's values as D1 takes them.
 
     Raises:
-        StoreError: D1 would refuse so large a row.
+        InputError: D1 would refuse so large a row.
     """
     values = [plain_json(value) if isinstance(value, list) else value for value in map(nul_texts.written, asked.values)]
     size = sum(len(value.encode()) for value in values if isinstance(value, str))
     if size > LARGEST:
-        raise StoreError(
+        raise InputError(
             f"The store {store} cannot keep {size:,} bytes in one row, since D1 keeps at most {LARGEST:,}. Nothing was "
             "written. Make the value shorter, or keep it elsewhere and refer to it"
         )

@@ -14,6 +14,7 @@ from standfast.stores.d1 import deletion, ledger, rows, waits
 from standfast.stores.d1.connections import Connections
 from standfast.stores.d1.database import API, D1Binding, HttpBinding
 from standfast.stores.d1.holds import LEASE
+from standfast.stores.d1.statements import LARGEST
 from standfast.stores.d1.tables import D1Tables
 from standfast.stores.deletion import Dropped, Noted, NotedRun
 from standfast.stores.kept_values import reading
@@ -48,6 +49,7 @@ class D1Store:
     durable = True
     shares_holds = True
     look_every = 5.0  # seconds; see `Workers`
+    largest_row = LARGEST
 
     def __init__(self, connect: Callable[[], D1Binding], *, name: str = "d1", lease: float = LEASE) -> None:
         if not lease > 0:

@@ -18,6 +18,7 @@ from standfast.agents import Agent
 from standfast.messages import ToolCall, Usage
 from standfast.runtime.at_work import may_run
 from standfast.runtime.dispatches import last_dispatch
+from standfast.runtime.row_sizes import within_row
 from standfast.runtime.users_functions import refused_in_time, run_bounded
 from standfast.stores.protocol import LedgerEntry, session_id_of
 from standfast.temporal.activities.agent_invoker import Invocations
@@ -260,11 +261,11 @@ class ToolActivities:
         write: Callable[[Callable[[], Awaitable[bool]]], Awaitable[bool]],
     ) -> WrittenOutcome | None:
         """Record the outcome of a call, and return it; None if this attempt does not own the call any more."""
-        written = write_outcome(outcome)
+        written = write_outcome(within_row(outcome, place.call.name, self._host.store))
         if spent is not None:
             written["spent"] = spent.plain()
         text = to_json(written).decode()
-        state: Any = "failed" if isinstance(outcome, Failed | Unknown) else "done"
+        state: Any = "failed" if written.keys() & {"failed", "unknown"} else "done"
         store, scope, digest = self._host.store, place.scope, _hash(place.call)
         finish = partial(finish_call, store, scope, key, owner=owner, arguments_hash=digest, state=state, result=text)
         if not await write(finish):

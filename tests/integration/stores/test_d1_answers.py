@@ -288,7 +288,7 @@ async def test_an_answer_that_does_not_come_in_time_is_lost(
 
 async def test_a_row_that_is_too_large_for_d1_is_refused_before_it_is_sent(proxy: D1Proxy, store: D1Store) -> None:
     for text in ("x" * 2_000_001, "ä" * 1_000_001):
-        with pytest.raises(StoreError, match=r"cannot keep 2,00\d,\d{3} bytes in one row.* at most 2,000,000"):
+        with pytest.raises(InputError, match=r"cannot keep 2,00\d,\d{3} bytes in one row.* at most 2,000,000"):
             await append(store, text)
     assert proxy.requests == []
     assert await append(store, "x" * 1_990_000) == 2
