@@ -1,4 +1,4 @@
-"""Rows of the D1 store that are deleted: those of a session, and those that are kept for a run."""
+"""Deletes from the D1 store what belongs to a session, and what is kept for a run."""
 
 import json
 from collections.abc import Sequence

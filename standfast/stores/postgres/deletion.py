@@ -105,6 +105,8 @@ async def drop_records(
 
 async def delete_session(db: Database, session_id: str, keep_decisions: bool) -> None:
     async with db.transaction():
+        # A claim that is being made would not be seen, nor would it see that the session's ledger is closed.
+        await db.rows("LOCK TABLE @tool_ledger IN SHARE ROW EXCLUSIVE MODE")
         for one in [session_id, *await _called_by(db, session_id)]:
             await _delete(db, one, keep_decisions)
 
