@@ -1,7 +1,6 @@
 """The page on which people see the items that wait for them, decide, answer, and look after runs."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from urllib.parse import urlencode
 
 from starlette.applications import Starlette
@@ -24,6 +23,7 @@ from standfast.stores.protocol import AgentStore
 from standfast.temporal.wire.names import TASK_QUEUE
 from standfast.web.access import Access, Person
 from standfast.web.listening import HEADERS, check_listening, hosts_of
+from standfast.web.mounts import STATIC, Assets, note_root, path_of, root_of
 from standfast.web.pages import Pages, status_of
 from standfast.web.start_forms import starts_of
 from standfast.web.visitors import Recognised, TooManyAttempts, Visitors, refusal, who
@@ -46,12 +46,15 @@ def create_app(
     pipelines: Iterable[Pipeline] = (),
     task_queue: str = TASK_QUEUE,
 ) -> Starlette:
-    """Make the page as an ASGI application. Call its `state.close()` to end the event streams before a server stops.
+    """Make the page as an ASGI application, which another one may mount: `app.mount("/ops", create_app(…))`.
+
+    Call its `state.close()` to end the event streams before a server stops. `/healthz` says to whoever starts and
+    stops servers that this one answers.
 
     Args:
         access: the rules that say who may use it.
         store: the workers' store, for transcripts and the audit trail.
-        host: the address at which it will listen.
+        host: the address at which it, or the application that mounts it, will listen.
         names: host names of the page, such as "runs.example.com"; requests for others are refused.
         temporal_ui: the address of Temporal Web, for links.
         agents, pipelines: those that people may start from the page, with forms made from the types of inputs.
@@ -62,7 +65,8 @@ def create_app(
     """
     check_listening(host, access, names)
     visitors = Visitors(access, store)
-    pages = Pages(client, visitors, store, temporal_ui, starts_of(agents, pipelines), task_queue)
+    assets = Assets()
+    pages = Pages(client, visitors, store, temporal_ui, starts_of(agents, pipelines), task_queue, assets)
 
     async def failed(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException) and error.status_code == 401:
@@ -71,8 +75,9 @@ def create_app(
                 return pages.refused(request, 403, why)
             if "Authorization" in request.headers or "text/html" not in request.headers.get("Accept", ""):
                 return PlainTextResponse("Sign in, or send a bearer token.", 401, {"WWW-Authenticate": "Bearer"})
-            to = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-            return RedirectResponse(f"/login?{urlencode({'to': to if request.method == 'GET' else '/'})}", 303)
+            root, query = root_of(request.scope), request.url.query
+            to = request.scope["path"] + (f"?{query}" if query else "") if request.method == "GET" else f"{root}/"
+            return RedirectResponse(f"{root}/login?{urlencode({'to': to})}", 303)
         if isinstance(error, HTTPException):
             return pages.refused(request, error.status_code, error.detail)
         assert isinstance(error, StandfastError | RPCError)
@@ -89,9 +94,10 @@ def create_app(
         return pages.refused(request, 500, "Something is wrong with the page itself; its log says what.")
 
     app = Starlette(
-        routes=[Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")), *pages.routes()],
+        routes=[Mount("/static", StaticFiles(directory=STATIC)), *pages.routes()],
         middleware=[
-            Middleware(_Headers),
+            Middleware(_Health),
+            Middleware(_Headers, assets=assets),
             Middleware(TrustedHostMiddleware, allowed_hosts=hosts_of(host, names), www_redirect=False),
             Middleware(Recognised, visitors=visitors),
             Middleware(_Limit),
@@ -130,18 +136,33 @@ class _Limit:
         await self._app(scope, counted, send)
 
 
-class _Headers:
-    """Adds to every answer the headers that say what a browser may do with it."""
+class _Health:
+    """Notes where the page is, and answers `/healthz`: to anybody, by any name of the host."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        note_root(scope)
+        is_asked = scope["type"] == "http" and path_of(scope) == "/healthz"
+        await (PlainTextResponse("ok") if is_asked else self._app)(scope, receive, send)
+
+
+class _Headers:
+    """Adds to every answer the headers that say what a browser may do with it."""
+
+    def __init__(self, app: ASGIApp, assets: Assets) -> None:
+        self._app, self._assets = app, assets
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        caching = self._assets.caching(scope) if scope["type"] == "http" else ""
+
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
+                headers["Cache-Control"] = caching
             await send(message)
 
         await self._app(scope, receive, with_headers if scope["type"] == "http" else send)

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Literal
+from typing import Any, Literal
 
 from itsdangerous import BadSignature, TimestampSigner
 from starlette.exceptions import HTTPException
@@ -209,12 +209,14 @@ class Access:
     def _signer(self) -> TimestampSigner:
         return TimestampSigner(self.secret, salt="standfast.session", digest_method=hashlib.sha256)
 
-    def sign_in(self, response: Response, person: Person) -> None:
+    def sign_in(self, response: Response, person: Person, root: str = "") -> None:
+        """Give a person a session on the page that is mounted at `root`."""
         # With a digest of the token: whoever has another token now must sign in again.
         session = f"{secrets.token_urlsafe(16)}.{_ascii(person.name)}.{_digest(person)}"
         value = self._signer.sign(session).decode()
         # Lax: a link in a message opens the page for those who have signed in; every act also needs `csrf`.
-        response.set_cookie(COOKIE, value, max_age=SESSION, httponly=True, samesite="lax", secure=self.https)
+        options: dict[str, Any] = {"httponly": True, "samesite": "lax", "secure": self.https}
+        response.set_cookie(COOKIE, value, max_age=SESSION, path=root or "/", **options)
 
     def csrf(self, request: Request) -> str:
         """Return the token that a form of this session carries."""

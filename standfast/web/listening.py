@@ -37,5 +37,4 @@ HEADERS = {
     "Referrer-Policy": "same-origin",  # without any referrer, our own form would seem to come from nowhere
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
 }

@@ -25,19 +25,21 @@ from standfast.stores.protocol import AgentStore
 from standfast.temporal import OnRecord, StandfastClient
 from standfast.temporal.client.audits import Entry, load_acts
 from standfast.temporal.client.items import read_result
-from standfast.temporal.client.runs import listed, outcome, runs_query
+from standfast.temporal.client.runs import outcome
 from standfast.web.access import Person, Role
 from standfast.web.actions import ACTS, SAID, Form, Read, act_id
 from standfast.web.asked import load_all, load_whole
 from standfast.web.graphs import draw
 from standfast.web.inbox import address, read_inbox
 from standfast.web.live_updates import Looks, digest, position, read_position
+from standfast.web.mounts import Assets, path_of, root_of
+from standfast.web.overview import Overview
 from standfast.web.rendering import run_path, step_link, templates
+from standfast.web.run_lists import RunLists
 from standfast.web.runs import Runs, is_said_now
 from standfast.web.start_forms import Start
 from standfast.web.visitors import Visitors, who
 
-_RUNS = 50  # on a page
 _LISTENING = 50  # open pages of one person that are told of changes; there are connections for others, too
 _TITLES = {403: "That is not for you", 404: "There is no such page", 500: "That did not work", 504: "Not confirmed"}
 _NO_RUN = ("There is no run", "is not known as a run")
@@ -55,21 +57,26 @@ class Pages:
         temporal_ui: str | None,
         starts: Mapping[str, Start],
         task_queue: str,
+        assets: Assets,
     ) -> None:
         self.client, self.people = client, StandfastClient(client, store=store)
-        self._visitors, self._access, self._store = visitors, visitors.access, store
+        self._visitors, self.access, self._store = visitors, visitors.access, store
         self._ui, self._runs = temporal_ui, Runs(self.people, store)
         self._starts, self._task_queue = starts, task_queue
         self.looks = Looks(self._look, store)
-        self._templates = templates()
+        self._templates = templates(assets)
         self._listening: Counter[str] = Counter()
 
     def routes(self) -> list[Route]:
+        lists = RunLists(self)
         return [
             Route("/", self.inbox),
             Route("/login", self.login, methods=["GET", "POST"]),
             Route("/logout", self.logout, methods=["POST"]),
-            Route("/runs", self.runs),
+            Route("/runs", lists.runs),
+            Route("/batch", lists.batch, methods=["POST"]),
+            Route("/filters", lists.save, methods=["POST"]),
+            Route("/overview", Overview(self, lists.facts).overview),
             Route("/changes", self.changes),
             Route("/link/{token}", self.link, methods=["GET", "POST"]),
             Route("/arguments/{run:path}", self.arguments),
@@ -84,7 +91,7 @@ class Pages:
 
     # --- common parts ---
 
-    def _person(self, request: Request, role: Role = "viewer") -> Person:
+    def person(self, request: Request, role: Role = "viewer") -> Person:
         person = who(request)
         if person is None:
             raise HTTPException(401)
@@ -98,12 +105,13 @@ class Pages:
         """Return a page; `decider` is the person who acts on it, if not the one who has signed in."""
         person = who(request)
         html = self._templates.get_template(f"{name}.html").render(
+            root=root_of(request.scope),
             person=person,
             decider=decider or person,
-            csrf=self._access.csrf(request),
+            csrf=self.access.csrf(request),
             new_key=_new_key,
-            path=request.url.path,
-            is_local=self._access.local is not None,
+            path=path_of(request.scope),
+            is_local=self.access.local is not None,
             has_starts=bool(self._starts),
             said=SAID.get(request.query_params.get("said", "")),
             acted_on=request.query_params.get("run"),
@@ -131,24 +139,16 @@ class Pages:
 
     async def inbox(self, request: Request) -> Response:
         """What waits for this person and for others, the nearest deadline first, a page of each."""
-        person, typed = self._person(request), dict(request.query_params)
+        person, typed = self.person(request), dict(request.query_params)
         inbox = await read_inbox(self.people, person, typed)
         whole = await load_all(self._store, inbox.items)
-        return self.page(request, "inbox", inbox=inbox, whole=whole, changes=_changes(address(typed), inbox.look))
-
-    async def runs(self, request: Request) -> Response:
-        """Runs that match the filters, the latest first."""
-        self._person(request)
-        wanted = {name: request.query_params.get(name, "").strip() for name in ("status", "type", "session")}
-        query = runs_query(
-            status=wanted["status"] or None, kind=wanted["type"] or None, session=wanted["session"] or None
+        return self.page(
+            request, "inbox", inbox=inbox, whole=whole, changes=_changes(request, address(typed), inbox.look)
         )
-        found = [listed(run) async for run in self.client.list_workflows(query, limit=_RUNS)]
-        return self.page(request, "runs", runs=found, wanted=wanted, most=_RUNS, changes=None)
 
     async def run(self, request: Request) -> Response:
         """One run: how far it is, what it waits for, its messages, and who has decided what."""
-        self._person(request)
+        self.person(request)
         run = request.path_params["run"]
         try:
             seen = await self._runs.seen(run)
@@ -177,17 +177,21 @@ class Pages:
             unheard=await self._runs.unheard(seen, messages),
             acts=await load_acts(self._store, [journal_key, seen["first_run_id"]], run),
             progress=progress,
-            graph=None if progress is None else draw(progress, ended="closed" in seen, link=partial(step_link, run)),
+            graph=None
+            if progress is None
+            else draw(progress, ended="closed" in seen, link=partial(step_link, run, root=root_of(request.scope))),
             temporal=self._in_temporal(seen),
             speaks=speaks,
             partial=said,
             is_said_now=said is not None and is_said_now(said, seen),
-            changes=None if "closed" in seen else _changes(f"/runs/{run}", seen, journal_key if speaks else None, said),
+            changes=None
+            if "closed" in seen
+            else _changes(request, f"/runs/{run}", seen, journal_key if speaks else None, said),
         )
 
     async def arguments(self, request: Request) -> Response:
         """All arguments that somebody is asked to approve, a part at a time, or as a file."""
-        self._person(request)
+        self.person(request)
         run, gate = request.path_params["run"], request.query_params.get("gate", "")
         items = [item for item in await self.people.pending(run) if item["name"] == gate]
         whole = await load_whole(self._store, items[0]) if items else None
@@ -213,7 +217,7 @@ class Pages:
 
     async def changes(self, request: Request) -> Response:
         """Tell an open page, by server-sent events, when it is out of date, and send it a model's words."""
-        person = self._person(request)
+        person = self.person(request)
         if self._listening[person.name] >= _LISTENING:
             raise HTTPException(429, f"{person.name} already has {_LISTENING} open pages that listen for changes.")
         asked = request.query_params
@@ -247,19 +251,19 @@ class Pages:
 
     async def starts(self, request: Request) -> Response:
         """The agents and pipelines that can be started."""
-        self._person(request, "operator")
+        self.person(request, "operator")
         return self.page(request, "starts", starts=self._starts.values(), changes=None)
 
     async def start(self, request: Request) -> Response:
         """Start an agent or a pipeline by a form; input that cannot be used stays in the form."""
-        person = self._person(request, "operator")
+        person = self.person(request, "operator")
         start = self._starts.get(request.path_params["name"])
         if start is None:
             raise HTTPException(404, "There is no agent or pipeline of this name here.")
         shown: dict[str, Any] = {"start": start, "changes": None}
         if request.method == "GET":
             return self.page(request, "start", typed=None, why=None, key=_new_key(), **shown)
-        form = await self._access.form(request)
+        form = await self.access.form(request)
         key = form.get("key") or _new_key()
         try:
             named = act_id({**form, "key": key}, request.url.path, person.name)
@@ -269,14 +273,14 @@ class Pages:
             return self.page(request, "start", status=422, typed=form, why=str(error), key=key, **shown)
         except StoreError as error:
             return self.page(request, "start", status=503, typed=form, why=str(error), key=key, **shown)
-        return RedirectResponse(f"/runs/{run_path(run)}?said={'start' if is_new else 'started'}", 303)
+        return _to(request, f"/runs/{run_path(run)}?said={'start' if is_new else 'started'}")
 
     # --- acting ---
 
     def _acting(self, role: Role, read: Read) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
-            person = self._person(request, role)
-            form = await self._access.form(request)
+            person = self.person(request, role)
+            form = await self.access.form(request)
             run = request.path_params["run"]
             try:
                 asked = read(form, person)
@@ -284,15 +288,15 @@ class Pages:
             except (StandfastError, RPCError) as error:
                 return self.refused(request, status_of(error), str(error), run=run, form=form)
             if form.get("back") == "inbox":
-                return RedirectResponse(f"/?{urlencode({'said': asked.said, 'run': run})}", 303)
-            return RedirectResponse(f"/runs/{run_path(run)}?said={asked.said}", 303)
+                return _to(request, f"/?{urlencode({'said': asked.said, 'run': run})}")
+            return _to(request, f"/runs/{run_path(run)}?said={asked.said}")
 
         return handle
 
     async def link(self, request: Request) -> Response:
         """Show the item that a signed link is for, and decide by its form: a person with the link needs no session."""
         token = request.path_params["token"]
-        link, person = self._access.by_link(token)
+        link, person = self.access.by_link(token)
         found = await self.people.pending(link.workflow_id)
         items = [{**item, "workflow_id": link.workflow_id} for item in found if link.is_for(item)]
         if request.method == "GET" or not items:
@@ -300,33 +304,34 @@ class Pages:
             whole = await load_all(self._store, items)
             shown = {"items": items, "link": link, "token": token, "decider": person, "whole": whole}
             return self.page(request, "link", status=status, changes=None, **shown)
-        form = await self._access.form(request, in_session=False)
+        form = await self.access.form(request, in_session=False)
         form |= {"gate": link.gate, "digest": link.digest}  # as it was signed, whatever was sent
         try:
             asked = ACTS["decide"][1](form, person)
             await asked.do(self.people, link.workflow_id)
         except (StandfastError, RPCError) as error:
             return self.refused(request, status_of(error), str(error), form=form)
-        return RedirectResponse(f"/link/{token}?said={asked.said}", 303)
+        return _to(request, f"/link/{token}?said={asked.said}")
 
     # --- signing in ---
 
     async def login(self, request: Request) -> Response:
         """Sign in with a token; after that a cookie identifies the person."""
-        to = _own_path(request.query_params.get("to", "/"))
+        root = root_of(request.scope)
+        to = _own_path(request.query_params.get("to", ""), root)
         if request.method == "GET":
             return self.page(request, "login", to=to, wrong=False, changes=None)
-        form = await self._access.form(request)
+        form = await self.access.form(request)
         person = self._visitors.sign_in(request, form.get("token", "").strip())
         if person is None:
             return self.page(request, "login", status=401, to=to, wrong=True, changes=None)
-        response = RedirectResponse(_own_path(form.get("to", "/")), 303)
-        self._access.sign_in(response, person)
+        response = RedirectResponse(_own_path(form.get("to", ""), root), 303)
+        self.access.sign_in(response, person, root)
         return response
 
     async def logout(self, request: Request) -> Response:
-        await self._access.form(request)
-        response = RedirectResponse("/login", 303)
+        await self.access.form(request)
+        response = _to(request, "/login")
         await self._visitors.sign_out(request, response)
         return response
 
@@ -347,17 +352,22 @@ def status_of(error: StandfastError | RPCError) -> int:
     return 404 if any(words in str(error) for words in _NO_RUN) else 409
 
 
-def _changes(of: str, shown: Any, words: str | None = None, has: PartialAnswer | None = None) -> str:
+def _changes(request: Request, of: str, shown: Any, words: str | None = None, has: PartialAnswer | None = None) -> str:
     """Return the address from which an open page gets word of changes, and a run's new words."""
     hears = {"words": words, "has": position(has)} if words is not None else {}
-    return f"/changes?{urlencode({'of': of, 'shown': digest(shown), **hears})}"
+    return f"{root_of(request.scope)}/changes?{urlencode({'of': of, 'shown': digest(shown), **hears})}"
 
 
-def _own_path(to: str) -> str:
-    """Return the address to go to after signing in: a page of this site only."""
+def _to(request: Request, path: str) -> Response:
+    """Send a browser to a path of the page."""
+    return RedirectResponse(f"{root_of(request.scope)}{path}", 303)
+
+
+def _own_path(to: str, root: str) -> str:
+    """Return the address to go to after signing in: a page of ours only."""
     try:
         parts = urlsplit(to)
     except ValueError:
-        return "/"
-    own = to.startswith("/") and not to.startswith(("//", "/\\")) and not parts.scheme and not parts.netloc
-    return to if own and to.isprintable() else "/"
+        return f"{root}/"
+    own = to.startswith(f"{root}/") and not to.startswith(("//", "/\\")) and not parts.scheme and not parts.netloc
+    return to if own and to.isprintable() else f"{root}/"

@@ -1,6 +1,7 @@
 """Turns values into text on a page, in which nothing is hidden and nothing is too long."""
 
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -11,13 +12,14 @@ from markupsafe import Markup, escape
 from standfast.messages import Usage, visible, visible_json
 from standfast.temporal.wire.names import child_id
 from standfast.web.actions import may_act
+from standfast.web.mounts import Assets
 from standfast.web.shown import difference, markdown
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LONG = 20_000  # characters of a text
 
 
-def templates() -> Environment:
+def templates(assets: Assets) -> Environment:
     """Return the page's templates."""
     found = Environment(
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, finalize=_finalized, trim_blocks=True, lstrip_blocks=True
@@ -25,6 +27,8 @@ def templates() -> Environment:
     found.filters |= {
         "at": _at,
         "difference": difference,
+        "dollars": dollars,
+        "lasted": _lasted,
         "editable": _editable,
         "is_drawn_otherwise": _is_drawn_otherwise,
         "json": _pretty,
@@ -35,12 +39,12 @@ def templates() -> Environment:
         "typed": _typed,
         "used": lambda usage: Usage(**usage).in_words,
     }
-    found.globals["may_act"] = may_act
+    found.globals |= {"asset": assets.address, "may_act": may_act}
     return found
 
 
-def step_link(run: str, path: str) -> str:
-    return f"/runs/{run_path(child_id(run, path))}"
+def step_link(run: str, path: str, *, root: str) -> str:
+    return f"{root}/runs/{run_path(child_id(run, path))}"
 
 
 def run_path(run: str) -> str:
@@ -76,9 +80,37 @@ def _is_drawn_otherwise(value: Any) -> bool:
     return visible(text := visible_json(value)) != text
 
 
-def _at(value: str | datetime | None) -> str:
-    """Return a time in UTC as people read it."""
+def _at(value: str | datetime | None) -> str | Markup:
+    """Return a time in UTC as people read it; the page's script says how long ago that was."""
     if value is None:
         return ""
-    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
-    return f"{moment:%Y-%m-%d %H:%M} UTC"
+    moment = (datetime.fromisoformat(value) if isinstance(value, str) else value).astimezone(UTC)
+    text = f"{moment:%Y-%m-%d %H:%M} UTC"
+    return Markup('<time datetime="{}">{}</time>').format(moment.isoformat(timespec="seconds"), text)
+
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def _lasted(run: Mapping[str, Any]) -> str:
+    """Return how long a run has lasted, in its two largest units."""
+    end = datetime.fromisoformat(run["closed"]) if "closed" in run else datetime.now(UTC)
+    return in_words((end - datetime.fromisoformat(run["started"])).total_seconds())
+
+
+def in_words(seconds: float) -> str:
+    """Return a duration as people read it: "2 h 5 min", "12 s", "0.3 s"."""
+    if seconds < 10:
+        return f"{max(seconds, 0):.1f} s"
+    parts: list[str] = []
+    left = int(seconds)
+    for size, unit in _UNITS:
+        count, left = divmod(left, size)
+        if count or parts:
+            parts.append(f"{count} {unit}")
+    return " ".join(part for part in parts[:2] if not part.startswith("0 "))
+
+
+def dollars(cost: float) -> str:
+    """Return an amount in US dollars, with as many digits as tell it from nothing."""
+    return f"${cost:,.2f}" if cost >= 1 or cost == 0 else f"${cost:.4f}"

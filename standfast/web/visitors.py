@@ -18,6 +18,7 @@ from standfast.messages import visible
 from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import AgentStore
 from standfast.web.access import COOKIE, SESSION, Access, Person, bearer
+from standfast.web.mounts import path_of, root_of
 
 _LOG = logging.getLogger("standfast.web")
 
@@ -82,7 +83,7 @@ class Visitors:
         if person is not None:
             await self._end(session)
             _LOG.info("%s has signed out", visible(person.name))
-        response.delete_cookie(COOKIE, path="/")
+        response.delete_cookie(COOKIE, path=root_of(request.scope) or "/")
 
     def _check_attempts(self, request: Request) -> None:
         if wait := self._attempts.wait(self.access.address(request)):
@@ -126,7 +127,7 @@ class Recognised:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._app
-        if scope["type"] == "http" and not scope["path"].startswith("/static/"):
+        if scope["type"] == "http" and not path_of(scope).startswith("/static/"):
             try:
                 await self._visitors.recognise(Request(scope))
             except TooManyAttempts as error:

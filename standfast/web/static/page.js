@@ -3,9 +3,29 @@
 const main = () => document.getElementById("main");
 const wait = (seconds) => new Promise((done) => setTimeout(done, 1000 * seconds));
 const isTouched = () =>
-  main().querySelector("article:hover") ||
-  [...main().querySelectorAll("input:not([type=hidden]), textarea")].some((field) => field.value !== field.defaultValue) ||
+  main().querySelector("article:hover, input[type=checkbox]:checked:not([value=keep])") ||
+  [...main().querySelectorAll("input:not([type=hidden]):not([type=checkbox]), textarea")].some((field) => field.value !== field.defaultValue) ||
   main().contains(document.activeElement.closest("form, details[open]"));
+
+// --- times: how long ago, and the exact one in the viewer's own zone on hover ---
+
+const sizes = [["year", 31557600], ["month", 2629800], ["week", 604800], ["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
+const words = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
+const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "long" });
+const tellTimes = () => {
+  for (const time of main().querySelectorAll("time[datetime]")) {
+    const at = new Date(time.dateTime);
+    const seconds = (at - Date.now()) / 1000;
+    const [unit, size] = sizes.find(([, size]) => Math.abs(seconds) >= size) ?? ["second", 1];
+    const text = words.format(Math.round(seconds / size), unit);
+    if (!time.title) time.title = `${exact.format(at)} · ${time.textContent}`;
+    if (time.textContent !== text) time.textContent = text;
+  }
+};
+tellTimes();
+setInterval(tellTimes, 5000);
+
+// --- a page that is out of date ---
 
 const offer = () => {
   const notice = main().querySelector(".changed");
@@ -21,26 +41,25 @@ const settle = async () => {
   buttons.forEach((button) => (button.disabled = false));
 };
 
-const refresh = async () => {
-  const before = main();
-  const focused = document.activeElement.id;
-  const unfolded = new Set([...before.querySelectorAll("details[open] > summary")].map((summary) => summary.textContent));
-  const stop = (event) => {
-    if (event.detail.target === main() && isTouched()) {
-      event.detail.shouldSwap = false;
-      offer();
-    }
-  };
-  document.body.addEventListener("htmx:beforeSwap", stop);
+const fetched = async () => {
   try {
-    await htmx.ajax("GET", location.pathname + location.search, { source: main(), target: main(), select: "#main", swap: "outerHTML" });
+    const options = { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(10000) };
+    const answer = await fetch(location.pathname + location.search, options);
+    return answer.ok ? new DOMParser().parseFromString(await answer.text(), "text/html") : null;
   } catch {
-    // the server is away, and comes back, or does not
-  } finally {
-    document.body.removeEventListener("htmx:beforeSwap", stop);
+    return null; // the server is away, and comes back, or does not
   }
-  if (main() === before) return offer();
+};
+
+const refresh = async () => {
+  const now = await fetched();
+  if (!now?.getElementById("main") || isTouched()) return offer();
+  const focused = document.activeElement.id;
+  const unfolded = new Set([...main().querySelectorAll("details[open] > summary")].map((summary) => summary.textContent));
+  main().replaceWith(document.adoptNode(now.getElementById("main")));
+  document.title = now.title;
   heard = "";
+  tellTimes();
   settle();
   for (const summary of main().querySelectorAll("summary")) {
     if (unfolded.has(summary.textContent)) summary.parentElement.open = true;
@@ -79,6 +98,13 @@ const listen = () => {
 };
 document.addEventListener("visibilitychange", listen);
 listen();
+
+// --- lists ---
+
+document.addEventListener("change", ({ target }) => {
+  if (!target.matches("[data-all]")) return;
+  for (const box of target.closest("form").querySelectorAll("input[type=checkbox]")) box.checked = target.checked;
+});
 
 // What was done is said once, and not again when the page is fetched anew.
 const here = new URL(location.href);

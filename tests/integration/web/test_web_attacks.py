@@ -84,7 +84,7 @@ async def test_who_never_reads_an_answer_is_not_waited_for(temporal: Temporal, m
     with socket.create_server((HOST, 0)) as listener, socket.create_connection(listener.getsockname()) as mute:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         await until(lambda: connections(1))
-        mute.sendall(b"GET /static/htmx.min.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 300)  # 15 MB of answers
+        mute.sendall(b"GET /static/page.css HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 1_200)  # 15 MB of answers
         await until(lambda: connections(0))
         server.should_exit = True
         await serving

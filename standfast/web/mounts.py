@@ -1,0 +1,45 @@
+"""Addresses of the page, also where it is mounted below a path of another application."""
+
+import hashlib
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+STATIC = Path(__file__).parent / "static"
+_KEPT = "public, max-age=31536000, immutable"
+
+
+_ROOT = "standfast.root"
+
+
+def note_root(scope: MutableMapping[str, Any]) -> None:
+    """Keep the path at which the page is mounted, before its own parts are mounted in it."""
+    scope[_ROOT] = str(scope.get("root_path", "")).rstrip("/")
+
+
+def root_of(scope: Mapping[str, Any]) -> str:
+    """Return the path at which the page is mounted, without a slash at its end; "" if it is not."""
+    return str(scope[_ROOT])
+
+
+def path_of(scope: Mapping[str, Any]) -> str:
+    """Return the path of a request within the page."""
+    path, root = str(scope["path"]), root_of(scope)
+    return path.removeprefix(root) or "/" if path == root or path.startswith(f"{root}/") else path
+
+
+class Assets:
+    """The style and the script of the page. An address that names a file's content is asked for once."""
+
+    def __init__(self) -> None:
+        files = [path for path in STATIC.iterdir() if path.is_file()]
+        self._versions = {path.name: hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest() for path in files}
+
+    def address(self, name: str) -> str:
+        """Return the address of a file below the page's root."""
+        return f"/static/{name}?v={self._versions[name]}"
+
+    def caching(self, scope: Mapping[str, Any]) -> str:
+        """Return for how long a browser may keep the answer to a request: pages not at all."""
+        asked = f"{path_of(scope)}?{scope.get('query_string', b'').decode('latin-1')}"
+        return _KEPT if asked in map(self.address, self._versions) else "no-store"

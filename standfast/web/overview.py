@@ -1,0 +1,193 @@
+"""The overview: how many runs there are of each kind, since when people are waited for, and what runs have cost.
+
+Each number is that of a list, to which it links. What cannot be counted is said, and is never a zero.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import Response
+from temporalio.service import RPCError
+
+from standfast.errors import StandfastError
+from standfast.temporal.client.runs import listed
+from standfast.time_limits import time_limit
+from standfast.web.charts import bars, largest, stacks
+from standfast.web.rendering import dollars
+from standfast.web.run_facts import RunFacts
+from standfast.web.run_lists import WRONG, Filter
+
+if TYPE_CHECKING:
+    from standfast.web.pages import Pages
+
+_KEPT = 5.0  # seconds that people who look at the same time share what was counted
+_PATIENCE = 3.0  # seconds for one count
+_DAYS, _RUNS = 7, 500  # whose costs are added up; the latest
+_TILES = (
+    ("Running", {"status": "running"}, ""),
+    ("Waiting for people", {"status": "waiting"}, "asks"),
+    ("Paused", {"status": "paused"}, "bad"),
+    ("Unknown outcomes", {"waits": "unknown"}, "bad"),
+    ("Went wrong in 24 hours", {"status": WRONG, "since": "24h"}, "bad"),
+    ("Complete in 24 hours", {"status": "complete", "since": "24h"}, ""),
+)
+_AGES = (("under an hour", 1), ("1 to 24 hours", 24), ("1 to 7 days", 168), ("over 7 days", None))  # hours
+_ASKED = 100  # runs that are asked if the store has no board
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A count, the list that it is of, and its look; None if it could not be counted."""
+
+    name: str
+    address: str
+    look: str
+    count: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What the runs of the last days have cost.
+
+    Args:
+        by: dollars, by agent and day.
+        counted, of: how many runs were added up, and how many there are.
+        unpriced: of those that were added up, how many have a model without a known price.
+    """
+
+    by: Mapping[str, Mapping[date, float]]
+    counted: int
+    of: int
+    unpriced: int
+
+    @property
+    def totals(self) -> dict[str, float]:
+        """The sum of each agent, the largest first."""
+        sums = {name: sum(days.values()) for name, days in self.by.items()}
+        return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+    def chart(self, today: date) -> Markup:
+        """Return a column for each day."""
+        own = largest(self.totals)
+        rest = [name for name in self.by if name not in own]
+        columns, most = [], 0.0
+        for day in (today - timedelta(days=ago) for ago in reversed(range(_DAYS))):
+            values = [self.by[name].get(day, 0.0) for name in own]
+            values.append(sum(self.by[name].get(day, 0.0) for name in rest))
+            columns.append((f"{day:%a} {day.day}", values))
+            most = max(most, sum(values))
+        return stacks("Cost by day", columns, f"at most {dollars(most)} a day")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """All that the overview shows; None stands for what could not be found out."""
+
+    tiles: Sequence[Tile]
+    ages: Sequence[tuple[str, int]] | None
+    ageless: int
+    costs: Costs | None
+
+
+class Overview:
+    """The handler of the overview."""
+
+    def __init__(self, pages: "Pages", facts: RunFacts) -> None:
+        self._pages, self._client, self._facts = pages, pages.client, facts
+        self._last: tuple[float, asyncio.Task[Seen]] | None = None
+
+    async def overview(self, request: Request) -> Response:
+        """How the runs of the namespace are."""
+        self._pages.person(request)
+        now = asyncio.get_running_loop().time()
+        if self._last is None or now - self._last[0] > _KEPT:
+            self._last = (now, asyncio.create_task(self._look()))
+        seen = await asyncio.shield(self._last[1])
+        today = datetime.now(UTC).date()
+        return self._pages.page(
+            request,
+            "overview",
+            seen=seen,
+            ages=None if seen.ages is None else bars("Waiting by age", seen.ages),
+            chart=None if seen.costs is None else seen.costs.chart(today),
+            own=[] if seen.costs is None else largest(seen.costs.totals),
+            days=_DAYS,
+            changes=None,
+        )
+
+    async def _look(self) -> Seen:
+        tiles, (ages, ageless), costs = await asyncio.gather(
+            asyncio.gather(*(self._tile(*one) for one in _TILES)), self._ages(), self._costs()
+        )
+        return Seen(tiles, ages, ageless, costs)
+
+    async def _tile(self, name: str, wanted: Mapping[str, str], look: str) -> Tile:
+        found = Filter.read(wanted)
+        count = await self._count(found.query)
+        return Tile(name, found.address, look if count else "", count)
+
+    async def _count(self, query: str) -> int | None:
+        with suppress(RPCError, TimeoutError):
+            async with time_limit(_PATIENCE):
+                return (await self._client.count_workflows(query)).count
+        return None
+
+    async def _ages(self) -> tuple[Sequence[tuple[str, int]] | None, int]:
+        """Return how many items wait for how long, and how many there are whose age is not known."""
+        people = self._pages.people
+        try:
+            if await people.board() is None:
+                return _by_age(await people.waiting(limit=_ASKED))
+            older = [
+                sum((await people.count_waiting(waits_longer_than=f"{hours}h" if hours else None)).values())
+                for hours in (None, *(most for _, most in _AGES if most is not None))
+            ]
+        except (RPCError, StandfastError):
+            return None, 0
+        return [(name, more - less) for (name, _), more, less in zip(_AGES, older, [*older[1:], 0], strict=True)], 0
+
+    async def _costs(self) -> Costs | None:
+        since = datetime.combine(datetime.now(UTC).date() - timedelta(days=_DAYS - 1), datetime.min.time(), UTC)
+        query = f"CloseTime >= '{since.isoformat()}' AND StandfastStatus IS NOT NULL"
+        query += " AND ExecutionStatus IN ('Completed', 'Failed', 'Canceled')"
+        try:
+            async with time_limit(_PATIENCE):
+                runs = [listed(run) async for run in self._client.list_workflows(query, limit=_RUNS)]
+        except (RPCError, TimeoutError):
+            return None
+        there = await self._count(query)
+        facts = await self._facts.of(runs)
+        agents = {run["workflow_id"] for run in runs if "session_id" in run}
+        by: dict[str, dict[date, float]] = defaultdict(lambda: defaultdict(float))
+        unpriced = 0
+        for run in runs:
+            known = facts.get(run["run_id"])
+            if known is None or known.usage is None or _counts_for_another(run["workflow_id"], agents):
+                continue
+            if known.usage.cost is None:
+                unpriced += 1
+            else:
+                by[run["type"]][datetime.fromisoformat(run["closed"]).date()] += known.usage.cost
+        counted = sum(run["run_id"] in facts for run in runs)
+        return Costs(by, counted, len(runs) if there is None else there, unpriced)
+
+
+def _by_age(items: Sequence[Mapping[str, Any]]) -> tuple[Sequence[tuple[str, int]], int]:
+    now, counts = datetime.now(UTC), Counter[str]()
+    for since in (item["since"] for item in items if "since" in item):
+        hours = (now - datetime.fromisoformat(since)).total_seconds() / 3_600
+        counts[next(name for name, most in _AGES if most is None or hours < most)] += 1
+    return [(name, counts[name]) for name, _ in _AGES], len(items) - counts.total()
+
+
+def _counts_for_another(run: str, agents: set[str]) -> bool:
+    """Whether a run's usage is also that of the agent that has called it."""
+    parts = run.split("/")
+    return any("/".join(parts[:end]) in agents for end in range(2, len(parts)))

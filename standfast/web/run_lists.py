@@ -1,0 +1,179 @@
+"""Lists of runs: the filter that an address is, a page of the list, and acts on several runs at once."""
+
+import asyncio
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlencode
+
+from itsdangerous import BadSignature, Signer
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from temporalio.service import RPCError
+
+from standfast.errors import InputError, StandfastError
+from standfast.temporal.client.runs import listed, quoted, runs_query
+from standfast.temporal.wire import names
+from standfast.web.actions import ACTS, Form, act_id
+from standfast.web.mounts import root_of
+from standfast.web.run_facts import RunFacts
+
+if TYPE_CHECKING:
+    from standfast.web.pages import Pages
+
+_RUNS = 50  # on a page
+_AT_ONCE = 8  # runs that are acted on
+_PERIODS = {"1h": timedelta(hours=1), "24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
+_FIELDS = ("q", "status", "waits", "type", "session", "tenant", "since")
+WRONG = "went-wrong"  # a status that stands for all ends of which a person should know
+_WRONG = (
+    f"ExecutionStatus IN ('Completed', 'Failed', 'Terminated', 'TimedOut') AND {names.STATUS_ATTRIBUTE} != 'complete'"
+    f" AND {names.STATUS_ATTRIBUTE} != 'cancelled'"
+)
+_COOKIE, _YEAR, _MOST_SAVED, _LONGEST_NAME = "standfast_filters", 365 * 86_400, 12, 40
+_BATCH = {"cancel": "cancel", "retry": "resume", "abort": "resume"}  # the button of a form, and the act
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """The runs that are wanted; its address is all of it."""
+
+    values: Mapping[str, str]
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> "Filter":
+        """Return the filter of an address or a form; what it does not know is not part of it."""
+        return cls({name: given.get(name, "").strip()[:500] for name in _FIELDS})
+
+    @property
+    def address(self) -> str:
+        return urlencode({name: value for name, value in self.values.items() if value})
+
+    @property
+    def query(self) -> str:
+        """The filter in Temporal's list filter language.
+
+        Raises:
+            InputError: a value cannot be in one.
+        """
+        wanted = {name: value or None for name, value in self.values.items()}
+        parts = [_WRONG] if wanted["status"] == WRONG else []
+        if (kind := wanted["waits"]) is not None:
+            parts.append(f"{names.WAITING_ATTRIBUTE} = {quoted(kind)} AND ExecutionStatus = 'Running'")
+        if (text := wanted["q"]) is not None:
+            parts.append(f"(WorkflowId STARTS_WITH {quoted(text)} OR {names.SESSION_ATTRIBUTE} = {quoted(text)})")
+        if (since := wanted["since"]) is not None:
+            if since not in _PERIODS:
+                raise InputError(f"since must be {', '.join(_PERIODS)}, got {since!r:.80}")
+            begun = datetime.now(UTC) - _PERIODS[since]
+            parts.append(f"StartTime > '{begun.isoformat(timespec='seconds')}'")
+            parts.append(f"{names.STATUS_ATTRIBUTE} IS NOT NULL")
+        return runs_query(
+            status=None if wanted["status"] == WRONG else wanted["status"],
+            kind=wanted["type"],
+            session=wanted["session"],
+            tenant=wanted["tenant"],
+            query=" AND ".join(parts) or None,
+        )
+
+
+class RunLists:
+    """The handlers of the list of runs."""
+
+    def __init__(self, pages: "Pages") -> None:
+        self._pages, self._client = pages, pages.client
+        self.facts = RunFacts(pages.client)
+        # The server tries a token that it cannot read again and again: it gets only its own.
+        self._signer = Signer(pages.access.secret, salt="standfast.lists", digest_method=hashlib.sha256)
+
+    def _read_token(self, text: str) -> bytes | None:
+        try:
+            return base64.urlsafe_b64decode(self._signer.unsign(text)) if text else None
+        except BadSignature as error:
+            raise InputError("This part of the list is not known any more: begin at its first page") from error
+
+    async def runs(self, request: Request) -> Response:
+        """Runs that match a filter, the latest first, a page at a time."""
+        person = self._pages.person(request)
+        wanted, token = Filter.read(request.query_params), self._read_token(request.query_params.get("after", ""))
+        found = self._client.list_workflows(wanted.query, page_size=_RUNS, next_page_token=token)
+        await found.fetch_next_page()
+        runs = [listed(run) for run in found.current_page or ()]
+        after = found.next_page_token if len(runs) == _RUNS else None
+        saved = _saved(request)
+        return self._pages.page(
+            request,
+            "runs",
+            runs=runs,
+            facts=await self.facts.of(runs),
+            wanted=wanted.values,
+            address=wanted.address,
+            periods=_PERIODS,
+            is_later=token is not None,
+            after=None if after is None else self._signer.sign(base64.urlsafe_b64encode(after)).decode(),
+            saved=[(name, query, query == wanted.address) for name, query in saved.items()],
+            is_saved=wanted.address in saved.values(),
+            may_act_on_runs=person.may("operator"),
+            changes=None,
+        )
+
+    async def save(self, request: Request) -> Response:
+        """Save a filter under a name, or forget one; this browser keeps them."""
+        self._pages.person(request)
+        form = await self._pages.access.form(request)
+        name, wanted = " ".join(form.get("name", "").split())[:_LONGEST_NAME], Filter.read(form)
+        if not name:
+            raise InputError("The name of the filter is missing")
+        kept = {known: query for known, query in _saved(request).items() if known != name}
+        if "forget" not in form:
+            if len(kept) >= _MOST_SAVED:
+                raise InputError(f"{_MOST_SAVED} filters are saved already: forget one of them first")
+            kept[name] = wanted.address
+        root = root_of(request.scope)
+        response = RedirectResponse(f"{root}/runs?{wanted.address}", 303)
+        value = base64.urlsafe_b64encode(json.dumps(kept).encode()).decode()
+        options: dict[str, Any] = {"httponly": True, "samesite": "lax", "secure": self._pages.access.https}
+        response.set_cookie(_COOKIE, value, max_age=_YEAR, path=root or "/", **options)
+        return response
+
+    async def batch(self, request: Request) -> Response:
+        """Do one act to several runs, and say of each what came of it."""
+        form = await self._pages.access.form(request)
+        asked = form.get("act", "")
+        if asked not in _BATCH:
+            raise HTTPException(400, "Nothing was done: the form does not say whether to cancel or to resume.")
+        role, read = ACTS[_BATCH[asked]]
+        person = self._pages.person(request, role)
+        doing, few = read({"action": asked}, person), asyncio.Semaphore(_AT_ONCE)
+        runs = [name.removeprefix("run:") for name in form if name.startswith("run:")]
+
+        async def do(run: str) -> str | None:
+            one: Form = {name: text for name, text in form.items() if name in ("act", "key")}
+            try:
+                async with few:
+                    await doing.do(self._pages.people, run, id=act_id(one, request.url.path, run, person.name))
+            except (StandfastError, RPCError) as error:
+                return str(error)
+            return None
+
+        outcomes = list(zip(runs, await asyncio.gather(*map(do, runs)), strict=True))
+        back = Filter.read(form).address
+        return self._pages.page(request, "batch", outcomes=outcomes, done=doing.said, address=back, changes=None)
+
+
+def _saved(request: Request) -> dict[str, str]:
+    """Return the saved filters of this browser, by name; a cookie is read as something that anybody has written."""
+    try:
+        kept = json.loads(base64.urlsafe_b64decode(request.cookies.get(_COOKIE, "")))
+    except ValueError:
+        return {}
+    known = kept.items() if isinstance(kept, dict) else ()
+    return {
+        str(name)[:_LONGEST_NAME]: Filter.read(dict(parse_qsl(str(query)))).address
+        for name, query in list(known)[:_MOST_SAVED]
+    }
