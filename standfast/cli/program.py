@@ -7,7 +7,8 @@ from standfast.cli.chat import chat
 from standfast.cli.checks import doctor, replay
 from standfast.cli.commands import Commands
 from standfast.cli.dev import dev
-from standfast.cli.people import answer, approve, export_run, import_run, message, pending, reject, resolve, resume
+from standfast.cli.moved_runs import export_run, import_run
+from standfast.cli.people import answer, approve, message, pending, reject, resolve, resume
 from standfast.cli.pruning import prune
 from standfast.cli.runs import cancel, list_runs, show, start, watch
 from standfast.cli.sessions import sessions
