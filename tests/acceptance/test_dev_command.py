@@ -243,6 +243,24 @@ def test_two_servers_do_not_keep_their_workflows_in_one_file(tmp_path: Path) -> 
         assert terminal.end() == 0, terminal.shown
 
 
+def test_a_new_store_beside_an_old_server_is_offered_the_command_with_which_the_worker_starts(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    worker = ("--worker", ROOT / "worker.py")
+    with dev(environment | {"STANDFAST_STORE": "old.db"}, tmp_path, *worker) as terminal:
+        terminal.read_until(READY)
+        terminal.type(CTRL_C)
+        assert terminal.end() == 0, terminal.shown
+    with dev(environment | {"STANDFAST_STORE": "new.db"}, tmp_path, *worker) as terminal:
+        refused = r"has the store \w+, and this worker has another one.*run: temporal (workflow terminate [^\r\n]+)"
+        offered = terminal.read_until(refused).group(1)
+        command = [temporal_binary(), *shlex.split(offered)]
+        subprocess.run(command, check=True, capture_output=True, timeout=60, env={"HOME": "/nowhere"})
+        terminal.read_until(READY)
+        terminal.type(CTRL_C)
+        assert terminal.end() == 0, terminal.shown
+
+
 def test_without_a_worker_there_is_a_server_and_it_dies_with_a_command_that_is_killed(tmp_path: Path) -> None:
     environment = marked_environment()
     with dev(environment, tmp_path) as terminal:

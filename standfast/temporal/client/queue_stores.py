@@ -27,6 +27,7 @@ from standfast.temporal.wire import names
 _LOG = logging.getLogger("standfast")
 LOOK_EVERY = 30.0  # seconds; one request, for a note that somebody removed or a server that has lost it
 _MEMO = "store"
+_USUAL = ("localhost:7233", "127.0.0.1:7233")  # of the `temporal` command
 _NEVER = timedelta(days=36_500)  # without a delay its first task would be a backlog, and backlogs raise alarms
 
 
@@ -131,5 +132,6 @@ async def check_noted(client: Client, task_queue: str, store: DurableStore) -> N
 def how_to_move(client: Client, task_queue: str) -> str:
     """Return how a queue is given to the workers of another store."""
     where = "" if client.namespace == "default" else f"--namespace {shlex.quote(client.namespace)} "
-    note = shlex.quote(names.queue_store_id(task_queue))
-    return f"stop all its workers and run: temporal workflow terminate {where}--workflow-id {note}"
+    note, address = shlex.quote(names.queue_store_id(task_queue)), client.service_client.config.target_host
+    at = "" if address in _USUAL else f" --address {shlex.quote(address)}"
+    return f"stop all its workers and run: temporal workflow terminate {where}--workflow-id {note}{at}"

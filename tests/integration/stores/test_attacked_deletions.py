@@ -237,7 +237,7 @@ async def many(address: str, sessions: int, calls: int) -> None:
 
 async def test_a_large_store_is_pruned_in_many_transactions_between_which_others_write(tmp_path: Path) -> None:
     address = str(tmp_path / "s.db")
-    sessions, calls = 10_000, 100_000
+    sessions, calls = 1_000, 10_000
     await many(address, sessions, calls)
     async with open_store(address) as store, open_store(address) as writer:
         pruning = Pruning(store, datetime.now(UTC) - timedelta(days=1), nobody_knows, is_older_known=True)
@@ -257,6 +257,6 @@ async def test_a_large_store_is_pruned_in_many_transactions_between_which_others
 
         await asyncio.gather(prune(), write())
         assert (pruning.sessions, len(await store.list_sessions())) == (sessions, 1)
-        assert writes > 1_000
+        assert writes > 100
         assert await store.load_reply("others", writes - 1) == "x"
         assert [key for key in await store.list_records() if key.startswith("n")] == []
