@@ -57,8 +57,8 @@ async def _restored(address: str) -> dict[str, Any]:
 def copy(output: Output, source: str, target: str, give_up: bool) -> None:
     """Move all that the store FROM has to the empty store TO: sessions, calls, replies, decisions, its identity.
 
-    Both are the path of a SQLite file or postgresql://…. End all workers and runs that have FROM first. Run it again
-    if it was broken off: it goes on. In the end FROM is closed, and says where its data are.
+    Both are the path of a SQLite file, postgresql://… or d1://…. End all workers and runs that have FROM first. Run it
+    again if it was broken off: it goes on. In the end FROM is closed, and says where its data are.
     """
     if give_up:
         asyncio.run(_given_up(source, target))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commands import data, done
 from support.d1 import ACCOUNT, TOKEN, D1Server
 from support.postgres import PostgresServer, new_schema
 from support.stores import append, contents
@@ -20,6 +21,7 @@ from standfast.runtime.deletion import delete_session
 from standfast.runtime.retention import Pruning, nobody_knows
 from standfast.stores import Dropped, NotedRun, Session, open_store
 from standfast.stores.deletion import DELETED
+from standfast.stores.sqlite.migrations import MIGRATIONS
 from standfast.testing.deletions import run_key
 
 ALL = ["sqlite", "postgres", "d1"]
@@ -260,3 +262,80 @@ async def test_a_large_store_is_pruned_in_many_transactions_between_which_others
         assert writes > 100
         assert await store.load_reply("others", writes - 1) == "x"
         assert [key for key in await store.list_records() if key.startswith("n")] == []
+
+
+# --- stores of older versions ---
+
+
+def oldest(path: str) -> None:
+    """Make a store as the first version left it, with a session of a run on Temporal."""
+    made = "2026-01-01T00:00:00+00:00"
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.executescript(MIGRATIONS[0])
+        database.executescript(
+            "CREATE TABLE standfast_schema (version INTEGER PRIMARY KEY, oldest_reader INTEGER) STRICT;"
+            "INSERT INTO standfast_schema VALUES (1, 1)"
+        )
+        database.execute(
+            "INSERT INTO agent_sessions VALUES ('s', 'a', '{}', NULL, NULL, NULL, 'a/s', ?, 1, 1, NULL, ?, ?)",
+            (f"{run_key(1)}/1", made, made),
+        )
+        database.execute(
+            "INSERT INTO agent_messages (session_id, seq, role, content) VALUES ('s', 1, 'user', 'secret')"
+        )
+        for run, turn, reply in (
+            (f"{run_key(2)}/open", 0, '{"session":"s","said":"secret"}'),
+            (run_key(2), 1, "secret"),
+        ):
+            database.execute("INSERT INTO model_replies VALUES (?, ?, ?)", (run, turn, reply))
+        database.execute(
+            "INSERT INTO tool_ledger VALUES ('s@20260101T000000000000/2', '0/c', 'done', 'me', 'h', 'secret')"
+        )
+
+
+async def test_a_session_of_the_oldest_version_is_deleted_with_the_runs_that_it_did_not_note(tmp_path: Path) -> None:
+    path = str(tmp_path / "s.db")
+    oldest(path)
+    async with open_store(path) as store:
+        await store.delete_session("s")
+        assert await store.load_reply(f"{run_key(2)}/open", 0) == DELETED
+        assert await store.load_reply(f"{run_key(1)}/open", 0) == DELETED
+        entry = (await store.load_entries("s@20260101T000000000000/2", ["0/c"]))["0/c"]
+        assert (entry.state, entry.result) == ("claimed", None)
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert "secret" not in "\n".join(database.iterdump())
+
+
+async def test_a_store_of_the_oldest_version_is_pruned(tmp_path: Path) -> None:
+    path = str(tmp_path / "s.db")
+    oldest(path)
+
+    async def forgotten(name: str, noted: NotedRun | None) -> bool:
+        return True
+
+    async with open_store(path) as store:
+        kept = Pruning(store, datetime.now(UTC) + timedelta(days=1), nobody_knows)
+        await kept.prune_sessions()
+        assert (kept.sessions, kept.living) == (0, 1)
+        pruning = Pruning(store, datetime.now(UTC) + timedelta(days=1), forgotten, is_older_known=True)
+        await pruning.prune_sessions()
+        await pruning.prune()
+        assert pruning.sessions == 1
+        assert await store.list_records() == []
+
+
+# --- the command ---
+
+
+async def test_the_command_prunes_and_deletes_on_every_database(address: str) -> None:
+    async with open_store(address) as store:
+        for name in ("s1", "s2"):
+            await append(store, "secret", name)
+    words = ("--store", address)
+    found = await data(None, "store", "prune", "--older-than", "0s", "--sessions", "--in-process", "--dry-run", *words)
+    assert (found["sessions"], found["dry_run"]) == (2, True)
+    assert "Deleted session s1" in await done(None, "sessions", "s1", "--delete", *words)
+    found = await data(None, "store", "prune", "--older-than", "0s", "--sessions", "--in-process", *words)
+    assert found["sessions"] == 1
+    async with open_store(address) as store:
+        assert await store.list_sessions() == []
