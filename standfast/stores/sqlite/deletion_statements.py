@@ -102,14 +102,15 @@ _NOTED = (
 # The names under which calls and messages of sessions, and of earlier ones with their ids, are kept; see `name_of`.
 _NO_DIGITS = "GLOB '*[^0-9]*'"  # D1 takes no pattern of more than 50 bytes
 _NAMES = (
-    "SELECT DISTINCT json_array(id, id || substr(rest, 1, 22)) AS found FROM ("
-    + " UNION ALL ".join(
-        "SELECT one.value AS id, substr(kept.run_key, length(one.value) + 1) AS rest"
-        f" FROM json_each(:ids) AS one CROSS JOIN {table} AS kept"
+    "SELECT DISTINCT json_array(id, id || substr(rest, 1, 22)) AS found FROM"
+    " (SELECT id, substr(key, length(id) + 1) AS rest FROM ("
+    # Each key once, before anything is computed of it: a message may have many calls. LIMIT keeps it so.
+    + " UNION ".join(
+        f"SELECT DISTINCT one.value AS id, kept.run_key AS key FROM json_each(:ids) AS one CROSS JOIN {table} AS kept"
         " WHERE kept.run_key > one.value || '@' AND kept.run_key < one.value || 'A'"
         for table in ("tool_ledger", "model_replies")
     )
-    + f") WHERE substr(rest, 2, 8) NOT {_NO_DIGITS} AND substr(rest, 10, 1) = 'T'"
+    + f" LIMIT -1)) WHERE substr(rest, 2, 8) NOT {_NO_DIGITS} AND substr(rest, 10, 1) = 'T'"
     f" AND substr(rest, 11, 12) NOT {_NO_DIGITS} AND substr(rest, 23, 1) = '/' AND substr(rest, 24) <> ''"
     f" AND (substr(rest, 24) IN ('said', 'heard') OR substr(rest, 24) NOT {_NO_DIGITS}) ORDER BY 1"
 )
