@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 from pydantic import ValidationError
 
 from standfast.durations import Duration
-from standfast.errors import InputError
+from standfast.errors import DefinitionError, InputError
 from standfast.messages import person
 from standfast.stores.capabilities import has_ledger, has_waits
 from standfast.stores.protocol import session_id_of
@@ -68,7 +68,10 @@ def filter_of(namespace: str, filters: WaitingFilters) -> WaitFilter:
             raise InputError(f"waiting: {name} must be a text, got {value!r:.80}")
     before = None
     if age is not None:
-        before = datetime.now(UTC) - timedelta(seconds=seconds(age, "waiting: waits_longer_than"))  # type: ignore[arg-type]
+        try:
+            before = datetime.now(UTC) - timedelta(seconds=seconds(age, "waiting: waits_longer_than"))  # type: ignore[arg-type]
+        except (DefinitionError, OverflowError) as error:
+            raise InputError(str(error)) from None
     return WaitFilter.model_validate(
         {
             **{name: value for name, value in given.items() if value is not None},
