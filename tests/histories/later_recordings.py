@@ -235,6 +235,30 @@ async def reported(world: World) -> Saved:
         return await ended(run)
 
 
+async def shown(world: World) -> Saved:
+    """A call that people approve and a question that they answer, both on the board, and again after a reset."""
+    return await recalled(world)
+
+
+async def shown_late(world: World) -> Saved:
+    """A call that waits for approval while the store does not show it: another activity writes the board later."""
+    made: list[Refusing] = []
+
+    def around(store: Any) -> Refusing:
+        made.append(Refusing(store))
+        return made[0]
+
+    async with world.worker(cashier, model=ScriptedModel([asks("pay", amount=5), "done"]), around=around):
+        made[0].refuses = {"show_waits"}
+        run = await world.start(cashier)
+        await world.waits_for(run, "approval")
+        await activity(run, names.SHOW)
+        made[0].refuses = set()
+        gate = (await world.people.pending(run.id))[0]
+        await world.people.decide(run.id, gate["name"], "approve", by="ada", digest=gate["digest"])
+        return await ended(run)
+
+
 async def activity(run: Any, name: str) -> Any:
     """Return the activity of a run with this name as soon as there is one."""
     while True:
@@ -245,4 +269,5 @@ async def activity(run: Any, name: str) -> Any:
 
 
 LATER = (late, recalled, skipped, settled, junk, failed, asked_anew, recalled_anew, rounds, woken, wakes, reported)
+LATER = (*LATER, shown, shown_late)
 RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in LATER}

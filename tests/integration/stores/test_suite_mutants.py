@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import faulty_deletions, faulty_ledgers, faulty_stores
+from support import faulty_boards, faulty_deletions, faulty_ledgers, faulty_stores
 
 from standfast import InputError, StandfastError
 from standfast.stores import SQLiteStore
@@ -17,9 +17,10 @@ def reopen(store: SQLiteStore) -> Any:
 
 
 SUITE = {
-    check.__name__: check for check in store_suite(deletion=True, reopen=reopen, interrupt=faulty_stores.interrupt)
+    check.__name__: check
+    for check in store_suite(deletion=True, waits=True, reopen=reopen, interrupt=faulty_stores.interrupt)
 }
-INTERRUPTED = sorted(SUITE.keys() - {check.__name__ for check in store_suite(deletion=True, reopen=reopen)})
+INTERRUPTED = sorted(SUITE.keys() - {check.__name__ for check in store_suite(deletion=True, waits=True, reopen=reopen)})
 
 FOUND = {
     faulty_ledgers.LooksThenClaims: ["of_many_that_claim_a_call_one_owns_it"],
@@ -86,6 +87,16 @@ FOUND = {
     faulty_deletions.DropsInADryRun: ["records_are_dropped_when_all_of_them_are_old"],
     faulty_deletions.DropsByBeginning: ["records_are_dropped_when_all_of_them_are_old"],
     faulty_deletions.DropsOpenCalls: ["old_calls_of_a_session_are_dropped_up_to_a_message"],
+    faulty_boards.ShowsWhatIsLate: ["who_is_late_changes_nothing"],
+    faulty_boards.ForgetsWhoWasLast: ["who_is_late_changes_nothing"],
+    faulty_boards.TakesNothingOut: ["a_run_shows_exactly_what_it_says"],
+    faulty_boards.LooksThenShows: ["of_many_who_write_a_board_the_last_is_shown"],
+    faulty_boards.SaysNothingIsMissing: ["a_run_shows_exactly_what_it_says"],
+    faulty_boards.SearchesByPattern: ["items_are_found_by_what_they_are"],
+    faulty_boards.OrdersByKey: ["items_are_ordered_by_deadline_and_read_in_pages"],
+    faulty_boards.CountsAll: ["items_are_found_by_what_they_are"],
+    faulty_boards.ForgetsOtherNamespaces: ["empty_boards_are_forgotten_when_they_are_old"],
+    faulty_boards.KeepsBoardsOfDeletedSessions: ["the_board_of_a_deleted_session_is_gone"],
     faulty_stores.StaysClosed: ["a_store_that_was_closed_opens_again"],
 }
 

@@ -1,0 +1,86 @@
+"""Stores that have one fault each in their boards. The store suite finds all of them."""
+
+import sqlite3
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from standfast.stores import Board, ShownWait, SQLiteStore, Wait, WaitFilter
+from standfast.stores.sqlite.waits import show_waits
+
+
+class ShowsWhatIsLate(SQLiteStore):
+    async def show_waits(self, board: Board, put: Sequence[Wait], keep: Sequence[str] = ()) -> list[str]:
+        def work(db: sqlite3.Connection) -> None:
+            db.execute("UPDATE boards SET at = ''")
+
+        await self._do(work)
+        return await super().show_waits(board, put, keep)
+
+
+class ForgetsWhoWasLast(SQLiteStore):
+    """One without a trace of a board whose items are gone."""
+
+    async def show_waits(self, board: Board, put: Sequence[Wait], keep: Sequence[str] = ()) -> list[str]:
+        missing = await super().show_waits(board, put, keep)
+        await super().forget_boards(board.namespace, datetime.max.replace(tzinfo=UTC))
+        return missing
+
+
+class TakesNothingOut(SQLiteStore):
+    async def show_waits(self, board: Board, put: Sequence[Wait], keep: Sequence[str] = ()) -> list[str]:
+        there = [one.wait.key for one in await super().waits(_of(board))]
+        return await super().show_waits(board, put, [*there, *keep])
+
+
+class LooksThenShows(SQLiteStore):
+    async def show_waits(self, board: Board, put: Sequence[Wait], keep: Sequence[str] = ()) -> list[str]:
+        known = await self.load_board(board.namespace, board.workflow_id)
+        if known is not None and known.at > board.at:
+            return []
+
+        def work(db: sqlite3.Connection) -> list[str]:
+            db.execute("UPDATE boards SET at = ''")
+            return show_waits(db, board, put, keep)
+
+        return await self._do(work)
+
+
+class SaysNothingIsMissing(SQLiteStore):
+    async def show_waits(self, board: Board, put: Sequence[Wait], keep: Sequence[str] = ()) -> list[str]:
+        await super().show_waits(board, put, keep)
+        return []
+
+
+class SearchesByPattern(SQLiteStore):
+    async def waits(self, wanted: WaitFilter, **options: Any) -> list[ShownWait]:
+        wild = wanted.model_copy(update={"text": wanted.text.partition("%")[0].partition("_")[0]})
+        return await super().waits(wild, **options)
+
+
+class OrdersByKey(SQLiteStore):
+    async def waits(self, wanted: WaitFilter, **options: Any) -> list[ShownWait]:
+        return sorted(await super().waits(wanted, **options), key=lambda one: one.wait.key)
+
+
+class CountsAll(SQLiteStore):
+    async def count_waits(self, wanted: WaitFilter) -> dict[str, int]:
+        return await super().count_waits(WaitFilter(namespace=wanted.namespace))
+
+
+class ForgetsOtherNamespaces(SQLiteStore):
+    async def forget_boards(self, namespace: str, before: datetime) -> None:
+        await super().forget_boards(namespace, before)
+        await super().forget_boards("other", before)
+
+
+class KeepsBoardsOfDeletedSessions(SQLiteStore):
+    async def delete_session(self, session_id: str, *, keep_decisions: bool = False) -> None:
+        shown = [one for one in await super().waits(WaitFilter(namespace="default")) if one.board.session == session_id]
+        await super().delete_session(session_id, keep_decisions=keep_decisions)
+        for one in shown:
+            await super().show_waits(one.board, [one.wait])
+
+
+def _of(board: Board) -> WaitFilter:
+    return WaitFilter(namespace=board.namespace, workflow_id=board.workflow_id)
