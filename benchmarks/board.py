@@ -1,0 +1,109 @@
+"""Measures the inbox with 10,000 items that wait: `python benchmarks/board.py [DSN]`, with a SQLite file and no worker.
+
+Prints for each reading the median and the slowest of 20, in milliseconds, beside that of an empty board.
+"""
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+
+from standfast import postgres_store, sqlite_store
+from standfast.stores import Board
+from standfast.temporal import StandfastClient, connect
+from standfast.temporal.client.boards import kept_mark
+from standfast.temporal.wire.boards import ShownItem, key_of, wait_of
+from standfast.testing import dev_server
+from standfast.web import Access, Person, create_app
+
+ITEMS, ROUNDS = 10_000, 20
+NOW = datetime.now(UTC)
+
+
+async def fill(store: Any) -> None:
+    await store.save_reply(kept_mark("default"), 0, "true")
+    slots = asyncio.Semaphore(50)
+
+    async def show(number: int) -> None:
+        board = Board(
+            namespace="default",
+            workflow_id=f"shop/order-{number}",
+            run_id=f"r{number}",
+            first_run_id=f"r{number}",
+            journal_key=f"r{number}",
+            agent=("shop", "clerk", "payer")[number % 3],
+            task_queue="standfast",
+            at=NOW,
+            session=f"order-{number}",
+            user_id=f"user-{number % 100}",
+        )
+        shown: ShownItem = {
+            "item": {
+                "kind": "approval",
+                "name": f"call_{number}",
+                "message": f"Refund order {number}? " + "The customer has sent it back. " * 10,
+                "since": (NOW - timedelta(seconds=number)).isoformat(),
+                "deadline": (NOW + timedelta(seconds=(number * 7919) % 86_400)).isoformat(),
+                "digest": "0" * 32,
+                "approvers": [f"person-{number % 50}", "ada"][: 1 + (number % 20 == 0)],
+                "tool": "refund",
+                "arguments": {"order": number, "lines": ["a line of the order"] * 20},
+            }
+        }
+        async with slots:
+            await store.show_waits(board, [wait_of(shown, key_of(shown), board)])
+
+    await asyncio.gather(*map(show, range(ITEMS)))
+
+
+async def timed(work: Callable[[], Awaitable[Any]]) -> str:
+    took = []
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
+        await work()
+        took.append((time.perf_counter() - started) * 1_000)
+    return f"{sorted(took)[ROUNDS // 2]:7.1f} {max(took):7.1f}"
+
+
+async def measure(name: str, store: Any, client: Any) -> None:
+    people = StandfastClient(client, store=store)
+    app = create_app(client, access=Access(local=Person(name="ada", role="operator")), store=store)
+    transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 4711))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as page:
+        (item, *_) = [*await people.waiting(limit=1), {"place": None}]
+        for what, work in {
+            "inbox": lambda: page.get("/"),
+            "inbox, search": lambda: page.get("/?text=order+9999"),
+            "inbox, one group": lambda: page.get("/?group=leads"),
+            "waiting(limit=50)": lambda: people.waiting(limit=50),
+            "waiting(limit=50, after=)": lambda: people.waiting(limit=50, after=item["place"]),
+            "waiting(text=, limit=50)": lambda: people.waiting(text="refund 9999", limit=50),
+            "waiting(person=, limit=50)": lambda: people.waiting(person="person-7", limit=50),
+            "waiting(agent=, limit=50)": lambda: people.waiting(agent="clerk", limit=50),
+            "count_waiting()": lambda: people.count_waiting(),
+        }.items():
+            print(f"{name:22}{what:28}{await timed(work)}")
+
+
+async def main() -> None:
+    async with dev_server() as server:
+        client = await connect(server.address)
+        with tempfile.TemporaryDirectory() as folder:
+            stores: dict[str, Callable[[str], Any]] = {"SQLite": lambda which: sqlite_store(f"{folder}/{which}.db")}
+            if sys.argv[1:]:
+                stores["PostgreSQL"] = lambda which: postgres_store(sys.argv[1], schema=f"board_{which}")
+            for name, make in stores.items():
+                async with make("empty") as empty, make("full") as full:
+                    await empty.save_reply(kept_mark("default"), 0, "true")
+                    await fill(full)
+                    await measure(f"{name}, empty", empty, client)
+                    await measure(f"{name}, {ITEMS:,}", full, client)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,68 @@
+"""A page of 10,000 items that wait is read in their order by an index, and not by looking at all of them."""
+
+from typing import Any
+
+from standfast import sqlite_store
+from standfast.stores import PostgresStore, SQLiteStore, WaitFilter
+from standfast.stores.sqlite import waits
+from standfast.stores.sqlite.waits import plain
+from standfast.stores.wait_rows import counted, page, with_places
+from standfast.testing.boards import board_of, later, wait_of
+
+ITEMS, RUNS = 10_000, 20
+
+
+async def filled(store: Any) -> None:
+    for run in range(RUNS):
+        put = [
+            wait_of(
+                f"k{run}.{number}", deadline=later((number * 7919) % 5_003), kind="approval" if number % 9 else "pause"
+            )
+            for number in range(ITEMS // RUNS)
+        ]
+        await store.show_waits(board_of(f"greeter/{run}"), put)
+
+
+async def pages(store: Any) -> list[tuple[WaitFilter, Any]]:
+    """Return filters of pages, each with the place of its first item."""
+    wanted = WaitFilter(namespace="default")
+    (first,) = await store.waits(wanted, limit=1)
+    return [(wanted, None), (wanted, first.place), (wanted.model_copy(update={"kind": "pause"}), first.place)]
+
+
+async def test_a_page_of_a_sqlite_store_is_read_by_an_index(tmp_path: Any) -> None:
+    async with sqlite_store(tmp_path / "standfast.db") as store:
+        await filled(store)
+        for wanted, after in await pages(store):
+            plan = " ".join(await explained(store, *page(wanted, after, 50)))
+            assert "SEARCH w USING INDEX waits_" in plan
+            assert "TEMP B-TREE" not in plan
+        plan = " ".join(await explained(store, *counted(WaitFilter(namespace="default"))))
+        assert "USING COVERING INDEX waits_kind" in plan
+
+
+async def explained(store: SQLiteStore, statement: str, values: dict[str, Any]) -> list[str]:
+    query = f"EXPLAIN QUERY PLAN {plain(statement)}"
+    return [row[3] for row in await store._do(lambda db: db.execute(query, values).fetchall(), writes=False)]
+
+
+async def test_a_page_of_a_postgres_store_is_read_by_an_index(postgres_store: PostgresStore) -> None:
+    await filled(postgres_store)
+    await postgres_store._do(lambda db: db.rows("ANALYZE @waits"))
+    await postgres_store._do(lambda db: db.rows("ANALYZE @boards"))
+    for wanted, after in await pages(postgres_store):
+        statement, values = page(wanted, after, 50)
+        query, ordered = with_places(statement.replace("instr(", "strpos("), values, lambda place: f"${place}")
+        rows = await postgres_store._do(lambda db: db.rows(f"EXPLAIN {query}", *ordered))  # noqa: B023
+        plan = "\n".join(line for (line,) in rows)
+        assert "Index Scan using waits_" in plan
+        assert "Sort" not in plan
+
+
+async def test_a_board_is_written_without_reading_those_of_other_runs(tmp_path: Any) -> None:
+    values = {"namespace": "default", "workflow_id": "greeter/0", "keys": '["k0.1"]'}
+    async with sqlite_store(tmp_path / "standfast.db") as store:
+        for statement in (waits._TAKE_OUT, waits._KEYS):
+            plan = await explained(store, statement, {**values})
+            assert "(namespace=? AND workflow_id=?" in plan[0]
+            assert not [line for line in plan if line.startswith("SCAN") and "waits" in line]
