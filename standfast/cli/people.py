@@ -9,83 +9,21 @@ import click
 from standfast.cli.audits import AUDITED, BY, on_record
 from standfast.cli.commands import on_temporal
 from standfast.cli.inputs import image_of, read_json_option, read_text, who
-from standfast.cli.outputs import Output, ago, stoppable
+from standfast.cli.outputs import Output, stoppable
 from standfast.cli.runs import RUN
-from standfast.cli.stores import STORED, board_if_any, existing_store
+from standfast.cli.stores import STORED
+from standfast.cli.waiting import people_of, whole_item
 from standfast.cli.waiting_items import write_waiting
 from standfast.errors import InputError
 
 if TYPE_CHECKING:
     from temporalio.client import Client
 
-    from standfast.stores import AgentStore
-    from standfast.temporal import StandfastClient
 
-KINDS = ("approval", "question", "unknown", "pause", "worker", "store")
 DIGEST = click.option(
     "--digest", help="Digest of what was looked at, as `pending` shows it; refused if it has changed."
 )
 COMMENT = click.option("--comment", help="The reason, for the audit trail; the model reads it if this is a rejection.")
-
-
-def _people(client: "Client", store: "AgentStore | None" = None) -> "StandfastClient":
-    from standfast.temporal import StandfastClient
-
-    return StandfastClient(client, store=store)
-
-
-@click.command()
-@click.argument("run", required=False)
-@click.option("--full", is_flag=True, help="Read from the store what is too large for a list.")
-@click.option("--text", help="Only items in which these words occur.")
-@click.option("--kind", type=click.Choice(KINDS), help="Only items of this kind.")
-@click.option("--agent", help="Only those of this agent or pipeline.")
-@click.option("--group", help="Only those that ask this group.")
-@click.option("--person", help="Only those that this person may end.")
-@click.option("--tenant", help="Only those of this tenant.")
-@click.option("--longer-than", "waits_longer_than", metavar="AGE", help="Only those that wait longer, such as 2h.")
-@click.option("--limit", type=click.IntRange(1), help="At most so many, the nearest deadlines first.")
-@STORED
-@on_temporal
-async def pending(
-    client: "Client", output: Output, run: str | None, full: bool, limit: int | None, store: str, **filters: Any
-) -> None:
-    """Show what waits for people, for one RUN or for all, the nearest deadline first.
-
-    It is read from the board in the store, also if no worker runs. Without a store each run is asked instead; then only
-    --group and --limit can be used.
-    """
-    if run is not None and any(value is not None for value in (limit, *filters.values())):
-        raise InputError("Filters are for all runs: leave out RUN, or the filters")
-    async with board_if_any(store) as board:
-        people = _people(client, board)
-        if run is None:
-            items = await people.waiting(limit=limit, **filters)
-        else:
-            items = [{**item, "workflow_id": run} for item in await people.pending(run)]
-    if full:
-        items = [await _whole(item, store) for item in items]
-    if not output.is_text or (run is None and len(items) > 1):
-        output.rows(
-            items,
-            {
-                "RUN": lambda item: item["workflow_id"],
-                "KIND": lambda item: item["kind"],
-                "NAME": lambda item: item["name"],
-                "WHAT": lambda item: item["message"],
-                "SINCE": lambda item: ago(item.get("since")),
-                "UNTIL": lambda item: ago(item.get("deadline")),
-            },
-            nothing="Nothing is waiting.",
-        )
-        return
-    if not items:
-        output.note("Nothing is waiting.")
-    for item in items:
-        write_waiting(output, item)
-
-
-# --- approvals ---
 
 
 @click.command()
@@ -134,7 +72,7 @@ async def approve(
             )
     if asks:
         if given["digest"] is None:
-            item = await _whole(item, store)
+            item = await whole_item(item, store)
         write_waiting(output, {**item, "workflow_id": run})
         if changed is not None:
             output.line(f"  Instead: {edit}")
@@ -161,18 +99,8 @@ async def reject(client: "Client", output: Output, run: str, gate: str | None, *
     await _decide(client, output, run, item["name"], "reject", **given)
 
 
-async def _whole(item: dict[str, Any], path: str) -> dict[str, Any]:
-    """Return an item with all its arguments; large ones are in the store."""
-    from standfast.temporal.client.asked import is_cut, load_item
-
-    if not is_cut(item):
-        return item
-    async with existing_store(path) as store:
-        return await load_item(store, item)
-
-
 async def _gate(client: "Client", run: str, gate: str | None) -> dict[str, Any]:
-    waits = [item for item in await _people(client).pending(run) if item["kind"] == "approval"]
+    waits = [item for item in await people_of(client).pending(run) if item["kind"] == "approval"]
     named = waits if gate is None else [item for item in waits if item["name"] == gate]
     if len(named) == 1:
         return named[0]
@@ -190,7 +118,7 @@ async def _decide(
     client: "Client", output: Output, run: str, gate: str, decision: Literal["approve", "reject"], **given: Any
 ) -> None:
     by = who(given.pop("by"))
-    await _people(client).decide(run, gate, decision, by=by, **given)
+    await people_of(client).decide(run, gate, decision, by=by, **given)
     word = "Approved" if decision == "approve" else "Rejected"
     output.item(
         {"workflow_id": run, "gate": gate, "decision": decision, "by": by},
@@ -216,7 +144,7 @@ async def answer(
     Without TEXT the terminal asks for it; - reads standard input.
     """
     if text is None:
-        asked = [item for item in await _people(client).pending(run) if item["kind"] in ("question", "unknown")]
+        asked = [item for item in await people_of(client).pending(run) if item["kind"] in ("question", "unknown")]
         if not asked:
             raise InputError(f"Run {run} has no open question")
         output.note(next((item["message"] for item in asked if item["name"] == call), asked[0]["message"]))

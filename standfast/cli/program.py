@@ -8,11 +8,12 @@ from standfast.cli.checks import doctor, replay
 from standfast.cli.commands import Commands
 from standfast.cli.dev import dev
 from standfast.cli.moved_runs import export_run, import_run
-from standfast.cli.people import answer, approve, message, pending, reject, resolve, resume
+from standfast.cli.people import answer, approve, message, reject, resolve, resume
 from standfast.cli.pruning import prune
 from standfast.cli.runs import cancel, list_runs, show, start, watch
 from standfast.cli.sessions import sessions
 from standfast.cli.store_commands import store
+from standfast.cli.waiting import pending
 from standfast.cli.web import web
 from standfast.cli.workers import worker
 

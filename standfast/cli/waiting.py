@@ -1,0 +1,86 @@
+"""The command that shows people what waits for them: in one run, or in all of them, by filters."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from standfast.cli.commands import on_temporal
+from standfast.cli.outputs import Output, ago
+from standfast.cli.stores import STORED, board_if_any, existing_store
+from standfast.cli.waiting_items import write_waiting
+from standfast.errors import InputError
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from standfast.stores import AgentStore
+    from standfast.temporal import StandfastClient
+
+KINDS = ("approval", "question", "unknown", "pause", "worker", "store")
+
+
+def people_of(client: "Client", store: "AgentStore | None" = None) -> "StandfastClient":
+    from standfast.temporal import StandfastClient
+
+    return StandfastClient(client, store=store)
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.option("--full", is_flag=True, help="Read from the store what is too large for a list.")
+@click.option("--text", help="Only items in which these words occur.")
+@click.option("--kind", type=click.Choice(KINDS), help="Only items of this kind.")
+@click.option("--agent", help="Only those of this agent or pipeline.")
+@click.option("--group", help="Only those that ask this group.")
+@click.option("--person", help="Only those that this person may end.")
+@click.option("--tenant", help="Only those of this tenant.")
+@click.option("--longer-than", "waits_longer_than", metavar="AGE", help="Only those that wait longer, such as 2h.")
+@click.option("--limit", type=click.IntRange(1), help="At most so many, the nearest deadlines first.")
+@STORED
+@on_temporal
+async def pending(
+    client: "Client", output: Output, run: str | None, full: bool, limit: int | None, store: str, **filters: Any
+) -> None:
+    """Show what waits for people, for one RUN or for all, the nearest deadline first.
+
+    It is read from the board in the store, also if no worker runs. Without a store each run is asked instead; then only
+    --group and --limit can be used.
+    """
+    if run is not None and any(value is not None for value in (limit, *filters.values())):
+        raise InputError("Filters are for all runs: leave out RUN, or the filters")
+    async with board_if_any(store) as board:
+        people = people_of(client, board)
+        if run is None:
+            items = await people.waiting(limit=limit, **filters)
+        else:
+            items = [{**item, "workflow_id": run} for item in await people.pending(run)]
+    if full:
+        items = [await whole_item(item, store) for item in items]
+    if not output.is_text or (run is None and len(items) > 1):
+        output.rows(
+            items,
+            {
+                "RUN": lambda item: item["workflow_id"],
+                "KIND": lambda item: item["kind"],
+                "NAME": lambda item: item["name"],
+                "WHAT": lambda item: item["message"],
+                "SINCE": lambda item: ago(item.get("since")),
+                "UNTIL": lambda item: ago(item.get("deadline")),
+            },
+            nothing="Nothing is waiting.",
+        )
+        return
+    if not items:
+        output.note("Nothing is waiting.")
+    for item in items:
+        write_waiting(output, item)
+
+
+async def whole_item(item: dict[str, Any], path: str) -> dict[str, Any]:
+    """Return an item with all its arguments; large ones are in the store."""
+    from standfast.temporal.client.asked import is_cut, load_arguments
+
+    if not is_cut(item):
+        return item
+    async with existing_store(path) as store:
+        return {**item, "arguments": await load_arguments(store, item)}
