@@ -111,8 +111,9 @@ async def test_people_are_asked_the_same_at_a_gate_and_decide_on_the_same_digest
     assert shown.startswith("Ship it?xxx")
     assert len(shown) < 70_000
     decision = {"gate": "ok", "decision": "approve", "by": "ada"}
-    other = {**decision, "digest": digest_of("ok", "Ship that?")}
-    decisions = [other, {**decision, "digest": digest_of("ok", shown)}]
+    seen = [{"label": "input", "kind": "text", "text": "it"}]
+    other = {**decision, "digest": digest_of("ok", "Ship that?", seen)}
+    decisions = [other, {**decision, "digest": digest_of("ok", shown, seen)}]
     went = await pipelines.run(flow, ScriptedModel([]), "it", decisions=decisions)
     assert (went.status, went.outputs["ok"]["by"]) == ("complete", ["ada"])
     assert [why.partition(":")[0] for why in went.refused] == ["gate ok shows something else now"]
