@@ -11,9 +11,9 @@ from recordings import Refusing, Saved, World, asks, ended, inner, inquire, pay,
 from temporalio import workflow
 from temporalio.service import RPCError
 
-from standfast import Agent, Approval, InputError, Loop, Message, TerminalError, ToolCall, sqlite_store, tool
+from standfast import Agent, Approval, InputError, Loop, Message, TerminalError, ToolCall, pipeline, sqlite_store, tool
 from standfast.stores import Session
-from standfast.temporal import approval, start_agent
+from standfast.temporal import approval, start_agent, start_pipeline
 from standfast.temporal.wire import names
 from standfast.testing import ScriptedModel
 
@@ -259,6 +259,25 @@ async def shown_late(world: World) -> Saved:
         return await ended(run)
 
 
+async def sent_back(world: World) -> Saved:
+    """A gate that shows much and little, and is rejected twice: it goes back to a step, and asks again."""
+    author = Agent("author")
+    asked = (
+        pipeline("sent-back")
+        .step("write", agent=author)
+        .step("ok", approval=Approval(on_reject="write"))
+        .step("last", approval=Approval(show={"note": "short"}, on_reject="continue"))
+        .build()
+    )
+    async with world.worker(author, model=ScriptedModel(["x" * 20_000, "two", "three"]), pipelines=[asked]):
+        run = await start_pipeline(world.client, asked, run_key=world.name, task_queue=world.name)
+        for gate, decision in (("ok", "reject"), ("ok_2", "reject"), ("ok_3", "approve"), ("last", "reject")):
+            await world.waits_for(run, "approval", gate)
+            (item,) = await world.people.pending(run.id)
+            await world.people.decide(run.id, gate, decision, by="ada", comment="more", digest=item["digest"])
+        return await ended(run)
+
+
 async def activity(run: Any, name: str) -> Any:
     """Return the activity of a run with this name as soon as there is one."""
     while True:
@@ -269,5 +288,5 @@ async def activity(run: Any, name: str) -> Any:
 
 
 LATER = (late, recalled, skipped, settled, junk, failed, asked_anew, recalled_anew, rounds, woken, wakes, reported)
-LATER = (*LATER, shown, shown_late)
+LATER = (*LATER, shown, shown_late, sent_back)
 RECORDINGS = recordings.RECORDINGS | {one.__name__: one for one in LATER}
