@@ -35,8 +35,8 @@ _TILES = (
     ("Waiting for people", {"status": "waiting"}, "asks"),
     ("Paused", {"status": "paused"}, "bad"),
     ("Unknown outcomes", {"waits": "unknown"}, "bad"),
-    ("Went wrong in 24 hours", {"status": WRONG, "since": "24h"}, "bad"),
-    ("Complete in 24 hours", {"status": "complete", "since": "24h"}, ""),
+    ("Went wrong, 24 h", {"status": WRONG, "since": "24h"}, "bad"),
+    ("Complete, 24 h", {"status": "complete", "since": "24h"}, ""),
 )
 _AGES = (("under an hour", 1), ("1 to 24 hours", 24), ("1 to 7 days", 168), ("over 7 days", None))  # hours
 _ASKED = 100  # runs that are asked if the store has no board
@@ -83,7 +83,7 @@ class Costs:
             values.append(sum(self.by[name].get(day, 0.0) for name in rest))
             columns.append((f"{day:%a} {day.day}", values))
             most = max(most, sum(values))
-        return stacks("Cost by day", columns, f"at most {dollars(most)} a day")
+        return stacks("Cost by day", columns, f"{dollars(most)} on the most expensive day")
 
 
 @dataclass(frozen=True, slots=True)

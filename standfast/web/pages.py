@@ -35,9 +35,11 @@ from standfast.web.live_updates import Looks, digest, position, read_position
 from standfast.web.mounts import Assets, path_of, root_of
 from standfast.web.overview import Overview
 from standfast.web.rendering import run_path, step_link, templates
+from standfast.web.run_again import RunAgain
 from standfast.web.run_lists import RunLists
 from standfast.web.runs import Runs, is_said_now
 from standfast.web.start_forms import Start
+from standfast.web.timelines import load_timeline
 from standfast.web.visitors import Visitors, who
 
 _LISTENING = 50  # open pages of one person that are told of changes; there are connections for others, too
@@ -65,16 +67,19 @@ class Pages:
         self._starts, self._task_queue = starts, task_queue
         self.looks = Looks(self._look, store)
         self._templates = templates(assets)
+        self._lists = RunLists(self)
+        self._again = RunAgain(self, self._lists.facts, store)
         self._listening: Counter[str] = Counter()
 
     def routes(self) -> list[Route]:
-        lists = RunLists(self)
+        lists = self._lists
         return [
             Route("/", self.inbox),
             Route("/login", self.login, methods=["GET", "POST"]),
             Route("/logout", self.logout, methods=["POST"]),
             Route("/runs", lists.runs),
             Route("/batch", lists.batch, methods=["POST"]),
+            Route("/again/{run:path}", self._again.again, methods=["POST"]),
             Route("/filters", lists.save, methods=["POST"]),
             Route("/overview", Overview(self, lists.facts).overview),
             Route("/changes", self.changes),
@@ -176,6 +181,8 @@ class Pages:
             messages=messages,
             unheard=await self._runs.unheard(seen, messages),
             acts=await load_acts(self._store, [journal_key, seen["first_run_id"]], run),
+            timeline=await load_timeline(self.people, run),
+            can_run_again=await self._again.is_possible(request, seen, progress),
             progress=progress,
             graph=None
             if progress is None

@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 from standfast.messages import Usage, visible, visible_json
 from standfast.temporal.wire.names import child_id
 from standfast.web.actions import may_act
+from standfast.web.markdown import render
 from standfast.web.mounts import Assets
 from standfast.web.shown import difference, markdown
 
@@ -33,7 +34,9 @@ def templates(assets: Assets) -> Environment:
         "is_drawn_otherwise": _is_drawn_otherwise,
         "json": _pretty,
         "long": _long,
-        "markdown": lambda shown: markdown(shown["text"]),
+        "markdown": render,
+        "markdown_whole": markdown,
+        "seconds": in_words,
         "path": run_path,
         "step_link": step_link,
         "typed": _typed,
@@ -95,13 +98,16 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 def _lasted(run: Mapping[str, Any]) -> str:
     """Return how long a run has lasted, in its two largest units."""
     end = datetime.fromisoformat(run["closed"]) if "closed" in run else datetime.now(UTC)
-    return in_words((end - datetime.fromisoformat(run["started"])).total_seconds())
+    seconds = int((end - datetime.fromisoformat(run["started"])).total_seconds())  # the server's list has no more
+    return in_words(seconds) if seconds >= 10 else f"{seconds} s" if seconds > 0 else "< 1 s"
 
 
 def in_words(seconds: float) -> str:
     """Return a duration as people read it: "2 h 5 min", "12 s", "0.3 s"."""
+    if seconds < 1:
+        return f"{max(seconds, 0) * 1_000:.0f} ms"
     if seconds < 10:
-        return f"{max(seconds, 0):.1f} s"
+        return f"{seconds:.1f} s"
     parts: list[str] = []
     left = int(seconds)
     for size, unit in _UNITS:

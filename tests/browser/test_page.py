@@ -67,7 +67,7 @@ async def test_a_person_signs_in_approves_with_an_edit_and_answers(
         await result(run)
         await page.goto(f"{address}/runs/{run.id}")
         await expect(page.locator("h1 .status")).to_have_text("complete")
-        await expect(page.locator("#answer + p")).to_have_text(f"done {XSS}")
+        await expect(page.locator("#answer + div")).to_have_text(f"done {XSS}")
         await expect(page.locator("section", has=page.locator("#audit")).locator("tbody")).to_contain_text("ada")
         assert faults == []
     assert "charged 7" in (await temporal.messages())[2].content

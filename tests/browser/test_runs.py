@@ -93,7 +93,7 @@ async def test_words_appear_on_the_page_as_they_come(temporal: Temporal, chromiu
         model.go_on()
         await result(run)
         await expect(page.locator("h1 .status")).to_have_text("complete", timeout=20_000)
-        await expect(page.locator("#answer + p")).to_have_text("<b>Hello you")
+        await expect(page.locator("#answer + div")).to_have_text("<b>Hello you")
         assert await page.evaluate("() => window.sameDocument")
         assert faults == []
 

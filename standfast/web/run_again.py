@@ -1,0 +1,64 @@
+"""Runs a pipeline again from one of its steps, with the results that an earlier run has before that step."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from standfast.errors import InputError, StandfastError
+from standfast.stores.protocol import AgentStore
+from standfast.temporal import OnRecord, start_pipeline
+from standfast.temporal.client.items import read_result
+from standfast.temporal.client.runs import looked_at, our_run
+from standfast.web.actions import act_id
+from standfast.web.mounts import root_of
+from standfast.web.progress import Progress
+from standfast.web.rendering import run_path
+from standfast.web.run_facts import RunFacts
+
+if TYPE_CHECKING:
+    from standfast.web.pages import Pages
+
+
+class RunAgain:
+    """The handler of "Run again from here"."""
+
+    def __init__(self, pages: "Pages", facts: RunFacts, store: AgentStore | None) -> None:
+        self._pages, self._facts, self._store = pages, facts, store
+
+    async def is_possible(self, request: Request, seen: Mapping[str, Any], progress: Progress | None) -> bool:
+        """Whether the person who looks at a pipeline may run it again: an operator, whose own run it is."""
+        if progress is None or "closed" not in seen or not (person := self._pages.person(request)).may("operator"):
+            return False
+        known = (await self._facts.of([seen])).get(seen["run_id"])
+        return known is not None and known.by == person.name
+
+    async def again(self, request: Request) -> Response:
+        """Start the new run, and go to its page."""
+        person = self._pages.person(request, "operator")
+        form = await self._pages.access.form(request)
+        run = request.path_params["run"]
+        try:
+            if not (key := form.get("key")) or not (step := form.get("step")):
+                raise InputError("The form lacks its key or the step from which to run again")
+            new = await self._start(run, step, key, OnRecord(store=self._store, by=person.name, id=str(act_id(form))))
+        except StandfastError as error:
+            return self._pages.refused(request, 409, str(error), run=run, form=form)
+        return RedirectResponse(f"{root_of(request.scope)}/runs/{run_path(new)}?said=start", 303)
+
+    async def _start(self, run: str, step: str, key: str, on_record: OnRecord) -> str:
+        seen = await looked_at(self._pages.client, run)
+        earlier = read_result(seen.get("result")).get("run_key")
+        handle = await start_pipeline(
+            self._pages.client,
+            seen["type"],
+            run_key=key,
+            user_id=on_record.by,
+            tenant_id=seen.get("tenant_id"),
+            restart_of=earlier or run.rpartition("/")[2],  # one that failed has no result
+            restart_from=step,
+            task_queue=(await our_run(self._pages.client, run)).task_queue,
+            on_record=on_record,
+        )
+        return handle.id

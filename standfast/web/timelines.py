@@ -1,0 +1,249 @@
+"""Folds the events of a run into a timeline: each turn, call, gate, step and wait, with its outcome.
+
+Everything that it says comes from the events.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from temporalio.service import RPCError
+
+from standfast import events
+from standfast.errors import StandfastError
+from standfast.messages import ToolCall, Usage
+from standfast.temporal import StandfastClient
+from standfast.time_limits import time_limit
+
+_PATIENCE = 5.0  # seconds in which a history must be read
+_CHILDREN = 30  # runs that are folded in
+_SHOWN_ELSEWHERE = {"approval", "question"}  # what is waited for that has an entry of its own
+_ENDS = {"returned": "done", "failed": "failed", "terminated": "failed", "asked": "done"}
+_SAID = {"message": "said", "answer": "answered", "resume": "resumed", "resolve": "settled"}
+
+
+@dataclass(slots=True)
+class Entry:
+    """One line of a timeline, and what is folded into it.
+
+    Args:
+        kind: what it is: "turn", "tool", "gate", "step", "wait", "person" or "run".
+        state: how it came out: "done", "failed", "unknown", "cancelled"; "runs" or "waits" if it goes on.
+        text: words, as Markdown; `data` JSON, and `result` what a tool returned.
+        notes: what happened on the way, such as a retry; `troubles` those that are bad news.
+        run: the run of an agent that was called, and `inner` its own timeline.
+        step: the path of a step from which a pipeline can run again.
+    """
+
+    kind: str
+    title: str
+    at: datetime | None
+    state: str = ""
+    seconds: float | None = None
+    usage: Usage | None = None
+    text: str = ""
+    data: Any = None
+    result: Any = None
+    size: int | None = None
+    notes: list[str] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+    run: str | None = None
+    inner: "list[Entry]" = field(default_factory=list)
+    step: str | None = None
+
+    def close(self, state: str, at: datetime | None, seconds: float | None = None) -> None:
+        self.state = state
+        self.seconds = seconds
+        if seconds is None and at is not None and self.at is not None:
+            self.seconds = (at - self.at).total_seconds()
+
+
+class Timeline:
+    """The entries of one run, in the order in which they began."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self._open: dict[tuple[str, str], Entry] = {}
+
+    def _add(self, entry: Entry, key: str = "") -> Entry:
+        self.entries.append(entry)
+        if key:
+            self._open[entry.kind, key] = entry
+        return entry
+
+    def _of(self, kind: str, key: str, title: str, at: datetime | None) -> Entry:
+        """Return the entry that goes on, or a new one if its beginning is not known."""
+        return self._open.get((kind, key)) or self._add(Entry(kind, title, at), key)
+
+    def _of_call(self, call: ToolCall, at: datetime | None) -> Entry:
+        return self._of("tool", call.id, call.name, at)
+
+    def take(self, event: events.Event) -> None:
+        """Take in the next event."""
+        match event:
+            case events.StatusChanged():
+                self._status(event)
+            case events.GateOpened() | events.GateDecided() | events.QuestionAsked() | events.MessageReceived():
+                self._people(event)
+            case events.StepStarted() | events.StepCompleted() | events.StepFailed():
+                self._step(event)
+            case events.TurnStarted() | events.TurnEnded() | events.ModelRetried() | events.ModelFailed():
+                self._turn(event)
+            case events.ToolStarted() | events.ToolRetried() | events.ToolLost() | events.ToolEnded():
+                self._tool(event)
+            case events.RunStarted() | events.RunReset() | events.CancelRequested() | events.RunEnded():
+                self._run(event)
+
+    def _run(self, event: "events.RunStarted | events.RunReset | events.CancelRequested | events.RunEnded") -> None:
+        match event:
+            case events.RunStarted():
+                by = f"Started by {event.user_id}" if event.user_id else "Started"
+                self._add(Entry("run", by, event.at, text=event.message or "", data=event.input))
+            case events.RunReset():
+                why = f"An operator has put the run back: {event.reason}"
+                self._add(Entry("run", "Reset", event.at, troubles=[why]))
+            case events.CancelRequested():
+                self._add(Entry("run", "Cancel requested", event.at, notes=[event.reason] if event.reason else []))
+            case events.RunEnded():
+                self._ended(event)
+
+    def _status(self, event: events.StatusChanged) -> None:
+        waits = [kind for kind in event.waits_for if kind not in _SHOWN_ELSEWHERE]
+        if (before := self._open.pop(("wait", "now"), None)) is not None:
+            before.close("done", event.at)
+        if not event.waits_for:
+            for key in [key for key in self._open if key[0] == "gate" and self._open[key].state == "waits"]:
+                self._open[key].close("done", event.at)
+        if waits:
+            entry = Entry("wait", f"Waits: {', '.join(waits)}", event.at, state="waits")
+            entry.troubles += [event.why] if event.why else []
+            self._add(entry, "now")
+
+    def _ended(self, event: events.RunEnded) -> None:
+        state = "done" if event.status == "complete" else "cancelled" if event.status == "cancelled" else "failed"
+        for entry in self._open.values():
+            if entry.state in ("runs", "waits"):
+                entry.close("cancelled", event.at)
+        entry = self._add(Entry("run", f"Ended: {event.status}", event.at, state=state, usage=event.usage))
+        entry.troubles += [event.error] if event.error else []
+
+    def _people(
+        self, event: "events.GateOpened | events.GateDecided | events.QuestionAsked | events.MessageReceived"
+    ) -> None:
+        match event:
+            case events.MessageReceived():
+                title = f"{event.by or 'Somebody'} {_SAID[event.kind]}{f' {event.of}' if event.of else ''}"
+                self._add(Entry("person", title, event.at, text=event.text))
+            case events.QuestionAsked():
+                asks = Entry("gate", f"{event.call.name} asks", event.at, state="waits", text=event.question)
+                self._add(asks, event.call.id)
+            case events.GateOpened():
+                asked = f" of {', '.join(event.approvers)}" if event.approvers else ""
+                entry = Entry("gate", f"Approval{asked}", event.at, state="waits", text=event.message)
+                entry.data = None if event.call is None else event.call.arguments
+                entry.notes += [f"{event.quorum} must approve"] if event.quorum > 1 else []
+                self._add(entry, event.gate)
+            case events.GateDecided():
+                entry = self._of("gate", event.gate, f"Approval {event.gate}", event.at)
+                said = f": {event.comment}" if event.comment else ""
+                if event.refused is not None:
+                    entry.notes.append(f"{event.decision} of {event.by or 'somebody'} did not count: {event.refused}")
+                    return
+                entry.notes.append(f"{event.decision} by {event.by or 'somebody'}{said}")
+                entry.close("failed" if event.decision == "reject" else "done", event.at)
+
+    def _step(self, event: events.PipelineEvent) -> None:
+        match event:
+            case events.StepStarted():
+                self._add(Entry("step", event.step, event.at, state="runs", run=event.run, step=event.step), event.step)
+            case events.StepCompleted():
+                entry = self._of("step", event.step, event.step, event.at)
+                entry.text, entry.step = event.response, event.step
+                entry.close("done", event.at)
+            case events.StepFailed():
+                entry = self._of("step", event.step, event.step, event.at)
+                entry.step = event.step
+                entry.troubles.append(f"{event.reason}: {event.error}")
+                entry.close("failed", event.at)
+
+    def _turn(self, event: "events.TurnStarted | events.TurnEnded | events.ModelRetried | events.ModelFailed") -> None:
+        match event:
+            case events.TurnStarted():
+                entry = self._of("turn", str(event.turn), f"Model, turn {event.turn}", event.at)
+                entry.notes += [f"model {event.model}"] if event.model else []
+                entry.state, entry.seconds = "runs", None
+                self._open["turn", "now"] = entry
+            case events.ModelRetried():
+                entry = self._of("turn", "now", "Model", event.at)
+                again = f" after {event.delay:g} s" if event.delay else ""
+                entry.troubles.append(f"{event.error}. It was called again{again}.".replace("..", "."))
+            case events.ModelFailed():
+                entry = self._of("turn", str(event.turn), f"Model, turn {event.turn}", event.at)
+                entry.troubles.append(event.error)
+                entry.close("failed", event.at)
+            case events.TurnEnded():
+                entry = self._of("turn", str(event.turn), f"Model, turn {event.turn}", event.at)
+                entry.text, entry.usage = event.text, event.usage
+                if event.calls:
+                    entry.notes.append(f"asks for {', '.join(call.name for call in event.calls)}")
+                entry.close("done", event.at, event.seconds)
+
+    def _tool(self, event: "events.ToolStarted | events.ToolRetried | events.ToolLost | events.ToolEnded") -> None:
+        entry = self._of_call(event.call, event.at)
+        entry.data = event.call.arguments if entry.data is None else entry.data
+        match event:
+            case events.ToolStarted():
+                entry.notes += ["It was started again."] if entry.state else []
+                entry.state, entry.run = "runs", event.run or entry.run
+            case events.ToolRetried():
+                entry.troubles.append(f"{event.error}. It was tried again: attempt {event.attempt}.".replace("..", "."))
+            case events.ToolLost():
+                entry.troubles.append(f"Its worker died here, or could not report: {event.reason}")
+                entry.state = "lost"
+            case events.ToolEnded():
+                entry.usage, entry.size = event.usage, event.size
+                entry.result = _json_of(event.text)
+                if event.recovered:
+                    entry.notes.append("Its outcome was found in the ledger; it was not run again.")
+                if event.outcome == "unknown":
+                    entry.troubles.append("It may have happened, and nobody can tell; it was not run again.")
+                entry.close(_ENDS.get(event.outcome, event.outcome), event.at, event.seconds)
+                del self._open["tool", event.call.id]  # a later call may have the same id
+
+
+def _json_of(text: str) -> Any:
+    """Return what a tool returned as data, if it is some, else as text."""
+    with suppress(ValueError):
+        if isinstance(data := json.loads(text), dict | list):
+            return data
+    return text
+
+
+def fold(happened: Iterable[events.Event]) -> list[Entry]:
+    """Return the timeline of a run."""
+    timeline = Timeline()
+    for event in happened:
+        timeline.take(event)
+    return timeline.entries
+
+
+async def load_timeline(people: StandfastClient, run: str) -> list[Entry] | None:
+    """Return the timeline of a run, with those of the agents that it has called; None if it cannot be read now."""
+    if (entries := await _load(people, run)) is None:
+        return None
+    called = [entry for entry in entries if entry.run is not None][-_CHILDREN:]
+    inner = await asyncio.gather(*(_load(people, str(entry.run)) for entry in called))
+    for entry, found in zip(called, inner, strict=True):
+        entry.inner = found or []
+    return entries
+
+
+async def _load(people: StandfastClient, run: str) -> list[Entry] | None:
+    with suppress(StandfastError, RPCError, TimeoutError):
+        async with time_limit(_PATIENCE):
+            return fold(await people.events(run))
+    return None
