@@ -7,8 +7,15 @@ from markupsafe import Markup
 from standfast.messages import visible
 
 _LONG = 20_000  # characters that are rendered; more would hold up everybody's pages
+
+
+class _Parser(MarkdownIt):
+    def validateLink(self, url: str) -> bool:  # noqa: N802  # the parser's own name for it
+        return url.lower().startswith(("https://", "http://", "mailto:"))
+
+
 # Nothing is fetched for a picture, and raw HTML stays text; headings would break the page's own outline.
-_PARSER = MarkdownIt("commonmark", {"html": False, "maxNesting": 20}).enable(["table"]).disable(["image"])
+_PARSER = _Parser("commonmark", {"html": False, "maxNesting": 20}).enable(["table"]).disable(["image"])
 
 
 def render(text: str) -> Markup:
@@ -18,6 +25,7 @@ def render(text: str) -> Markup:
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):
             token.tag = "p"
+        if token.type == "heading_open":
             token.attrSet("class", "heading")
         for inner in token.children or ():
             _mark(inner)

@@ -39,7 +39,7 @@ from standfast.web.run_again import RunAgain
 from standfast.web.run_lists import RunLists
 from standfast.web.runs import Runs, is_said_now
 from standfast.web.start_forms import Start
-from standfast.web.timelines import load_timeline
+from standfast.web.timelines import Timelines
 from standfast.web.visitors import Visitors, who
 
 _LISTENING = 50  # open pages of one person that are told of changes; there are connections for others, too
@@ -67,7 +67,7 @@ class Pages:
         self._starts, self._task_queue = starts, task_queue
         self.looks = Looks(self._look, store)
         self._templates = templates(assets)
-        self._lists = RunLists(self)
+        self._lists, self._timelines = RunLists(self), Timelines(self.people, store)
         self._again = RunAgain(self, self._lists.facts, store)
         self._listening: Counter[str] = Counter()
 
@@ -181,7 +181,7 @@ class Pages:
             messages=messages,
             unheard=await self._runs.unheard(seen, messages),
             acts=await load_acts(self._store, [journal_key, seen["first_run_id"]], run),
-            timeline=await load_timeline(self.people, run),
+            timeline=await self._timelines.load(run),
             can_run_again=await self._again.is_possible(request, seen, progress),
             progress=progress,
             graph=None

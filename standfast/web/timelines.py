@@ -5,7 +5,7 @@ Everything that it says comes from the events.
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,7 +16,10 @@ from temporalio.service import RPCError
 from standfast import events
 from standfast.errors import StandfastError
 from standfast.messages import ToolCall, Usage
+from standfast.stores.capabilities import has_ledger
+from standfast.stores.protocol import AgentStore, session_key_of
 from standfast.temporal import StandfastClient
+from standfast.temporal.client.runs import listed, our_run
 from standfast.time_limits import time_limit
 
 _PATIENCE = 5.0  # seconds in which a history must be read
@@ -202,7 +205,7 @@ class Timeline:
             case events.ToolRetried():
                 entry.troubles.append(f"{event.error}. It was tried again: attempt {event.attempt}.".replace("..", "."))
             case events.ToolLost():
-                entry.troubles.append(f"Its worker died here, or could not report: {event.reason}")
+                entry.troubles.append(f"{event.reason[:1].upper()}{event.reason[1:]}.")
                 entry.state = "lost"
             case events.ToolEnded():
                 entry.usage, entry.size = event.usage, event.size
@@ -231,19 +234,33 @@ def fold(happened: Iterable[events.Event]) -> list[Entry]:
     return timeline.entries
 
 
-async def load_timeline(people: StandfastClient, run: str) -> list[Entry] | None:
-    """Return the timeline of a run, with those of the agents that it has called; None if it cannot be read now."""
-    if (entries := await _load(people, run)) is None:
+class Timelines:
+    """The timelines of runs; nothing of one whose session was deleted, although Temporal still has its history."""
+
+    def __init__(self, people: StandfastClient, store: AgentStore | None) -> None:
+        self._people, self._store = people, store
+
+    async def load(self, run: str) -> list[Entry] | None:
+        """Return the timeline of a run, with those of the agents that it called; None if it cannot be read now."""
+        if (entries := await self._load(run)) is None:
+            return None
+        called = [entry for entry in entries if entry.run is not None][-_CHILDREN:]
+        inner = await asyncio.gather(*(self._load(str(entry.run)) for entry in called))
+        for entry, found in zip(called, inner, strict=True):
+            entry.inner = found or []
+            if found == []:  # its session was deleted, and with it what it has said here
+                entry.text, entry.data, entry.result = "", None, None
+        return entries
+
+    async def _load(self, run: str) -> list[Entry] | None:
+        with suppress(StandfastError, RPCError, TimeoutError):
+            async with time_limit(_PATIENCE):
+                seen = listed(await our_run(self._people.client, run))
+                return [] if await self._was_deleted(seen) else fold(await self._people.events(run))
         return None
-    called = [entry for entry in entries if entry.run is not None][-_CHILDREN:]
-    inner = await asyncio.gather(*(_load(people, str(entry.run)) for entry in called))
-    for entry, found in zip(called, inner, strict=True):
-        entry.inner = found or []
-    return entries
 
-
-async def _load(people: StandfastClient, run: str) -> list[Entry] | None:
-    with suppress(StandfastError, RPCError, TimeoutError):
-        async with time_limit(_PATIENCE):
-            return fold(await people.events(run))
-    return None
+    async def _was_deleted(self, seen: Mapping[str, Any]) -> bool:
+        if not has_ledger(self._store) or "closed" not in seen or "session_id" not in seen:
+            return False
+        key = session_key_of(seen.get("tenant_id"), seen["session_id"])
+        return await self._store.load_session(key) is None

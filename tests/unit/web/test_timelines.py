@@ -1,0 +1,148 @@
+"""What the events of a run become on its timeline."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from standfast import (
+    CancelRequested,
+    Event,
+    GateDecided,
+    GateOpened,
+    ModelFailed,
+    ModelRetried,
+    RunEnded,
+    RunStarted,
+    StatusChanged,
+    StepFailed,
+    StepStarted,
+    ToolCall,
+    ToolEnded,
+    ToolLost,
+    ToolRetried,
+    ToolStarted,
+    TurnEnded,
+    TurnStarted,
+    Usage,
+)
+from standfast.web.timelines import Entry, fold
+
+CALL = ToolCall(id="c1", name="charge", arguments={"amount": 5})
+USED = Usage(input_tokens=3, output_tokens=2, cost=0.5)
+
+
+def at(seconds: float) -> datetime:
+    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+
+
+def folded(*happened: Event) -> list[Entry]:
+    return fold(happened)
+
+
+def brief(entries: Sequence[Entry]) -> list[tuple[Any, ...]]:
+    return [(entry.title, entry.state, entry.seconds) for entry in entries]
+
+
+def test_a_turn_and_its_call_say_how_long_they_took_and_what_came_of_them() -> None:
+    turn, tool = folded(
+        TurnStarted(1, "m", at=at(0)),
+        TurnEnded(1, "Look", (CALL,), USED, 1.5, at=at(2)),
+        ToolStarted(CALL, at=at(2)),
+        ToolEnded(CALL, outcome="returned", text='{"paid": true}', seconds=0.2, at=at(3)),
+    )
+    assert brief([turn, tool]) == [("Model, turn 1", "done", 1.5), ("charge", "done", 0.2)]
+    assert (turn.text, turn.usage, turn.notes) == ("Look", USED, ["model m", "asks for charge"])
+    assert (tool.data, tool.result) == ({"amount": 5}, {"paid": True})
+
+
+def test_a_call_whose_worker_died_says_that_it_was_not_run_again() -> None:
+    (entry,) = folded(
+        ToolStarted(CALL, at=at(0)),
+        ToolLost(CALL, "its worker died while it ran", at=at(1)),
+        ToolEnded(CALL, outcome="unknown", text="unknown", at=at(2)),
+    )
+    assert entry.state == "unknown"
+    assert entry.troubles == [
+        "Its worker died while it ran.",
+        "It may have happened, and nobody can tell; it was not run again.",
+    ]
+
+
+def test_a_call_that_is_lost_and_found_says_that_the_ledger_had_it() -> None:
+    (entry,) = folded(
+        ToolStarted(CALL, at=at(0)),
+        ToolLost(CALL, "nobody has heard of it", at=at(1)),
+        ToolEnded(CALL, outcome="returned", text="paid", recovered=True, at=at(2)),
+    )
+    assert (entry.state, entry.notes) == ("done", ["Its outcome was found in the ledger; it was not run again."])
+
+
+def test_a_call_that_had_never_begun_is_started_again_in_its_own_entry() -> None:
+    (entry,) = folded(
+        ToolStarted(CALL, at=at(0)),
+        ToolLost(CALL, "no worker had it", at=at(1)),
+        ToolStarted(CALL, at=at(2)),
+        ToolRetried(CALL, "busy", 2, at=at(3)),
+        ToolEnded(CALL, outcome="returned", text="paid", at=at(4)),
+    )
+    assert (entry.state, entry.notes) == ("done", ["It was started again."])
+    assert entry.troubles == ["No worker had it.", "busy. It was tried again: attempt 2."]
+
+
+def test_calls_with_the_same_id_one_after_the_other_are_two() -> None:
+    entries = folded(
+        *(event for _ in range(2) for event in (ToolStarted(CALL), ToolEnded(CALL, outcome="failed", text="no")))
+    )
+    assert brief(entries) == [("charge", "failed", None)] * 2
+
+
+def test_a_model_that_is_called_again_and_then_given_up_says_why() -> None:
+    turn, wait = folded(
+        TurnStarted(1, at=at(0)),
+        ModelRetried("overloaded", 2.0, 2, at=at(1)),
+        ModelFailed(1, "overloaded", at=at(5)),
+        StatusChanged("paused", ("pause",), why="overloaded", at=at(5)),
+        StatusChanged("running", at=at(65)),
+        TurnStarted(1, at=at(65)),
+        TurnEnded(1, "Done", at=at(66), seconds=1.0),
+    )
+    assert turn.troubles == ["overloaded. It was called again after 2 s.", "overloaded"]
+    assert brief([turn, wait]) == [("Model, turn 1", "done", 1.0), ("Waits: pause", "done", 60.0)]
+
+
+def test_a_gate_says_who_was_asked_who_decided_and_how_long_that_took() -> None:
+    (gate,) = folded(
+        GateOpened("c1", "Charge?", "0f", CALL, ("ada", "bob"), 2, at=at(0)),
+        StatusChanged("waiting", ("approval",), at=at(0)),
+        GateDecided("c1", "approve", "eve", refused="eve may not", at=at(1)),
+        GateDecided("c1", "reject", "ada", "too much", at=at(60)),
+        StatusChanged("running", at=at(60)),
+    )
+    assert brief([gate]) == [("Approval of ada, bob", "failed", 60.0)]
+    assert gate.notes == ["2 must approve", "approve of eve did not count: eve may not", "reject by ada: too much"]
+
+
+def test_what_was_open_when_a_run_ended_goes_on_no_more() -> None:
+    step, *_, cancel, end = folded(
+        StepStarted("write", "line/1/write", at=at(0)),
+        CancelRequested("cancelled by ada", at=at(2)),
+        RunEnded(status="cancelled", error="Cancelled", usage=USED, at=at(3)),
+    )
+    assert brief([step, end]) == [("write", "cancelled", 3.0), ("Ended: cancelled", "cancelled", None)]
+    assert (cancel.notes, end.troubles, step.run) == (["cancelled by ada"], ["Cancelled"], "line/1/write")
+
+
+def test_a_step_that_failed_says_why() -> None:
+    start, step = folded(
+        RunStarted("line", input={"n": 1}, user_id="ada", at=at(0)),
+        StepFailed("write", "agent-failed", "no model", at=at(1)),
+    )
+    assert (start.title, start.data) == ("Started by ada", {"n": 1})
+    assert (step.state, step.troubles, step.step) == ("failed", ["agent-failed: no model"], "write")
+
+
+def test_a_timeline_may_begin_anywhere() -> None:
+    entries = folded(
+        TurnEnded(7, "x", at=at(0)), GateDecided("ok", "approve", at=at(1)), ToolLost(CALL, "gone", at=at(2))
+    )
+    assert [entry.title for entry in entries] == ["Model, turn 7", "Approval ok", "charge"]
