@@ -28,7 +28,7 @@ from standfast.temporal.wire import names
 from standfast.temporal.wire.boards import ShownItem, key_of, wait_of
 
 _LOG = logging.getLogger("standfast")
-_EVERY = 30.0  # seconds between two rounds
+_EVERY = 30.0  # seconds between two rounds; ten times as long for a store that counts requests
 _PATIENCE = timedelta(seconds=2)  # for a run that is asked
 _AT_ONCE = 8  # runs that are asked or looked up
 _FORGOTTEN = timedelta(days=1)  # after which nobody can be late any more with an older board
@@ -81,7 +81,7 @@ async def _watch(client: Client, store: Any) -> None:
             if str(error) != told:  # once, and not every time
                 _LOG.warning("The board could not be looked after; it is next time: %s", error)
             told = str(error)
-        await asyncio.sleep(_EVERY)
+        await asyncio.sleep(_EVERY * (10 if hasattr(store, "look_every") else 1))
 
 
 async def mend_board(client: Client, store: BoardStore, *, dry_run: bool = False) -> Mended:
