@@ -213,6 +213,20 @@ class Gate:
     def deadline(self) -> datetime | None:
         return None if self.rule.timeout is None else self.since + timedelta(seconds=self.rule.timeout)
 
+    @property
+    def then(self) -> str | None:
+        """What happens at its deadline, in words; None if it has none."""
+        if self.rule.timeout is None:
+            return None
+        match self.rule.on_timeout, self.rule.escalate_to:
+            case "approve", _:
+                return "it is approved"
+            case "escalate", GateRule() as to:
+                return f"it asks {', '.join(to.groups or to.users) or 'anybody'}"
+            case "reject", _:
+                return "it is rejected"
+        return "it is not run" if self.is_call else "the run fails"
+
     def next_reminder(self, now: datetime) -> datetime | None:
         """Return when people are to be reminded next, if that is before the deadline."""
         if self.rule.remind_every is None:

@@ -73,6 +73,7 @@ async def approve(
     if asks:
         if given["digest"] is None:
             item = await whole_item(item, store)
+            _check_whole(item)
         write_waiting(output, {**item, "workflow_id": run})
         if changed is not None:
             output.line(f"  Instead: {edit}")
@@ -97,6 +98,16 @@ async def reject(client: "Client", output: Output, run: str, gate: str | None, *
     item = await _gate(client, run, gate)
     given["digest"] = given["digest"] or item.get("digest")
     await _decide(client, output, run, item["name"], "reject", **given)
+
+
+def _check_whole(item: dict[str, Any]) -> None:
+    """Refuse to ask about what cannot be shown whole."""
+    left = [one["label"] for one in item.get("shown", ()) if one["kind"] == "left-out"]
+    if left:
+        raise InputError(
+            f"Gate {item['name']}: {', '.join(left)} cannot be shown whole. Let the gate say with show= what people "
+            "see of it; or look at it elsewhere, and give the digest that `pending` shows as --digest"
+        )
 
 
 async def _gate(client: "Client", run: str, gate: str | None) -> dict[str, Any]:

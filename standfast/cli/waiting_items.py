@@ -32,6 +32,7 @@ def write_waiting(output: Output, item: dict[str, Any], *, how: bool = True) -> 
             "  Approved": ": ".join(filter(None, [of, ", ".join(given)])),
             "  Since": item.get("since") and f"{ago(item['since'])} ago",
             "  Until": item.get("deadline") and f"{item['deadline']} ({ago(item['deadline'])})",
+            "  Then": item.get("then"),
             "  How": _HOW.get("skip" if item.get("can_skip") else item["kind"], "").format(
                 run=shlex.quote(item["workflow_id"]), name=shlex.quote(item["name"])
             )

@@ -13,6 +13,7 @@ from standfast.tools.checks import check_choice, check_count, check_function, se
 from standfast.tools.shown_values import shown_values
 
 _LONGEST_NAME = 256
+_MOST_REJECTIONS = 100
 _LEAST_REMINDER = 1.0  # seconds
 _FEW = "name more of them, or a smaller quorum, also where an escalation says none of its own"
 
@@ -117,6 +118,8 @@ class Approval:
             raise DefinitionError(f'approval.on_reject: "end", "continue" or a stage\'s name, got {self.on_reject!r}')
         if self.max_rejections is not None:
             check_count("approval.max_rejections", self.max_rejections, 1)
+            if self.max_rejections > _MOST_REJECTIONS:
+                raise DefinitionError(f"approval.max_rejections must be at most {_MOST_REJECTIONS}")
             if not self.goes_back:
                 raise DefinitionError("approval.max_rejections goes with on_reject=, an earlier stage's name")
 

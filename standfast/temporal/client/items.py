@@ -44,6 +44,7 @@ class Item(BaseModel):
     message: _Text
     since: _Time
     deadline: _Time | None = None
+    then: _Text | None = None
     digest: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     approvers: _Names | None = None
     tool: _Name | None = None

@@ -229,6 +229,7 @@ class GateKeeper:
                 rule.quorum,
                 gate.approved_by,
                 requesters=gate.requesters,
+                then=gate.then,
                 **shown,
             )
             self._board.asks_groups = self._board.asks_groups or bool(rule.groups)

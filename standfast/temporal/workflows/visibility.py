@@ -117,9 +117,27 @@ def _shown(item: "Waiting") -> list[str]:
     lines = [f"#### Waits for {_WHAT[item.kind]}{f' {_code(item.name)}' if item.name else ''}", *_quote(item.message)]
     if item.tool is not None:
         lines += [f"The tool {_code(item.tool)} with", *_block(cut(_arguments(item), _ARGUMENTS_BYTES))]
+    if item.shown:
+        lines += _block(cut(_values(item), _ARGUMENTS_BYTES))
     until = "no deadline" if item.deadline is None else f"until {_time(item.deadline)}"
+    until = until if item.then is None else f"{until}, then {_plain(item.then)}"
     lines += [" · ".join([f"since {_time(item.since)}", until, *_who(item)]), ""]
     return [*lines, *_how(item)]
+
+
+def _values(item: "Waiting") -> str:
+    return "\n\n".join(visible(f"{one.get('label') or 'Shown'}: {_value(one)}") for one in item.shown or ())
+
+
+def _value(one: Mapping[str, Any]) -> str:
+    """Return a value that a gate shows as text; the page draws it."""
+    if one["kind"] == "left-out":
+        return f"{one['size']:,} bytes, which the page and `standfast pending --full` show"
+    if one["kind"] == "image":
+        return f"{one['media_type']}, which the page shows"
+    if "text" in one:
+        return str(one["text"])
+    return visible_json({name: value for name, value in one.items() if name not in ("kind", "label")})
 
 
 def _who(item: "Waiting") -> list[str]:
@@ -146,9 +164,9 @@ def _how(item: "Waiting") -> list[str]:
         case "approval":
             left = [user for user in item.approvers if user not in item.approved_by]
             by = {"by": left[0] if len(left) == 1 else "your name"}
-            if item.tool is not None and _is_cut(item):
+            if _is_cut(item):
                 return [_ELSEWHERE]
-            if item.tool is not None and item.digest is not None:
+            if (item.tool is not None or item.shown) and item.digest is not None:
                 by["digest"] = item.digest
             return [
                 "Send the update `decide`, which says whether it counts, with",
@@ -165,13 +183,16 @@ def _how(item: "Waiting") -> list[str]:
 
 
 _ELSEWHERE = (
-    "This is the beginning: `standfast pending --full` and the page show all that would run, and beside it the digest, "
-    "without which nobody decides on a call."
+    "This is the beginning: `standfast pending --full` and the page show all that is decided on, and beside it the "
+    "digest, without which nobody decides on a call."
 )
 
 
 def _is_cut(item: "Waiting") -> bool:
-    return item.size is not None or len(_arguments(item).encode()) > _ARGUMENTS_BYTES
+    if item.size is not None or any(one["kind"] in ("image", "left-out") for one in item.shown or ()):
+        return True
+    text = _arguments(item) if item.tool is not None else _values(item)
+    return len(text.encode()) > _ARGUMENTS_BYTES
 
 
 def _arguments(item: "Waiting") -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.pages import browser, send
 from support.resets import resets
 from support.temporal_runs import Run, Temporal, chain, check_healthy, pending, refusals, result, status, until, wedges
 
@@ -157,6 +158,24 @@ async def test_two_who_decide_at_the_same_time_send_it_back_once(temporal: Tempo
         await temporal.people.decide(run.id, "ok_2", "approve")
         assert (await result(run))["status"] == "complete"
     assert len(model.calls) == 3
+
+
+async def test_the_page_shows_a_run_that_was_sent_back_with_all_its_rounds(temporal: Temporal) -> None:
+    asked = reviewed()
+    async with temporal.worker(writer, pipelines=[asked], llm=ScriptedModel(echo)), browser(temporal) as client:
+        run = await start(temporal, asked)
+        await waits_at(run, "ok")
+        await send(client, f"/runs/{run.id}", run.id, "decide", decision="reject", comment="shorter")
+        await waits_at(run, "ok_2")
+        page = await client.get(f"/runs/{run.id}")
+        assert page.status_code == 200
+        assert "&lt;shorter|&lt;write&gt;|" in page.text  # what the gate shows now
+        step = await client.get(f"/runs/{run.id}/write_2")
+        assert step.status_code == 200
+        assert "shorter|&lt;write&gt;|" in step.text
+        await send(client, f"/runs/{run.id}", run.id, "decide", decision="approve")
+        assert (await result(run))["status"] == "complete"
+        assert (await client.get(f"/runs/{run.id}")).status_code == 200
 
 
 # --- kill -9 in process ---

@@ -8,6 +8,7 @@ from support.commands import data, done, refused, standfast
 from support.pages import XSS, browser, send
 from support.pipeline_drivers import PipelineDriver
 from support.temporal_runs import Temporal, pending, result, until
+from temporalio.api.sdk.v1 import WorkflowMetadata
 
 from integration.pipelines.test_gates import approve, writer
 from integration.pipelines.test_pipelines import echo, says
@@ -261,3 +262,40 @@ async def test_what_the_page_cannot_show_whole_can_only_be_rejected_there(tempor
             assert "Paragraph 1999 of" in part.text
             await send(client, f"/runs/{run.id}", run.id, "decide", decision="reject")
         assert (await result(run))["error_reason"] == "approval-rejected"
+
+
+# --- what else people see ---
+
+
+@pytest.mark.parametrize(
+    ("on_timeout", "then"),
+    [
+        ("fail", "the run fails"),
+        ("reject", "it is rejected"),
+        ("approve", "it is approved"),
+        ("escalate", "it asks eve"),
+    ],
+)
+async def test_people_see_what_happens_at_the_deadline(temporal: Temporal, on_timeout: Any, then: str) -> None:
+    to = Approval(approvers=["eve"]) if on_timeout == "escalate" else None
+    asked = gated(timeout="7d", on_timeout=on_timeout, escalate_to=to)
+    async with temporal.worker(writer, pipelines=[asked], llm=says("text")), browser(temporal) as client:
+        run = await start_pipeline(temporal.client, "w", run_key=temporal.session(), task_queue=temporal.name)
+        (item,) = await pending(run)
+        assert item["then"] == then
+        assert f", then {then}" in (await client.get(f"/runs/{run.id}")).text
+        assert f"  Then   {then}" in await done(temporal, "pending", run.id)
+
+
+async def test_temporal_web_shows_it_with_the_digest_or_says_where_all_of_it_is(temporal: Temporal) -> None:
+    asked = gated(show=lambda ctx: {"draft": Markdown(ctx.prev["write"]["response"])})
+    async with temporal.worker(writer, pipelines=[asked], llm=says("A ‮text`", LONG)):
+        for large in (False, True):
+            key = temporal.session(str(large))
+            run = await start_pipeline(temporal.client, "w", run_key=key, task_queue=temporal.name)
+            (item,) = await pending(run)
+            told = await run.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+            page = told.current_details
+            assert ("draft: A ‹U+202E›text`" in page) is not large
+            assert (item["digest"] in page) is not large
+            assert ("the page show all that is decided on" in page) is large
