@@ -15,12 +15,15 @@ from standfast.messages import visible
 # A link hides its address, a definition and an entity what they are; all of them are drawn as they were written.
 _HIDING = ("link", "image", "autolink", "reference", "entity", "html_inline", "html_block")
 _MARKDOWN = MarkdownIt("js-default", {"html": False, "linkify": False}).disable(_HIDING)
-_MOST_LINES = 4_000  # of a text that is compared line by line
+_LONG = 20_000  # characters; a longer text is shown as it was written, since drawing it would hold up everybody's pages
+_MOST_LINES = 1_000  # of two texts that are compared line by line, for the same reason
 _SIGNS = {"+ ": "ins", "- ": "del"}
 
 
 def markdown(text: str) -> Markup:
-    """Return Markdown as HTML."""
+    """Return Markdown as HTML, all of it."""
+    if len(text) > _LONG:
+        return Markup("<pre>{}</pre>").format(visible(text))
     return Markup(_MARKDOWN.render(visible(text)))  # it has been escaped
 
 
@@ -28,9 +31,15 @@ def difference(shown: Mapping[str, Any]) -> Markup:
     """Return a difference as HTML, all lines of it; of texts that are too long the whole of both."""
     before, after = shown["before"].split("\n"), shown["after"].split("\n")
     if len(before) + len(after) > _MOST_LINES:
-        lines = [*(f"- {line}" for line in before), *(f"+ {line}" for line in after)]
-    else:
-        lines = [line for line in difflib.ndiff(before, after) if not line.startswith("? ")]
+        changes = [("replace", 0, len(before), 0, len(after))]
+    else:  # not `ndiff`, which takes minutes for some texts
+        changes = list(difflib.SequenceMatcher(None, before, after).get_opcodes())
+    lines: list[str] = []
+    for what, i, j, k, m in changes:
+        if what == "equal":
+            lines += [f"  {line}" for line in before[i:j]]
+        else:
+            lines += [*(f"- {line}" for line in before[i:j]), *(f"+ {line}" for line in after[k:m])]
     return Markup("").join(map(_line, lines))
 
 
