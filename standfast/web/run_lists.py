@@ -19,7 +19,7 @@ from temporalio.service import RPCError
 from standfast.errors import InputError, StandfastError
 from standfast.temporal.client.runs import listed, quoted, runs_query
 from standfast.temporal.wire import names
-from standfast.web.actions import ACTS, Form, act_id
+from standfast.web.actions import ACTS, SAID, Form, act_id
 from standfast.web.mounts import root_of
 from standfast.web.run_facts import RunFacts
 
@@ -144,7 +144,9 @@ class RunLists:
     async def batch(self, request: Request) -> Response:
         """Do one act to several runs, and say of each what came of it."""
         form = await self._pages.access.form(request)
-        asked = form.get("act", "")
+        asked, back = form.get("act", ""), Filter.read(form).address
+        if asked == "none":  # Enter was pressed in a checkbox
+            return RedirectResponse(f"{root_of(request.scope)}/runs?{back}", 303)
         if asked not in _BATCH:
             raise HTTPException(400, "Nothing was done: the form does not say whether to cancel or to resume.")
         role, read = ACTS[_BATCH[asked]]
@@ -162,8 +164,7 @@ class RunLists:
             return None
 
         outcomes = list(zip(runs, await asyncio.gather(*map(do, runs)), strict=True))
-        back = Filter.read(form).address
-        return self._pages.page(request, "batch", outcomes=outcomes, done=doing.said, address=back, changes=None)
+        return self._pages.page(request, "batch", outcomes=outcomes, done=SAID[doing.said], address=back, changes=None)
 
 
 def _saved(request: Request) -> dict[str, str]:

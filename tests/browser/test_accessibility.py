@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, Page
+from playwright.async_api import Browser, Page, expect
 from pydantic import BaseModel
 from support.questions import ask_user
 from support.temporal_runs import Temporal, pending, result, until
@@ -38,6 +38,10 @@ orders = (
 async def faults_of(page: Page, address: str) -> list[str]:
     """Return what axe finds wrong with a page, and where."""
     await page.goto(address)
+    return await faults_here(page)
+
+
+async def faults_here(page: Page) -> list[str]:
     found = await Axe().run(page)
     return [
         f"{fault['id']}: {node['html'][:120]} {node['failureSummary'][:300]}"
@@ -70,12 +74,30 @@ async def test_a_machine_finds_nothing_wrong_with_the_pages(
         await until(lambda: _waits(temporal, going.id))
         async with serve(LOCAL, agents=[clerk], pipelines=[orders]) as address:
             page = await chromium.new_page(color_scheme=scheme)
-            paths = ["/", "/runs", "/start", "/start/orders", "/start/clerk", "/runs/nobody"]
+            paths = [
+                "/",
+                "/runs",
+                "/runs?status=waiting&since=1h",
+                "/runs?q=nothing",
+                "/overview",
+                "/start",
+                "/start/orders",
+            ]
+            paths += ["/start/clerk", "/runs/nobody"]
             paths += [f"/runs/{run.id}" for run in (charges, asks, going)]
             faults = {path: await faults_of(page, address + path) for path in paths}
             await temporal.people.decide(going.id, "ok", "approve", by="ada")
             await result(going)
             faults["ended"] = await faults_of(page, f"{address}/runs/{going.id}")
+            await page.get_by_text("Transcript of the session").or_(page.get_by_text("Its run,")).first.click()
+            faults["unfolded"] = await faults_here(page)
+            await page.goto(f"{address}/runs")
+            await page.get_by_label("Choose all").check()
+            await page.get_by_text("With the chosen runs").click()
+            faults["chosen"] = await faults_here(page)
+            await page.get_by_role("button", name="Resume").click()
+            await expect(page.get_by_role("heading", name="Tried again")).to_be_visible()
+            faults["outcomes"] = await faults_here(page)
             faults["login"] = await faults_of(page, f"{guarded}/login")
         assert {path: found for path, found in faults.items() if found} == {}
 

@@ -1,17 +1,21 @@
 """Starting runs in a real browser, and seeing how far they are: forms, pictures, words as they come, links."""
 
+import re
 from typing import Any, Literal
 
 import pytest
 from integration.temporal.test_partial_answers import Speaker, talker
 from playwright.async_api import Browser, expect
 from pydantic import BaseModel, Field
-from support.temporal_runs import Temporal, pending, result
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from support.pages import served
+from support.temporal_runs import Temporal, pending, result, until
 
 from browser.conftest import LOOK_AWAY, faults_of
 from standfast import Approval, pipeline, tool
 from standfast.temporal import ApprovalLinks, start_pipeline
-from standfast.web import Access, Person
+from standfast.web import Access, Person, create_app
 
 SECRET = "a secret of workers and the page"
 ADA = Person(name="ada", role="operator", token="ada's token, which is long enough")
@@ -117,3 +121,98 @@ async def test_an_approver_decides_by_a_link_without_signing_in(
         assert (await result(run))["outputs"]["publish"]["by"] == ["ada"]
         await page.goto(f"{address}/runs/{run.id}")
         await expect(page.locator("h1")).to_have_text("Sign in")  # the link was for that one thing
+
+
+async def test_times_are_relative_with_the_exact_one_in_the_viewers_zone_on_hover(
+    temporal: Temporal, chromium: Browser, serve: Any
+) -> None:
+    async with temporal.worker(pipelines=[article]), serve(LOCAL) as address:
+        run = await start_pipeline(
+            temporal.client, article, input={"title": "Tea"}, task_queue=temporal.name, run_key=temporal.session()
+        )
+        await pending(run)
+        page = await chromium.new_page(timezone_id="Asia/Tokyo")
+        faults = await faults_of(page)
+        await page.goto(f"{address}/runs/{run.id}")
+        time = page.locator("dl time").first
+        await expect(time).to_have_text(re.compile(r"^(\d+ seconds? ago|now|\d+ minutes? ago)$"))
+        title = str(await time.get_attribute("title"))
+        assert re.search(r"GMT\+9 · 20\d\d-\d\d-\d\d \d\d:\d\d UTC$", title), title
+        await page.goto(f"{address}/runs?q={run.id}")
+        await expect(page.locator("td.at time")).to_have_attribute("title", re.compile("UTC$"))
+        plain = await chromium.new_page(java_script_enabled=False)
+        await plain.goto(f"{address}/runs/{run.id}")
+        await expect(plain.locator("dl time").first).to_have_text(re.compile(r"^20\d\d-\d\d-\d\d \d\d:\d\d UTC$"))
+        assert faults == []
+        await run.cancel()
+
+
+@pytest.mark.parametrize("script", [True, False], ids=["with JavaScript", "without"])
+async def test_runs_are_filtered_saved_as_a_filter_and_cancelled_by_the_keyboard_alone(
+    temporal: Temporal, chromium: Browser, serve: Any, script: bool
+) -> None:
+    async with temporal.worker(pipelines=[article]), serve(LOCAL) as address:
+        run = await start_pipeline(
+            temporal.client, article, input={"title": "Tea"}, task_queue=temporal.name, run_key=temporal.session()
+        )
+        await pending(run)
+        await until(lambda: _is_listed(temporal, run.id))
+        page = await chromium.new_page(java_script_enabled=script)
+        faults = await faults_of(page)
+        await page.goto(f"{address}/runs")
+        await page.get_by_label("Search").focus()
+        await page.keyboard.type(run.id)
+        await page.keyboard.press("Enter")
+        await expect(page.locator("tbody tr")).to_have_count(1)
+        await page.get_by_text("Save this filter").focus()
+        await page.keyboard.press("Enter")
+        await page.get_by_label("Name").focus()
+        await page.keyboard.type("The tea")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("link", name="The tea")).to_have_attribute("aria-current", "true")
+        await page.get_by_label(f"Choose {run.id}").focus()
+        await page.keyboard.press("Space")
+        await page.keyboard.press("Enter")  # which cancels nothing
+        await page.wait_for_url("**/runs?q=*")
+        await expect(page.locator("tbody .status")).to_have_text("waiting")
+        await page.get_by_label(f"Choose {run.id}").check()
+        await page.get_by_text("With the chosen runs").focus()
+        await page.keyboard.press("Enter")
+        await page.keyboard.press("Tab")
+        await expect(page.locator(":focus")).to_have_text("Cancel")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", name="Cancelled: 1 of 1")).to_be_visible()
+        await page.get_by_role("link", name="Back to the runs").click()
+        await expect(page.get_by_label("Search")).to_have_value(run.id)
+        await page.get_by_role("button", name="Forget the filter The tea").click()
+        await expect(page.get_by_role("link", name="The tea")).to_have_count(0)
+        assert faults == []
+
+
+async def _is_listed(temporal: Temporal, run: str) -> bool:
+    return [found.id async for found in temporal.client.list_workflows(f"WorkflowId = '{run}'")] == [run]
+
+
+async def test_a_page_below_a_path_stays_true_and_asks_for_its_style_and_script_once(
+    temporal: Temporal, chromium: Browser
+) -> None:
+    model = Speaker("<b>Hel", "lo")
+    page_app = create_app(temporal.client, access=LOCAL, store=temporal.store)
+    async with (
+        temporal.worker(agent := talker(), llm=model, stream=True),
+        served(Starlette(routes=[Mount("/ops", page_app)])) as address,
+    ):
+        run = await temporal.start(agent)
+        page = await chromium.new_page()
+        faults, asked = await faults_of(page), list[str]()
+        page.on("response", lambda answer: asked.append(answer.url.removeprefix(address).partition("?")[0]))
+        await page.goto(f"{address}/ops/runs/{run.id}")
+        await expect(page.locator("[data-words]")).to_have_text("<b>Hel", timeout=20_000)
+        model.go_on()
+        await expect(page.locator("[data-words]")).to_have_text("<b>Hello", timeout=20_000)
+        model.go_on()
+        await result(run)
+        await expect(page.locator("h1 .status")).to_have_text("complete", timeout=20_000)
+        assert {path for path in asked if not path.startswith("/ops/")} == set()
+        assert asked.count("/ops/static/page.css") == asked.count("/ops/static/page.js") == 1
+        assert faults == []
