@@ -6,9 +6,10 @@ from click.shell_completion import get_completion_class
 from standfast.cli.chat import chat
 from standfast.cli.checks import doctor, replay
 from standfast.cli.commands import Commands
+from standfast.cli.decisions import approve, reject
 from standfast.cli.dev import dev
 from standfast.cli.moved_runs import export_run, import_run
-from standfast.cli.people import answer, approve, message, reject, resolve, resume
+from standfast.cli.people import answer, message, resolve, resume
 from standfast.cli.pruning import prune
 from standfast.cli.runs import cancel, list_runs, show, start, watch
 from standfast.cli.sessions import sessions

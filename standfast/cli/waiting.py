@@ -77,10 +77,10 @@ async def pending(
 
 
 async def whole_item(item: dict[str, Any], path: str) -> dict[str, Any]:
-    """Return an item with all its arguments; large ones are in the store."""
-    from standfast.temporal.client.asked import is_cut, load_arguments
+    """Return an item with all that it asks about; what is large is in the store."""
+    from standfast.temporal.client.asked import is_cut, load_item
 
     if not is_cut(item):
         return item
     async with existing_store(path) as store:
-        return {**item, "arguments": await load_arguments(store, item)}
+        return await load_item(store, item)

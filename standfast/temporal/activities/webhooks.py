@@ -41,7 +41,7 @@ class Webhook:
         name: tells it from the others; by default the host of `url`, if no other webhook has that.
         url: of https, or of http on this machine.
         format: "json" is `{"type": "run.waiting", "timestamp", "data"}`, and data `{"workflow_id", "run_id", "kind",
-            "name", "message", "since", "deadline"?, "then"?, "approvers"?, "tool"?, "arguments"?, "shown"?, "digest"?,
+            "name", "message", "since", "deadline"?, "approvers"?, "tool"?, "arguments"?, "shown"?, "digest"?,
             "reminder"?, "url"?, "decide_url"?}`, where "reminder" is the number of seconds that it has waited. "slack"
             is a form that Slack shows, and many others.
         secret: signs it as in the Standard Webhooks specification, by the headers `webhook-id`, `webhook-timestamp`

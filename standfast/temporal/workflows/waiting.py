@@ -14,7 +14,7 @@ class Waiting:
             the run needs), or "store" (none can use it; this ends by itself).
         name: the call or gate it is about; for a pause, what could not be done; for a worker, the agent, tool or step.
         digest, approvers, groups: of an approval: of what is shown, and who may decide; nobody means anybody.
-        then: what happens to an approval at its deadline, in words.
+        then: what happens to an approval at its deadline, in words; only queries and the details say so.
         can_skip: a person may have the run go on without it.
         quorum, approved_by: how many must approve, and who has.
         tool, arguments: of the call that is to be approved; large arguments as a text that is cut.
@@ -52,8 +52,6 @@ class Waiting:
         }
         if self.deadline is not None:
             data["deadline"] = self.deadline.isoformat()
-        if self.then is not None:
-            data["then"] = self.then
         if self.digest is not None:
             data |= {"digest": self.digest, "approvers": list(self.approvers)}
         if self.tool is not None:

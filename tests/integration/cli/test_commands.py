@@ -307,6 +307,27 @@ async def test_of_several_gates_one_is_named(temporal: Temporal) -> None:
         await result(run)
 
 
+async def test_several_gates_are_decided_at_once_each_by_its_own_digest(temporal: Temporal) -> None:
+    agent, ids = Agent("clerk", tools=[charge]), ("c1", "c2", "c3")
+    asked = asks_for(*(call("charge", one, amount=number) for number, one in enumerate(ids)))
+    async with temporal.worker(agent, llm=asking(asked)):
+        run = await temporal.start(agent)
+        digests = [item["digest"] for item in await pending(run, 3)]
+        said = await refused(temporal, "approve", run.id, "c1", "c2", "--digest", digests[0])
+        assert "1 --digest for 2 gates" in said
+        said = await refused(temporal, "approve", run.id, "c1", "c2", "c3", "--edit", "{}", "--yes")
+        assert "--edit is for one gate" in said
+        each = [word for digest in (digests[0], digests[0]) for word in ("--digest", digest)]
+        both = await standfast(temporal, "approve", run.id, "c1", "c2", *each)
+        assert both.exit_code == 1
+        assert both.stdout == f"Approved c1 of {run.id}, by ada\n"
+        assert "1 of 2 gates were not decided: gate c2 shows something else now" in both.stderr
+        assert [item["name"] for item in await pending(run, 2)] == ["c2", "c3"]
+        rows = await data(temporal, "approve", run.id, "c2", "c3", "--yes")
+        assert [(row["gate"], row["decision"]) for row in rows] == [("c2", "approve"), ("c3", "approve")]
+        await result(run)
+
+
 async def test_a_question_is_answered_from_the_arguments_or_from_the_prompt(temporal: Temporal) -> None:
     agent = Agent("clerk", tools=[ask_user])
     for number, (words, stdin) in enumerate([(["savings"], None), (["-"], "savings"), ([], "savings\n")]):

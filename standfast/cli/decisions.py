@@ -1,0 +1,177 @@
+"""The commands `approve` and `reject`, which decide at one gate of a run or at several of them."""
+
+import sys
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from standfast.cli.audits import BY
+from standfast.cli.commands import on_temporal
+from standfast.cli.inputs import read_json_option, who
+from standfast.cli.outputs import Output, stoppable
+from standfast.cli.runs import RUN
+from standfast.cli.stores import STORED
+from standfast.cli.waiting import people_of, whole_item
+from standfast.cli.waiting_items import write_waiting
+from standfast.errors import InputError, StandfastError
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+Item = dict[str, Any]
+DIGEST = click.option(
+    "--digest",
+    "digests",
+    multiple=True,
+    help="Digest of what was looked at, as `pending` shows it; refused if it has changed. One for each GATE, in order.",
+)
+COMMENT = click.option("--comment", help="The reason, for the audit trail; the model reads it if this is a rejection.")
+GATES = click.argument("gates", metavar="[GATE]...", nargs=-1)
+
+
+@click.command()
+@RUN
+@GATES
+@BY
+@COMMENT
+@click.option("--edit", metavar="JSON", help="Approve these arguments instead, given in full; @FILE reads a file.")
+@DIGEST
+@click.option("-y", "--yes", is_flag=True, help="Do not ask in the terminal.")
+@STORED
+@on_temporal
+async def approve(
+    client: "Client",
+    output: Output,
+    run: str,
+    gates: tuple[str, ...],
+    digests: tuple[str, ...],
+    edit: str | None,
+    yes: bool,
+    store: str,
+    **given: Any,
+) -> None:
+    """Approve at gates of a run, after showing what is approved.
+
+    The terminal shows what would be approved (what is over 16 KB from the store) and asks, for each gate. In a script,
+    in a pipe or with -o json nobody can be asked: --digest then says what was looked at, or --yes that nobody needs to
+    look. What is over 16 KB then needs its --digest.
+
+    GATE is the path of a step or the id of a tool call, as `pending` shows it. It may be omitted if only one waits. If
+    several are named, each is decided for itself, and those that were refused are named at the end.
+    """
+    chosen = await _chosen(client, run, gates, digests)
+    changed = None if edit is None else read_json_option("--edit", edit)
+    if changed is not None and len(chosen) > 1:
+        raise InputError("--edit is for one gate: name one")
+    asks = output.is_text and not yes and sys.stdin.isatty()
+    for at, (item, digest) in enumerate(chosen):
+        if asks:
+            chosen[at] = (item if digest is not None else _shown_whole(await whole_item(item, store)), digest)
+        elif digest is None:
+            _check_unseen(item, run, yes=yes)
+    for item, _ in chosen if asks else ():
+        write_waiting(output, {**item, "workflow_id": run})
+        if changed is not None:
+            output.line(f"  Instead: {edit}")
+        with stoppable():
+            click.confirm("Approve?", abort=True)
+    await _decide(client, output, run, chosen, "approve", edit=changed, **given)
+
+
+@click.command()
+@RUN
+@GATES
+@BY
+@COMMENT
+@DIGEST
+@on_temporal
+async def reject(
+    client: "Client", output: Output, run: str, gates: tuple[str, ...], digests: tuple[str, ...], **given: Any
+) -> None:
+    """Reject at gates of a run.
+
+    GATE is the path of a step or the id of a tool call, as `pending` shows it. It may be omitted if only one waits. If
+    several are named, each is decided for itself, and those that were refused are named at the end.
+    """
+    await _decide(client, output, run, await _chosen(client, run, gates, digests), "reject", **given)
+
+
+def _check_unseen(item: Item, run: str, *, yes: bool) -> None:
+    """Refuse to approve what nobody has looked at, unless somebody says that nobody needs to."""
+    from standfast.temporal.client.asked import is_cut
+
+    if is_cut(item):
+        raise InputError(
+            f"Gate {item['name']} shows {item['size']:,} bytes, which nobody has seen here: look at "
+            "them with `standfast pending --full -o json`, and give the digest shown there as --digest"
+        )
+    if not yes:
+        raise InputError(
+            f"Nobody can be asked here whether to approve {item['name']} of {run}: give the digest that "
+            "`standfast pending -o json` shows for it as --digest, or --yes to approve whatever waits there"
+        )
+
+
+def _shown_whole(item: Item) -> Item:
+    """Return an item, unless it has what cannot be shown whole."""
+    left = [one["label"] for one in item.get("shown", ()) if one["kind"] == "left-out"]
+    if left:
+        raise InputError(
+            f"Gate {item['name']}: {', '.join(left)} cannot be shown whole. Let the gate say with show= what people "
+            "see of it; or look at it elsewhere, and give the digest that `pending` shows as --digest"
+        )
+    return item
+
+
+async def _chosen(
+    client: "Client", run: str, gates: tuple[str, ...], digests: tuple[str, ...]
+) -> list[tuple[Item, str | None]]:
+    """Return the gates that are named, or the only one that waits, each with the digest that was given for it."""
+    waits = [item for item in await people_of(client).pending(run) if item["kind"] == "approval"]
+    names = ", ".join(item["name"] for item in waits)
+    if not gates and len(waits) != 1:
+        raise InputError(
+            f"Run {run} waits for {len(waits)} approvals; name one of {names}"
+            if waits
+            else f"Run {run} does not wait for an approval"
+        )
+    by_name = {item["name"]: item for item in waits}
+    for gate in gates:
+        if gate not in by_name:
+            raise InputError(f"Run {run} does not wait for an approval {gate!r}; open: {names or 'none'}")
+    chosen = [by_name[gate] for gate in dict.fromkeys(gates)] or waits
+    if digests and len(digests) != len(chosen):
+        raise InputError(f"{len(digests)} --digest for {len(chosen)} gates: give one for each, in their order")
+    return list(zip(chosen, digests or [None] * len(chosen), strict=True))
+
+
+async def _decide(
+    client: "Client",
+    output: Output,
+    run: str,
+    chosen: list[tuple[Item, str | None]],
+    decision: Literal["approve", "reject"],
+    **given: Any,
+) -> None:
+    """Decide at each gate on what was shown of it; one that is refused does not keep the others from being decided."""
+    by, people, word = who(given.pop("by")), people_of(client), "Approved" if decision == "approve" else "Rejected"
+    done: list[Item] = []
+    refused: list[str] = []
+    for item, digest in chosen:
+        gate = item["name"]
+        try:
+            await people.decide(run, gate, decision, by=by, digest=digest or item.get("digest"), **given)
+        except StandfastError as error:
+            if len(chosen) == 1:
+                raise
+            refused.append(str(error))
+            continue
+        done.append({"workflow_id": run, "gate": gate, "decision": decision, "by": by})
+        if output.is_text:
+            output.line(f"{word} {gate} of {run}, by {by}")
+    if len(chosen) == 1:
+        output.item(done[0], lambda: None)
+    elif not output.is_text:
+        output.rows(done, {}, nothing="")
+    if refused:
+        raise InputError(f"{len(refused)} of {len(chosen)} gates were not decided: {'; '.join(refused)}")
