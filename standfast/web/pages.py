@@ -181,7 +181,7 @@ class Pages:
             messages=messages,
             unheard=await self._runs.unheard(seen, messages),
             acts=await load_acts(self._store, [journal_key, seen["first_run_id"]], run),
-            timeline=await self._timelines.load(run),
+            timeline=await self._timelines.load(run, messages),
             can_run_again=await self._again.is_possible(request, seen, progress),
             progress=progress,
             graph=None

@@ -15,7 +15,7 @@ from temporalio.service import RPCError
 
 from standfast import events
 from standfast.errors import StandfastError
-from standfast.messages import ToolCall, Usage
+from standfast.messages import Message, ToolCall, Usage
 from standfast.stores.capabilities import has_ledger
 from standfast.stores.protocol import AgentStore, session_key_of
 from standfast.temporal import StandfastClient
@@ -40,6 +40,7 @@ class Entry:
         notes: what happened on the way, such as a retry; `troubles` those that are bad news.
         run: the run of an agent that was called, and `inner` its own timeline.
         step: the path of a step from which a pipeline can run again.
+        call: the id of the call that it is of.
     """
 
     kind: str
@@ -57,6 +58,7 @@ class Entry:
     run: str | None = None
     inner: "list[Entry]" = field(default_factory=list)
     step: str | None = None
+    call: str | None = None
 
     def close(self, state: str, at: datetime | None, seconds: float | None = None) -> None:
         self.state = state
@@ -147,7 +149,8 @@ class Timeline:
             case events.GateOpened():
                 asked = f" of {', '.join(event.approvers)}" if event.approvers else ""
                 entry = Entry("gate", f"Approval{asked}", event.at, state="waits", text=event.message)
-                entry.data = None if event.call is None else event.call.arguments
+                if event.call is not None:
+                    entry.call, entry.data = event.call.id, event.call.arguments
                 entry.notes += [f"{event.quorum} must approve"] if event.quorum > 1 else []
                 self._add(entry, event.gate)
             case events.GateDecided():
@@ -197,6 +200,7 @@ class Timeline:
 
     def _tool(self, event: "events.ToolStarted | events.ToolRetried | events.ToolLost | events.ToolEnded") -> None:
         entry = self._of_call(event.call, event.at)
+        entry.call = event.call.id
         entry.data = event.call.arguments if entry.data is None else entry.data
         match event:
             case events.ToolStarted():
@@ -209,7 +213,7 @@ class Timeline:
                 entry.state = "lost"
             case events.ToolEnded():
                 entry.usage, entry.size = event.usage, event.size
-                entry.result = _json_of(event.text)
+                entry.result = None if event.outcome == "unknown" else _json_of(event.text)
                 if event.recovered:
                     entry.notes.append("Its outcome was found in the ledger; it was not run again.")
                 if event.outcome == "unknown":
@@ -226,6 +230,21 @@ def _json_of(text: str) -> Any:
     return text
 
 
+def complete(entries: Iterable[Entry], messages: Iterable[Message]) -> None:
+    """Put in whole what events have only the beginning of, as far as the transcript has it."""
+    results: dict[str, str] = {}
+    arguments: dict[str, Any] = {}
+    for message in messages:
+        arguments |= {call.id: call.arguments for call in message.tool_calls or ()}
+        if message.tool_call_id is not None:
+            results[message.tool_call_id] = message.content
+    for entry in entries:
+        if entry.size is not None and entry.call in results:
+            entry.result, entry.size = _json_of(results[entry.call]), None
+        if isinstance(entry.data, str) and entry.call in arguments:
+            entry.data = arguments[entry.call]
+
+
 def fold(happened: Iterable[events.Event]) -> list[Entry]:
     """Return the timeline of a run."""
     timeline = Timeline()
@@ -240,10 +259,15 @@ class Timelines:
     def __init__(self, people: StandfastClient, store: AgentStore | None) -> None:
         self._people, self._store = people, store
 
-    async def load(self, run: str) -> list[Entry] | None:
-        """Return the timeline of a run, with those of the agents that it called; None if it cannot be read now."""
+    async def load(self, run: str, messages: Iterable[Message]) -> list[Entry] | None:
+        """Return the timeline of a run, with those of the agents that it called; None if it cannot be read now.
+
+        Args:
+            messages: of the run's session.
+        """
         if (entries := await self._load(run)) is None:
             return None
+        complete(entries, messages)
         called = [entry for entry in entries if entry.run is not None][-_CHILDREN:]
         inner = await asyncio.gather(*(self._load(str(entry.run)) for entry in called))
         for entry, found in zip(called, inner, strict=True):

@@ -1,9 +1,10 @@
-"""Takes the screenshots in the README: the page's inbox, a run on it, and the same run in Temporal Web.
+"""Takes the screenshots in the README: the page's inbox, overview, and runs, and a run in Temporal Web.
 
 `make pictures` runs it; it needs Debian's Chromium at /usr/bin/chromium.
 """
 
 import asyncio
+import base64
 import contextlib
 from collections.abc import Sequence
 from datetime import timedelta
@@ -13,10 +14,13 @@ from urllib.parse import quote
 
 from playwright.async_api import Browser, async_playwright
 from support.pages import served
+from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
 from browser.conftest import ARGUMENTS, CHROMIUM
 from standfast import Agent, Approval, Message, Step, pipeline, sqlite_store, tool
+from standfast.stores import SQLiteStore
 from standfast.temporal import StandfastPlugin, connect, dev_server, start_agent, start_pipeline
 from standfast.testing import ScriptedModel
 from standfast.web import Access, Person, create_app
@@ -38,19 +42,42 @@ async def refund(order: int, amount: float, reason: str) -> str:
     return f"{amount} paid back"
 
 
-clerk = Agent("clerk", tools=[get_order, refund])
+@tool
+async def order_replacement(order: int) -> str:
+    """Order a replacement at the warehouse."""
+    await asyncio.Event().wait()  # its worker dies here
+    return "ordered"
+
+
+clerk = Agent("clerk", tools=[get_order, refund, order_replacement])
 writer = Agent("writer")
 LOOKS_UP = [{"name": "get_order", "arguments": {"order": 42}}]
+REPLACES = [{"name": "order_replacement", "arguments": {"order": 42}}]
 REFUNDS = [{"name": "refund", "arguments": {"order": 42, "amount": 129.9, "reason": "arrived broken"}}]
 
 
 def says(messages: Sequence[Message], tools: Sequence[object]) -> object:
     """Return what the model says of either agent."""
+    used = {"input_tokens": 1_840, "output_tokens": 212, "cost": 0.0121 if tools else 0.0342}
     if not tools:
-        return "Sessions keep budgets; a call that is cut off never runs."
-    if messages[-1].role == "tool":
-        return {"text": "The lamp arrived broken: I would pay the order back.", "tool_calls": REFUNDS}
-    return {"text": "I look the order up.", "tool_calls": LOOKS_UP}
+        return {"text": "Sessions keep budgets; a call that is cut off never runs.", "usage": used}
+    match [message.tool_name for message in messages if message.role == "tool"]:
+        case []:
+            said, calls = "I look the order up.", LOOKS_UP
+        case ["get_order"]:
+            said, calls = "It arrived broken. I order a **replacement**.", REPLACES
+        case _:
+            said = "Nobody can tell whether the replacement was ordered, so I do not order it again:\n\n"
+            said, calls = f"{said}- the warehouse should look\n- I would pay the order back", REFUNDS
+    return {"text": said, "tool_calls": calls, "usage": used}
+
+
+async def lose_worker(client: Client, store: SQLiteStore) -> None:
+    """Report the call that runs as one whose worker has died, as another worker does."""
+    while not (running := await store.running_calls()):
+        await asyncio.sleep(0.05)
+    died = ApplicationError("its worker died", type="WorkerDied", non_retryable=True)
+    await client.get_async_activity_handle(task_token=base64.b64decode(running[0].task_token)).fail(died)
 
 
 @tool(safe_to_retry=True)
@@ -80,7 +107,7 @@ release = (
 )
 
 
-async def take(browser: Browser, name: str, address: str, *shows: str, width: int = 960, height: int) -> None:
+async def take(browser: Browser, name: str, address: str, *shows: str, width: int = 1040, height: int) -> None:
     """Open a page, wait until it shows these texts, and keep a picture of it."""
     page = await browser.new_page(viewport={"width": width, "height": height}, color_scheme="light")
     await page.goto(address)
@@ -98,14 +125,21 @@ async def main() -> None:
         client = await connect(temporal.address)
         plugin = StandfastPlugin(agents=[clerk, writer], pipelines=[release], store=store, llm=ScriptedModel(says))
         await stack.enter_async_context(Worker(client, task_queue="standfast", plugins=[plugin]))
-        run = await start_agent(client, "clerk", message="The lamp of order 42 is broken", session_id="order-42")
+        run = await start_agent(
+            client, "clerk", message="The lamp of order 42 is broken", session_id="order-42", user_id="ada"
+        )
+        await lose_worker(client, store)
+        for name in ("launch", "pricing", "support", "hiring", "billing", "roadmap"):
+            await (await start_agent(client, "writer", message=f"Notes on {name}", session_id=name)).result()
         going = await start_pipeline(client, "release", input="2.0", run_key="2.0")
         app = create_app(client, access=Access(local=ADA), store=store, temporal_ui=temporal.ui_url)
         page = await stack.enter_async_context(served(app))
         playwright = await stack.enter_async_context(async_playwright())
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         await take(browser, "inbox", page, "Refund the customer?", "Publish 2.0?", height=830)
-        await take(browser, "run", f"{page}/runs/{run.id}", "Refund the customer?", height=1000)
+        await take(browser, "run", f"{page}/runs/{run.id}", "it was not run again", height=1400)
+        await take(browser, "runs", f"{page}/runs", "clerk/order-42", height=560)
+        await take(browser, "overview", f"{page}/overview", "Waiting, by age", height=760)
         await take(browser, "pipeline", f"{page}/runs/{going.id}", "approval · waits", height=700)
         workflow = f"{temporal.ui_url}/namespaces/default/workflows/{quote(run.id, safe='')}/{run.result_run_id}"
         await take(browser, "temporal_web", f"{workflow}/user-metadata", "Current Details", width=1280, height=1240)

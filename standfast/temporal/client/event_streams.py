@@ -20,6 +20,7 @@ from standfast.stores.protocol import AgentStore
 from standfast.temporal.client.histories import entries, executions
 from standfast.temporal.client.history_events import History
 from standfast.temporal.client.run_ends import next_run
+from standfast.temporal.wire.limits import PREVIEW
 from standfast.temporal.wire.turn_records import read_record
 
 _ID = re.compile(r"(?P<run>[0-9a-fA-F-]{1,64})/(?P<number>[1-9][0-9]{0,8})\.(?P<place>[0-9]{1,6})")
@@ -125,7 +126,9 @@ class RunEvents:
 
     async def _whole(self, history: History, event: TurnEnded) -> TurnEnded:
         """Return an answer with all of its text and arguments, of which a history has only the beginning."""
-        is_cut = event.text.endswith("…") or any(isinstance(call.arguments, str) for call in event.calls)
+        # A history has all of a last answer; of what is said beside calls it has the beginning.
+        is_cut = event.text.endswith("…") or (bool(event.calls) and len(event.text) >= PREVIEW)
+        is_cut = is_cut or any(isinstance(call.arguments, str) for call in event.calls)
         if not is_cut or not has_ledger(self._store):
             return event
         with suppress(StandfastError):  # it is deleted, or the store is away: the beginning is better than nothing

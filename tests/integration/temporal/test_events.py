@@ -202,6 +202,14 @@ async def test_a_long_answer_and_long_arguments_are_told_whole_if_the_store_is_a
     assert [event.id for event in without] == [event.id for event in events]
 
 
+async def test_what_is_said_beside_short_arguments_is_told_whole(temporal: Temporal) -> None:
+    said = "I look at the order before I do anything else about it."
+    script = [asks_for(call("post", "c1", text="x"), text=said), "Done"]
+    async with temporal.worker(POSTER, llm=ScriptedModel(script)):
+        events = await followed(temporal, await temporal.start(POSTER))
+    assert [event.text for event in events if isinstance(event, TurnEnded)] == [said, "Done"]
+
+
 async def test_ids_stay_when_a_run_continues_as_new(temporal: Temporal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("standfast.temporal.workflows.agent_workflows.STEPS", 2)
     script = [*(asks_for(call("post", f"c{number}", text="x")) for number in range(5)), "Done"]

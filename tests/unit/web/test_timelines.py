@@ -9,6 +9,7 @@ from standfast import (
     Event,
     GateDecided,
     GateOpened,
+    Message,
     ModelFailed,
     ModelRetried,
     RunEnded,
@@ -25,7 +26,7 @@ from standfast import (
     TurnStarted,
     Usage,
 )
-from standfast.web.timelines import Entry, fold
+from standfast.web.timelines import Entry, complete, fold
 
 CALL = ToolCall(id="c1", name="charge", arguments={"amount": 5})
 USED = Usage(input_tokens=3, output_tokens=2, cost=0.5)
@@ -146,3 +147,16 @@ def test_a_timeline_may_begin_anywhere() -> None:
         TurnEnded(7, "x", at=at(0)), GateDecided("ok", "approve", at=at(1)), ToolLost(CALL, "gone", at=at(2))
     )
     assert [entry.title for entry in entries] == ["Model, turn 7", "Approval ok", "charge"]
+
+
+def test_what_events_have_the_beginning_of_is_whole_if_the_transcript_has_it() -> None:
+    cut = ToolCall(id="c1", name="charge", arguments='{"amount": 5, …')
+    gate, tool, other = entries = folded(
+        GateOpened("c1", "Charge?", "0f", cut),
+        ToolEnded(cut, outcome="returned", text='{"paid": [1, …', size=9_000),
+        ToolEnded(ToolCall(id="c2", name="look", arguments={}), outcome="returned", text="xx…", size=9_000),
+    )
+    said = Message(role="assistant", content="", tool_calls=[CALL])
+    complete(entries, [said, Message(role="tool", content='{"paid": [1, 2]}', tool_call_id="c1")])
+    assert (gate.data, tool.data, tool.result, tool.size) == ({"amount": 5}, {"amount": 5}, {"paid": [1, 2]}, None)
+    assert (other.result, other.size) == ("xx…", 9_000)
